@@ -1,0 +1,84 @@
+// Environment reads and the list of the names read: see env.h.
+#include "profiler/base/env.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstdlib>
+
+#include "profiler/base/check.h"
+#include "profiler/base/text.h"
+
+extern char** environ;  // NOLINT: POSIX gives no header for it
+
+namespace mbb {
+namespace {
+
+constexpr EnvVar kVars[] = {
+    {"HOME", "home folder, for the user's settings file and for ~ in paths"},
+    {"MBBENCH_LOG", "how much is logged to stderr: error, warning, info (default), debug"},
+    {"MBBENCH_TEST_DATA", "folder with the reference data that tests read"},
+    {"NO_COLOR", "set to anything: no colour on a terminal"},
+    {"TERM", "terminal type; 'dumb' means no progress line"},
+    {"TMPDIR", "folder for temporary files, default /tmp"},
+    {"XDG_CONFIG_HOME", "folder that holds mbbench/mbbench.toml, default ~/.config"},
+};
+
+}  // namespace
+
+std::span<const EnvVar> env_vars() {
+  return kVars;
+}
+
+std::optional<std::string> env_text(std::string_view name) {
+  const bool declared =
+      std::any_of(std::begin(kVars), std::end(kVars), [&](const EnvVar& v) { return v.name == name; });
+  MB_CHECK(declared, fmt::format("environment variable {} is read but not declared in env.cpp", name));
+  const char* value = std::getenv(std::string(name).c_str());
+  if (value == nullptr || *value == '\0') return std::nullopt;
+  return std::string(value);
+}
+
+Result<std::optional<int64_t>> env_int(std::string_view name) {
+  const auto text = env_text(name);
+  if (!text) return std::optional<int64_t>{};
+  const auto value = parse_int(*text);
+  if (!value)
+    return fail(ErrorCode::kBadArgument,
+                fmt::format("environment variable {}='{}' is not an integer", name, printable(*text)));
+  return value;
+}
+
+Result<std::optional<bool>> env_bool(std::string_view name) {
+  const auto text = env_text(name);
+  if (!text) return std::optional<bool>{};
+  const auto value = parse_bool(*text);
+  if (!value)
+    return fail(ErrorCode::kBadArgument,
+                fmt::format("environment variable {}='{}' is neither true nor false", name, printable(*text)));
+  return value;
+}
+
+std::vector<std::pair<std::string, std::string>> env_all() {
+  std::vector<std::pair<std::string, std::string>> all;
+  for (char** entry = environ; entry != nullptr && *entry != nullptr; ++entry) {
+    const std::string_view line = *entry;
+    const size_t equals = line.find('=');
+    if (equals == std::string_view::npos) continue;
+    all.emplace_back(line.substr(0, equals), line.substr(equals + 1));
+  }
+  std::sort(all.begin(), all.end());
+  return all;
+}
+
+std::vector<std::pair<std::string, std::string>> env_settings() {
+  auto all = env_all();
+  std::erase_if(all, [](const auto& entry) {
+    const bool named =
+        std::any_of(std::begin(kVars), std::end(kVars), [&](const EnvVar& v) { return v.name == entry.first; });
+    return named || !entry.first.starts_with("MBBENCH_");
+  });
+  return all;
+}
+
+}  // namespace mbb

@@ -1,0 +1,167 @@
+// File access by plain system calls: see file.h.
+#include "profiler/base/file.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cerrno>
+#include <cstring>
+#include <filesystem>
+#include <vector>
+
+#include "profiler/base/text.h"
+
+namespace mbb {
+namespace {
+
+constexpr size_t kPieceBytes = size_t{1} << 20;
+
+tl::unexpected<Error> io_error(const char* doing, const std::string& path, int error) {
+  const ErrorCode code = error == ENOENT || error == ENOTDIR ? ErrorCode::kNotFound : ErrorCode::kIo;
+  return fail(code, fmt::format("{} {}: {}", doing, printable(path, 4096), std::strerror(error)));
+}
+
+class Descriptor {
+ public:
+  explicit Descriptor(int fd) : fd_(fd) {}
+  Descriptor(const Descriptor&) = delete;
+  Descriptor& operator=(const Descriptor&) = delete;
+  ~Descriptor() {
+    if (fd_ >= 0) ::close(fd_);
+  }
+  int get() const { return fd_; }
+  // Some file systems report a failed write at close only.
+  bool close() {
+    const int fd = fd_;
+    fd_ = -1;
+    return ::close(fd) == 0;
+  }
+
+ private:
+  int fd_;
+};
+
+int open_retry(const char* path, int flags, mode_t mode = 0) {
+  int fd = -1;
+  do fd = ::open(path, flags | O_CLOEXEC, mode);
+  while (fd < 0 && errno == EINTR);
+  return fd;
+}
+
+bool write_all(int fd, std::string_view bytes) {
+  while (!bytes.empty()) {
+    const ssize_t wrote = ::write(fd, bytes.data(), bytes.size());
+    if (wrote < 0 && errno == EINTR) continue;
+    if (wrote < 0) return false;
+    bytes.remove_prefix(static_cast<size_t>(wrote));
+  }
+  return true;
+}
+
+std::string parent_of(const std::string& path) {
+  const std::string parent = std::filesystem::path(path).parent_path().string();
+  return parent.empty() ? "." : parent;
+}
+
+Status sync_folder(const std::string& folder) {
+  const Descriptor fd(open_retry(folder.c_str(), O_RDONLY | O_DIRECTORY));
+  if (fd.get() < 0) return io_error("opening folder", folder, errno);
+  // File systems that cannot sync a folder say EINVAL; the rename is then as durable as they make it.
+  if (::fsync(fd.get()) != 0 && errno != EINVAL) return io_error("syncing folder", folder, errno);
+  return {};
+}
+
+Status write_and_sync(const std::string& path, Descriptor& fd, std::string_view bytes) {
+  if (!write_all(fd.get(), bytes)) return io_error("writing", path, errno);
+  if (::fsync(fd.get()) != 0) return io_error("syncing", path, errno);
+  if (!fd.close()) return io_error("closing", path, errno);
+  return {};
+}
+
+}  // namespace
+
+Status read_file_in_pieces(const std::string& path, const std::function<void(std::string_view)>& take) {
+  const Descriptor fd(open_retry(path.c_str(), O_RDONLY));
+  if (fd.get() < 0) return io_error("opening", path, errno);
+  std::vector<char> piece(kPieceBytes);
+  for (;;) {
+    const ssize_t got = ::read(fd.get(), piece.data(), piece.size());
+    if (got < 0 && errno == EINTR) continue;
+    if (got < 0) return io_error("reading", path, errno);
+    if (got == 0) return {};
+    take(std::string_view(piece.data(), static_cast<size_t>(got)));
+  }
+}
+
+Result<std::string> read_file(const std::string& path, size_t limit_bytes) {
+  const Descriptor fd(open_retry(path.c_str(), O_RDONLY));
+  if (fd.get() < 0) return io_error("opening", path, errno);
+  struct stat info {};
+  if (::fstat(fd.get(), &info) != 0) return io_error("reading", path, errno);
+  std::string bytes;
+  const auto told = static_cast<size_t>(info.st_size > 0 ? info.st_size : 0);
+  // One byte more than told, so that a file that did not grow ends the loop without another doubling.
+  bytes.resize(std::min(told, limit_bytes) + 1);
+  size_t size = 0;
+  for (;;) {
+    if (size == bytes.size()) bytes.resize(bytes.size() * 2);
+    const ssize_t got = ::read(fd.get(), bytes.data() + size, bytes.size() - size);
+    if (got < 0 && errno == EINTR) continue;
+    if (got < 0) return io_error("reading", path, errno);
+    if (got == 0) break;
+    size += static_cast<size_t>(got);
+    if (size > limit_bytes)
+      return fail(ErrorCode::kBadFile,
+                  fmt::format("reading {}: larger than {}, the most that is read whole", printable(path, 4096),
+                              format_bytes(static_cast<double>(limit_bytes))));
+  }
+  bytes.resize(size);
+  return bytes;
+}
+
+Status write_file(const std::string& path, std::string_view bytes) {
+  static std::atomic<unsigned> serial{0};
+  const std::string temporary = fmt::format("{}.{}-{}.tmp", path, ::getpid(), serial++);
+  Descriptor fd(open_retry(temporary.c_str(), O_WRONLY | O_CREAT | O_EXCL, 0644));
+  if (fd.get() < 0) return io_error("creating", temporary, errno);
+  if (auto written = write_and_sync(path, fd, bytes); !written) {
+    ::unlink(temporary.c_str());
+    return written;
+  }
+  if (::rename(temporary.c_str(), path.c_str()) != 0) {
+    const int error = errno;
+    ::unlink(temporary.c_str());
+    return io_error("replacing", path, error);
+  }
+  return sync_folder(parent_of(path));
+}
+
+Status append_file(const std::string& path, std::string_view bytes) {
+  Descriptor fd(open_retry(path.c_str(), O_WRONLY | O_CREAT | O_APPEND, 0644));
+  if (fd.get() < 0) return io_error("opening", path, errno);
+  return write_and_sync(path, fd, bytes);
+}
+
+Status make_dirs(const std::string& path) {
+  std::error_code error;
+  std::filesystem::create_directories(path, error);
+  if (error) return io_error("making folder", path, error.value());
+  if (!is_folder(path)) return io_error("making folder", path, ENOTDIR);
+  return {};
+}
+
+bool file_exists(const std::string& path) {
+  struct stat info {};
+  return ::stat(path.c_str(), &info) == 0;
+}
+
+bool is_folder(const std::string& path) {
+  struct stat info {};
+  return ::stat(path.c_str(), &info) == 0 && S_ISDIR(info.st_mode);
+}
+
+}  // namespace mbb

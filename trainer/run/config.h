@@ -1,0 +1,82 @@
+// The trainer's configuration: plain structs, one a section, with every default. Each field is a knob (knobs.h) and is
+// read somewhere; sizes are per the name, in tokens, sequences, layers or GPUs.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+namespace mbb::trainer {
+
+enum class Tokenizer { kBytes };
+enum class LrDecay { kCosine, kLinear, kConstant };
+enum class Recipe { kFp32, kBf16 };
+enum class Device { kCpu, kCuda };
+
+// A shape field of 0 means: as the model named `name` has it.
+struct ModelConfig {
+  std::string name = "quickstart-llama";
+  int64_t num_layers = 0;
+  int64_t hidden_size = 0;
+  int64_t ffn_hidden_size = 0;
+  int64_t num_attention_heads = 0;
+  int64_t num_query_groups = 0;
+  int64_t kv_channels = 0;  // head dimension
+  int64_t vocab_size = 0;
+};
+
+struct DataConfig {
+  std::string path;  // empty: the text shipped with the project
+  Tokenizer tokenizer = Tokenizer::kBytes;
+};
+
+struct TrainConfig {
+  int64_t micro_batch_size = 1;   // sequences
+  int64_t global_batch_size = 8;  // sequences
+  int64_t seq_length = 64;        // tokens
+  int64_t train_iters = 60;       // steps
+  int64_t seed = 1234;
+};
+
+struct OptimizerConfig {
+  double lr = 3e-3;
+  double min_lr = 3e-4;
+  int64_t lr_warmup_iters = 5;
+  LrDecay lr_decay_style = LrDecay::kCosine;
+  double adam_beta1 = 0.9;
+  double adam_beta2 = 0.95;
+  double adam_eps = 1e-8;
+  double weight_decay = 0.1;
+  double clip_grad = 1.0;  // global norm; 0 = no clipping
+  double init_method_std = 0.02;
+};
+
+struct PrecisionConfig {
+  Recipe recipe = Recipe::kFp32;
+};
+
+struct ParallelConfig {
+  int64_t gpus = 0;  // world size; 0 = tensor x pipeline, that is one data-parallel replica
+  int64_t tensor_model_parallel_size = 1;
+  std::optional<bool> sequence_parallel;  // nothing = auto: on when tensor_model_parallel_size > 1
+  int64_t pipeline_model_parallel_size = 1;
+  bool use_distributed_optimizer = true;
+
+  bool sequence_parallel_on() const { return sequence_parallel.value_or(tensor_model_parallel_size > 1); }
+};
+
+struct HostConfig {
+  Device device = Device::kCpu;
+};
+
+struct Config {
+  ModelConfig model;
+  DataConfig data;
+  TrainConfig train;
+  OptimizerConfig optimizer;
+  PrecisionConfig precision;
+  ParallelConfig parallel;
+  HostConfig host;
+};
+
+}  // namespace mbb::trainer
