@@ -4,14 +4,20 @@
 add_library(mbb_flags INTERFACE)
 target_compile_features(mbb_flags INTERFACE cxx_std_20)
 target_include_directories(mbb_flags INTERFACE ${CMAKE_SOURCE_DIR})
+# No contraction to FMA: the CPU oracle gives the same numbers on every machine. Source paths are told from the root, so
+# that messages, goldens and ccache see no checkout (ccache compiles by relative names: hence the second map).
 target_compile_options(mbb_flags INTERFACE
-  $<$<COMPILE_LANGUAGE:CXX>:-Wall -Wextra -Wconversion -Wshadow -Werror -fno-omit-frame-pointer>)
+  $<$<COMPILE_LANGUAGE:CXX>:-Wall -Wextra -Wconversion -Wshadow -Werror -fno-omit-frame-pointer -ffp-contract=off
+    -fmacro-prefix-map=${CMAKE_SOURCE_DIR}/= -fmacro-prefix-map=../../=>)
 if(MBB_SANITIZE)
-  target_compile_options(mbb_flags INTERFACE -fsanitize=${MBB_SANITIZE} -fno-sanitize-recover=all -g1)
+  target_compile_options(mbb_flags INTERFACE -fsanitize=${MBB_SANITIZE} -fno-sanitize-recover=all)
   target_link_options(mbb_flags INTERFACE -fsanitize=${MBB_SANITIZE})
 endif()
 
 set(MBB_TEST_LABELS contract golden smoke gpu)
+
+# A regular expression: only test files whose path under the root matches are built. ThreadSanitizer's build uses it.
+set(MBB_TEST_FOLDERS "" CACHE STRING "Build only the tests whose path under the root matches this expression; empty: all")
 
 # mbb_wing(name [DEPENDS libs...]): library mbb_<name> from this folder and test programs <name>_<label>.
 function(mbb_wing name)
@@ -23,7 +29,13 @@ function(mbb_wing name)
   endforeach()
   set(tests ${sources})
   list(FILTER tests INCLUDE REGEX "_test\\.cpp$")
+  if(MBB_TEST_FOLDERS)
+    list(FILTER tests INCLUDE REGEX "^${CMAKE_SOURCE_DIR}/(${MBB_TEST_FOLDERS})")
+  endif()
   list(FILTER sources EXCLUDE REGEX "_(test|bench)\\.cpp$")
+  set(kernels ${sources})
+  list(FILTER kernels INCLUDE REGEX "/ops/cpu/")
+  set_source_files_properties(${kernels} PROPERTIES COMPILE_OPTIONS $<$<CONFIG:Release>:-O3>)
   if(sources)
     add_library(mbb_${name} STATIC ${sources})
     target_link_libraries(mbb_${name} PUBLIC mbb_flags ${WING_DEPENDS})
