@@ -7,7 +7,7 @@ target_include_directories(mbb_flags INTERFACE ${CMAKE_SOURCE_DIR})
 # No contraction to FMA: the CPU oracle gives the same numbers on every machine. Source paths are told from the root, so
 # that messages, goldens and ccache see no checkout (ccache compiles by relative names: hence the second map).
 target_compile_options(mbb_flags INTERFACE
-  $<$<COMPILE_LANGUAGE:CXX>:-Wall -Wextra -Wconversion -Wshadow -Werror -fno-omit-frame-pointer -ffp-contract=off
+  $<$<COMPILE_LANGUAGE:CXX>:-Wall -Wextra -Wconversion -Wshadow -Werror -Wno-missing-field-initializers -Wno-restrict -fno-omit-frame-pointer -ffp-contract=off
     -fmacro-prefix-map=${CMAKE_SOURCE_DIR}/= -fmacro-prefix-map=../../=>)
 if(MBB_SANITIZE)
   target_compile_options(mbb_flags INTERFACE -fsanitize=${MBB_SANITIZE} -fno-sanitize-recover=all)

@@ -1,0 +1,117 @@
+// Collectives and pipeline sends as ops. Gathers and scatters work on dimension 0, which is the sequence of [s, b, h].
+//
+// Gradients: all-gather <-> reduce-scatter; the all-reduce of a row-parallel output is the identity backward; a send's
+// gradient is received, a receive's is sent.
+#include <fmt/core.h>
+
+#include "trainer/ops/cpu/functions.h"
+#include "trainer/ops/table.h"
+#include "trainer/program/autodiff.h"
+
+namespace mbb::trainer {
+namespace {
+
+// Extents after a gather depend on the group's size, which the builder knows: `CommAttrs::group_size`.
+Result<std::vector<TensorSpec>> gather_shape(Inputs in, const Attrs& attrs) {
+  const auto& a = std::get<CommAttrs>(attrs);
+  Shape s = in[0]->shape;
+  if (!a.own_shard) s[0] *= a.group_size;
+  return std::vector<TensorSpec>{{s, in[0]->dtype}};
+}
+
+Result<std::vector<TensorSpec>> scatter_shape(Inputs in, const Attrs& attrs) {
+  const auto& a = std::get<CommAttrs>(attrs);
+  Shape s = in[0]->shape;
+  if (s[0] % a.group_size != 0)
+    return fail(ErrorCode::kBadArgument, fmt::format("{} rows do not divide over {} ranks", s[0], a.group_size));
+  if (!a.own_shard) s[0] /= a.group_size;
+  return std::vector<TensorSpec>{{s, in[0]->dtype}};
+}
+
+Result<std::vector<TensorSpec>> same(Inputs in, const Attrs&) {
+  return std::vector<TensorSpec>{{in[0]->shape, in[0]->dtype}};
+}
+
+Result<std::vector<TensorSpec>> nothing(Inputs, const Attrs&) {
+  return std::vector<TensorSpec>{};
+}
+
+// A receive writes the tensor its builder declared; in[0] is absent, so its spec comes from the attributes.
+Result<std::vector<TensorSpec>> recv_shape(Inputs, const Attrs& attrs) {
+  const auto& a = std::get<CommAttrs>(attrs);
+  return std::vector<TensorSpec>{{a.message, a.message_dtype}};
+}
+
+EmitOptions on(const Op& op, Category category) {
+  return {.stream = op.stream, .category = category};
+}
+
+void gather_grad(GradContext& c) {
+  c.emit_grad(0, kReduceScatter, "bwd", {c.grad()}, c.op().attrs, on(c.op(), Category::kGradient));
+}
+void scatter_grad(GradContext& c) {
+  c.emit_grad(0, kAllGather, "bwd", {c.grad()}, c.op().attrs, on(c.op(), Category::kComm));
+}
+void reduce_grad(GradContext& c) {
+  c.set_grad(0, c.grad());
+}
+
+CommAttrs reversed(CommAttrs a) {
+  a.direction = a.direction == Direction::kForward ? Direction::kBackward : Direction::kForward;
+  return a;
+}
+
+void send_grad(GradContext& c) {
+  CommAttrs a = reversed(c.attrs<CommAttrs>());
+  a.message = c.in_tensor(0).shape;
+  a.message_dtype = c.in_tensor(0).dtype;
+  c.emit_grad(0, kRecv, "recv_grad", {}, a, {.stream = Stream::kPpBackward, .category = Category::kComm});
+}
+
+void recv_grad(GradContext& c) {
+  c.builder().emit(kSend, c.base() + ".send_grad", {c.grad()}, reversed(c.attrs<CommAttrs>()),
+                   {.stream = Stream::kPpBackward});
+}
+
+double no_bytes(const OpView&) {
+  return 0;
+}
+
+}  // namespace
+
+const OpKind kAllGather{.name = "all_gather",
+                        .shape = gather_shape,
+                        .grad = gather_grad,
+                        .cpu = cpu_all_gather,
+                        .cuda = "all_gather",
+                        .communicates = true};
+const OpKind kReduceScatter{.name = "reduce_scatter",
+                            .shape = scatter_shape,
+                            .grad = scatter_grad,
+                            .cpu = cpu_reduce_scatter,
+                            .cuda = "reduce_scatter",
+                            .communicates = true};
+const OpKind kAllReduce{.name = "all_reduce",
+                        .shape = same,
+                        .grad = reduce_grad,
+                        .cpu = cpu_all_reduce,
+                        .cuda = "all_reduce",
+                        .in_place = true,
+                        .communicates = true};
+const OpKind kSend{.name = "send",
+                   .shape = nothing,
+                   .grad = send_grad,
+                   .bytes = no_bytes,
+                   .cpu = cpu_send,
+                   .cuda = "send",
+                   .gradient_root = true,
+                   .communicates = true};
+const OpKind kRecv{.name = "recv",
+                   .shape = recv_shape,
+                   .grad = recv_grad,
+                   .bytes = no_bytes,
+                   .cpu = cpu_recv,
+                   .cuda = "recv",
+                   .communicates = true};
+
+}  // namespace mbb::trainer

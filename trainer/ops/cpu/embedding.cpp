@@ -1,0 +1,49 @@
+// Token embedding on the CPU.
+#include <fmt/core.h>
+
+#include <algorithm>
+
+#include "trainer/ops/cpu/functions.h"
+#include "trainer/ops/cpu/operand.h"
+
+namespace mbb::trainer {
+namespace {
+
+// Row of the local table that holds a token, or -1 where another TP rank holds it.
+int64_t local_row(int32_t token, int64_t rows, const RankContext& rank) {
+  const int64_t row = token - rows * rank.coordinates.tp;
+  return row >= 0 && row < rows ? row : -1;
+}
+
+}  // namespace
+
+Status cpu_embedding(const CpuCall& call) {
+  const int32_t* tokens = ints(call.in[0]);
+  const ReadF32 table(call.in[1]);
+  WriteF32 out(call.out[0]);
+  const int64_t rows = call.in[1].tensor->shape[0];
+  const int64_t h = call.in[1].tensor->shape[1];
+  for (int64_t t = 0; t < call.in[0].elements(); ++t) {
+    const int64_t row = local_row(tokens[t], rows, call.rank);
+    for (int64_t i = 0; i < h; ++i) out[t * h + i] = row < 0 ? 0.0F : table[row * h + i];
+  }
+  return {};
+}
+
+Status cpu_embedding_grad(const CpuCall& call) {
+  const ReadF32 dy(call.in[0]);
+  const int32_t* tokens = ints(call.in[1]);
+  const bool accumulate = call.attrs<EmbeddingAttrs>().accumulate;
+  WriteF32 grad(call.out[0], accumulate);
+  const int64_t rows = call.out[0].tensor->shape[0];
+  const int64_t h = call.out[0].tensor->shape[1];
+  if (!accumulate) std::fill(grad.data(), grad.data() + rows * h, 0.0F);
+  for (int64_t t = 0; t < call.in[1].elements(); ++t) {
+    const int64_t row = local_row(tokens[t], rows, call.rank);
+    if (row < 0) continue;
+    for (int64_t i = 0; i < h; ++i) grad[row * h + i] += dy[t * h + i];
+  }
+  return {};
+}
+
+}  // namespace mbb::trainer

@@ -1,0 +1,35 @@
+// The CPU function of every op kind: the oracle. Simple, scalar, right; operands as each record's shape rule lists
+// them.
+#pragma once
+
+#include "trainer/ops/op_kind.h"
+
+namespace mbb::trainer {
+
+Status cpu_gemm(const CpuCall& call);
+Status cpu_embedding(const CpuCall& call);
+Status cpu_embedding_grad(const CpuCall& call);
+Status cpu_rmsnorm(const CpuCall& call);
+Status cpu_rmsnorm_grad(const CpuCall& call);
+Status cpu_rope(const CpuCall& call);
+Status cpu_attention(const CpuCall& call);
+Status cpu_attention_grad(const CpuCall& call);
+Status cpu_swiglu(const CpuCall& call);
+Status cpu_swiglu_grad(const CpuCall& call);
+Status cpu_add(const CpuCall& call);
+Status cpu_fill_zero(const CpuCall& call);
+Status cpu_cast(const CpuCall& call);
+Status cpu_cross_entropy_max(const CpuCall& call);
+Status cpu_cross_entropy_sum(const CpuCall& call);
+Status cpu_cross_entropy_loss(const CpuCall& call);
+Status cpu_cross_entropy_grad(const CpuCall& call);
+Status cpu_all_gather(const CpuCall& call);
+Status cpu_reduce_scatter(const CpuCall& call);
+Status cpu_all_reduce(const CpuCall& call);
+Status cpu_send(const CpuCall& call);
+Status cpu_recv(const CpuCall& call);
+Status cpu_grad_square_sum(const CpuCall& call);
+Status cpu_grad_scale(const CpuCall& call);
+Status cpu_adamw(const CpuCall& call);
+
+}  // namespace mbb::trainer

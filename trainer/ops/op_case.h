@@ -1,0 +1,34 @@
+// Op cases: one list that serves as oracle test, finite-difference check and benchmark on every backend.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "trainer/ops/op_kind.h"
+
+namespace mbb::trainer {
+
+// How a case fills an input with fresh random values.
+enum class Fill : uint8_t { kNormal, kUniform, kPositive, kInts, kZeros };
+
+struct CaseInput {
+  Shape shape;
+  DType dtype = DType::kF32;  // cases are written in fp32; backends that run bf16 convert kF32 activations
+  Fill fill = Fill::kNormal;
+  int64_t bound = 0;    // kInts: values in [0, bound)
+  bool weight = false;  // has a main gradient
+};
+
+struct OpCase {
+  std::string name;  // "gemm/tn-odd"
+  const OpKind* kind = nullptr;
+  std::vector<CaseInput> in;
+  Attrs attrs;
+  bool differentiable = true;  // checked against finite differences
+  double tolerance = 1e-3;     // of the finite-difference check, relative to the gradient's norm
+};
+
+// The cases of every record in op_table().
+std::vector<OpCase> op_cases();
+
+}  // namespace mbb::trainer

@@ -1,0 +1,24 @@
+// All op kinds: one record each, defined in the file of its family, listed in op_table().
+#pragma once
+
+#include <span>
+
+#include "trainer/ops/op_kind.h"
+
+namespace mbb::trainer {
+
+extern const OpKind kGemm;
+extern const OpKind kEmbedding, kEmbeddingGrad;
+extern const OpKind kRmsNorm, kRmsNormGrad;
+extern const OpKind kRope;
+extern const OpKind kAttention, kAttentionGrad;
+extern const OpKind kSwiglu, kSwigluGrad;
+extern const OpKind kAdd, kFill, kCast;
+extern const OpKind kCrossEntropyMax, kCrossEntropySum, kCrossEntropyLoss, kCrossEntropyGrad;
+extern const OpKind kAllGather, kReduceScatter, kAllReduce, kSend, kRecv;
+extern const OpKind kGradSquareSum, kGradScale, kAdamW;
+
+std::span<const OpKind* const> op_table();
+const OpKind* find_op_kind(std::string_view name);
+
+}  // namespace mbb::trainer

@@ -1,0 +1,142 @@
+// Reverse walk over a forward segment: each op's gradient rule emits its backward ops; contributions to one tensor are
+// added.
+#include "trainer/program/autodiff.h"
+
+#include <algorithm>
+
+#include "trainer/ops/table.h"
+
+namespace mbb::trainer {
+namespace {
+
+std::string without_suffix(const std::string& path) {
+  const std::string suffix = ".fwd";
+  return path.ends_with(suffix) ? path.substr(0, path.size() - suffix.size()) : path;
+}
+
+}  // namespace
+
+const Tensor& GradContext::in_tensor(size_t i) const {
+  return autodiff_.b_.tensor(op_.in[i]);
+}
+Builder& GradContext::builder() {
+  return autodiff_.b_;
+}
+TensorId GradContext::grad(size_t output) const {
+  return autodiff_.grad_of(op_.out[output]);
+}
+TensorId GradContext::saved_in(size_t i) {
+  return autodiff_.saved(op_.in[i]);
+}
+TensorId GradContext::saved_out(size_t i) {
+  return autodiff_.saved(op_.out[i]);
+}
+
+bool GradContext::wants(size_t input) const {
+  const auto it = autodiff_.depends_.find(op_.in[input]);
+  return it != autodiff_.depends_.end() && it->second;
+}
+
+TensorId GradContext::emit_grad(size_t input, const OpKind& kind, const std::string& suffix, std::vector<TensorId> in,
+                                Attrs attrs, EmitOptions options) {
+  if (options.category == Category::kActivation) options.category = Category::kGradient;
+  options.out_path = base_ + "." + suffix + ".out";
+  const TensorId out =
+      builder().emit(kind, base_ + "." + suffix, std::move(in), std::move(attrs), std::move(options))[0];
+  set_grad(input, out);
+  return out;
+}
+
+void GradContext::set_grad(size_t input, TensorId gradient) {
+  autodiff_.contribute(op_.in[input], gradient, base_);
+}
+
+void GradContext::emit_wgrad(size_t weight, const OpKind& kind, const std::string& suffix,
+                             const std::vector<TensorId>& in, const std::function<Attrs(bool)>& attrs, size_t slot,
+                             EmitOptions options) {
+  const TensorId main_grad = in_tensor(weight).main_grad;
+  MB_CHECK(main_grad != kNoTensor, "weight without main gradient: " + in_tensor(weight).path);
+  // A second op on the same weight in this segment (tied embeddings) always accumulates.
+  const bool written = std::any_of(builder().ops().begin(), builder().ops().end(), [&](const Op& op) {
+    return std::find(op.out.begin(), op.out.end(), main_grad) != op.out.end();
+  });
+  options.category = Category::kGradient;
+  options.role = Role::kWgrad;
+  if (options.out.size() <= slot) options.out.resize(slot + 1, kNoTensor);
+  options.out[slot] = main_grad;
+  options.out_path = base_ + "." + suffix + ".out";
+  const std::string path = base_ + "." + suffix;
+  if (!written) {
+    options.when = When::kFirst;
+    options.out = builder().emit(kind, path, in, attrs(false), options);
+  }
+  options.when = written ? When::kAlways : When::kNotFirst;
+  std::vector<TensorId> reads = in;
+  reads.push_back(main_grad);
+  builder().emit(kind, path, reads, attrs(true), options);
+}
+
+TensorId Autodiff::grad_of(TensorId tensor) const {
+  const auto it = grads_.find(tensor);
+  return it == grads_.end() ? kNoTensor : it->second;
+}
+
+void Autodiff::contribute(TensorId tensor, TensorId gradient, const std::string& base) {
+  TensorId& held = grads_.try_emplace(tensor, kNoTensor).first->second;
+  if (held == kNoTensor) {
+    held = gradient;
+    return;
+  }
+  EmitOptions options;
+  options.category = Category::kGradient;
+  options.out_path = base + ".grad_sum.out";
+  held = b_.emit1(kAdd, base + ".grad_sum", {held, gradient}, NoAttrs{}, options);
+}
+
+// Gathered activations are not kept for the backward: they are gathered again from the local shard, which is kept.
+TensorId Autodiff::saved(TensorId tensor) {
+  const auto producer = gathered_.find(tensor);
+  if (producer == gathered_.end()) return tensor;
+  const auto again = regathered_.find(tensor);
+  if (again != regathered_.end()) return again->second;
+  const Op gather = *producer->second;
+  EmitOptions options;
+  options.stream = gather.stream;
+  options.category = Category::kComm;
+  const TensorId out =
+      b_.emit1(*gather.kind, without_suffix(gather.path) + ".regather", gather.in, gather.attrs, options);
+  regathered_[tensor] = out;
+  return out;
+}
+
+void Autodiff::find_dependents(int forward) {
+  forward_ops_ = b_.program().segments[static_cast<size_t>(forward)].ops;
+  for (const Op& op : forward_ops_) {
+    bool depends = op.kind == &kRecv;
+    for (TensorId in : op.in) {
+      if (b_.tensor(in).main_grad != kNoTensor) depends_[in] = true;
+      const auto it = depends_.find(in);
+      depends = depends || (it != depends_.end() && it->second);
+    }
+    for (TensorId out : op.out) depends_[out] = depends_[out] || (depends && op.kind->grad != nullptr);
+    if (op.kind == &kAllGather) gathered_[op.out[0]] = &op;
+  }
+}
+
+void Autodiff::run(int forward, const std::map<TensorId, TensorId>& seeds) {
+  for (const auto& [tensor, gradient] : seeds) {
+    grads_[tensor] = gradient;
+    depends_[tensor] = true;
+  }
+  find_dependents(forward);
+  for (auto op = forward_ops_.rbegin(); op != forward_ops_.rend(); ++op) {
+    if (op->kind->grad == nullptr) continue;
+    const bool reached =
+        std::any_of(op->out.begin(), op->out.end(), [&](TensorId t) { return grad_of(t) != kNoTensor; });
+    if (!reached && !op->kind->gradient_root) continue;
+    GradContext context(*this, *op, without_suffix(op->path));
+    op->kind->grad(context);
+  }
+}
+
+}  // namespace mbb::trainer

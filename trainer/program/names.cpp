@@ -1,0 +1,38 @@
+// Stable names of the program's enumerations, as printed and stored.
+#include "trainer/program/program.h"
+
+namespace mbb::trainer {
+
+const char* name(Category category) {
+  constexpr const char* kNames[kCategories] = {"weights",     "main_grads", "master", "moments",
+                                               "activations", "gradients",  "logits", "communication",
+                                               "workspace",   "input",      "step"};
+  return kNames[static_cast<size_t>(category)];
+}
+
+const char* name(Scope scope) {
+  constexpr const char* kNames[] = {"call", "micro_batch", "step", "persistent"};
+  return kNames[static_cast<size_t>(scope)];
+}
+
+const char* name(Role role) {
+  constexpr const char* kNames[] = {"", "fprop", "dgrad", "wgrad"};
+  return kNames[static_cast<size_t>(role)];
+}
+
+const char* name(When when) {
+  constexpr const char* kNames[] = {"", "first", "not-first", "last", "not-last"};
+  return kNames[static_cast<size_t>(when)];
+}
+
+const char* name(Stream stream) {
+  constexpr const char* kNames[kStreams] = {"compute", "tp", "cp", "ep", "pp_fwd", "pp_bwd", "dp", "copy"};
+  return kNames[static_cast<size_t>(stream)];
+}
+
+const char* name(SegmentKind kind) {
+  constexpr const char* kNames[] = {"forward", "backward", "grad_sync", "optimizer"};
+  return kNames[static_cast<size_t>(kind)];
+}
+
+}  // namespace mbb::trainer

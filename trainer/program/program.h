@@ -1,0 +1,106 @@
+// The step program: what one rank of a rank class does in a training step, as data. Every use of the product reads
+// this: the CPU and CUDA executors run it, simulate replays it, explain prints it, the memory plan places it.
+//
+// A program is segments (op lists) and a schedule of calls; it holds no rank number, no pointer and no step-dependent
+// value.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "trainer/ops/attrs.h"
+#include "trainer/program/tensor.h"
+
+namespace mbb::trainer {
+
+struct OpKind;  // trainer/ops/op_kind.h: the record of an op kind
+
+// Which of a layer's three matrix products a GEMM is; weight gradients of other ops carry kWgrad too.
+enum class Role : uint8_t { kNone, kFprop, kDgrad, kWgrad };
+const char* name(Role role);
+
+// On which micro-batches of the step an op runs. One micro-batch is both first and last.
+enum class When : uint8_t { kAlways, kFirst, kNotFirst, kLast, kNotLast };
+const char* name(When when);
+inline bool runs(When when, bool first, bool last) {
+  switch (when) {
+    case When::kAlways:
+      return true;
+    case When::kFirst:
+      return first;
+    case When::kNotFirst:
+      return !first;
+    case When::kLast:
+      return last;
+    case When::kNotLast:
+      return !last;
+  }
+  return true;
+}
+
+// Queues in which ops run one after another; ops of different queues overlap unless a tensor orders them.
+enum class Stream : uint8_t { kCompute, kTp, kCp, kEp, kPpForward, kPpBackward, kDp, kCopy };
+inline constexpr int kStreams = 8;
+const char* name(Stream stream);
+
+// `in` is read, `out` is written; a tensor that stands in both is updated in place.
+struct Op {
+  const OpKind* kind = nullptr;
+  std::string path;  // "layers.3.mlp.fc1.fwd": NVTX range, table row, term of the projection
+  std::vector<TensorId> in;
+  std::vector<TensorId> out;
+  Attrs attrs;
+  Role role = Role::kNone;
+  When when = When::kAlways;
+  Stream stream = Stream::kCompute;
+  std::vector<std::string> covers;  // paths of the ops a fused op stands for
+};
+
+enum class SegmentKind : uint8_t { kForward, kBackward, kGradSync, kOptimizer };
+const char* name(SegmentKind kind);
+
+struct Segment {
+  std::string name;  // "chunk0.forward"
+  SegmentKind kind = SegmentKind::kForward;
+  int chunk = 0;
+  std::vector<Op> ops;
+};
+
+// One execution of a segment. Calls outside micro-batches (gradient sync, optimizer) carry micro_batch 0 and run every
+// op.
+struct Call {
+  int segment = 0;
+  int micro_batch = 0;
+};
+
+// Tensors through which the world reaches a program and hears from it.
+struct Ports {
+  TensorId tokens = kNoTensor;       // i32 [s, b], per micro-batch; first stage
+  TensorId labels = kNoTensor;       // i32 [s, b]; last stage
+  TensorId step_record = kNoTensor;  // f32 [StepRecord::kFields]
+  TensorId loss_sum = kNoTensor;     // f64 [2]: sum of token losses, tokens; all-reduced by the optimizer segment
+  TensorId grad_scale = kNoTensor;   // f32 [3]: factor on gradients, global gradient norm, found_inf
+};
+
+// Fields of the step record: what changes between steps, read on the device.
+struct StepRecord {
+  enum Field : int { kLearningRate, kBiasCorrection1, kBiasCorrection2, kStep, kFields };
+};
+
+struct Program {
+  RankClass rank_class;
+  int micro_batches = 1;
+  std::vector<Tensor> tensors;
+  std::vector<Segment> segments;
+  std::vector<Call> schedule;
+  Ports ports;
+
+  const Tensor& tensor(TensorId id) const { return tensors[static_cast<size_t>(id)]; }
+  Tensor& tensor(TensorId id) { return tensors[static_cast<size_t>(id)]; }
+  // The tensor that owns the bytes: itself, or what it is a view of.
+  TensorId storage(TensorId id) const { return tensor(id).view_of == kNoTensor ? id : tensor(id).view_of; }
+  const Segment& segment(const Call& call) const { return segments[static_cast<size_t>(call.segment)]; }
+};
+
+}  // namespace mbb::trainer
