@@ -1,0 +1,205 @@
+// Computes a cell's metrics from its launches.
+#include "analysis/metrics/cell_metrics.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include <fmt/core.h>
+
+#include "analysis/metrics/metrics.h"
+#include "analysis/metrics/peaks.h"
+#include "profiler/base/check.h"
+
+namespace mbb::analysis {
+
+namespace {
+
+using baselines::Cell;
+using baselines::kNotMeasured;
+using baselines::Launch;
+using baselines::Metric;
+using baselines::Step;
+
+bool is_good(const Launch& launch) {
+  return launch.exit_status == 0 && launch.signal == 0 && launch.reason.empty();
+}
+
+bool is_timed(const Step& step) {
+  return (step.flags & baselines::kStepProfiled) == 0U;
+}
+
+double time_of(const Step& step, StepClock clock) {
+  return static_cast<double>(clock == StepClock::kModelled ? step.modelled_ns : step.wall_ns);
+}
+
+// Times of the timed steps of a launch, and marks its warm-up.
+SteadyState find_steady(Launch& launch, StepClock clock, std::vector<double>& steady) {
+  std::vector<double> times;
+  std::vector<Step*> timed;
+  for (Step& step : launch.steps) {
+    if (!is_timed(step)) continue;
+    step.flags &= ~static_cast<uint32_t>(baselines::kStepWarmUp);
+    timed.push_back(&step);
+    times.push_back(time_of(step, clock));
+  }
+  const SteadyState state = find_steady_state(times);
+  if (!state.found) return state;
+  for (size_t i = 0; i < state.first; ++i) timed[i]->flags |= baselines::kStepWarmUp;
+  steady.assign(times.begin() + static_cast<std::ptrdiff_t>(state.first), times.end());
+  return state;
+}
+
+// Adds metrics of one cell under the declared names and units.
+class Writer {
+ public:
+  explicit Writer(Cell& cell) : cell_(cell) { cell_.metrics.clear(); }
+
+  void add(const char* id, double value, double low = kNotMeasured, double high = kNotMeasured,
+           const std::string& interval = "", int launches = 0) {
+    const MetricInfo* info = find_metric(id);
+    MB_CHECK(info != nullptr, std::string("metric not declared: ") + id);
+    if (!std::isfinite(value)) return;
+    cell_.metrics.push_back({info->id, value, low, high, info->unit, launches, interval});
+  }
+
+  // A metric that is `numerator` / step time, with the interval turned round.
+  void add_rate(const char* id, double numerator, const StepTime& time, int launches) {
+    const Estimate& e = time.estimate;
+    if (!(numerator > 0.0)) return;
+    add(id, numerator / e.value, e.has_interval() ? numerator / e.high : kNotMeasured,
+        e.has_interval() && e.low > 0.0 ? numerator / e.low : kNotMeasured, time.interval, launches);
+  }
+
+ private:
+  Cell& cell_;
+};
+
+void add_throughput(Writer& writer, const Cell& cell, const StepTime& time, bool uses_fp8) {
+  const int launches = static_cast<int>(time.launch_medians.size());
+  const auto tokens = static_cast<double>(cell.work.tokens_per_step);
+  const double gpus = std::max(1, cell.gpus);
+  writer.add_rate("tokens_per_second", tokens * 1e9, time, launches);
+  writer.add_rate("tokens_per_second_per_gpu", tokens * 1e9 / gpus, time, launches);
+  // FLOPs / ns = GFLOP/s: 1e-3 makes TFLOP/s.
+  const double causal = tokens * cell.work.flops_per_token_causal * 1e-3 / gpus;
+  writer.add_rate("tflops_per_gpu_causal", causal, time, launches);
+  writer.add_rate("tflops_per_gpu_full", tokens * cell.work.flops_per_token_full * 1e-3 / gpus, time, launches);
+  const auto peaks = peaks_of(cell.device);
+  if (!peaks) return;
+  writer.add_rate("mfu_bf16", 100.0 * causal / peaks->bf16_tflops, time, launches);
+  if (uses_fp8 && peaks->fp8_tflops > 0.0)
+    writer.add_rate("mfu_fp8", 100.0 * causal / peaks->fp8_tflops, time, launches);
+}
+
+void add_shares(Writer& writer, const std::vector<StepBreakdown>& breakdowns) {
+  if (breakdowns.empty()) return;
+  const StepBreakdown all = sum(breakdowns);
+  if (all.total_ns <= 0) return;
+  const auto share = [&](int64_t part) {
+    return 100.0 * static_cast<double>(part) / static_cast<double>(all.total_ns);
+  };
+  writer.add("exposed_comm", all.exposed_comm_pct());
+  constexpr const char* kByKind[] = {"exposed_comm_tp", "exposed_comm_cp", "exposed_comm_ep", "exposed_comm_pp",
+                                     "exposed_comm_dp"};
+  for (size_t kind = 0; kind < std::size(kByKind); ++kind)
+    if (all.comm[kind].busy_ns > 0) writer.add(kByKind[kind], share(all.comm[kind].exposed_ns));
+  writer.add("exposed_copy", share(all.exposed_copy_ns));
+  writer.add("idle", share(all.idle_ns));
+  writer.add("idle_host_bound", share(all.idle_by_cause_ns[static_cast<size_t>(IdleCause::kHostBound)]));
+  writer.add("bubble", all.bubble_pct());
+  writer.add("skew", share(all.skew_ns()));
+  if (all.comm_busy_ns > 0) writer.add("overlap", all.overlap_pct());
+}
+
+void add_memory(Writer& writer, const Cell& cell) {
+  int64_t peak = 0;
+  for (const auto& map : cell.memory) peak = std::max(peak, map.peak_bytes);
+  for (const Launch& launch : cell.launches)
+    for (const auto& map : launch.memory) peak = std::max(peak, map.peak_bytes);
+  if (peak > 0) writer.add("peak_memory", static_cast<double>(peak));
+}
+
+void add_losses(Writer& writer, const Cell& cell) {
+  for (const Launch& launch : cell.launches) {
+    if (!is_good(launch) || launch.steps.empty()) continue;
+    writer.add("first_loss", launch.steps.front().loss);
+    writer.add("last_loss", launch.steps.back().loss);
+    return;
+  }
+}
+
+}  // namespace
+
+StepTime step_time(Cell& cell, StepClock clock) {
+  StepTime out;
+  out.launch_sigma = kNotMeasured;
+  std::vector<double> only_steps;
+  for (Launch& launch : cell.launches) {
+    if (!is_good(launch)) {
+      const std::string how = launch.reason.empty() ? "ended with an error" : launch.reason;
+      out.problems.push_back(fmt::format("launch {}: {}", launch.index, how));
+      continue;
+    }
+    std::vector<double> steady;
+    const SteadyState state = find_steady(launch, clock, steady);
+    if (!state.found) {
+      out.problems.push_back(fmt::format("launch {}: {}", launch.index, state.reason));
+      continue;
+    }
+    out.launch_medians.push_back(median(steady));
+    only_steps = std::move(steady);
+  }
+  if (out.launch_medians.empty()) {
+    out.estimate = over_launches({});
+  } else if (out.launch_medians.size() == 1) {
+    out.estimate = median_of_steps(only_steps);
+    out.interval = fmt::format("95 % over {} steps of one launch", only_steps.size());
+  } else {
+    out.estimate = over_launches(out.launch_medians);
+    out.launch_sigma = out.estimate.sigma / out.estimate.value;
+    out.interval = fmt::format("95 % over {} launches", out.launch_medians.size());
+  }
+  return out;
+}
+
+Status fill_metrics(Cell& cell, const std::vector<StepBreakdown>& breakdowns, bool uses_fp8, StepClock clock) {
+  const StepTime time = step_time(cell, clock);
+  Writer writer(cell);
+  if (time.launch_medians.empty() || !(time.estimate.value > 0.0)) {
+    const std::string why = time.problems.empty() ? "the cell has no launch" : time.problems.front();
+    return fail(ErrorCode::kMismatch, fmt::format("cell {}: no step time: {}", cell.name, why),
+                "run more steps (train_iters), or look at the launch's log");
+  }
+  if (cell.work.tokens_per_step <= 0)
+    return fail(ErrorCode::kMismatch, fmt::format("cell {}: its step processes no tokens", cell.name));
+  const Estimate& e = time.estimate;
+  const int launches = static_cast<int>(time.launch_medians.size());
+  writer.add("step_time", e.value, e.low, e.high, time.interval, launches);
+  if (clock == StepClock::kWall) {
+    const StepTime modelled = [&] {
+      Cell copy = cell;  // the modelled clock must not move the warm-up marks
+      const bool known = std::all_of(copy.launches.begin(), copy.launches.end(), [](const Launch& launch) {
+        return std::all_of(launch.steps.begin(), launch.steps.end(), [](const Step& s) { return s.modelled_ns > 0; });
+      });
+      return known ? step_time(copy, StepClock::kModelled) : StepTime{};
+    }();
+    if (!modelled.launch_medians.empty()) {
+      const Estimate& m = modelled.estimate;
+      writer.add("modelled_step_time", m.value, m.low, m.high, modelled.interval,
+                 static_cast<int>(modelled.launch_medians.size()));
+    }
+  }
+  add_throughput(writer, cell, time, uses_fp8);
+  add_shares(writer, breakdowns);
+  add_memory(writer, cell);
+  add_losses(writer, cell);
+  return {};
+}
+
+const Metric* find(const Cell& cell, std::string_view metric) {
+  for (const Metric& one : cell.metrics)
+    if (one.name == metric) return &one;
+  return nullptr;
+}
+
+}  // namespace mbb::analysis

@@ -1,0 +1,37 @@
+// From the launches of a cell to its metrics: steady steps, medians, intervals over launches, throughput, MFU, the
+// shares of the step. Fills what a table, the store and the gate read.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "analysis/exposure/breakdown.h"
+#include "analysis/stats/stats.h"
+#include "baselines/store/records.h"
+
+namespace mbb::analysis {
+
+// Which time of a step the step_time metric is.
+enum class StepClock { kWall, kModelled };
+
+// Step time of a cell over its good launches.
+struct StepTime {
+  Estimate estimate;                   // ns; over launches with two or more of them, else over one launch's steps
+  std::vector<double> launch_medians;  // ns, of the launches that reached a steady state
+  double launch_sigma = 0;             // relative; NaN with one launch
+  std::string interval;  // what the bounds cover: "95 % over 5 launches", "95 % over 40 steps of one launch"
+  std::vector<std::string> problems;  // launches left out, and why: "launch 2: no steady state: ..."
+};
+
+// Marks steps before the steady state with kStepWarmUp, then estimates. Profiled steps never count.
+StepTime step_time(baselines::Cell& cell, StepClock clock = StepClock::kWall);
+
+// Replaces cell.metrics. `breakdowns`: one a traced rank and step, any launch; empty when nothing was traced. Fields
+// that cannot be known (MFU of an unknown device) are left out. `uses_fp8`: print MFU against the FP8 peak too.
+// An error: no launch gave a steady step, or the cell's work is not positive.
+Status fill_metrics(baselines::Cell& cell, const std::vector<StepBreakdown>& breakdowns, bool uses_fp8 = false,
+                    StepClock clock = StepClock::kWall);
+
+const baselines::Metric* find(const baselines::Cell& cell, std::string_view metric);
+
+}  // namespace mbb::analysis

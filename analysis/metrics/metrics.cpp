@@ -1,0 +1,167 @@
+// The array of metrics, and how a value of each is written.
+#include "analysis/metrics/metrics.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+
+#include <fmt/core.h>
+
+#include "profiler/base/text.h"
+
+namespace mbb::analysis {
+
+namespace {
+
+constexpr const char* kPerStep =
+    "Mean over ranks and over the steps that were traced; the parts of a step (compute, exposed communication, exposed "
+    "copies, idle) sum to 100 %.";
+constexpr const char* kClasses =
+    "Compared only inside one result class; functional/cpu values say nothing about a GPU.";
+
+constexpr MetricInfo comm_metric(const char* id, const char* title, const char* definition) {
+  return {id, title, "%", Better::kLower, MetricForm::kPercent, definition, kPerStep};
+}
+
+constexpr auto kMetrics = std::to_array<MetricInfo>({
+    {"step_time", "step", "ns", Better::kLower, MetricForm::kDuration,
+     "Time of one optimizer step: forward, backward, gradient synchronization and update of one global batch. The "
+     "slowest rank's; the median of a launch's steady steps, then the mean over launches.",
+     kClasses},
+    {"modelled_step_time", "modelled step", "ns", Better::kLower, MetricForm::kDuration,
+     "Step time when every rank had a processor of its own: the CPU time of each op, replayed through the dependency "
+     "graph. Exposed communication and bubble of CPU runs are shares of it.",
+     "A collective lasts its own copy and reduce time, never its wait."},
+    {"tokens_per_second", "tokens/s", "tokens/s", Better::kHigher, MetricForm::kRate,
+     "Tokens of the global batch divided by the step time.", kClasses},
+    {"tokens_per_second_per_gpu", "tokens/s/GPU", "tokens/s", Better::kHigher, MetricForm::kRate,
+     "Tokens per second divided by the GPUs of the configuration: the primary throughput.", kClasses},
+    {"tflops_per_gpu_causal", "TFLOP/s/GPU (causal)", "TFLOP/s", Better::kHigher, MetricForm::kTeraflops,
+     "Model FLOPs of a step divided by step time and GPUs.",
+     "Causal: the attention core counts half the sequence square. Never counts recompute, norms, RoPE, softmax, router "
+     "or optimizer."},
+    {"tflops_per_gpu_full", "TFLOP/s/GPU (full)", "TFLOP/s", Better::kHigher, MetricForm::kTeraflops,
+     "Model FLOPs of a step divided by step time and GPUs.",
+     "Full: the attention core counts the whole sequence square, as older tables do."},
+    {"mfu_bf16", "MFU (bf16)", "%", Better::kHigher, MetricForm::kPercent,
+     "Model FLOPs (causal) / (step time × GPUs × dense BF16 peak of the device).",
+     "Unknown, never a number, for a device whose peak is not known. FP8 runs may pass 100 %."},
+    {"mfu_fp8", "MFU (fp8)", "%", Better::kHigher, MetricForm::kPercent,
+     "Model FLOPs (causal) / (step time × GPUs × dense FP8 peak of the device).",
+     "Printed beside MFU (bf16) for FP8 runs. The 2:4-sparse peak is never used."},
+    {"hfu_bf16", "HFU (bf16)", "%", Better::kHigher, MetricForm::kPercent,
+     "MFU with the FLOPs of recompute passes added.", "Flash attention's own recomputed QK^T is not added."},
+    comm_metric("exposed_comm", "exposed comm",
+                "Share of the step in which communication runs and no compute does: U(comm) \\ U(compute)."),
+    comm_metric("exposed_comm_tp", "exposed TP", "The tensor (and sequence) parallel part of exposed communication."),
+    comm_metric("exposed_comm_cp", "exposed CP", "The context parallel part of exposed communication."),
+    comm_metric("exposed_comm_ep", "exposed EP", "The expert parallel part of exposed communication."),
+    comm_metric("exposed_comm_pp", "exposed PP", "The pipeline parallel part of exposed communication."),
+    comm_metric("exposed_comm_dp", "exposed DP", "The data parallel part of exposed communication."),
+    comm_metric("exposed_copy", "exposed copies",
+                "Share of the step in which copies run and neither compute nor communication does."),
+    comm_metric("idle", "idle", "Share of the step in which nothing runs, whatever the cause."),
+    comm_metric("idle_host_bound", "host-bound",
+                "Idle because the next launch began after the previous work had ended."),
+    comm_metric("bubble", "bubble",
+                "Share of the step in which a pipeline stage has no micro-batch: idle before a receive and the part of "
+                "an exposed receive before its sender arrived."),
+    comm_metric("skew", "skew", "The part of exposed collectives (other than PP) before their last member arrived."),
+    {"overlap", "comm overlap", "%", Better::kHigher, MetricForm::kPercent,
+     "Share of communication time that runs under compute: |U(comm) ∩ U(compute)| / |U(comm)|.",
+     "0 without communication."},
+    {"peak_memory", "peak", "bytes", Better::kLower, MetricForm::kBytes,
+     "Largest number of bytes in use on any rank during a step.",
+     "From the memory plan where the step's memory is planned."},
+    {"first_loss", "first loss", "", Better::kNeither, MetricForm::kPlain, "Loss of the first step, per token.", ""},
+    {"last_loss", "last loss", "", Better::kLower, MetricForm::kPlain, "Loss of the last step, per token.",
+     "Equal work has equal losses: a difference is a fault, not a result."},
+});
+
+std::string normalized(std::string_view text) {
+  std::string out = to_lower(text);
+  std::replace_if(
+      out.begin(), out.end(), [](char c) { return c == '-' || c == ' '; }, '_');
+  return out;
+}
+
+// Four significant digits at most, never an exponent where a person reads a rate.
+std::string plain(double value) {
+  const double size = std::abs(value);
+  if (size >= 1000.0) return fmt::format("{:.0f}", value);
+  if (size >= 100.0) return fmt::format("{:.1f}", value);
+  if (size >= 1.0) return fmt::format("{:.2f}", value);
+  return fmt::format("{:.4g}", value);
+}
+
+}  // namespace
+
+const char* name(Better better) {
+  switch (better) {
+    case Better::kLower:
+      return "lower";
+    case Better::kHigher:
+      return "higher";
+    case Better::kNeither:
+      return "neither";
+  }
+  return "neither";
+}
+
+std::span<const MetricInfo> metrics() {
+  return kMetrics;
+}
+
+const MetricInfo* find_metric(std::string_view id) {
+  const auto found = std::find_if(kMetrics.begin(), kMetrics.end(), [&](const auto& one) { return one.id == id; });
+  return found != kMetrics.end() ? &*found : nullptr;
+}
+
+std::vector<const MetricInfo*> lookup_metrics(std::string_view term) {
+  const std::string wanted = normalized(trim(term));
+  std::vector<const MetricInfo*> exact;
+  std::vector<const MetricInfo*> containing;
+  if (wanted.empty()) return exact;
+  for (const MetricInfo& metric : kMetrics) {
+    const std::string id = normalized(metric.id);
+    const std::string title = normalized(metric.title);
+    if (id == wanted || title == wanted) exact.push_back(&metric);
+    if (id.find(wanted) != std::string::npos || title.find(wanted) != std::string::npos) containing.push_back(&metric);
+  }
+  return exact.empty() ? containing : exact;
+}
+
+std::string describe(const MetricInfo& metric) {
+  std::string text = fmt::format("{} ({})\n  {}\n", metric.title, metric.id, metric.definition);
+  if (*metric.convention != '\0') text += fmt::format("  {}\n", metric.convention);
+  const char* unit = *metric.unit != '\0' ? metric.unit : "none";
+  if (metric.better == Better::kNeither) return text + fmt::format("  unit: {}\n", unit);
+  return text + fmt::format("  unit: {}; {} is better\n", unit, name(metric.better));
+}
+
+std::string format_value(const MetricInfo& metric, double value) {
+  if (!std::isfinite(value)) return "-";
+  switch (metric.form) {
+    case MetricForm::kDuration:
+      return format_ns(value);
+    case MetricForm::kRate:
+    case MetricForm::kTeraflops:
+      return plain(value);
+    case MetricForm::kPercent:
+      return fmt::format("{:.1f} %", value);
+    case MetricForm::kBytes:
+      return format_bytes(value);
+    case MetricForm::kPlain:
+      return fmt::format("{:.4f}", value);
+  }
+  return "-";
+}
+
+std::string format_half_width(const MetricInfo& metric, double low, double high) {
+  if (!(low <= high) || !std::isfinite(high - low)) return "";
+  const double half = 0.5 * (high - low);
+  if (metric.form == MetricForm::kRate || metric.form == MetricForm::kTeraflops) return "±" + plain(half);
+  return "±" + format_value(metric, half);
+}
+
+}  // namespace mbb::analysis

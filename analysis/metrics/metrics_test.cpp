@@ -1,0 +1,166 @@
+// Tests of the declared metrics and of a cell's metrics from its launches.
+#include "analysis/metrics/metrics.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <set>
+
+#include "analysis/metrics/cell_metrics.h"
+#include "analysis/metrics/peaks.h"
+
+namespace mbb::analysis {
+namespace {
+
+using baselines::Cell;
+using baselines::Launch;
+
+TEST(Metrics, EveryDeclarationIsWhole) {
+  std::set<std::string> ids;
+  std::set<std::string> titles;
+  const std::set<std::string> units = {"ns", "tokens/s", "TFLOP/s", "%", "bytes", ""};
+  for (const MetricInfo& metric : metrics()) {
+    EXPECT_TRUE(ids.insert(metric.id).second) << metric.id;
+    EXPECT_TRUE(titles.insert(metric.title).second) << metric.title;
+    EXPECT_TRUE(units.contains(metric.unit)) << metric.id;
+    EXPECT_TRUE(std::string(metric.definition).ends_with(".")) << metric.id;
+    EXPECT_EQ(find_metric(metric.id), &metric);
+    EXPECT_EQ(std::string(metric.unit) == "%", metric.form == MetricForm::kPercent) << metric.id;
+    EXPECT_NE(describe(metric).find(metric.definition), std::string::npos);
+  }
+  EXPECT_EQ(find_metric("no_such"), nullptr);
+}
+
+TEST(Metrics, HelpFindsTermsAsPeopleTypeThem) {
+  ASSERT_EQ(lookup_metrics("Exposed-Comm").size(), 1u);
+  EXPECT_STREQ(lookup_metrics("Exposed-Comm")[0]->id, "exposed_comm");
+  EXPECT_GE(lookup_metrics("mfu").size(), 2u);
+  EXPECT_STREQ(lookup_metrics("tokens/s/gpu")[0]->id, "tokens_per_second_per_gpu");
+  EXPECT_TRUE(lookup_metrics("banana").empty());
+  EXPECT_TRUE(lookup_metrics("  ").empty());
+}
+
+TEST(Metrics, ValuesForAPerson) {
+  const MetricInfo& rate = *find_metric("tokens_per_second");
+  EXPECT_EQ(format_value(rate, 10682.4), "10682");
+  EXPECT_EQ(format_value(rate, 12.345), "12.35");
+  EXPECT_EQ(format_value(rate, NAN), "-");
+  EXPECT_EQ(format_value(*find_metric("exposed_comm"), 4.06), "4.1 %");
+  EXPECT_EQ(format_half_width(rate, 90, 110), "±10.00");
+  EXPECT_EQ(format_half_width(rate, NAN, NAN), "");
+}
+
+TEST(Metrics, PeaksNeedTheExactName) {
+  ASSERT_TRUE(peaks_of("NVIDIA H100 80GB HBM3"));
+  EXPECT_DOUBLE_EQ(peaks_of("NVIDIA H100 80GB HBM3")->bf16_tflops, 989.4);
+  EXPECT_FALSE(peaks_of("NVIDIA H100 PCIe"));
+  EXPECT_FALSE(peaks_of("NVIDIA H100 NVL"));
+  EXPECT_FALSE(peaks_of("cpu"));
+}
+
+Launch launch_of(int index, int64_t step_ns, int count = 30) {
+  Launch launch;
+  launch.index = index;
+  for (int i = 0; i < count; ++i) {
+    baselines::Step step;
+    step.index = i;
+    step.wall_ns = i == 0 ? step_ns * 4 : step_ns + (i * 7919 % 13 - 6) * step_ns / 10000;
+    step.loss = 5.0 - 0.1 * i;
+    step.tokens = 8192;
+    launch.steps.push_back(step);
+  }
+  return launch;
+}
+
+Cell cell_of(const std::vector<Launch>& launches) {
+  Cell cell;
+  cell.name = "c";
+  cell.device = "NVIDIA H100 80GB HBM3";
+  cell.gpus = 2;
+  cell.work.tokens_per_step = 8192;
+  cell.work.flops_per_token_causal = 51.47e9;
+  cell.work.flops_per_token_full = 57.91e9;
+  cell.launches = launches;
+  return cell;
+}
+
+TEST(CellMetrics, ThroughputAgreesWithTheStepTime) {
+  Cell cell = cell_of({launch_of(0, 1'000'000'000), launch_of(1, 1'002'000'000), launch_of(2, 998'000'000)});
+  ASSERT_TRUE(fill_metrics(cell, {}));
+  const auto* step = find(cell, "step_time");
+  ASSERT_NE(step, nullptr);
+  EXPECT_NEAR(step->value, 1e9, 1e6);
+  EXPECT_EQ(step->launches, 3);
+  EXPECT_EQ(step->interval, "95 % over 3 launches");
+  EXPECT_LT(step->low, step->value);
+  EXPECT_NEAR(find(cell, "tokens_per_second")->value, 8192e9 / step->value, 1e-6);
+  EXPECT_NEAR(find(cell, "tokens_per_second_per_gpu")->value, 4096e9 / step->value, 1e-6);
+  const double tflops = 8192 * 51.47e9 / (step->value / 1e9) / 2 / 1e12;
+  EXPECT_NEAR(find(cell, "tflops_per_gpu_causal")->value, tflops, 1e-6);
+  EXPECT_NEAR(find(cell, "mfu_bf16")->value, 100 * tflops / 989.4, 1e-6);
+  EXPECT_EQ(find(cell, "mfu_fp8"), nullptr);
+  EXPECT_EQ(find(cell, "exposed_comm"), nullptr);
+  EXPECT_NEAR(find(cell, "last_loss")->value, 5.0 - 2.9, 1e-9);
+  EXPECT_NE(cell.launches[0].steps[0].flags & baselines::kStepWarmUp, 0u);
+  EXPECT_EQ(cell.launches[0].steps[1].flags & baselines::kStepWarmUp, 0u);
+}
+
+TEST(CellMetrics, OneLaunchSaysWhatItsIntervalCovers) {
+  Cell cell = cell_of({launch_of(0, 1'000'000'000)});
+  const StepTime time = step_time(cell);
+  EXPECT_FALSE(time.estimate.is_evidence);
+  EXPECT_TRUE(time.estimate.has_interval());
+  EXPECT_EQ(time.interval, "95 % over 29 steps of one launch");
+  EXPECT_TRUE(std::isnan(time.launch_sigma));
+}
+
+TEST(CellMetrics, UnknownDeviceHasNoMfu) {
+  Cell cell = cell_of({launch_of(0, 1'000'000)});
+  cell.device = "cpu";
+  ASSERT_TRUE(fill_metrics(cell, {}));
+  EXPECT_EQ(find(cell, "mfu_bf16"), nullptr);
+  EXPECT_NE(find(cell, "tflops_per_gpu_causal"), nullptr);
+}
+
+TEST(CellMetrics, FailedAndProfiledPartsNeverCount) {
+  Launch failed = launch_of(1, 500);
+  failed.exit_status = 1;
+  Launch good = launch_of(0, 1'000'000);
+  for (size_t i = 10; i < 15; ++i) {
+    good.steps[i].flags = baselines::kStepProfiled;
+    good.steps[i].wall_ns = 9'000'000;
+  }
+  Cell cell = cell_of({good, failed});
+  const StepTime time = step_time(cell);
+  EXPECT_NEAR(time.estimate.value, 1'000'000, 1'000);
+  EXPECT_EQ(time.interval, "95 % over 24 steps of one launch");
+  ASSERT_EQ(time.problems.size(), 1u);
+  EXPECT_EQ(time.problems[0], "launch 1: ended with an error");
+  Cell none = cell_of({failed});
+  const Status status = fill_metrics(none, {});
+  ASSERT_FALSE(status);
+  EXPECT_NE(status.error().what.find("launch 1"), std::string::npos);
+  EXPECT_TRUE(none.metrics.empty());
+}
+
+TEST(CellMetrics, SharesComeFromTheBreakdowns) {
+  StepBreakdown b;
+  b.total_ns = 1000;
+  b.compute_ns = 800;
+  b.comm[static_cast<size_t>(CommKind::kTp)] = {150, 50, 10};
+  b.comm_busy_ns = 150;
+  b.comm_overlap_ns = 100;
+  b.idle_ns = 150;
+  b.idle_by_cause_ns = {30, 0, 0, 120};
+  Cell cell = cell_of({launch_of(0, 1'000'000)});
+  ASSERT_TRUE(fill_metrics(cell, {b, b}));
+  EXPECT_DOUBLE_EQ(find(cell, "exposed_comm")->value, 5.0);
+  EXPECT_DOUBLE_EQ(find(cell, "exposed_comm_tp")->value, 5.0);
+  EXPECT_EQ(find(cell, "exposed_comm_dp"), nullptr);
+  EXPECT_DOUBLE_EQ(find(cell, "bubble")->value, 12.0);
+  EXPECT_DOUBLE_EQ(find(cell, "skew")->value, 1.0);
+  EXPECT_NEAR(find(cell, "overlap")->value, 200.0 / 3.0, 1e-9);
+}
+
+}  // namespace
+}  // namespace mbb::analysis
