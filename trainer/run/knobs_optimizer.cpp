@@ -1,0 +1,48 @@
+// Knobs of [optimizer]: AdamW, the learning-rate schedule, clipping, initialisation.
+#include "trainer/run/knobs.h"
+
+namespace mbb::trainer {
+namespace {
+
+Knob number(std::string name, double OptimizerConfig::*member, KnobRange range, std::string doc,
+            std::string history = {}) {
+  return {.key = "optimizer." + name,
+          .field = field(&Config::optimizer, member),
+          .range = range,
+          .doc = std::move(doc),
+          .history = std::move(history)};
+}
+
+}  // namespace
+
+std::vector<Knob> optimizer_knobs() {
+  return {
+      number("lr", &OptimizerConfig::lr, above(0), "Peak learning rate.", "Megatron-Core has no default."),
+      number("min_lr", &OptimizerConfig::min_lr, at_least(0), "Learning rate at the end of the decay.",
+             "Megatron-Core: 0."),
+      {.key = "optimizer.lr_warmup_iters",
+       .field = field(&Config::optimizer, &OptimizerConfig::lr_warmup_iters),
+       .range = at_least(0),
+       .unit = "steps",
+       .doc = "Steps over which the learning rate rises linearly from 0.",
+       .history = "Megatron-Core: 0."},
+      {.key = "optimizer.lr_decay_style",
+       .field = field(&Config::optimizer, &OptimizerConfig::lr_decay_style),
+       .choices = {choice("cosine", LrDecay::kCosine, "half a cosine down to min_lr"),
+                   choice("linear", LrDecay::kLinear, "a straight line down to min_lr"),
+                   choice("constant", LrDecay::kConstant, "stays at lr")},
+       .doc = "Form of the decay after the warm-up, which ends at train_iters.",
+       .history = "Megatron-Core: linear."},
+      number("adam_beta1", &OptimizerConfig::adam_beta1, at_least_and_below(0, 1), "Decay of the first moment."),
+      number("adam_beta2", &OptimizerConfig::adam_beta2, at_least_and_below(0, 1), "Decay of the second moment.",
+             "Megatron-Core: 0.999; large models are trained with 0.95."),
+      number("adam_eps", &OptimizerConfig::adam_eps, above(0), "Added to the root of the second moment."),
+      number("weight_decay", &OptimizerConfig::weight_decay, at_least(0),
+             "Decoupled weight decay of matrices; norms and biases have none.", "Megatron-Core: 0.01."),
+      number("clip_grad", &OptimizerConfig::clip_grad, at_least(0),
+             "Largest global norm of the gradient; 0 = no clipping."),
+      number("init_method_std", &OptimizerConfig::init_method_std, above(0), "Standard deviation of initial weights."),
+  };
+}
+
+}  // namespace mbb::trainer
