@@ -1,0 +1,175 @@
+// Builds the suite table from cells' stored metrics.
+#include "analysis/report/suite_table.h"
+
+#include <algorithm>
+#include <cmath>
+#include <set>
+
+#include <fmt/core.h>
+
+#include "analysis/metrics/cell_metrics.h"
+#include "analysis/metrics/metrics.h"
+#include "analysis/stats/distributions.h"
+#include "profiler/base/check.h"
+
+namespace mbb::analysis {
+
+namespace {
+
+using baselines::Cell;
+using baselines::CellStatus;
+using baselines::Metric;
+using baselines::ResultClass;
+
+constexpr const char* kShown[] = {"step_time", "tokens_per_second", "exposed_comm", "bubble", "peak_memory"};
+
+const MetricInfo& info_of(const char* id) {
+  const MetricInfo* info = find_metric(id);
+  MB_CHECK(info != nullptr, std::string("metric not declared: ") + id);
+  return *info;
+}
+
+Value status_value(CellStatus status) {
+  const Tone tone = status == CellStatus::kOk        ? Tone::kGood
+                    : status == CellStatus::kBroken  ? Tone::kBad
+                    : status == CellStatus::kSkipped ? Tone::kQuiet
+                                                     : Tone::kWarning;
+  return {.text = name(status), .tone = tone};
+}
+
+Value metric_value(const Cell& cell, const char* id) {
+  const Metric* metric = find(cell, id);
+  if (metric == nullptr) return {.text = "-"};
+  const MetricInfo& info = info_of(id);
+  std::string text = format_value(info, metric->value);
+  if (std::string_view(id) == "step_time") {
+    const std::string half = format_half_width(info, metric->low, metric->high);
+    if (!half.empty()) text += " " + half;
+  }
+  return {.text = text, .number = metric->value};
+}
+
+Row row_of(const Cell& cell, bool published) {
+  Row row;
+  row.values = {{.text = cell.name}, status_value(cell.status), {.text = class_label(cell)}};
+  if (cell.status == CellStatus::kSkipped || cell.status == CellStatus::kBroken) {
+    row.note = cell.reason;
+    return row;
+  }
+  for (const char* id : kShown) row.values.push_back(metric_value(cell, id));
+  if (published) row.values.push_back({.text = cell.published.empty() ? "-" : cell.published});
+  row.note = cell.reason;
+  return row;
+}
+
+bool has_numbers(const Cell& cell) {
+  return cell.status == CellStatus::kOk || cell.status == CellStatus::kUnstable;
+}
+
+std::string counts_line(const std::vector<Cell>& cells) {
+  std::string line;
+  for (const CellStatus status : {CellStatus::kOk, CellStatus::kUnstable, CellStatus::kSkipped, CellStatus::kBroken}) {
+    const auto count = std::count_if(cells.begin(), cells.end(), [&](const Cell& c) { return c.status == status; });
+    const bool always = status == CellStatus::kOk || status == CellStatus::kBroken;
+    if (count > 0 || always) line += fmt::format("{}{} {}", line.empty() ? "" : ", ", count, name(status));
+  }
+  return line + ".";
+}
+
+// What the intervals cover, once per kind of interval.
+std::vector<std::string> evidence_lines(const std::vector<Cell>& cells) {
+  int fewest = 0;
+  int most = 0;
+  bool single = false;
+  for (const Cell& cell : cells) {
+    const Metric* step = has_numbers(cell) ? find(cell, "step_time") : nullptr;
+    if (step == nullptr) continue;
+    single |= step->launches < 2;
+    if (step->launches < 2) continue;
+    fewest = fewest == 0 ? step->launches : std::min(fewest, step->launches);
+    most = std::max(most, step->launches);
+  }
+  std::vector<std::string> lines;
+  if (most > 0) {
+    const std::string count = fewest == most ? fmt::format("{}", most) : fmt::format("{} to {}", fewest, most);
+    lines.push_back(
+        fmt::format("Step: median of a launch's steady steps, mean over launches; ± covers 95 % over {} "
+                    "launches a cell, launch sigma {:.2f} %.",
+                    count, 100.0 * pooled_launch_sigma(cells)));
+  }
+  if (single)
+    lines.push_back(
+        "One launch: not evidence. ± of such a cell covers 95 % over the steps of that launch, not the next launch.");
+  return lines;
+}
+
+std::vector<std::string> class_lines(const std::vector<Cell>& cells) {
+  std::set<ResultClass> seen;
+  bool numerics_only = false;
+  for (const Cell& cell : cells) {
+    if (!has_numbers(cell)) continue;
+    seen.insert(cell.result_class);
+    numerics_only |= cell.numerics_only;
+  }
+  std::vector<std::string> lines;
+  if (seen.contains(ResultClass::kFunctionalCpu))
+    lines.push_back(
+        "functional/cpu: the numerics are right, the times say nothing about a GPU; exposed comm and bubble are "
+        "replayed with a processor for every rank.");
+  if (seen.contains(ResultClass::kGhost)) lines.push_back("ghost: one rank is real, its peers are emulated.");
+  if (seen.contains(ResultClass::kProjected)) lines.push_back("projected: simulated from cost tables, not measured.");
+  if (numerics_only)
+    lines.push_back("numerics-only: the device lacks the recipe and emulates it; never in a performance series.");
+  return lines;
+}
+
+}  // namespace
+
+double pooled_launch_sigma(const std::vector<Cell>& cells) {
+  double squares = 0.0;
+  double degrees = 0.0;
+  for (const Cell& cell : cells) {
+    const Metric* step = has_numbers(cell) ? find(cell, "step_time") : nullptr;
+    if (step == nullptr || step->launches < 2 || !(step->low <= step->high)) continue;
+    const double n = step->launches;
+    const double half = 0.5 * (step->high - step->low);
+    const double sigma = half * std::sqrt(n) / student_t_two_sided(kLevel, n - 1.0) / step->value;
+    squares += (n - 1.0) * sigma * sigma;
+    degrees += n - 1.0;
+  }
+  return degrees > 0.0 ? std::sqrt(squares / degrees) : baselines::kNotMeasured;
+}
+
+Table suite_table(const std::vector<Cell>& cells) {
+  Table table;
+  table.id = "suite";
+  table.columns = {{"cell", "cell"}, {"status", "status"}, {"class", "class"}};
+  for (const char* id : kShown) table.columns.push_back({id, info_of(id).title, Align::kRight, info_of(id).unit});
+  const bool published = std::any_of(cells.begin(), cells.end(), [](const Cell& c) { return !c.published.empty(); });
+  if (published) table.columns.push_back({"published", "published"});
+  for (const Cell& cell : cells) table.rows.push_back(row_of(cell, published));
+  table.footer = {counts_line(cells)};
+  for (const auto& lines : {evidence_lines(cells), class_lines(cells)})
+    table.footer.insert(table.footer.end(), lines.begin(), lines.end());
+  return table;
+}
+
+Table suite_table(const baselines::Run& run) {
+  Table table = suite_table(run.cells);
+  table.title = fmt::format("{} {}", run.suite.empty() ? run.command : run.suite, run.id);
+  if (!run.tag.empty()) table.title += fmt::format(" @{}", run.tag);
+  if (!run.synthetic.empty()) table.footer.push_back("SYNTHETIC: " + run.synthetic);
+  size_t missing = 0;
+  for (const std::string& planned : run.planned_cells) {
+    const bool done =
+        std::any_of(run.cells.begin(), run.cells.end(), [&](const Cell& cell) { return cell.name == planned; });
+    if (done) continue;
+    ++missing;
+    table.rows.push_back({{{.text = planned}, {.text = "missing", .tone = Tone::kWarning}}, "not run yet"});
+  }
+  if (missing > 0)
+    table.footer.push_back(fmt::format("{} planned cells are missing: finish them with --resume.", missing));
+  return table;
+}
+
+}  // namespace mbb::analysis
