@@ -1,0 +1,54 @@
+// Two runs side by side: cells with differences and intervals, knobs and host facts that differ, and per-op
+// differences that sum to the difference of the step.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "analysis/report/table.h"
+#include "analysis/stats/stats.h"
+#include "baselines/store/records.h"
+
+namespace mbb::analysis {
+
+// A pair of cells of the two runs. One side may be missing.
+struct CellPair {
+  const baselines::Cell* before = nullptr;
+  const baselines::Cell* after = nullptr;
+  std::string incomparable;  // why their times must not be set against each other; empty when they may
+};
+
+struct ChangedFact {
+  std::string what;  // "knob parallel.tp", "host gpu.driver", "environment NCCL_ALGO", "work tokens per step"
+  std::string cell;  // empty: of the run
+  std::string before;
+  std::string after;
+};
+
+// One line of the per-op account, in ns per step.
+struct OpChange {
+  std::string path;  // with layer numbers replaced by '*'
+  double before_ns = 0;
+  double after_ns = 0;
+  double change_ns() const { return after_ns - before_ns; }
+};
+
+// Cells of equal names; where each run has one cell they are a pair whatever they are called. The pointers stay valid
+// as long as the runs do.
+std::vector<CellPair> pair_cells(const baselines::Run& before, const baselines::Run& after);
+
+// The difference of step times over launches; without two launches on each side there is no interval.
+Difference step_difference(const baselines::Cell& before, const baselines::Cell& after);
+
+std::vector<ChangedFact> changed_facts(const baselines::Run& before, const baselines::Run& after);
+
+// Largest change first; the last entry, "not attributed", makes the changes sum to that of the step (of the modelled
+// step where both have one, as CPU runs do). Ranks: the class with the longest ops in both. Empty without op rows.
+std::vector<OpChange> op_changes(const baselines::Cell& before, const baselines::Cell& after);
+
+Table compare_table(const baselines::Run& before, const baselines::Run& after);
+Table facts_table(const baselines::Run& before, const baselines::Run& after);
+// At most `rows` ops; the rest is one row "other ops". Then the sum.
+Table ops_table(const baselines::Cell& before, const baselines::Cell& after, size_t rows = 12);
+
+}  // namespace mbb::analysis

@@ -1,0 +1,147 @@
+// Goldens and sums of the comparison of two runs.
+#include "analysis/report/compare.h"
+
+#include <gtest/gtest.h>
+
+#include "analysis/exposure/op_rows.h"
+
+namespace mbb::analysis {
+namespace {
+
+using baselines::Cell;
+using baselines::Launch;
+using baselines::Run;
+
+Cell cell_of(const std::string& cell_name, std::vector<int64_t> launch_ns) {
+  Cell cell;
+  cell.name = cell_name;
+  cell.device = "cpu";
+  cell.model = "m";
+  cell.work.tokens_per_step = 1024;
+  cell.knobs = {{.key = "parallel.tp", .value = "1"}, {.key = "precision.recipe", .value = "bf16"}};
+  double sum = 0;
+  for (size_t i = 0; i < launch_ns.size(); ++i) {
+    Launch launch;
+    launch.index = static_cast<int>(i);
+    for (int step = 0; step < 12; ++step) {
+      baselines::Step one;
+      one.index = step;
+      one.wall_ns = launch_ns[i];
+      launch.steps.push_back(one);
+    }
+    cell.launches.push_back(launch);
+    sum += static_cast<double>(launch_ns[i]);
+  }
+  cell.metrics.push_back({.name = "step_time", .value = sum / static_cast<double>(launch_ns.size()), .unit = "ns"});
+  cell.metrics.push_back({.name = "exposed_comm", .value = 4.0, .unit = "%"});
+  return cell;
+}
+
+void add_op(Cell& cell, const std::string& path, int64_t ns) {
+  Launch& launch = cell.launches[0];
+  launch.counts = {{std::string(kOpStepsCount), 2}};
+  baselines::OpRow row;
+  row.path = path;
+  row.rank_class = "stage0";
+  row.total_ns = 2 * ns;
+  launch.ops.push_back(row);
+}
+
+struct Pair {
+  Run before;
+  Run after;
+};
+
+Pair runs() {
+  Pair pair;
+  pair.before.id = "r-old";
+  pair.after.id = "r-new";
+  pair.before.cells = {cell_of("a", {200'000'000, 201'000'000, 199'000'000}), cell_of("gone", {5'000'000})};
+  pair.after.cells = {cell_of("a", {180'000'000, 181'000'000, 179'000'000})};
+  Cell skipped;
+  skipped.name = "new";
+  pair.after.cells.push_back(skipped);
+  pair.after.cells[0].knobs[1].value = "fp8_current";
+  pair.before.fingerprint.facts = {{"cpu.model", "A", true}, {"gpu.driver", "580", true}};
+  pair.after.fingerprint.facts = {{"cpu.model", "A", true}, {"gpu.driver", "590", true}};
+  pair.after.environment = {{"NCCL_ALGO", "Ring", false}, {"SECRET", "ab12", true}};
+  return pair;
+}
+
+TEST(CompareGolden, CellsSideBySide) {
+  const Pair pair = runs();
+  EXPECT_EQ(to_text(compare_table(pair.before, pair.after)),
+            "r-old -> r-new\n"
+            "cell  step old  step new    change  relative  95 % interval    exposed comm  bubble  peak\n"
+            "a     200.0 ms  180.0 ms  -20.0 ms   -10.0 %  -11.1 %..-8.9 %  4.0 -> 4.0 %  -       -\n"
+            "gone  only in the old run\n"
+            "new   only in the new run\n"
+            "Intervals cover 95 % (Welch) over at least 3 launches on each side; positive is slower.\n");
+}
+
+TEST(CompareGolden, WhatDiffers) {
+  const Pair pair = runs();
+  EXPECT_EQ(to_text(facts_table(pair.before, pair.after)),
+            "what differs\n"
+            "what                   cell  old   new\n"
+            "knob precision.recipe  a     bf16  fp8_current\n"
+            "host gpu.driver              580   590\n"
+            "environment NCCL_ALGO        -     Ring\n"
+            "environment SECRET           -     set, hash ab12\n");
+  EXPECT_EQ(facts_table(pair.before, pair.before).footer[0], "Knobs, work, host and environment are equal.");
+}
+
+TEST(CompareGolden, OpsSumToTheStep) {
+  Pair pair = runs();
+  Cell& before = pair.before.cells[0];
+  Cell& after = pair.after.cells[0];
+  add_op(before, "layers.0.mlp.fc1.fwd", 60'000'000);
+  add_op(before, "layers.1.mlp.fc1.fwd", 60'000'000);
+  add_op(before, "head.fwd", 50'000'000);
+  add_op(before, std::string(kIdlePath), 28'000'000);
+  add_op(after, "layers.0.mlp.fc1.fwd", 50'000'000);
+  add_op(after, "layers.1.mlp.fc1.fwd", 50'000'000);
+  add_op(after, "head.fwd", 49'000'000);
+  add_op(after, "quantize", 2'000'000);
+  add_op(after, std::string(kIdlePath), 28'000'000);
+  EXPECT_EQ(to_text(ops_table(before, after)),
+            "a: where the step changed\n"
+            "op                         old       new    change\n"
+            "layers.*.mlp.fc1.fwd  120.0 ms  100.0 ms  -20.0 ms\n"
+            "quantize                  0 ns   2.00 ms  +2.00 ms\n"
+            "head.fwd               50.0 ms   49.0 ms  -1.00 ms\n"
+            "(idle)                 28.0 ms   28.0 ms      0 ns\n"
+            "not attributed         2.00 ms   1.00 ms  -1.00 ms\n"
+            "sum                   200.0 ms  180.0 ms  -20.0 ms\n");
+  const Table few = ops_table(before, after, 1);
+  ASSERT_EQ(few.rows.size(), 4u);
+  EXPECT_EQ(few.rows[1].values[0].text, "other ops");
+  EXPECT_NEAR(few.rows[3].values[3].number, -20e6, 1e-3);
+}
+
+TEST(Compare, ClassesAndBrokenCellsAreNotSetAgainstEachOther) {
+  Pair pair = runs();
+  pair.before.cells = {cell_of("a", {1'000'000, 1'000'000})};
+  pair.after.cells = {cell_of("b", {1'000'000, 1'000'000})};
+  EXPECT_EQ(compare_table(pair.before, pair.after).rows[0].values[0].text, "a -> b");
+  pair.after.cells[0].result_class = baselines::ResultClass::kProjected;
+  EXPECT_NE(compare_table(pair.before, pair.after).rows[0].note.find("result classes never mix"), std::string::npos);
+  pair.after.cells[0] = cell_of("a", {1'000'000});
+  pair.after.cells[0].status = baselines::CellStatus::kBroken;
+  pair.after.cells[0].reason = "loss differs";
+  EXPECT_EQ(compare_table(pair.before, pair.after).rows[0].note, "incomparable: a is broken: loss differs");
+}
+
+TEST(Compare, OneLaunchIsNotEvidence) {
+  Pair pair = runs();
+  pair.before.cells = {cell_of("a", {200'000'000})};
+  pair.after.cells = {cell_of("a", {100'000'000})};
+  const Table table = compare_table(pair.before, pair.after);
+  EXPECT_EQ(table.rows[0].values[5].text, "one launch: not evidence");
+  EXPECT_EQ(table.footer[0], "One launch: not evidence. A difference needs at least two launches on each side.");
+  EXPECT_EQ(ops_table(pair.before.cells[0], pair.after.cells[0]).footer[0],
+            "No op times on both sides for one rank class.");
+}
+
+}  // namespace
+}  // namespace mbb::analysis
