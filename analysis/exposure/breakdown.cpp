@@ -22,15 +22,6 @@ constexpr int64_t kNever = std::numeric_limits<int64_t>::max();
 constexpr const char* kCommNames[kCommKinds] = {"tp", "cp", "ep", "pp", "dp", "other"};
 constexpr const char* kIdleNames[kIdleCauses] = {"host-bound", "launch gap", "dependency wait", "bubble"};
 
-// A device span as the sweep needs it.
-struct Event {
-  int64_t start_ns;
-  int64_t end_ns;
-  int64_t arrival_ns;  // comm: when the last member of the collective arrived
-  uint32_t slot;       // (op, kind), index into SlotTable
-  uint32_t span;       // index into Trace::spans
-};
-
 struct Slot {
   profiler::StringId op;
   SpanKind kind;
@@ -63,14 +54,14 @@ struct Launch {
   int64_t start_ns;
 };
 
-// One rank's device spans in time order, and what explains its gaps.
+// One rank's device spans, a list a track in order of start, and what explains its gaps.
 struct RankTimeline {
-  std::vector<Event> events;        // by start
-  std::vector<int64_t> latest_end;  // latest_end[i]: largest end of events[0..i]
-  std::vector<Launch> launches;     // by correlation
+  std::vector<std::vector<uint32_t>> tracks;  // indices into Trace::spans
+  std::vector<Launch> launches;               // by correlation
   bool has_pipeline = false;
 };
 
+// When the last member of each collective arrived.
 using Arrivals = std::unordered_map<uint64_t, int64_t>;
 
 Arrivals last_arrivals(const Trace& trace) {
@@ -83,31 +74,29 @@ Arrivals last_arrivals(const Trace& trace) {
   return arrivals;
 }
 
-std::map<int32_t, RankTimeline> timelines(const Trace& trace, SlotTable& slots) {
-  const Arrivals arrivals = last_arrivals(trace);
+std::map<int32_t, RankTimeline> timelines(const Trace& trace) {
+  std::vector<std::vector<uint32_t>> by_track(trace.tracks.size());
   std::map<int32_t, RankTimeline> all;
-  std::vector<RankTimeline*> by_track;
-  for (const profiler::Track& track : trace.tracks) by_track.push_back(&all[track.rank]);
+  std::vector<RankTimeline*> line_of;
+  for (const profiler::Track& track : trace.tracks) line_of.push_back(&all[track.rank]);
   for (size_t i = 0; i < trace.spans.size(); ++i) {
     const Span& span = trace.spans[i];
-    RankTimeline& line = *by_track[span.track];
     if (span.kind == SpanKind::kHost) {
-      if (span.correlation != 0) line.launches.push_back({span.correlation, span.start_ns});
+      if (span.correlation != 0) line_of[span.track]->launches.push_back({span.correlation, span.start_ns});
       continue;
     }
     if (span.end_ns <= span.start_ns) continue;
-    int64_t arrival = span.start_ns;
-    if (span.collective != 0 && is_comm(span.kind)) arrival = arrivals.at(span.collective);
-    line.has_pipeline |= span.kind == SpanKind::kCommPp;
-    line.events.push_back({span.start_ns, span.end_ns, arrival, slots.slot(span), static_cast<uint32_t>(i)});
+    if (span.kind == SpanKind::kCommPp) line_of[span.track]->has_pipeline = true;
+    by_track[span.track].push_back(static_cast<uint32_t>(i));
   }
-  for (auto& [rank, line] : all) {
-    sort_runs(line.events, [](const Event& a, const Event& b) { return a.start_ns < b.start_ns; });
+  for (size_t track = 0; track < by_track.size(); ++track) {
+    if (by_track[track].empty()) continue;
+    sort_runs(by_track[track],
+              [&](uint32_t a, uint32_t b) { return trace.spans[a].start_ns < trace.spans[b].start_ns; });
+    line_of[track]->tracks.push_back(std::move(by_track[track]));
+  }
+  for (auto& [rank, line] : all)
     sort_runs(line.launches, [](const Launch& a, const Launch& b) { return a.correlation < b.correlation; });
-    line.latest_end.reserve(line.events.size());
-    int64_t latest = std::numeric_limits<int64_t>::min();
-    for (const Event& event : line.events) line.latest_end.push_back(latest = std::max(latest, event.end_ns));
-  }
   return all;
 }
 
@@ -122,106 +111,166 @@ size_t comm_index(SpanKind kind) {
   return static_cast<size_t>(kind) - static_cast<size_t>(SpanKind::kCommTp);
 }
 
-// Walks one rank's events over a window, from boundary to boundary; between two boundaries nothing changes.
+// Walks one rank's spans from boundary to boundary; between two boundaries nothing changes. Windows are best given in
+// order of time: then all of them together are one pass.
 class Sweep {
  public:
-  Sweep(const Trace& trace, const RankTimeline& line, const SlotTable& slots)
-      : trace_(trace), line_(line), slots_(slots), tallies_(slots.slots().size()) {}
+  Sweep(const Trace& trace, const RankTimeline& line, const Arrivals& arrivals, SlotTable& slots)
+      : trace_(trace), line_(line), arrivals_(arrivals), slots_(slots) {
+    rewind();
+  }
 
   StepTimes run(const StepWindow& window, bool per_op);
 
  private:
+  struct Active {
+    int64_t end_ns;
+    int64_t arrival_ns;  // comm: when the last member of the collective arrived
+    uint32_t slot;
+    uint32_t span;
+    Class of;
+    size_t comm;  // CommKind, of comm
+  };
   struct Tally {
     int64_t exclusive_ns = 0;
     int64_t busy_ns = 0;
     int64_t spans = 0;
   };
+  struct Cursor {
+    int64_t start_ns;
+    size_t track;
+    size_t at;
+    bool operator<(const Cursor& other) const {  // the heap's top is the earliest, the lower track among equals
+      return start_ns != other.start_ns ? start_ns > other.start_ns : track > other.track;
+    }
+  };
 
-  SpanKind kind_of(const Event& event) const { return slots_.slots()[event.slot].kind; }
-  void admit(const Event& event, const StepWindow& window);
+  void rewind();
+  const Span& next_span() const { return trace_.spans[line_.tracks[cursors_.front().track][cursors_.front().at]]; }
+  int64_t next_start() const { return cursors_.empty() ? kNever : cursors_.front().start_ns; }
+  void advance();
+  void admit_until(int64_t now, const StepWindow& window);
+  void count(const Active& active, int64_t from, const StepWindow& window);
   void retire(int64_t now);
-  bool idle() const { return active_[0].empty() && active_[1].empty() && active_[2].empty(); }
   int64_t next_boundary(int64_t now, int64_t limit) const;
   void account(int64_t from, int64_t to);
-  void account_comm_busy(int64_t length);
   void split(Class of, int64_t from, int64_t length);
-  IdleCause idle_cause(int64_t from, const Event* next) const;
-  const Launch* launch_of(const Event& event) const;
+  IdleCause idle_cause(int64_t from, const Span* next) const;
+  const Launch* launch_of(const Span& span) const;
+  StepTimes take(bool per_op);
 
   const Trace& trace_;
   const RankTimeline& line_;
-  const SlotTable& slots_;
-  std::array<std::vector<Event>, kClasses> active_;
-  std::array<int64_t, kCommKinds> active_comm_{};
+  const Arrivals& arrivals_;
+  SlotTable& slots_;
+  std::vector<Cursor> cursors_;  // a heap; tracks that are not at their end
+  std::vector<Active> active_;
+  std::array<int64_t, kClasses> running_{};
+  std::array<int64_t, kCommKinds> running_comm_{};
+  int64_t position_ = std::numeric_limits<int64_t>::min();
   std::vector<Tally> tallies_;
   std::vector<uint32_t> touched_;
   int64_t last_track_ = -1;  // of the span that ended last; -1: none yet
   StepBreakdown out_;
 };
 
-void Sweep::admit(const Event& event, const StepWindow& window) {
-  const SpanKind kind = kind_of(event);
-  active_[class_of(kind)].push_back(event);
-  if (is_comm(kind)) ++active_comm_[comm_index(kind)];
-  Tally& tally = tallies_[event.slot];
-  if (tally.spans++ == 0) touched_.push_back(event.slot);
-  tally.busy_ns += std::min(event.end_ns, window.end_ns) - std::max(event.start_ns, window.start_ns);
+void Sweep::rewind() {
+  cursors_.clear();
+  active_.clear();
+  running_ = {};
+  running_comm_ = {};
+  for (size_t track = 0; track < line_.tracks.size(); ++track)
+    cursors_.push_back({trace_.spans[line_.tracks[track].front()].start_ns, track, 0});
+  std::make_heap(cursors_.begin(), cursors_.end());
+}
+
+void Sweep::advance() {
+  std::pop_heap(cursors_.begin(), cursors_.end());
+  Cursor& cursor = cursors_.back();
+  const std::vector<uint32_t>& track = line_.tracks[cursor.track];
+  if (++cursor.at == track.size()) {
+    cursors_.pop_back();
+    return;
+  }
+  cursor.start_ns = trace_.spans[track[cursor.at]].start_ns;
+  std::push_heap(cursors_.begin(), cursors_.end());
+}
+
+void Sweep::count(const Active& active, int64_t from, const StepWindow& window) {
+  if (active.slot >= tallies_.size()) tallies_.resize(slots_.slots().size());
+  Tally& tally = tallies_[active.slot];
+  if (tally.spans++ == 0) touched_.push_back(active.slot);
+  tally.busy_ns += std::min(active.end_ns, window.end_ns) - std::max(from, window.start_ns);
+}
+
+// Takes in the spans that start at `now` or before and still run then.
+void Sweep::admit_until(int64_t now, const StepWindow& window) {
+  for (; next_start() <= now; advance()) {
+    const Span& span = next_span();
+    if (span.end_ns <= now) continue;
+    Active active{span.end_ns,         span.start_ns,
+                  slots_.slot(span),   static_cast<uint32_t>(&span - trace_.spans.data()),
+                  class_of(span.kind), 0};
+    if (active.of == kCommClass) {
+      active.comm = comm_index(span.kind);
+      ++running_comm_[active.comm];
+      if (span.collective != 0) active.arrival_ns = arrivals_.at(span.collective);
+    }
+    ++running_[active.of];
+    active_.push_back(active);
+    count(active, span.start_ns, window);
+  }
 }
 
 void Sweep::retire(int64_t now) {
-  for (auto& list : active_) {
-    for (size_t i = 0; i < list.size();) {
-      if (list[i].end_ns > now) {
-        ++i;
-        continue;
-      }
-      last_track_ = trace_.spans[list[i].span].track;
-      const SpanKind kind = kind_of(list[i]);
-      if (is_comm(kind)) --active_comm_[comm_index(kind)];
-      list[i] = list.back();
-      list.pop_back();
+  for (size_t i = 0; i < active_.size();) {
+    const Active& one = active_[i];
+    if (one.end_ns > now) {
+      ++i;
+      continue;
     }
+    last_track_ = trace_.spans[one.span].track;
+    --running_[one.of];
+    if (one.of == kCommClass) --running_comm_[one.comm];
+    active_[i] = active_.back();
+    active_.pop_back();
   }
 }
 
 int64_t Sweep::next_boundary(int64_t now, int64_t limit) const {
   int64_t next = limit;
-  for (const auto& list : active_)
-    for (const Event& event : list) next = std::min(next, event.end_ns);
-  for (const Event& event : active_[kCommClass])
-    if (event.arrival_ns > now) next = std::min(next, event.arrival_ns);
+  for (const Active& one : active_) {
+    next = std::min(next, one.end_ns);
+    if (one.of == kCommClass && one.arrival_ns > now) next = std::min(next, one.arrival_ns);
+  }
   return next;
 }
 
-// Shares `length` evenly between the active events of a class; the nanoseconds left over go to the first ones.
+// Shares `length` evenly between the active spans of a class; the nanoseconds left over go to the first ones.
 void Sweep::split(Class of, int64_t from, int64_t length) {
-  const auto& list = active_[of];
-  const auto count = static_cast<int64_t>(list.size());
-  const int64_t each = count == 1 ? length : length / count;
-  int64_t over = count == 1 ? 0 : length % count;
-  for (const Event& event : list) {
+  const int64_t sharers = running_[of];
+  const int64_t each = sharers == 1 ? length : length / sharers;
+  int64_t over = sharers == 1 ? 0 : length % sharers;
+  for (const Active& one : active_) {
+    if (one.of != of) continue;
     const int64_t share = each + (over > 0 ? 1 : 0);
     over -= over > 0 ? 1 : 0;
-    tallies_[event.slot].exclusive_ns += share;
+    tallies_[one.slot].exclusive_ns += share;
     if (of != kCommClass) continue;
-    CommTime& comm = out_.comm[comm_index(kind_of(event))];
-    comm.exposed_ns += share;
-    if (from < event.arrival_ns) comm.waiting_ns += share;
+    out_.comm[one.comm].exposed_ns += share;
+    if (from < one.arrival_ns) out_.comm[one.comm].waiting_ns += share;
   }
-}
-
-void Sweep::account_comm_busy(int64_t length) {
-  out_.comm_busy_ns += length;
-  for (size_t kind = 0; kind < kCommKinds; ++kind)
-    if (active_comm_[kind] > 0) out_.comm[kind].busy_ns += length;
 }
 
 void Sweep::account(int64_t from, int64_t to) {
   const int64_t length = to - from;
   if (length <= 0) return;
-  const bool comm = !active_[kCommClass].empty();
-  if (comm) account_comm_busy(length);
-  if (!active_[kComputeClass].empty()) {
+  const bool comm = running_[kCommClass] > 0;
+  if (comm) {
+    out_.comm_busy_ns += length;
+    for (size_t kind = 0; kind < kCommKinds; ++kind) out_.comm[kind].busy_ns += running_comm_[kind] > 0 ? length : 0;
+  }
+  if (running_[kComputeClass] > 0) {
     out_.compute_ns += length;
     if (comm) out_.comm_overlap_ns += length;
     split(kComputeClass, from, length);
@@ -233,55 +282,25 @@ void Sweep::account(int64_t from, int64_t to) {
   }
 }
 
-const Launch* Sweep::launch_of(const Event& event) const {
-  const uint32_t correlation = trace_.spans[event.span].correlation;
-  if (correlation == 0) return nullptr;
-  const auto found = std::lower_bound(line_.launches.begin(), line_.launches.end(), correlation,
+const Launch* Sweep::launch_of(const Span& span) const {
+  if (span.correlation == 0) return nullptr;
+  const auto found = std::lower_bound(line_.launches.begin(), line_.launches.end(), span.correlation,
                                       [](const Launch& launch, uint32_t id) { return launch.correlation < id; });
-  return found != line_.launches.end() && found->correlation == correlation ? &*found : nullptr;
+  return found != line_.launches.end() && found->correlation == span.correlation ? &*found : nullptr;
 }
 
-// `next`: the event that ends the gap, or null where the window ends first.
-IdleCause Sweep::idle_cause(int64_t from, const Event* next) const {
+// `next`: the span that ends the gap, or null where the window ends first.
+IdleCause Sweep::idle_cause(int64_t from, const Span* next) const {
   if (next == nullptr) return line_.has_pipeline ? IdleCause::kBubble : IdleCause::kDependencyWait;
   const Launch* launch = launch_of(*next);
   if (launch != nullptr && launch->start_ns > from) return IdleCause::kHostBound;
-  const SpanKind kind = kind_of(*next);
-  if (kind == SpanKind::kCommPp) return IdleCause::kBubble;
-  if (is_comm(kind)) return IdleCause::kDependencyWait;
-  const bool same_track = last_track_ < 0 || last_track_ == trace_.spans[next->span].track;
+  if (next->kind == SpanKind::kCommPp) return IdleCause::kBubble;
+  if (is_comm(next->kind)) return IdleCause::kDependencyWait;
+  const bool same_track = last_track_ < 0 || last_track_ == next->track;
   return same_track ? IdleCause::kLaunchGap : IdleCause::kDependencyWait;
 }
 
-StepTimes Sweep::run(const StepWindow& window, bool per_op) {
-  out_ = StepBreakdown{.rank = window.rank, .step = window.step};
-  out_.total_ns = std::max<int64_t>(0, window.end_ns - window.start_ns);
-  for (auto& list : active_) list.clear();
-  active_comm_ = {};
-  last_track_ = -1;
-
-  const auto& events = line_.events;
-  size_t next = static_cast<size_t>(
-      std::upper_bound(line_.latest_end.begin(), line_.latest_end.end(), window.start_ns) - line_.latest_end.begin());
-  int64_t now = window.start_ns;
-  while (now < window.end_ns) {
-    for (; next < events.size() && events[next].start_ns <= now; ++next)
-      if (events[next].end_ns > now) admit(events[next], window);
-    const int64_t next_start = next < events.size() ? events[next].start_ns : kNever;
-    const int64_t limit = std::min(next_start, window.end_ns);
-    if (idle()) {
-      out_.idle_ns += limit - now;
-      const Event* ends_gap = next_start < window.end_ns ? &events[next] : nullptr;
-      out_.idle_by_cause_ns[static_cast<size_t>(idle_cause(now, ends_gap))] += limit - now;
-      now = limit;
-      continue;
-    }
-    const int64_t boundary = next_boundary(now, limit);
-    account(now, boundary);
-    now = boundary;
-    retire(now);
-  }
-
+StepTimes Sweep::take(bool per_op) {
   StepTimes times{out_, {}};
   for (const uint32_t slot : touched_) {
     const Slot& key = slots_.slots()[slot];
@@ -293,6 +312,34 @@ StepTimes Sweep::run(const StepWindow& window, bool per_op) {
   std::sort(times.ops.begin(), times.ops.end(),
             [](const OpTime& a, const OpTime& b) { return std::tie(a.op, a.kind) < std::tie(b.op, b.kind); });
   return times;
+}
+
+StepTimes Sweep::run(const StepWindow& window, bool per_op) {
+  out_ = StepBreakdown{.rank = window.rank, .step = window.step};
+  out_.total_ns = std::max<int64_t>(0, window.end_ns - window.start_ns);
+  if (out_.total_ns == 0) return take(per_op);
+  if (window.start_ns < position_) rewind();
+  int64_t now = window.start_ns;
+  retire(now);
+  last_track_ = -1;
+  for (const Active& carried : active_) count(carried, now, window);
+  while (now < window.end_ns) {
+    admit_until(now, window);
+    const int64_t limit = std::min(next_start(), window.end_ns);
+    if (active_.empty()) {
+      out_.idle_ns += limit - now;
+      const Span* ends_gap = next_start() < window.end_ns ? &next_span() : nullptr;
+      out_.idle_by_cause_ns[static_cast<size_t>(idle_cause(now, ends_gap))] += limit - now;
+      now = limit;
+      continue;
+    }
+    const int64_t boundary = next_boundary(now, limit);
+    account(now, boundary);
+    now = boundary;
+    retire(now);
+  }
+  position_ = window.end_ns;
+  return take(per_op);
 }
 
 double percent(int64_t part, int64_t whole) {
@@ -337,14 +384,16 @@ double StepBreakdown::overlap_pct() const {
 
 std::vector<StepTimes> break_down(const Trace& trace, const BreakdownOptions& options) {
   SlotTable slots(trace.strings.size());
-  const std::map<int32_t, RankTimeline> lines = timelines(trace, slots);
+  const Arrivals arrivals = last_arrivals(trace);
+  const std::map<int32_t, RankTimeline> lines = timelines(trace);
   static const RankTimeline kSilent;  // a rank with a window and no track was idle throughout
   std::map<int32_t, Sweep> sweeps;
   std::vector<StepTimes> all;
   all.reserve(trace.steps.size());
   for (const StepWindow& window : trace.steps) {
     const auto line = lines.find(window.rank);
-    auto [sweep, added] = sweeps.try_emplace(window.rank, trace, line == lines.end() ? kSilent : line->second, slots);
+    const RankTimeline& of = line == lines.end() ? kSilent : line->second;
+    auto [sweep, added] = sweeps.try_emplace(window.rank, trace, of, arrivals, slots);
     all.push_back(sweep->second.run(window, options.per_op));
   }
   return all;

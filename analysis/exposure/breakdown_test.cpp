@@ -147,6 +147,8 @@ TEST(Breakdown, RandomTracesAgreeWithIntervalArithmetic) {
   for (int round = 0; round < 300; ++round) {
     Trace trace = one_rank();
     trace.steps = {{0, 1, 20, 150}, {0, 2, 150, 260}};
+    if (round % 3 == 1) std::swap(trace.steps[0], trace.steps[1]);  // out of order
+    if (round % 3 == 2) profiler::sort_spans(trace);
     const int count = static_cast<int>(random() % 60);
     for (int i = 0; i < count; ++i) {
       const auto start = static_cast<int64_t>(random() % 300);
