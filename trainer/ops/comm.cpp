@@ -56,6 +56,11 @@ void reduce_grad(GradContext& c) {
   c.set_grad(0, c.grad());
 }
 
+// Into a column-parallel layer without sequence parallelism: the same value forward, a sum over the group backward.
+void identity_grad(GradContext& c) {
+  c.emit_grad(0, kAllReduce, "bwd", {c.grad()}, c.op().attrs, on(c.op(), Category::kGradient));
+}
+
 CommAttrs reversed(CommAttrs a) {
   a.direction = a.direction == Direction::kForward ? Direction::kBackward : Direction::kForward;
   return a;
@@ -98,6 +103,13 @@ const OpKind kAllReduce{.name = "all_reduce",
                         .cuda = "all_reduce",
                         .in_place = true,
                         .communicates = true};
+const OpKind kGroupIdentity{.name = "group_identity",
+                            .shape = same,
+                            .grad = identity_grad,
+                            .bytes = no_bytes,
+                            .cpu = cpu_group_identity,
+                            .cuda = "group_identity",
+                            .in_place = true};
 const OpKind kSend{.name = "send",
                    .shape = nothing,
                    .grad = send_grad,

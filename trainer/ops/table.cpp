@@ -36,6 +36,7 @@ constexpr std::array kTable{
     &kGradSquareSum,
     &kGradScale,
     &kAdamW,
+    &kGroupIdentity,
 };
 
 }  // namespace

@@ -15,7 +15,7 @@ extern const OpKind kAttention, kAttentionGrad;
 extern const OpKind kSwiglu, kSwigluGrad;
 extern const OpKind kAdd, kFill, kCast;
 extern const OpKind kCrossEntropyMax, kCrossEntropySum, kCrossEntropyLoss, kCrossEntropyGrad;
-extern const OpKind kAllGather, kReduceScatter, kAllReduce, kSend, kRecv;
+extern const OpKind kAllGather, kReduceScatter, kAllReduce, kGroupIdentity, kSend, kRecv;
 extern const OpKind kGradSquareSum, kGradScale, kAdamW;
 
 std::span<const OpKind* const> op_table();

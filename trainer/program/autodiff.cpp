@@ -123,7 +123,8 @@ void Autodiff::find_dependents(int forward) {
   }
 }
 
-void Autodiff::run(int forward, const std::map<TensorId, TensorId>& seeds) {
+void Autodiff::run(int forward, const std::map<TensorId, TensorId>& seeds, const std::set<TensorId>& wanted) {
+  for (TensorId tensor : wanted) depends_[tensor] = true;
   for (const auto& [tensor, gradient] : seeds) {
     grads_[tensor] = gradient;
     depends_[tensor] = true;

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <map>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -56,7 +57,8 @@ class Autodiff {
 
   // Differentiates `forward` into the current segment of the builder. `seeds` maps forward outputs to their gradients
   // (already tensors of the backward segment). Afterwards grad_of() gives the gradients of the segment's inputs.
-  void run(int forward, const std::map<TensorId, TensorId>& seeds);
+  // Inputs in `wanted` get a gradient although no weight is before them.
+  void run(int forward, const std::map<TensorId, TensorId>& seeds, const std::set<TensorId>& wanted = {});
   TensorId grad_of(TensorId tensor) const;
 
  private:

@@ -107,6 +107,9 @@ void size_rings(Program& program) {
           ring = std::max(ring, later - m + 1);
     program.tensor(id).ring = std::min(ring, program.micro_batches);
   }
+  // The host writes all micro-batches of a step before it starts.
+  for (Tensor& t : program.tensors)
+    if (t.category == Category::kInput) t.ring = program.micro_batches;
   for (Tensor& t : program.tensors)
     if (t.view_of != kNoTensor) t.ring = program.tensor(t.view_of).ring, t.scope = program.tensor(t.view_of).scope;
 }

@@ -1,6 +1,8 @@
 // Collectives and pipeline messages on the CPU, through the rank's communicators.
 #include "trainer/comm/communicator.h"
 
+#include <cstring>
+
 #include "trainer/ops/cpu/functions.h"
 
 namespace mbb::trainer {
@@ -47,6 +49,12 @@ Status cpu_all_reduce(const CpuCall& call) {
   const auto& attrs = call.attrs<CommAttrs>();
   return call.rank.communicator(attrs.group)
       .all_reduce(call.in[0].data, call.out[0].data, count_of(call.in[0]), call.in[0].tensor->dtype, reduce_op(attrs));
+}
+
+Status cpu_group_identity(const CpuCall& call) {
+  if (call.in[0].data != call.out[0].data)
+    std::memcpy(call.out[0].data, call.in[0].data, static_cast<size_t>(call.in[0].tensor->bytes()));
+  return {};
 }
 
 Status cpu_send(const CpuCall& call) {

@@ -26,6 +26,7 @@ Status cpu_cross_entropy_grad(const CpuCall& call);
 Status cpu_all_gather(const CpuCall& call);
 Status cpu_reduce_scatter(const CpuCall& call);
 Status cpu_all_reduce(const CpuCall& call);
+Status cpu_group_identity(const CpuCall& call);
 Status cpu_send(const CpuCall& call);
 Status cpu_recv(const CpuCall& call);
 Status cpu_grad_square_sum(const CpuCall& call);

@@ -1,0 +1,130 @@
+// The CPU executor: bind operands to the arena, call the record's function, time it.
+#include "trainer/execute/cpu/cpu_rank.h"
+
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <set>
+
+#include "profiler/base/clock.h"
+#include "trainer/program/walk.h"
+#include "trainer/run/initial_state.h"
+
+namespace mbb::trainer {
+namespace {
+
+std::set<GroupKind> groups_of(const Program& program) {
+  std::set<GroupKind> groups;
+  for (const Segment& segment : program.segments)
+    for (const Op& op : segment.ops)
+      if (op.kind->communicates) groups.insert(std::get<CommAttrs>(op.attrs).group);
+  return groups;
+}
+
+// fp32, fp64 and bf16 all read a run of 0xff bytes as NaN.
+constexpr int kPoison = 0xff;
+
+void store(const Tensor& tensor, std::byte* to, std::span<const float> values) {
+  if (tensor.dtype == DType::kF32) {
+    std::memcpy(to, values.data(), values.size_bytes());
+    return;
+  }
+  MB_CHECK(tensor.dtype == DType::kBf16, "initial values of dtype " + std::string(name(tensor.dtype)));
+  for (size_t i = 0; i < values.size(); ++i) reinterpret_cast<Bf16*>(to)[i] = to_bf16(values[i]);
+}
+
+}  // namespace
+
+Result<std::unique_ptr<CpuRank>> CpuRank::create(const Program& program, const MemoryPlan& plan, const Mesh& mesh,
+                                                 World& world, uint64_t seed) {
+  std::unique_ptr<CpuRank> rank(new CpuRank(program, plan, world));
+  rank->context_.mesh = &mesh;
+  rank->context_.rank = world.rank();
+  rank->context_.coordinates = mesh.coordinates(world.rank());
+  MB_TRY(rank->open_communicators(mesh));
+  const auto bytes = static_cast<size_t>(std::max<int64_t>(plan.arena_bytes, MemoryPlan::kAlign));
+  rank->arena_.reset(static_cast<std::byte*>(std::aligned_alloc(static_cast<size_t>(MemoryPlan::kAlign), bytes)));
+  if (!rank->arena_)
+    return fail(ErrorCode::kOutOfMemory,
+                fmt::format("no memory for an arena of {} bytes on rank {}", bytes, world.rank()),
+                "run fewer ranks on this machine, or a smaller model");
+  std::memset(rank->arena_.get(), kPoison, bytes);
+  for (size_t i = 0; i < program.tensors.size(); ++i) {
+    const Tensor& t = program.tensors[i];
+    const bool used = t.view_of == kNoTensor && !plan.offsets[i].empty();
+    if (used && (t.scope == Scope::kPersistent || t.category == Category::kMainGrad))
+      std::memset(rank->data(static_cast<TensorId>(i)), 0, static_cast<size_t>(t.bytes()));
+  }
+  initial_state(program, mesh, world.rank(), seed,
+                [&](TensorId id, std::span<const float> values) { store(program.tensor(id), rank->data(id), values); });
+  return rank;
+}
+
+Status CpuRank::open_communicators(const Mesh& mesh) {
+  context_.communicators.assign(kGroupKinds.size(), nullptr);
+  // Every rank opens every kind that some rank uses; stages differ only in pipeline ends, so one program's kinds are
+  // all.
+  for (GroupKind kind : groups_of(program_)) {
+    MB_ASSIGN(auto communicator, world_.group(kind, mesh));
+    context_.communicators[static_cast<size_t>(kind)] = communicator.get();
+    communicators_.push_back(std::move(communicator));
+  }
+  return {};
+}
+
+std::byte* CpuRank::data(TensorId id, int slot) {
+  return arena_.get() + plan_.offset(program_, id, slot);
+}
+
+CommStats CpuRank::stats(GroupKind kind) const {
+  const Communicator* found = context_.communicators[static_cast<size_t>(kind)];
+  return found ? found->stats() : CommStats{};
+}
+
+Status CpuRank::write_inputs(const StepInput& input) {
+  const Ports& ports = program_.ports;
+  std::memcpy(data(ports.step_record), input.record.data(), sizeof(input.record));
+  const auto slot_of = [&](TensorId id, int micro_batch) -> std::span<int32_t> {
+    if (id == kNoTensor) return {};
+    const Tensor& t = program_.tensor(id);
+    return {reinterpret_cast<int32_t*>(data(id, micro_batch % t.ring)), static_cast<size_t>(t.shape.elements())};
+  };
+  if (ports.tokens == kNoTensor && ports.labels == kNoTensor) return {};
+  for (int m = 0; m < program_.micro_batches; ++m)
+    MB_TRY(input.batch(m, slot_of(ports.tokens, m), slot_of(ports.labels, m)));
+  return {};
+}
+
+Result<StepOutput> CpuRank::step(const StepInput& input, std::vector<int64_t>* op_ns) {
+  MB_TRY(write_inputs(input));
+  if (op_ns) op_ns->clear();
+  std::vector<CpuOperand> in;
+  std::vector<CpuOperand> out;
+  const auto bind = [&](std::vector<CpuOperand>& operands, const std::vector<TensorId>& ids, const Call& call) {
+    operands.clear();
+    for (TensorId id : ids) operands.push_back({data(id, slot(program_.tensor(id), call)), &program_.tensor(id)});
+  };
+  MB_TRY(walk(program_, [&](int index, const Call& call, int, const Op& op) -> Status {
+    bind(in, op.in, call);
+    bind(out, op.out, call);
+    world_.at(op.path, static_cast<uint64_t>(index));
+    const int64_t begin = op_ns ? thread_cpu_ns() : 0;
+    if (auto status = op.kind->cpu(CpuCall{op, in, out, context_}); !status)
+      return tl::unexpected<Error>(
+          std::move(status.error()).during(fmt::format("op {}, micro-batch {}", op.path, call.micro_batch)));
+    if (op_ns) op_ns->push_back(thread_cpu_ns() - begin);
+    return {};
+  }));
+  StepOutput output;
+  const auto* loss = reinterpret_cast<const double*>(data(program_.ports.loss_sum));
+  const auto* scale = reinterpret_cast<const float*>(data(program_.ports.grad_scale));
+  output.loss_sum = loss[0];
+  output.tokens = loss[1];
+  output.grad_norm = static_cast<double>(scale[1]);
+  output.found_inf = scale[2] != 0.0F;
+  return output;
+}
+
+}  // namespace mbb::trainer

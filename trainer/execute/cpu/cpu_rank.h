@@ -1,0 +1,62 @@
+// One rank's step program on the CPU: the oracle. Ops run one after another in program order, in an arena laid out by
+// the memory plan, and each is timed on its thread's CPU clock.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "trainer/comm/communicator.h"
+#include "trainer/ops/op_kind.h"
+#include "trainer/program/memory_plan.h"
+#include "trainer/program/program.h"
+
+namespace mbb::trainer {
+
+// What the host gives a step: the record, and the tokens and labels of each micro-batch, [s, b] row-major.
+struct StepInput {
+  std::array<float, StepRecord::kFields> record{};
+  // Fills tokens and labels of one micro-batch (either may be empty when the program does not read it).
+  std::function<Status(int micro_batch, std::span<int32_t> tokens, std::span<int32_t> labels)> batch;
+};
+
+struct StepOutput {
+  double loss_sum = 0;  // over the global batch
+  double tokens = 0;
+  double grad_norm = 0;
+  bool found_inf = false;
+
+  double loss() const { return loss_sum / tokens; }
+};
+
+class CpuRank {
+ public:
+  // `program` and `plan` must outlive the rank. Opens a communicator for every group the program uses, in one order on
+  // all ranks; allocates the arena and fills it with NaNs, so that a read of what nobody wrote shows.
+  static Result<std::unique_ptr<CpuRank>> create(const Program& program, const MemoryPlan& plan, const Mesh& mesh,
+                                                 World& world, uint64_t seed);
+
+  // One step. With `op_ns` the CPU time of each op is stored, in walk order. Errors name the op.
+  Result<StepOutput> step(const StepInput& input, std::vector<int64_t>* op_ns = nullptr);
+
+  // The bytes of a tensor in a slot, for tests and checkpoints.
+  std::byte* data(TensorId id, int slot = 0);
+  CommStats stats(GroupKind kind) const;
+
+ private:
+  CpuRank(const Program& program, const MemoryPlan& plan, World& world)
+      : program_(program), plan_(plan), world_(world) {}
+  Status open_communicators(const Mesh& mesh);
+  Status write_inputs(const StepInput& input);
+
+  const Program& program_;
+  const MemoryPlan& plan_;
+  World& world_;
+  RankContext context_;
+  std::vector<std::unique_ptr<Communicator>> communicators_;
+  std::unique_ptr<std::byte, void (*)(void*)> arena_{nullptr, std::free};
+};
+
+}  // namespace mbb::trainer

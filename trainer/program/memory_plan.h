@@ -1,0 +1,48 @@
+// The static memory plan of a program: every buffer's place in one arena, before anything runs. No allocator in the
+// step.
+//
+// Buffers are (storage tensor, ring slot). Two buffers may share bytes when they are never alive at once over the walk
+// of the schedule; placement is largest first, lowest offset. Sizes are bytes.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "profiler/base/error.h"
+#include "trainer/program/program.h"
+
+namespace mbb::trainer {
+
+// Where a buffer is first written and last read within the walk (call and op of the schedule); persistent: whole walk.
+struct LiveBuffer {
+  TensorId tensor = kNoTensor;
+  int slot = 0;
+  int64_t offset = 0;
+  int64_t bytes = 0;
+};
+
+struct MemoryPlan {
+  static constexpr int64_t kAlign = 256;
+
+  int64_t arena_bytes = 0;      // what is allocated
+  int64_t peak_live_bytes = 0;  // sum of live buffers at the fullest moment; the rest is fragmentation
+  std::array<int64_t, kCategories> peak_by_category{};  // at that moment
+  int peak_call = 0;                                    // the moment: op `peak_op` of call `peak_call`
+  int peak_op = 0;
+  std::vector<LiveBuffer> buffers;
+  std::vector<std::vector<int64_t>> offsets;  // [tensor][slot]; empty for views and unused tensors
+
+  // Byte offset of a tensor (a view included) in a slot.
+  int64_t offset(const Program& program, TensorId id, int slot) const;
+  // Buffers alive at the peak, largest first.
+  std::vector<LiveBuffer> live_at_peak(const Program& program) const;
+};
+
+MemoryPlan plan_memory(const Program& program);
+
+// Refuses a plan above `capacity_bytes`, naming the largest live tensors and the knobs that would help.
+Status check_fits(const Program& program, const MemoryPlan& plan, int64_t capacity_bytes);
+
+}  // namespace mbb::trainer

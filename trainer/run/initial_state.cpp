@@ -1,0 +1,106 @@
+// Weight initialisation by unsharded index.
+#include "trainer/run/initial_state.h"
+
+#include <algorithm>
+#include <map>
+#include <vector>
+
+#include "trainer/data/rng.h"
+#include "trainer/ops/table.h"
+
+namespace mbb::trainer {
+namespace {
+
+int coordinate_on(Axis axis, const MeshCoordinates& c) {
+  switch (axis) {
+    case Axis::kTp:
+      return c.tp;
+    case Axis::kCp:
+      return c.cp;
+    case Axis::kDp:
+      return c.dp;
+    case Axis::kPp:
+      return c.pp;
+    case Axis::kEtp:
+      return c.etp;
+    case Axis::kEp:
+      return c.ep;
+    case Axis::kEdp:
+      return c.edp;
+  }
+  return 0;
+}
+
+// Position along a cut dimension: part by part, each part divided evenly.
+int64_t unsharded_position(const Cut& cut, int64_t full_extent, int64_t local_extent, int coordinate,
+                           int64_t position) {
+  const std::vector<int64_t> whole{full_extent};
+  const int64_t ways = full_extent / local_extent;
+  int64_t full_start = 0;
+  int64_t local_start = 0;
+  for (int64_t part : cut.parts.empty() ? whole : cut.parts) {
+    const int64_t piece = part / ways;
+    if (position < local_start + piece) return full_start + coordinate * piece + (position - local_start);
+    full_start += part;
+    local_start += piece;
+  }
+  MB_CHECK(false, "position outside the cut dimension");
+}
+
+std::vector<float> initial_values(const Tensor& tensor, const MeshCoordinates& coordinates, uint64_t seed) {
+  std::vector<float> values(static_cast<size_t>(tensor.shape.elements()), 0.0F);
+  if (tensor.init.kind == Init::Kind::kOnes) std::fill(values.begin(), values.end(), 1.0F);
+  if (tensor.init.kind != Init::Kind::kNormal) return values;
+  const RandomStream random(seed, tensor.path, 0);
+  for (size_t i = 0; i < values.size(); ++i) {
+    const int64_t at = unsharded_index(tensor, coordinates, static_cast<int64_t>(i));
+    values[i] = static_cast<float>(tensor.init.stddev) * random.normal(0, static_cast<uint64_t>(at));
+  }
+  return values;
+}
+
+}  // namespace
+
+int64_t unsharded_index(const Tensor& tensor, const MeshCoordinates& coordinates, int64_t index) {
+  if (tensor.cuts.empty()) return index;
+  std::array<int64_t, Shape::kMaxRank> position{};
+  for (int d = tensor.shape.rank() - 1; d >= 0; --d) {
+    position[static_cast<size_t>(d)] = index % tensor.shape[d];
+    index /= tensor.shape[d];
+  }
+  for (const Cut& cut : tensor.cuts) {
+    auto& p = position[static_cast<size_t>(cut.dim)];
+    p = unsharded_position(cut, tensor.full_shape[cut.dim], tensor.shape[cut.dim], coordinate_on(cut.axis, coordinates),
+                           p);
+  }
+  int64_t flat = 0;
+  for (int d = 0; d < tensor.full_shape.rank(); ++d)
+    flat = flat * tensor.full_shape[d] + position[static_cast<size_t>(d)];
+  return flat;
+}
+
+void initial_state(const Program& program, const Mesh& mesh, int rank, uint64_t seed,
+                   const std::function<void(TensorId, std::span<const float>)>& sink) {
+  const MeshCoordinates coordinates = mesh.coordinates(rank);
+  std::map<TensorId, std::vector<float>> flat;
+  for (const Tensor& t : program.tensors) {
+    if (t.main_grad == kNoTensor) continue;
+    auto& values = flat[t.view_of];
+    values.resize(static_cast<size_t>(program.tensor(t.view_of).shape.elements()), 0.0F);
+    const std::vector<float> mine = initial_values(t, coordinates, seed);
+    const int64_t offset = t.view_offset_bytes / static_cast<int64_t>(size_of(t.dtype));
+    std::copy(mine.begin(), mine.end(), values.begin() + offset);
+  }
+  for (const auto& [id, values] : flat) sink(id, values);
+  for (const Segment& segment : program.segments) {
+    for (const Op& op : segment.ops) {
+      if (op.kind != &kAdamW || op.in.size() < 7) continue;
+      const auto& bucket = std::get<AdamAttrs>(op.attrs).bucket;
+      const auto count = static_cast<size_t>(program.tensor(op.in[6]).shape.elements());
+      const size_t begin = bucket.sharded ? count * static_cast<size_t>(mesh.group_index(bucket.shard_group, rank)) : 0;
+      sink(op.in[6], std::span<const float>(flat.at(op.in[1])).subspan(begin, count));
+    }
+  }
+}
+
+}  // namespace mbb::trainer

@@ -1,0 +1,20 @@
+// First values of everything that persists: weights from the seed, master weights equal to them in fp32, the rest zero.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <span>
+
+#include "trainer/program/program.h"
+
+namespace mbb::trainer {
+
+// Index in the unsharded tensor (row-major) of local element `index` on a rank with these coordinates.
+int64_t unsharded_index(const Tensor& tensor, const MeshCoordinates& coordinates, int64_t index);
+
+// Calls sink(tensor, values) for every persistent tensor whose first values are not all zero, in fp32. Values depend on
+// seed, path and unsharded index only, so every mapping starts from the same model.
+void initial_state(const Program& program, const Mesh& mesh, int rank, uint64_t seed,
+                   const std::function<void(TensorId, std::span<const float>)>& sink);
+
+}  // namespace mbb::trainer

@@ -1,0 +1,177 @@
+// The training loop of CPU ranks: batches by global sample index, the step record from the schedule, reports from rank
+// 0.
+#include "trainer/run/train.h"
+
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "profiler/base/clock.h"
+#include "trainer/comm/local/run_ranks.h"
+#include "trainer/execute/cpu/cpu_rank.h"
+#include "trainer/execute/simulate/replay.h"
+#include "trainer/models/transformer.h"
+#include "trainer/optim/schedule.h"
+#include "trainer/program/verify.h"
+
+namespace mbb::trainer {
+namespace {
+
+// Samples of micro-batch m on data-parallel rank d are [(m·dp + d)·b, ... + b) of the step's global batch.
+Status read_batch(const Layout& layout, const SampleSource& data, int64_t step, int dp_rank, int micro_batch,
+                  std::span<int32_t> tokens, std::span<int32_t> labels) {
+  std::vector<int32_t> sample(static_cast<size_t>(layout.sequence) + 1);
+  const auto b = static_cast<size_t>(layout.micro_batch);
+  for (size_t i = 0; i < b; ++i) {
+    const int64_t index = step * layout.global_batch +
+                          (int64_t{micro_batch} * layout.dp + dp_rank) * layout.micro_batch + static_cast<int64_t>(i);
+    MB_TRY(data(index, sample));
+    for (size_t s = 0; s < static_cast<size_t>(layout.sequence); ++s) {
+      if (!tokens.empty()) tokens[s * b + i] = sample[s];
+      if (!labels.empty()) labels[s * b + i] = sample[s + 1];
+    }
+  }
+  return {};
+}
+
+std::array<float, StepRecord::kFields> record_of(const OptimizerConfig& o, double rate, int64_t step) {
+  std::array<float, StepRecord::kFields> record{};
+  record[StepRecord::kLearningRate] = static_cast<float>(rate);
+  record[StepRecord::kBiasCorrection1] =
+      static_cast<float>(1.0 - std::pow(o.adam_beta1, static_cast<double>(step + 1)));
+  record[StepRecord::kBiasCorrection2] =
+      static_cast<float>(1.0 - std::pow(o.adam_beta2, static_cast<double>(step + 1)));
+  record[StepRecord::kStep] = static_cast<float>(step);
+  return record;
+}
+
+// What the rank threads hand to rank 0 between two barriers.
+struct Shared {
+  std::vector<int64_t> start_ns, end_ns, cpu_ns;
+  std::vector<std::vector<int64_t>> op_ns;
+  TrainResult result;
+};
+
+class RankLoop {
+ public:
+  RankLoop(const Layout& layout, const StepPrograms& programs, const SampleSource& data, const TrainOptions& options,
+           World& world, Shared& shared)
+      : l_(layout),
+        programs_(programs),
+        data_(data),
+        options_(options),
+        world_(world),
+        shared_(shared),
+        rank_(static_cast<size_t>(world.rank())) {}
+
+  Status run() {
+    const auto rank_class = static_cast<size_t>(l_.mesh.rank_class_index(world_.rank()));
+    MB_ASSIGN(auto rank, CpuRank::create(programs_.programs[rank_class], programs_.plans[rank_class], l_.mesh, world_,
+                                         static_cast<uint64_t>(l_.config.train.seed)));
+    MB_ASSIGN(everyone_, world_.group(GroupKind::kWorld, l_.mesh));
+    for (int64_t step = 0; step < l_.config.train.train_iters; ++step) MB_TRY(one_step(*rank, step));
+    for (size_t kind = 0; kind < kGroupKinds.size(); ++kind)
+      shared_.result.comm[rank_][kind] = rank->stats(static_cast<GroupKind>(kind));
+    return {};
+  }
+
+ private:
+  Status one_step(CpuRank& rank, int64_t step) {
+    const OptimizerConfig& o = l_.config.optimizer;
+    const bool traced = step >= options_.trace_first && step < options_.trace_end;
+    const double rate = learning_rate(o, l_.config.train.train_iters, step);
+    StepInput input;
+    input.record = record_of(o, rate, step);
+    const int dp_rank = l_.mesh.coordinates(world_.rank()).dp;
+    input.batch = [&](int m, std::span<int32_t> tokens, std::span<int32_t> labels) {
+      return read_batch(l_, data_, step, dp_rank, m, tokens, labels);
+    };
+    MB_TRY(everyone_->barrier());
+    if (options_.stop && options_.stop->load())
+      return fail(ErrorCode::kCancelled, fmt::format("stopped before step {}", step));
+    const int64_t cpu_begin = thread_cpu_ns();
+    shared_.start_ns[rank_] = monotonic_ns();
+    MB_ASSIGN(const StepOutput output, rank.step(input, traced ? &shared_.op_ns[rank_] : nullptr));
+    shared_.end_ns[rank_] = monotonic_ns();
+    shared_.cpu_ns[rank_] = thread_cpu_ns() - cpu_begin;
+    if (output.found_inf || !std::isfinite(output.loss()))
+      return fail(ErrorCode::kNumerics,
+                  fmt::format("step {}: loss {} and gradient norm {} are not both finite", step, output.loss(),
+                              output.grad_norm),
+                  "lower optimizer.lr, or look for the first op that produced it");
+    MB_TRY(everyone_->barrier());
+    return rank_ == 0 ? report(output, step, rate, traced) : Status{};
+  }
+
+  // Others wait at the next barrier meanwhile, so their times can be read.
+  Status report(const StepOutput& output, int64_t step, double rate, bool traced) {
+    StepReport r;
+    r.index = step;
+    r.wall_ns = *std::max_element(shared_.end_ns.begin(), shared_.end_ns.end()) -
+                *std::min_element(shared_.start_ns.begin(), shared_.start_ns.end());
+    for (int64_t ns : shared_.cpu_ns) r.cpu_ns += ns;
+    r.loss = output.loss();
+    r.grad_norm = output.grad_norm;
+    r.learning_rate = rate;
+    r.tokens = static_cast<int64_t>(output.tokens);
+    if (traced) {
+      MB_ASSIGN(Replay replayed, replay(l_.mesh, programs_.by_rank(l_.mesh), [&](int rank, size_t i) {
+                  return shared_.op_ns[static_cast<size_t>(rank)][i];
+                }));
+      r.modelled_ns = replayed.step_ns;
+      for (auto& window : replayed.trace.steps) window.step = static_cast<int32_t>(step);
+      for (auto& span : replayed.trace.spans) span.step = static_cast<int32_t>(step);
+      shared_.result.traces.push_back(std::move(replayed.trace));
+      shared_.result.op_ns.push_back(shared_.op_ns);
+    }
+    shared_.result.steps.push_back(r);
+    if (options_.on_step) options_.on_step(r);
+    return {};
+  }
+
+  const Layout& l_;
+  const StepPrograms& programs_;
+  const SampleSource& data_;
+  const TrainOptions& options_;
+  World& world_;
+  Shared& shared_;
+  size_t rank_;
+  std::unique_ptr<Communicator> everyone_;
+};
+
+}  // namespace
+
+std::vector<const Program*> StepPrograms::by_rank(const Mesh& mesh) const {
+  std::vector<const Program*> all;
+  for (int rank = 0; rank < mesh.world_size(); ++rank) all.push_back(&of_rank(mesh, rank));
+  return all;
+}
+
+Result<StepPrograms> build_programs(const Layout& layout) {
+  StepPrograms built;
+  for (int i = 0; i < layout.mesh.rank_class_count(); ++i) {
+    built.programs.push_back(build_program(layout, layout.mesh.rank_class(layout.mesh.representative(i))));
+    MB_TRY(verify(built.programs.back()));
+    built.plans.push_back(plan_memory(built.programs.back()));
+  }
+  return built;
+}
+
+Result<TrainResult> train(const Layout& layout, const StepPrograms& programs, const SampleSource& data,
+                          const TrainOptions& options) {
+  const int ranks = layout.mesh.world_size();
+  Shared shared;
+  shared.start_ns.resize(static_cast<size_t>(ranks));
+  shared.end_ns.resize(static_cast<size_t>(ranks));
+  shared.cpu_ns.resize(static_cast<size_t>(ranks));
+  shared.op_ns.resize(static_cast<size_t>(ranks));
+  shared.result.comm.resize(static_cast<size_t>(ranks));
+  LocalOptions local;
+  local.no_progress_ms = options.no_progress_ms;
+  MB_TRY(run_ranks(
+      ranks, [&](World& world) { return RankLoop(layout, programs, data, options, world, shared).run(); }, local));
+  return std::move(shared.result);
+}
+
+}  // namespace mbb::trainer

@@ -1,0 +1,69 @@
+// Trains one resolved configuration on CPU ranks (threads of this process) and reports every step.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "profiler/base/error.h"
+#include "profiler/trace/trace.h"
+#include "trainer/comm/communicator.h"
+#include "trainer/program/memory_plan.h"
+#include "trainer/program/program.h"
+#include "trainer/run/layout.h"
+
+namespace mbb::trainer {
+
+// The programs of a layout, one a rank class, with their memory plans. Verified.
+struct StepPrograms {
+  std::vector<Program> programs;  // by Mesh::rank_class_index
+  std::vector<MemoryPlan> plans;
+
+  const Program& of_rank(const Mesh& mesh, int rank) const {
+    return programs[static_cast<size_t>(mesh.rank_class_index(rank))];
+  }
+  std::vector<const Program*> by_rank(const Mesh& mesh) const;
+};
+
+// Builds, verifies and plans the program of every rank class.
+Result<StepPrograms> build_programs(const Layout& layout);
+
+struct StepReport {
+  int64_t index = 0;    // from 0
+  int64_t wall_ns = 0;  // last rank's end minus first rank's start
+  int64_t cpu_ns = 0;   // thread CPU time of all ranks
+  int64_t modelled_ns =
+      0;            // CPU times replayed, as if every rank had a core of its own; 0 when the step was not traced
+  double loss = 0;  // nats per token over the global batch
+  double grad_norm = 0;
+  double learning_rate = 0;
+  int64_t tokens = 0;
+  bool found_inf = false;
+};
+
+struct TrainResult {
+  std::vector<StepReport> steps;
+  std::vector<profiler::Trace> traces;                   // one a traced step, from the replay
+  std::vector<std::vector<std::vector<int64_t>>> op_ns;  // [traced step][rank][walk position]
+  std::vector<std::array<CommStats, 32>> comm;           // by rank and GroupKind, over all steps
+};
+
+// Fills seq_length + 1 tokens of the sample with this global index; called from every rank's thread.
+using SampleSource = std::function<Status(int64_t sample, std::span<int32_t> tokens)>;
+
+struct TrainOptions {
+  int64_t trace_first = 0;  // steps [trace_first, trace_end) are timed op by op and replayed
+  int64_t trace_end = 0;
+  std::function<void(const StepReport&)> on_step;  // from rank 0's thread, after each step
+  const std::atomic<bool>* stop = nullptr;         // checked between steps; ends with kCancelled
+  int64_t no_progress_ms = 120'000;
+};
+
+// Errors: the first rank's that failed, kNumerics (naming the step) when the loss is not finite, kCancelled on stop.
+Result<TrainResult> train(const Layout& layout, const StepPrograms& programs, const SampleSource& data,
+                          const TrainOptions& options = {});
+
+}  // namespace mbb::trainer

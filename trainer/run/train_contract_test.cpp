@@ -1,0 +1,99 @@
+// Every mapping trains the same model: losses equal one rank's, step by step.
+#include "trainer/run/train.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "trainer/data/rng.h"
+#include "trainer/program/verify.h"
+
+namespace mbb::trainer {
+namespace {
+
+// Tokens with structure to learn: each follows from the one before, with noise.
+Status sample(int64_t index, std::span<int32_t> tokens) {
+  const RandomStream random(7, "test.tokens", 0);
+  int32_t token = static_cast<int32_t>(random.bits(static_cast<uint64_t>(index), 0) % 256);
+  for (size_t i = 0; i < tokens.size(); ++i) {
+    const uint32_t bits = random.bits(static_cast<uint64_t>(index), i + 1);
+    token = bits % 4 == 0 ? static_cast<int32_t>((bits >> 8) % 256) : (token * 5 + 17) % 256;
+    tokens[i] = token;
+  }
+  return {};
+}
+
+Config small() {
+  Config c;
+  c.train.seq_length = 32;
+  c.train.micro_batch_size = 2;
+  c.train.global_batch_size = 8;
+  c.train.train_iters = 6;
+  return c;
+}
+
+TrainResult run(const Config& config) {
+  auto layout = resolve(config);
+  EXPECT_TRUE(layout.has_value()) << (layout ? "" : layout.error().what);
+  auto programs = build_programs(*layout);
+  EXPECT_TRUE(programs.has_value()) << (programs ? "" : programs.error().what);
+  const auto by_rank = programs->by_rank(layout->mesh);
+  const Status world = verify_world(layout->mesh, by_rank);
+  EXPECT_TRUE(world.has_value()) << (world ? "" : world.error().what);
+  TrainOptions options;
+  options.trace_first = 4;
+  options.trace_end = 6;
+  auto result = train(*layout, *programs, sample, options);
+  EXPECT_TRUE(result.has_value()) << (result ? "" : result.error().what);
+  return result ? *result : TrainResult{};
+}
+
+struct Mapping {
+  const char* name;
+  int tp, pp, dp;
+  bool sequence_parallel, distributed_optimizer;
+};
+
+class Mappings : public testing::TestWithParam<Mapping> {};
+
+TEST_P(Mappings, LossesEqualOneRank) {
+  static const TrainResult one = run(small());
+  const Mapping& m = GetParam();
+  Config c = small();
+  c.parallel.tensor_model_parallel_size = m.tp;
+  c.parallel.pipeline_model_parallel_size = m.pp;
+  c.parallel.gpus = m.tp * m.pp * m.dp;
+  c.parallel.sequence_parallel = m.sequence_parallel;
+  c.parallel.use_distributed_optimizer = m.distributed_optimizer;
+  const TrainResult many = run(c);
+  ASSERT_EQ(many.steps.size(), one.steps.size());
+  for (size_t i = 0; i < one.steps.size(); ++i) {
+    EXPECT_NEAR(many.steps[i].loss, one.steps[i].loss, 1e-5 * one.steps[i].loss) << "step " << i;
+    EXPECT_NEAR(many.steps[i].grad_norm, one.steps[i].grad_norm, 1e-4 * one.steps[i].grad_norm) << "step " << i;
+    EXPECT_EQ(many.steps[i].tokens, one.steps[i].tokens);
+  }
+  EXPECT_LT(one.steps.back().loss, one.steps.front().loss - 0.1);
+  EXPECT_GT(many.steps.back().modelled_ns, 0);
+}
+
+INSTANTIATE_TEST_SUITE_P(All, Mappings,
+                         testing::Values(Mapping{"tp2_sp", 2, 1, 1, true, true}, Mapping{"tp2", 2, 1, 1, false, true},
+                                         Mapping{"pp2", 1, 2, 1, false, true}, Mapping{"dp2", 1, 1, 2, false, true},
+                                         Mapping{"dp2_replicated", 1, 1, 2, false, false},
+                                         Mapping{"dp4", 1, 1, 4, false, true},
+                                         Mapping{"tp2_pp2_dp2", 2, 2, 2, true, true},
+                                         Mapping{"tp2_pp2_dp2_no_sp", 2, 2, 2, false, false}),
+                         [](const auto& test) { return std::string(test.param.name); });
+
+TEST(Train, Bf16StaysNearFp32) {
+  const TrainResult one = run(small());
+  Config c = small();
+  c.precision.recipe = Recipe::kBf16;
+  const TrainResult bf16 = run(c);
+  for (size_t i = 0; i < one.steps.size(); ++i)
+    EXPECT_NEAR(bf16.steps[i].loss, one.steps[i].loss, 1e-2 * one.steps[i].loss);
+  EXPECT_NE(bf16.steps.back().loss, one.steps.back().loss);
+}
+
+}  // namespace
+}  // namespace mbb::trainer
