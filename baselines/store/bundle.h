@@ -46,12 +46,15 @@ class BundleWriter {
   Result<std::filesystem::path> launch_folder(const std::string& cell, int index);
 
   // Writes the cell as given, its launches included, then its checksums. Files that launches left beside (traces) are
-  // kept and checksummed. A broken cell must carry no metrics: no number is kept for a wrong computation.
+  // kept and checksummed; a launch folder that is not in cell.launches and holds no launch.json is recorded as a launch
+  // that left no result. A broken cell must carry no metrics: no number is kept for a wrong computation.
   Status finish_cell(const Cell& cell);
 
  private:
-  BundleWriter(std::filesystem::path folder, int lock) : folder_(std::move(folder)), lock_(lock) {}
+  BundleWriter(std::filesystem::path folder, std::string run_id, int lock)
+      : folder_(std::move(folder)), run_id_(std::move(run_id)), lock_(lock) {}
   std::filesystem::path folder_;
+  std::string run_id_;
   int lock_ = -1;  // held with flock: the kernel releases it however we end
 };
 

@@ -6,7 +6,8 @@
 
 #include <algorithm>
 #include <array>
-#include <cstring>
+#include <bit>
+#include <cmath>
 #include <ctime>
 #include <utility>
 
@@ -117,10 +118,8 @@ std::string loss_checksum(const std::vector<Step>& steps) {
   std::vector<std::uint64_t> bits;
   bits.reserve(steps.size());
   for (const Step& step : steps) {
-    std::uint64_t pattern = 0;
-    static_assert(sizeof(pattern) == sizeof(step.loss));
-    std::memcpy(&pattern, &step.loss, sizeof(pattern));
-    bits.push_back(pattern);
+    // One pattern for every NaN: text keeps no NaN's payload.
+    bits.push_back(std::isnan(step.loss) ? ~std::uint64_t{0} : std::bit_cast<std::uint64_t>(step.loss));
   }
   return hex16(XXH3_64bits(bits.data(), bits.size() * sizeof(bits[0])));
 }

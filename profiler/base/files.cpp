@@ -68,11 +68,11 @@ Status write_all(int fd, std::string_view bytes, const std::filesystem::path& pa
   return {};
 }
 
-Status write_and_flush(const std::filesystem::path& temporary, std::string_view bytes) {
+Status write_new(const std::filesystem::path& temporary, std::string_view bytes, Flush flush) {
   Descriptor file(::open(temporary.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644));
   if (file.get() < 0) return io_error(temporary, "creating", errno);
   MB_TRY(write_all(file.get(), bytes, temporary));
-  if (::fsync(file.get()) != 0) return io_error(temporary, "flushing", errno);
+  if (flush == Flush::kNow && ::fsync(file.get()) != 0) return io_error(temporary, "flushing", errno);
   if (file.close_now() != 0) return io_error(temporary, "closing", errno);
   return {};
 }
@@ -110,10 +110,10 @@ Result<std::string> read_file(const std::filesystem::path& path, std::int64_t li
   return bytes;
 }
 
-Status write_file_atomically(const std::filesystem::path& path, std::string_view bytes) {
+Status write_file_atomically(const std::filesystem::path& path, std::string_view bytes, Flush flush) {
   std::filesystem::path temporary = path;
   temporary += fmt::format("{}{}", kTemporarySuffix, ::getpid());
-  if (Status written = write_and_flush(temporary, bytes); !written) {
+  if (Status written = write_new(temporary, bytes, flush); !written) {
     ::unlink(temporary.c_str());
     return written;
   }
@@ -122,6 +122,7 @@ Status write_file_atomically(const std::filesystem::path& path, std::string_view
     ::unlink(temporary.c_str());
     return io_error(path, "replacing", error);
   }
+  if (flush == Flush::kLater) return {};
   return sync_folder(path.has_parent_path() ? path.parent_path() : std::filesystem::path("."));
 }
 
