@@ -1,0 +1,424 @@
+// Reads and expands suite files: see suite.h.
+#include "suites/matrix/suite.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <map>
+
+#include "profiler/base/hash.h"
+#include "profiler/base/text.h"
+#include "suites/matrix/expression.h"
+#include "suites/matrix/knob_file.h"
+#include "suites/matrix/toml_file.h"
+#include "trainer/run/knobs.h"
+
+namespace mbb::suites {
+namespace {
+
+constexpr size_t kNameLimit = 100;
+
+int64_t data_parallel_size(const trainer::ParallelConfig& parallel) {
+  const int64_t replica = parallel.tensor_model_parallel_size * parallel.pipeline_model_parallel_size;
+  return parallel.gpus == 0 ? 1 : parallel.gpus / replica;
+}
+
+ExpressionValue value_of(std::string_view name, const Cell& cell) {
+  if (name == "cell") return cell.name;
+  if (name == "dp") return data_parallel_size(cell.config.parallel);
+  const auto knob = trainer::knobs().find(name);
+  MB_CHECK(knob.has_value(), fmt::format("condition with the unknown name {} was not refused", name));
+  const KnobData data = (*knob)->get(&cell.config);
+  if (const auto* flag = std::get_if<bool>(&data)) return *flag;
+  if (const auto* integer = std::get_if<int64_t>(&data)) return *integer;
+  if (const auto* number = std::get_if<double>(&data)) return *number;
+  if (std::holds_alternative<KnobAuto>(data)) return KnobAuto{};
+  return knob_text(data);
+}
+
+Status known_name(std::string_view name) {
+  if (name == "cell" || name == "dp") return {};
+  auto knob = trainer::knobs().find(name);
+  if (!knob) return tl::unexpected<Error>(std::move(knob.error()));
+  return {};
+}
+
+bool name_char(char c) {
+  return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '.' || c == '_' ||
+         c == '-' || c == '+';
+}
+
+bool good_name(std::string_view name) {
+  return !name.empty() && name.size() <= kNameLimit && name[0] != '.' &&
+         std::all_of(name.begin(), name.end(), name_char);
+}
+
+// "tp4", "bf16", "sp" and "no-sp": how one value of an axis reads in a cell's name.
+std::string axis_label(std::string_view axis, const KnobData& value) {
+  const std::string_view bare = axis.substr(axis.rfind('.') == std::string_view::npos ? 0 : axis.rfind('.') + 1);
+  std::string label = knob_text(value);
+  if (const auto* flag = std::get_if<bool>(&value)) {
+    label = fmt::format("{}{}", *flag ? "" : "no-", bare);
+  } else if (label == "auto") {
+    label = fmt::format("{}-auto", bare);
+  } else if (!std::holds_alternative<std::string>(value)) {
+    label = fmt::format("{}{}", bare, label);
+  }
+  std::replace_if(
+      label.begin(), label.end(), [](char c) { return !name_char(c); }, '_');
+  return label;
+}
+
+struct Axis {
+  std::string name;
+  const TomlNode* list = nullptr;
+};
+
+struct Condition {
+  Expression expression;
+  const TomlNode* node = nullptr;
+};
+
+struct SkipRule {
+  Condition when;
+  std::string reason;
+};
+
+class Expander {
+ public:
+  Expander(const TomlFile& file, const Settings& settings, const SuiteFilter& filter, const Resolves& resolves)
+      : file_(file), settings_(settings), filter_(filter), resolves_(resolves) {}
+
+  Result<Suite> run() {
+    suite_.path = file_.path;
+    suite_.name = std::filesystem::path(file_.path).stem().string();
+    suite_.hash = hash_hex(file_.bytes);
+    MB_TRY(check_top_level());
+    MB_ASSIGN(suite_.purpose, text_in(file_.root, "purpose", true));
+    MB_TRY(read_base());
+    MB_TRY(read_skips());
+    MB_TRY(add_cells());
+    MB_TRY(add_sweeps());
+    if (suite_.cells.empty())
+      return file_.error({}, "the suite has no cell", "add a [[cell]] with a name, or a [sweep.NAME] with axes");
+    MB_TRY(apply_skips());
+    MB_TRY(apply_filter());
+    return std::move(suite_);
+  }
+
+ private:
+  Status check_top_level() const {
+    const std::vector<std::string> keys = {"purpose", "model", "gpus", "base", "cell", "sweep", "skip"};
+    for (const TomlNode& entry : file_.root.items) {
+      if (std::find(keys.begin(), keys.end(), entry.key) != keys.end()) continue;
+      const bool knob = find_setting(entry.key).has_value();
+      const auto near = nearest(entry.key, keys);
+      return file_.error(entry.key_at, fmt::format("a suite has no key '{}'", printable(entry.key)),
+                         knob   ? "knobs of every cell go into [base]"
+                         : near ? fmt::format("did you mean '{}'?", *near)
+                                : "a suite has " + join(keys, ", "));
+    }
+    return {};
+  }
+
+  Status check_keys(const TomlNode& table, const std::vector<std::string>& keys, const char* what) const {
+    for (const TomlNode& entry : table.items) {
+      if (std::find(keys.begin(), keys.end(), entry.key) != keys.end()) continue;
+      const auto near = nearest(entry.key, keys);
+      return file_.error(entry.key_at, fmt::format("{} has no key '{}'", what, printable(entry.key)),
+                         near ? fmt::format("did you mean '{}'?", *near) : "it has " + join(keys, ", "));
+    }
+    return {};
+  }
+
+  Status expect(const TomlNode& node, TomlKind kind, std::string_view what) const {
+    if (node.kind == kind) return {};
+    return file_.error(node.at, fmt::format("{} must be {}, not {}", what, name(kind), name(node.kind)));
+  }
+
+  Result<std::string> text_in(const TomlNode& table, const char* key, bool needed) const {
+    const TomlNode* node = table.find(key);
+    if (node == nullptr && !needed) return std::string();
+    if (node == nullptr)
+      return file_.error(table.at, fmt::format("'{}' is missing", key), fmt::format("add {} = \"...\"", key));
+    MB_TRY(expect(*node, TomlKind::kString, fmt::format("'{}'", key)));
+    if (needed && trim(node->text).empty()) return file_.error(node->at, fmt::format("'{}' is empty", key));
+    return node->text;
+  }
+
+  // Entries of an array of tables, or none.
+  Result<std::vector<const TomlNode*>> tables(const char* key) const {
+    std::vector<const TomlNode*> found;
+    const TomlNode* list = file_.root.find(key);
+    if (list == nullptr) return found;
+    MB_TRY(expect(*list, TomlKind::kArray, fmt::format("'{}' (written [[{}]])", key, key)));
+    for (const TomlNode& item : list->items) {
+      MB_TRY(expect(item, TomlKind::kTable, fmt::format("'{}' (written [[{}]])", key, key)));
+      found.push_back(&item);
+    }
+    return found;
+  }
+
+  Status read_base() {
+    base_node_ = TomlNode{};
+    for (const char* key : {"model", "gpus"})
+      if (const TomlNode* node = file_.root.find(key)) base_node_.items.push_back(*node);
+    if (const TomlNode* base = file_.root.find("base")) {
+      MB_TRY(expect(*base, TomlKind::kTable, "'base'"));
+      base_node_.items.insert(base_node_.items.end(), base->items.begin(), base->items.end());
+    }
+    MB_ASSIGN(base_, knobs_of(file_, base_node_));
+    return {};
+  }
+
+  Result<Condition> condition(const TomlNode& node, std::string_view what) const {
+    MB_TRY(expect(node, TomlKind::kString, what));
+    auto parsed = Expression::parse(node.text, known_name);
+    if (!parsed) return expression_error(node, what, parsed.error());
+    return Condition{std::move(*parsed), &node};
+  }
+
+  tl::unexpected<Error> expression_error(const TomlNode& node, std::string_view what,
+                                         const ExpressionError& error) const {
+    return file_.error(file_.inside(node, error.offset), fmt::format("in {}: {}", what, error.what), error.hint);
+  }
+
+  Result<bool> holds(const Condition& condition, const Cell& cell, std::string_view what) const {
+    const auto value = condition.expression.evaluate([&](std::string_view name) { return value_of(name, cell); });
+    if (value) return *value;
+    return expression_error(*condition.node, fmt::format("{}, for cell '{}'", what, cell.name), value.error());
+  }
+
+  Status read_skips() {
+    MB_ASSIGN(const auto rules, tables("skip"));
+    for (const TomlNode* rule : rules) {
+      MB_TRY(check_keys(*rule, {"when", "reason"}, "[[skip]]"));
+      MB_ASSIGN(std::string reason, text_in(*rule, "reason", true));
+      MB_TRY(text_in(*rule, "when", true));
+      MB_ASSIGN(Condition when, condition(*rule->find("when"), "'when'"));
+      skips_.push_back({std::move(when), std::move(reason)});
+    }
+    return {};
+  }
+
+  // Settings, base and `set`, without the command line.
+  Result<Settings> start(const TomlNode& table) const {
+    Settings settings = settings_;
+    for (const FileValue& value : base_) MB_TRY(set_from_file(settings, file_, value, Layer::kSuite, false));
+    const TomlNode* set = table.find("set");
+    if (set == nullptr) return settings;
+    MB_TRY(expect(*set, TomlKind::kTable, "'set'"));
+    MB_ASSIGN(const std::vector<FileValue> values, knobs_of(file_, *set));
+    for (const FileValue& value : values) MB_TRY(set_from_file(settings, file_, value, Layer::kSuite, false));
+    return settings;
+  }
+
+  static Cell make_cell(std::string name, Settings settings) {
+    Cell cell;
+    cell.name = std::move(name);
+    cell.config = std::move(settings.config);
+    cell.sources = std::move(settings.sources);
+    return cell;
+  }
+
+  Status add_cells() {
+    MB_ASSIGN(const auto cells, tables("cell"));
+    if (cells.size() > kMaxCells) return too_many(cells[kMaxCells]->at, cells.size());
+    for (const TomlNode* table : cells) {
+      MB_TRY(check_keys(*table, {"name", "set", "published"}, "[[cell]]"));
+      MB_ASSIGN(std::string cell_name, text_in(*table, "name", true));
+      const TomlNode* name_node = table->find("name");
+      if (!good_name(cell_name))
+        return file_.error(
+            name_node->at, fmt::format("'{}' cannot name a cell", printable(cell_name)),
+            fmt::format("letters, digits and . _ + - , at most {}, not beginning with a dot", kNameLimit));
+      const auto [earlier, is_new] = places_.emplace(cell_name, name_node->at);
+      if (!is_new)
+        return file_.error(name_node->at, fmt::format("the cell name '{}' is taken by the cell at {}:{}", cell_name,
+                                                      earlier->second.line, earlier->second.column));
+      MB_ASSIGN(Settings settings, start(*table));
+      MB_TRY(apply_command_line(settings));
+      Cell cell = make_cell(std::move(cell_name), std::move(settings));
+      MB_ASSIGN(cell.published, text_in(*table, "published", false));
+      configs_.emplace(trainer::knobs().to_lines(cell.config), cell.name);
+      suite_.cells.push_back(std::move(cell));
+    }
+    return {};
+  }
+
+  tl::unexpected<Error> too_many(TomlPlace at, size_t count) const {
+    return file_.error(at, fmt::format("{} cells are more than the {} a suite may have", count, kMaxCells),
+                       "narrow the axes, or split the suite");
+  }
+
+  Status add_sweeps() {
+    const TomlNode* sweeps = file_.root.find("sweep");
+    if (sweeps == nullptr) return {};
+    MB_TRY(expect(*sweeps, TomlKind::kTable, "'sweep' (written [sweep.NAME])"));
+    for (const TomlNode& sweep : sweeps->items) {
+      MB_TRY(expect(sweep, TomlKind::kTable, fmt::format("'sweep.{}'", printable(sweep.key))));
+      MB_TRY(check_keys(sweep, {"axes", "set", "where"}, "a [sweep.NAME]"));
+      MB_TRY(add_sweep(sweep));
+    }
+    return {};
+  }
+
+  Result<std::vector<Axis>> axes_of(const TomlNode& sweep) const {
+    const TomlNode* axes = sweep.find("axes");
+    if (axes == nullptr)
+      return file_.error(sweep.at, fmt::format("sweep '{}' has no axes", printable(sweep.key)),
+                         "add axes = { tp = [1, 2] }");
+    MB_TRY(expect(*axes, TomlKind::kTable, "'axes'"));
+    if (axes->items.empty()) return file_.error(axes->at, "'axes' is empty", "add axes = { tp = [1, 2] }");
+    MB_ASSIGN(const std::vector<FileValue> named, knobs_of(file_, *axes));
+    std::vector<Axis> found;
+    size_t count = suite_.cells.size() < kMaxCells ? 1 : kMaxCells + 1;
+    for (const FileValue& axis : named) {
+      MB_TRY(expect(*axis.node, TomlKind::kArray, fmt::format("axis '{}'", axis.name)));
+      if (axis.node->items.empty())
+        return file_.error(axis.node->at, fmt::format("axis '{}' has no values", axis.name));
+      // Both factors stay far below the range of size_t: the product is checked at each step, the file is small.
+      count *= axis.node->items.size();
+      if (count > kMaxCells) return too_many(axis.node->at, count);
+      found.push_back({axis.name, axis.node});
+    }
+    return found;
+  }
+
+  Status add_sweep(const TomlNode& sweep) {
+    MB_ASSIGN(const std::vector<Axis> axes, axes_of(sweep));
+    std::optional<Condition> where;
+    if (const TomlNode* node = sweep.find("where")) {
+      MB_ASSIGN(where, condition(*node, "'where'"));
+    }
+    MB_ASSIGN(const Settings common, start(sweep));
+    std::vector<size_t> at(axes.size(), 0);
+    for (bool more = true; more;) {
+      MB_TRY(add_combination(sweep, axes, at, common, where));
+      if (suite_.cells.size() > kMaxCells) return too_many(sweep.at, suite_.cells.size());
+      more = false;  // the last axis turns fastest
+      for (size_t i = axes.size(); i-- > 0 && !more;) {
+        at[i] = (at[i] + 1) % axes[i].list->items.size();
+        more = at[i] != 0;
+      }
+    }
+    return {};
+  }
+
+  Status add_combination(const TomlNode& sweep, const std::vector<Axis>& axes, const std::vector<size_t>& at,
+                         const Settings& common, const std::optional<Condition>& where) {
+    Settings settings = common;
+    std::vector<std::string> labels;
+    for (size_t i = 0; i < axes.size(); ++i) {
+      const TomlNode& value = axes[i].list->items[at[i]];
+      MB_TRY(set_from_file(settings, file_, {axes[i].name, &value}, Layer::kSuite, false));
+      MB_ASSIGN(const KnobData data, knob_data(file_, value));
+      labels.push_back(axis_label(axes[i].name, data));
+    }
+    MB_TRY(apply_command_line(settings));
+    Cell cell = make_cell(join(labels, "-"), std::move(settings));
+    cell.sweep = sweep.key;
+    if (!good_name(cell.name))
+      return file_.error(sweep.at, fmt::format("'{}' cannot name a cell", printable(cell.name)));
+    if (where) {
+      MB_ASSIGN(const bool wanted, holds(*where, cell, "'where'"));
+      if (!wanted) return {};
+    }
+    if (resolves_) {
+      if (const Status status = resolves_(cell.config); !status) {
+        suite_.dropped.push_back({cell.name, status.error().what});
+        return {};
+      }
+    }
+    const auto [same, is_new] = configs_.emplace(trainer::knobs().to_lines(cell.config), cell.name);
+    if (!is_new) {
+      suite_.dropped.push_back({cell.name, fmt::format("is the same configuration as cell '{}'", same->second)});
+      return {};
+    }
+    const auto [earlier, name_is_new] = places_.emplace(cell.name, sweep.at);
+    if (!name_is_new)
+      return file_.error(sweep.at,
+                         fmt::format("sweep '{}' makes a cell '{}', a name taken at {}:{}", printable(sweep.key),
+                                     cell.name, earlier->second.line, earlier->second.column),
+                         "rename that cell, or exclude the combination with where");
+    suite_.cells.push_back(std::move(cell));
+    return {};
+  }
+
+  bool matches_any(const std::vector<std::string>& patterns, const Cell& cell) const {
+    return std::any_of(patterns.begin(), patterns.end(),
+                       [&](const std::string& p) { return cell_matches(p, cell.name); });
+  }
+
+  Status apply_skips() {
+    for (Cell& cell : suite_.cells) {
+      for (const SkipRule& rule : skips_) {
+        MB_ASSIGN(const bool skip, holds(rule.when, cell, "'when'"));
+        if (!skip || matches_any(filter_.only, cell)) continue;
+        cell.skipped = Skipped{rule.reason};
+        break;
+      }
+    }
+    return {};
+  }
+
+  Status apply_filter() {
+    for (const auto* patterns : {&filter_.only, &filter_.skip}) {
+      for (const std::string& pattern : *patterns) {
+        const bool any = std::any_of(suite_.cells.begin(), suite_.cells.end(),
+                                     [&](const Cell& cell) { return cell_matches(pattern, cell.name); });
+        if (!any) return no_match(patterns == &filter_.only ? "--only" : "--skip", pattern);
+      }
+    }
+    std::erase_if(suite_.cells, [&](const Cell& cell) {
+      return (!filter_.only.empty() && !matches_any(filter_.only, cell)) || matches_any(filter_.skip, cell);
+    });
+    if (suite_.cells.empty())
+      return fail(ErrorCode::kBadArgument, fmt::format("suite {}: --only and --skip leave no cell", suite_.name));
+    return {};
+  }
+
+  tl::unexpected<Error> no_match(const char* option, const std::string& pattern) const {
+    constexpr size_t kShown = 12;
+    std::vector<std::string> names;
+    for (const Cell& cell : suite_.cells) names.push_back(cell.name);
+    const size_t more = names.size() > kShown ? names.size() - kShown : 0;
+    names.resize(names.size() - more);
+    return fail(ErrorCode::kNotFound,
+                fmt::format("suite {}: no cell matches {} '{}'", suite_.name, option, printable(pattern)),
+                fmt::format("its cells: {}{}", join(names, ", "), more > 0 ? fmt::format(" and {} more", more) : ""));
+  }
+
+  const TomlFile& file_;
+  const Settings& settings_;
+  const SuiteFilter& filter_;
+  const Resolves& resolves_;
+  Suite suite_;
+  TomlNode base_node_;
+  std::vector<FileValue> base_;
+  std::vector<SkipRule> skips_;
+  std::map<std::string, TomlPlace> places_;     // of cell names
+  std::map<std::string, std::string> configs_;  // configuration -> cell name
+};
+
+}  // namespace
+
+bool cell_matches(std::string_view pattern, std::string_view cell) {
+  if (pattern.find_first_of("*?") != std::string_view::npos) return glob_match(pattern, cell);
+  return !pattern.empty() && cell.find(pattern) != std::string_view::npos;
+}
+
+Result<Suite> parse_suite(std::string bytes, const std::string& path, const Settings& settings,
+                          const SuiteFilter& filter, const Resolves& resolves) {
+  MB_ASSIGN(const TomlFile file, parse_toml(std::move(bytes), path));
+  return Expander(file, settings, filter, resolves).run();
+}
+
+Result<Suite> load_suite(const std::string& path, const Settings& settings, const SuiteFilter& filter,
+                         const Resolves& resolves) {
+  MB_ASSIGN(const TomlFile file, read_toml(path));
+  return Expander(file, settings, filter, resolves).run();
+}
+
+}  // namespace mbb::suites

@@ -1,0 +1,81 @@
+// A suite file: what to run, as data, expanded into cells that each hold a complete configuration.
+//
+//   purpose = "..."                       one sentence, needed
+//   model = "llama3-70b"   gpus = 64      short for the same in [base]
+//   [base]                                knobs of every cell
+//   [[cell]]  name, set = { knobs }, published = "text"
+//   [sweep.NAME]  axes = { knob = [values], ... }, set = { knobs }, where = "condition"
+//   [[skip]]  when = "condition", reason = "text"
+//
+// Order of layers: settings < [base] < cell or sweep `set` < axes < command line. Conditions read knobs by any
+// spelling, `dp` (the data-parallel size) and `cell` (the name of the cell).
+#pragma once
+
+#include <functional>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "profiler/base/error.h"
+#include "profiler/base/knob_table.h"
+#include "suites/matrix/settings.h"
+#include "trainer/run/config.h"
+
+namespace mbb::suites {
+
+inline constexpr size_t kMaxCells = 4096;
+
+struct Cell {
+  std::string name;  // letters, digits and ._+- ; unique in the suite; usable as a folder name
+  trainer::Config config;
+  KnobSources sources;
+  std::string published;           // what others report for it; may be empty
+  std::string sweep;               // the sweep it comes from; empty for a [[cell]]
+  std::optional<Skipped> skipped;  // by a [[skip]]
+};
+
+// A combination of a sweep that is no cell, and why: it does not resolve, or equals another cell.
+struct DroppedCell {
+  std::string name;
+  std::string reason;
+};
+
+struct Suite {
+  std::string name;  // the file's name without .toml
+  std::string path;
+  std::string purpose;
+  std::string hash;  // of the file's bytes
+  std::vector<Cell> cells;
+  std::vector<DroppedCell> dropped;
+};
+
+struct SuiteFilter {
+  std::vector<std::string> only;  // patterns; a cell named here runs even where a [[skip]] holds
+  std::vector<std::string> skip;  // patterns; these cells are left out
+};
+// A pattern with * or ? matches the whole name, any other a part of it.
+bool cell_matches(std::string_view pattern, std::string_view cell);
+
+// Whether a configuration can be laid out at all; combinations of a sweep that cannot are dropped with the error.
+using Resolves = std::function<Status(const trainer::Config&)>;
+
+Result<Suite> load_suite(const std::string& path, const Settings& settings, const SuiteFilter& filter,
+                         const Resolves& resolves);
+Result<Suite> parse_suite(std::string bytes, const std::string& path, const Settings& settings,
+                          const SuiteFilter& filter, const Resolves& resolves);
+
+// A suite that can be named: one of the user's folder, or one shipped inside the program.
+struct SuiteEntry {
+  std::string name;
+  std::string path;   // for a shipped one "shipped/NAME.toml", which is no file
+  std::string bytes;  // of a shipped one
+  bool shipped = false;
+};
+// The user's own first, then the shipped ones they do not hide; by name.
+Result<std::vector<SuiteEntry>> list_suites(const Settings& settings);
+// A name from list_suites, or a file when it has a '/' or ends in .toml. Error with the nearest name.
+Result<Suite> open_suite(const std::string& name_or_file, const Settings& settings, const SuiteFilter& filter,
+                         const Resolves& resolves);
+
+}  // namespace mbb::suites
