@@ -17,7 +17,8 @@ mbb_static_or_shared(xxhash xxhash.h xxhash)
 mbb_static_or_shared(zstd zstd.h zstd)
 
 # Header-only ones.
-foreach(pair fmt:fmt/core.h expected:tl/expected.hpp cli11:CLI/CLI.hpp toml:toml++/toml.h json:nlohmann/json.hpp)
+foreach(pair fmt:fmt/core.h expected:tl/expected.hpp cli11:CLI/CLI.hpp toml:toml++/toml.h json:nlohmann/json.hpp
+             rapidjson:rapidjson/reader.h)
   string(REPLACE ":" ";" pair ${pair})
   list(GET pair 0 name)
   list(GET pair 1 header)
