@@ -7,7 +7,8 @@ target_include_directories(mbb_flags INTERFACE ${CMAKE_SOURCE_DIR})
 # No contraction to FMA: the CPU oracle gives the same numbers on every machine. Source paths are told from the root, so
 # that messages, goldens and ccache see no checkout (ccache compiles by relative names: hence the second map).
 target_compile_options(mbb_flags INTERFACE
-  $<$<COMPILE_LANGUAGE:CXX>:-Wall -Wextra -Wconversion -Wshadow -Werror -Wno-missing-field-initializers -Wno-restrict -fno-omit-frame-pointer -ffp-contract=off
+  $<$<COMPILE_LANGUAGE:CXX>:-Wall -Wextra -Wconversion -Wshadow -Werror -Wno-missing-field-initializers -Wno-restrict
+    -fno-omit-frame-pointer -ffp-contract=off
     -fmacro-prefix-map=${CMAKE_SOURCE_DIR}/= -fmacro-prefix-map=../../=>)
 if(MBB_SANITIZE)
   target_compile_options(mbb_flags INTERFACE -fsanitize=${MBB_SANITIZE} -fno-sanitize-recover=all)
@@ -17,7 +18,7 @@ endif()
 set(MBB_TEST_LABELS contract golden smoke gpu)
 
 # A regular expression: only test files whose path under the root matches are built. ThreadSanitizer's build uses it.
-set(MBB_TEST_FOLDERS "" CACHE STRING "Build only the tests whose path under the root matches this expression; empty: all")
+set(MBB_TEST_FOLDERS "" CACHE STRING "Build only tests whose path under the root matches this expression; empty: all")
 
 # mbb_wing(name [DEPENDS libs...]): library mbb_<name> from this folder and test programs <name>_<label>.
 function(mbb_wing name)
