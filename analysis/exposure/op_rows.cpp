@@ -20,24 +20,15 @@ struct Sum {
 const char* stream_of(profiler::SpanKind kind) {
   using profiler::SpanKind;
   switch (kind) {
-    case SpanKind::kCompute:
-      return "compute";
-    case SpanKind::kCommTp:
-      return "tp";
-    case SpanKind::kCommCp:
-      return "cp";
-    case SpanKind::kCommEp:
-      return "ep";
-    case SpanKind::kCommPp:
-      return "pp";
-    case SpanKind::kCommDp:
-      return "dp";
-    case SpanKind::kCommOther:
-      return "comm";
-    case SpanKind::kCopy:
-      return "copy";
-    case SpanKind::kHost:
-      return "host";
+    case SpanKind::kCompute: return "compute";
+    case SpanKind::kCommTp: return "tp";
+    case SpanKind::kCommCp: return "cp";
+    case SpanKind::kCommEp: return "ep";
+    case SpanKind::kCommPp: return "pp";
+    case SpanKind::kCommDp: return "dp";
+    case SpanKind::kCommOther: return "comm";
+    case SpanKind::kCopy: return "copy";
+    case SpanKind::kHost: return "host";
   }
   return "";
 }

@@ -98,12 +98,9 @@ std::string plain(double value) {
 
 const char* name(Better better) {
   switch (better) {
-    case Better::kLower:
-      return "lower";
-    case Better::kHigher:
-      return "higher";
-    case Better::kNeither:
-      return "neither";
+    case Better::kLower: return "lower";
+    case Better::kHigher: return "higher";
+    case Better::kNeither: return "neither";
   }
   return "neither";
 }
@@ -142,17 +139,12 @@ std::string describe(const MetricInfo& metric) {
 std::string format_value(const MetricInfo& metric, double value) {
   if (!std::isfinite(value)) return "-";
   switch (metric.form) {
-    case MetricForm::kDuration:
-      return format_ns(value);
+    case MetricForm::kDuration: return format_ns(value);
     case MetricForm::kRate:
-    case MetricForm::kTeraflops:
-      return plain(value);
-    case MetricForm::kPercent:
-      return fmt::format("{:.1f} %", value);
-    case MetricForm::kBytes:
-      return format_bytes(value);
-    case MetricForm::kPlain:
-      return fmt::format("{:.4f}", value);
+    case MetricForm::kTeraflops: return plain(value);
+    case MetricForm::kPercent: return fmt::format("{:.1f} %", value);
+    case MetricForm::kBytes: return format_bytes(value);
+    case MetricForm::kPlain: return fmt::format("{:.4f}", value);
   }
   return "-";
 }

@@ -20,16 +20,11 @@ std::string shown(const std::string& text) {
 
 const char* escape_of(Tone tone) {
   switch (tone) {
-    case Tone::kPlain:
-      return "";
-    case Tone::kGood:
-      return "\033[32m";
-    case Tone::kBad:
-      return "\033[31m";
-    case Tone::kWarning:
-      return "\033[33m";
-    case Tone::kQuiet:
-      return "\033[2m";
+    case Tone::kPlain: return "";
+    case Tone::kGood: return "\033[32m";
+    case Tone::kBad: return "\033[31m";
+    case Tone::kWarning: return "\033[33m";
+    case Tone::kQuiet: return "\033[2m";
   }
   return "";
 }

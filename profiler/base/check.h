@@ -1,4 +1,4 @@
-// MB_CHECK: an invariant of our own code. It aborts in release builds too; it ends the cell's child process, not the suite.
+// MB_CHECK: an invariant of our own code. It aborts in release builds too; it ends the child process, not the suite.
 #pragma once
 
 #include <string>
@@ -10,7 +10,8 @@ namespace mbb {
 }  // namespace mbb
 
 // MB_CHECK(condition, "text that may be any std::string expression").
-#define MB_CHECK(condition, message)                                                                 \
-  do {                                                                                               \
-    if (!(condition)) [[unlikely]] ::mbb::check_failed(#condition, __FILE__, __LINE__, (message)); \
+#define MB_CHECK(condition, message)                                  \
+  do {                                                                \
+    if (!(condition)) [[unlikely]]                                    \
+      ::mbb::check_failed(#condition, __FILE__, __LINE__, (message)); \
   } while (false)

@@ -1,7 +1,7 @@
 // Errors as values: what went wrong in the world, said so that the reader can act.
 //
-// Three kinds of trouble, three forms: a bug is MB_CHECK (check.h) and aborts; the world is Result<T>; what this machine
-// cannot do is Skipped. No exception crosses a wing, a thread or a rank.
+// Three kinds of trouble, three forms: a bug is MB_CHECK (check.h) and aborts; the world is Result<T>; what this
+// machine cannot do is Skipped. No exception crosses a wing, a thread or a rank.
 #pragma once
 
 #include <string>
@@ -11,17 +11,17 @@
 namespace mbb {
 
 enum class ErrorCode {
-  kBadArgument,      // a value the user gave breaks a rule
-  kNotFound,         // a file, model, suite, knob or run that is not there
-  kBadFile,          // a file that lies, is truncated, or is not what it says
-  kIo,               // the operating system refused
-  kOutOfMemory,      // a memory plan that does not fit
-  kUnavailable,      // a device, library or permission this machine lacks
-  kMismatch,         // two things that must agree do not (versions, ranks, losses)
-  kRankFailed,       // a rank, here or elsewhere, ended with an error
-  kTimeout,          // no progress within the limit
-  kCancelled,        // stopped by a signal or by the user
-  kNumerics,         // NaN, infinity, or a value outside its bound
+  kBadArgument,  // a value the user gave breaks a rule
+  kNotFound,     // a file, model, suite, knob or run that is not there
+  kBadFile,      // a file that lies, is truncated, or is not what it says
+  kIo,           // the operating system refused
+  kOutOfMemory,  // a memory plan that does not fit
+  kUnavailable,  // a device, library or permission this machine lacks
+  kMismatch,     // two things that must agree do not (versions, ranks, losses)
+  kRankFailed,   // a rank, here or elsewhere, ended with an error
+  kTimeout,      // no progress within the limit
+  kCancelled,    // stopped by a signal or by the user
+  kNumerics,     // NaN, infinity, or a value outside its bound
 };
 
 // `what` says what we were doing and what was wrong, naming the thing; `hint` says what to do about it (may be empty).
@@ -59,17 +59,17 @@ std::string format(const Error& error);
 }  // namespace mbb
 
 // Returns the error of `expression` from the enclosing function, or goes on.
-#define MB_TRY(expression)                                                 \
-  do {                                                                     \
-    if (auto mb_try_result = (expression); !mb_try_result.has_value())     \
+#define MB_TRY(expression)                                                   \
+  do {                                                                       \
+    if (auto mb_try_result = (expression); !mb_try_result.has_value())       \
       return tl::unexpected<::mbb::Error>(std::move(mb_try_result.error())); \
   } while (false)
 
 // MB_ASSIGN(auto x, f()): x = value of f(), or returns its error.
 #define MB_CONCAT_INNER(a, b) a##b
 #define MB_CONCAT(a, b) MB_CONCAT_INNER(a, b)
-#define MB_ASSIGN(target, expression)                                                         \
-  auto MB_CONCAT(mb_assign_, __LINE__) = (expression);                                        \
-  if (!MB_CONCAT(mb_assign_, __LINE__).has_value())                                           \
+#define MB_ASSIGN(target, expression)                                                        \
+  auto MB_CONCAT(mb_assign_, __LINE__) = (expression);                                       \
+  if (!MB_CONCAT(mb_assign_, __LINE__).has_value())                                          \
     return tl::unexpected<::mbb::Error>(std::move(MB_CONCAT(mb_assign_, __LINE__).error())); \
   target = std::move(*MB_CONCAT(mb_assign_, __LINE__))

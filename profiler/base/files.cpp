@@ -33,23 +33,16 @@ class Descriptor {
 
 const char* remedy(int error) {
   switch (error) {
-    case ENOENT:
-      return "check the path";
+    case ENOENT: return "check the path";
     case EACCES:
-    case EPERM:
-      return "check who may read and write it";
-    case EROFS:
-      return "the file system is read-only: choose another folder";
+    case EPERM: return "check who may read and write it";
+    case EROFS: return "the file system is read-only: choose another folder";
     case ENOSPC:
-    case EDQUOT:
-      return "the disk or quota is full: free some space, or choose another folder";
-    case EFBIG:
-      return "a file size limit (ulimit -f) was reached: raise it";
+    case EDQUOT: return "the disk or quota is full: free some space, or choose another folder";
+    case EFBIG: return "a file size limit (ulimit -f) was reached: raise it";
     case EMFILE:
-    case ENFILE:
-      return "too many open files: raise ulimit -n";
-    default:
-      return "";
+    case ENFILE: return "too many open files: raise ulimit -n";
+    default: return "";
   }
 }
 

@@ -84,22 +84,14 @@ std::string told(const KnobData& value) {
 
 const char* wanted_form(KnobType type) {
   switch (type) {
-    case KnobType::kBool:
-      return "true or false";
-    case KnobType::kAutoBool:
-      return "true, false or \"auto\"";
-    case KnobType::kInt:
-      return "an integer";
-    case KnobType::kDouble:
-      return "a number";
-    case KnobType::kString:
-      return "a string";
-    case KnobType::kChoice:
-      return "a string";
-    case KnobType::kIntList:
-      return "a list of integers";
-    case KnobType::kTable:
-      return "a table";
+    case KnobType::kBool: return "true or false";
+    case KnobType::kAutoBool: return "true, false or \"auto\"";
+    case KnobType::kInt: return "an integer";
+    case KnobType::kDouble: return "a number";
+    case KnobType::kString: return "a string";
+    case KnobType::kChoice: return "a string";
+    case KnobType::kIntList: return "a list of integers";
+    case KnobType::kTable: return "a table";
   }
   return "";
 }
@@ -119,21 +111,14 @@ void widen(KnobType type, KnobData& value) {
 
 bool fits(KnobType type, const KnobData& value) {
   switch (type) {
-    case KnobType::kBool:
-      return std::holds_alternative<bool>(value);
-    case KnobType::kAutoBool:
-      return std::holds_alternative<bool>(value) || std::holds_alternative<KnobAuto>(value);
-    case KnobType::kInt:
-      return std::holds_alternative<int64_t>(value);
-    case KnobType::kDouble:
-      return std::holds_alternative<double>(value);
+    case KnobType::kBool: return std::holds_alternative<bool>(value);
+    case KnobType::kAutoBool: return std::holds_alternative<bool>(value) || std::holds_alternative<KnobAuto>(value);
+    case KnobType::kInt: return std::holds_alternative<int64_t>(value);
+    case KnobType::kDouble: return std::holds_alternative<double>(value);
     case KnobType::kString:
-    case KnobType::kChoice:
-      return std::holds_alternative<std::string>(value);
-    case KnobType::kIntList:
-      return std::holds_alternative<std::vector<int64_t>>(value);
-    case KnobType::kTable:
-      return std::holds_alternative<KnobMap>(value);
+    case KnobType::kChoice: return std::holds_alternative<std::string>(value);
+    case KnobType::kIntList: return std::holds_alternative<std::vector<int64_t>>(value);
+    case KnobType::kTable: return std::holds_alternative<KnobMap>(value);
   }
   return false;
 }
@@ -165,22 +150,14 @@ Result<KnobData> parse_table(const Knob& knob, std::string_view text) {
 
 const char* name(KnobType type) {
   switch (type) {
-    case KnobType::kBool:
-      return "boolean";
-    case KnobType::kAutoBool:
-      return "auto or boolean";
-    case KnobType::kInt:
-      return "integer";
-    case KnobType::kDouble:
-      return "number";
-    case KnobType::kString:
-      return "string";
-    case KnobType::kChoice:
-      return "choice";
-    case KnobType::kIntList:
-      return "list of integers";
-    case KnobType::kTable:
-      return "table";
+    case KnobType::kBool: return "boolean";
+    case KnobType::kAutoBool: return "auto or boolean";
+    case KnobType::kInt: return "integer";
+    case KnobType::kDouble: return "number";
+    case KnobType::kString: return "string";
+    case KnobType::kChoice: return "choice";
+    case KnobType::kIntList: return "list of integers";
+    case KnobType::kTable: return "table";
   }
   return "";
 }
@@ -238,11 +215,8 @@ Status Knob::set(void* config, KnobData value) const {
   }
   switch (field.type) {
     case KnobType::kBool:
-    case KnobType::kAutoBool:
-      break;
-    case KnobType::kInt:
-      MB_TRY(check_integer(*this, std::get<int64_t>(value)));
-      break;
+    case KnobType::kAutoBool: break;
+    case KnobType::kInt: MB_TRY(check_integer(*this, std::get<int64_t>(value))); break;
     case KnobType::kDouble: {
       const double number = std::get<double>(value);
       if (!std::isfinite(number)) return expected(*this, "a finite number", knob_text(value));
@@ -265,9 +239,7 @@ Status Knob::set(void* config, KnobData value) const {
       for (const int64_t element : list) MB_TRY(check_integer(*this, element));
       break;
     }
-    case KnobType::kTable:
-      MB_TRY(check_table(*this, std::get<KnobMap>(value)));
-      break;
+    case KnobType::kTable: MB_TRY(check_table(*this, std::get<KnobMap>(value))); break;
   }
   field.set(config, value);
   return {};
@@ -294,12 +266,9 @@ Result<KnobData> Knob::parse(std::string_view text) const {
       return *number;
     }
     case KnobType::kString:
-    case KnobType::kChoice:
-      return std::string(text);
-    case KnobType::kIntList:
-      return parse_list(*this, text);
-    case KnobType::kTable:
-      return parse_table(*this, text);
+    case KnobType::kChoice: return std::string(text);
+    case KnobType::kIntList: return parse_list(*this, text);
+    case KnobType::kTable: return parse_table(*this, text);
   }
   return fail(ErrorCode::kBadArgument, "unknown knob type");
 }

@@ -26,20 +26,13 @@ tl::unexpected<Error> at(const Source& source, Error error) {
 
 const char* name(Layer layer) {
   switch (layer) {
-    case Layer::kDefault:
-      return "default";
-    case Layer::kShipped:
-      return "shipped";
-    case Layer::kUser:
-      return "user";
-    case Layer::kProject:
-      return "project";
-    case Layer::kEnvironment:
-      return "environment";
-    case Layer::kSuite:
-      return "suite";
-    case Layer::kCommandLine:
-      return "command line";
+    case Layer::kDefault: return "default";
+    case Layer::kShipped: return "shipped";
+    case Layer::kUser: return "user";
+    case Layer::kProject: return "project";
+    case Layer::kEnvironment: return "environment";
+    case Layer::kSuite: return "suite";
+    case Layer::kCommandLine: return "command line";
   }
   return "";
 }

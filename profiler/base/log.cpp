@@ -20,14 +20,10 @@ std::function<void(LogLevel, std::string_view)> g_sink;
 // Info lines carry no tag: they are what the user asked to see.
 const char* tag(LogLevel level) {
   switch (level) {
-    case LogLevel::kError:
-      return "error: ";
-    case LogLevel::kWarning:
-      return "warning: ";
-    case LogLevel::kInfo:
-      return "";
-    case LogLevel::kDebug:
-      return "debug: ";
+    case LogLevel::kError: return "error: ";
+    case LogLevel::kWarning: return "warning: ";
+    case LogLevel::kInfo: return "";
+    case LogLevel::kDebug: return "debug: ";
   }
   return "";
 }

@@ -31,28 +31,17 @@ enum Field : size_t {
 // The value of a field as 64 bits; start times are differences to the span before.
 uint64_t field_of(const Span& span, int64_t previous_start, size_t field) {
   switch (field) {
-    case kStart:
-      return static_cast<uint64_t>(span.start_ns) - static_cast<uint64_t>(previous_start);
-    case kLength:
-      return static_cast<uint64_t>(span.end_ns) - static_cast<uint64_t>(span.start_ns);
-    case kCollective:
-      return span.collective;
-    case kCorrelation:
-      return span.correlation;
-    case kTrack:
-      return span.track;
-    case kName:
-      return span.name;
-    case kOp:
-      return span.op;
-    case kStep:
-      return static_cast<uint64_t>(int64_t{span.step});
-    case kMicro:
-      return static_cast<uint64_t>(int64_t{span.micro_batch});
-    case kKind:
-      return static_cast<uint64_t>(span.kind);
-    default:
-      return static_cast<uint64_t>(span.phase);
+    case kStart: return static_cast<uint64_t>(span.start_ns) - static_cast<uint64_t>(previous_start);
+    case kLength: return static_cast<uint64_t>(span.end_ns) - static_cast<uint64_t>(span.start_ns);
+    case kCollective: return span.collective;
+    case kCorrelation: return span.correlation;
+    case kTrack: return span.track;
+    case kName: return span.name;
+    case kOp: return span.op;
+    case kStep: return static_cast<uint64_t>(int64_t{span.step});
+    case kMicro: return static_cast<uint64_t>(int64_t{span.micro_batch});
+    case kKind: return static_cast<uint64_t>(span.kind);
+    default: return static_cast<uint64_t>(span.phase);
   }
 }
 
@@ -120,39 +109,19 @@ bool fits_i32(uint64_t value) {
 // One decoded value into its span; false when it cannot be one.
 bool store_field(size_t field, uint64_t value, Span& span) {
   switch (field) {
-    case kStart:
-      span.start_ns = static_cast<int64_t>(value);
-      return true;
+    case kStart: span.start_ns = static_cast<int64_t>(value); return true;
     case kLength:
       span.end_ns = static_cast<int64_t>(static_cast<uint64_t>(span.start_ns) + value);
       return span.end_ns >= span.start_ns;
-    case kCollective:
-      span.collective = value;
-      return true;
-    case kCorrelation:
-      span.correlation = static_cast<uint32_t>(value);
-      return fits_u32(value);
-    case kTrack:
-      span.track = static_cast<uint32_t>(value);
-      return fits_u32(value);
-    case kName:
-      span.name = static_cast<uint32_t>(value);
-      return fits_u32(value);
-    case kOp:
-      span.op = static_cast<uint32_t>(value);
-      return fits_u32(value);
-    case kStep:
-      span.step = static_cast<int32_t>(value);
-      return fits_i32(value);
-    case kMicro:
-      span.micro_batch = static_cast<int32_t>(value);
-      return fits_i32(value);
-    case kKind:
-      span.kind = static_cast<SpanKind>(value);
-      return value < kSpanKinds;
-    default:
-      span.phase = static_cast<Phase>(value);
-      return value < kPhases;
+    case kCollective: span.collective = value; return true;
+    case kCorrelation: span.correlation = static_cast<uint32_t>(value); return fits_u32(value);
+    case kTrack: span.track = static_cast<uint32_t>(value); return fits_u32(value);
+    case kName: span.name = static_cast<uint32_t>(value); return fits_u32(value);
+    case kOp: span.op = static_cast<uint32_t>(value); return fits_u32(value);
+    case kStep: span.step = static_cast<int32_t>(value); return fits_i32(value);
+    case kMicro: span.micro_batch = static_cast<int32_t>(value); return fits_i32(value);
+    case kKind: span.kind = static_cast<SpanKind>(value); return value < kSpanKinds;
+    default: span.phase = static_cast<Phase>(value); return value < kPhases;
   }
 }
 

@@ -113,7 +113,7 @@ std::string block_bytes(BlockKind kind, std::string_view raw) {
 
 }  // namespace
 
-// ---- Writer
+// Writer
 
 struct TraceWriter::Impl {
   Impl(std::filesystem::path final_path, std::filesystem::path partial_path, int fd)
@@ -251,7 +251,7 @@ Status TraceWriter::finish() {
   return {};
 }
 
-// ---- Reader
+// Reader
 
 struct TraceReader::Impl {
   Impl(std::filesystem::path of, int fd) : path(std::move(of)), file(fd) {}

@@ -225,21 +225,16 @@ class Evaluator {
   Evaluated eval(size_t index) const {
     const Node& node = nodes_[index];
     switch (node.kind) {
-      case Kind::kLiteral:
-        return node.literal;
-      case Kind::kName:
-        return lookup_(node.name);
+      case Kind::kLiteral: return node.literal;
+      case Kind::kName: return lookup_(node.name);
       case Kind::kOr:
-      case Kind::kAnd:
-        return logic(node);
+      case Kind::kAnd: return logic(node);
       case Kind::kNot: {
         const auto operand = condition(node.left);
         return operand ? Evaluated(!*operand) : tl::unexpected<ExpressionError>(operand.error());
       }
-      case Kind::kNegate:
-        return negate(node);
-      default:
-        break;
+      case Kind::kNegate: return negate(node);
+      default: break;
     }
     const auto left = eval(node.left);
     if (!left) return left;
@@ -290,16 +285,11 @@ class Evaluator {
   template <typename T>
   static std::optional<bool> compared(Kind kind, T left, T right) {
     switch (kind) {
-      case Kind::kLess:
-        return left < right;
-      case Kind::kLessEqual:
-        return left <= right;
-      case Kind::kGreater:
-        return left > right;
-      case Kind::kGreaterEqual:
-        return left >= right;
-      default:
-        return std::nullopt;
+      case Kind::kLess: return left < right;
+      case Kind::kLessEqual: return left <= right;
+      case Kind::kGreater: return left > right;
+      case Kind::kGreaterEqual: return left >= right;
+      default: return std::nullopt;
     }
   }
 
@@ -308,16 +298,10 @@ class Evaluator {
     int64_t result = 0;
     bool overflow = false;
     switch (node.kind) {
-      case Kind::kAdd:
-        overflow = __builtin_add_overflow(left, right, &result);
-        break;
+      case Kind::kAdd: overflow = __builtin_add_overflow(left, right, &result); break;
       case Kind::kNegate:
-      case Kind::kSubtract:
-        overflow = __builtin_sub_overflow(left, right, &result);
-        break;
-      case Kind::kMultiply:
-        overflow = __builtin_mul_overflow(left, right, &result);
-        break;
+      case Kind::kSubtract: overflow = __builtin_sub_overflow(left, right, &result); break;
+      case Kind::kMultiply: overflow = __builtin_mul_overflow(left, right, &result); break;
       default:
         if (right == 0) return wrong(node.offset, "division by zero");
         if (right == -1) {  // INT64_MIN / -1 traps
@@ -333,12 +317,9 @@ class Evaluator {
   static Evaluated real(const Node& node, double left, double right) {
     if (const auto flag = compared(node.kind, left, right)) return *flag;
     switch (node.kind) {
-      case Kind::kAdd:
-        return left + right;
-      case Kind::kSubtract:
-        return left - right;
-      case Kind::kMultiply:
-        return left * right;
+      case Kind::kAdd: return left + right;
+      case Kind::kSubtract: return left - right;
+      case Kind::kMultiply: return left * right;
       default:
         if (right == 0) return wrong(node.offset, "division by zero");
         return node.kind == Kind::kDivide ? left / right : std::fmod(left, right);

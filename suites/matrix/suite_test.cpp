@@ -278,21 +278,11 @@ TEST(Suite, DamagedFilesEndInCellsOrAnErrorThatNamesTheFile) {
       if (text.empty()) break;
       const size_t at = random() % text.size();
       switch (random() % 5) {
-        case 0:
-          text[at] = static_cast<char>(random());
-          break;
-        case 1:
-          text.erase(at, random() % 12);
-          break;
-        case 2:
-          text.insert(at, text.substr(at / 2, random() % 40));
-          break;
-        case 3:
-          text.insert(at, 1, "[]{}=\"'.,#\n"[random() % 11]);
-          break;
-        default:
-          text.resize(at + 1);
-          break;
+        case 0: text[at] = static_cast<char>(random()); break;
+        case 1: text.erase(at, random() % 12); break;
+        case 2: text.insert(at, text.substr(at / 2, random() % 40)); break;
+        case 3: text.insert(at, 1, "[]{}=\"'.,#\n"[random() % 11]); break;
+        default: text.resize(at + 1); break;
       }
     }
     const auto suite = expand(text);

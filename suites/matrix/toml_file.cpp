@@ -77,20 +77,13 @@ Status flatten(const TomlFile& file, const TomlNode& table, const std::string& p
 
 const char* name(TomlKind kind) {
   switch (kind) {
-    case TomlKind::kTable:
-      return "a table";
-    case TomlKind::kArray:
-      return "a list";
-    case TomlKind::kString:
-      return "a string";
-    case TomlKind::kInteger:
-      return "an integer";
-    case TomlKind::kNumber:
-      return "a number";
-    case TomlKind::kBoolean:
-      return "true or false";
-    case TomlKind::kTime:
-      return "a date or time";
+    case TomlKind::kTable: return "a table";
+    case TomlKind::kArray: return "a list";
+    case TomlKind::kString: return "a string";
+    case TomlKind::kInteger: return "an integer";
+    case TomlKind::kNumber: return "a number";
+    case TomlKind::kBoolean: return "true or false";
+    case TomlKind::kTime: return "a date or time";
   }
   return "";
 }
@@ -138,16 +131,11 @@ Result<TomlFile> parse_toml(std::string bytes, std::string path) {
 
 Result<KnobData> knob_data(const TomlFile& file, const TomlNode& node) {
   switch (node.kind) {
-    case TomlKind::kString:
-      return node.text;
-    case TomlKind::kInteger:
-      return node.integer;
-    case TomlKind::kNumber:
-      return node.number;
-    case TomlKind::kBoolean:
-      return node.flag;
-    case TomlKind::kTime:
-      return file.error(node.at, "a date or time is no value of a knob");
+    case TomlKind::kString: return node.text;
+    case TomlKind::kInteger: return node.integer;
+    case TomlKind::kNumber: return node.number;
+    case TomlKind::kBoolean: return node.flag;
+    case TomlKind::kTime: return file.error(node.at, "a date or time is no value of a knob");
     case TomlKind::kArray: {
       std::vector<int64_t> list;
       for (const TomlNode& item : node.items) {

@@ -35,24 +35,18 @@ bool reduces(CommOp op) {
 size_t send_elements(const CommCall& call, size_t size) {
   switch (call.op) {
     case CommOp::kReduceScatter:
-    case CommOp::kAllToAll:
-      return size * call.count;
-    case CommOp::kAllToAllV:
-      return sum(call.send_counts);
-    default:
-      return call.count;
+    case CommOp::kAllToAll: return size * call.count;
+    case CommOp::kAllToAllV: return sum(call.send_counts);
+    default: return call.count;
   }
 }
 
 size_t recv_elements(const CommCall& call, size_t size) {
   switch (call.op) {
     case CommOp::kAllGather:
-    case CommOp::kAllToAll:
-      return size * call.count;
-    case CommOp::kAllToAllV:
-      return sum(call.recv_counts);
-    default:
-      return call.count;
+    case CommOp::kAllToAll: return size * call.count;
+    case CommOp::kAllToAllV: return sum(call.recv_counts);
+    default: return call.count;
   }
 }
 
@@ -70,15 +64,11 @@ bool in_place(const CommCall& call, size_t rank) {
   const char* recv = static_cast<const char*>(call.recv);
   const size_t own = rank * bytes_of(call.dtype, call.count);
   switch (call.op) {
-    case CommOp::kAllGather:
-      return send == recv + own;
-    case CommOp::kReduceScatter:
-      return recv == send + own;
+    case CommOp::kAllGather: return send == recv + own;
+    case CommOp::kReduceScatter: return recv == send + own;
     case CommOp::kAllReduce:
-    case CommOp::kBroadcast:
-      return send == recv;
-    default:
-      return false;
+    case CommOp::kBroadcast: return send == recv;
+    default: return false;
   }
 }
 
@@ -90,24 +80,15 @@ const char* name(ReduceOp op) {
 
 const char* name(CommOp op) {
   switch (op) {
-    case CommOp::kAllGather:
-      return "all_gather";
-    case CommOp::kReduceScatter:
-      return "reduce_scatter";
-    case CommOp::kAllReduce:
-      return "all_reduce";
-    case CommOp::kBroadcast:
-      return "broadcast";
-    case CommOp::kAllToAll:
-      return "all_to_all";
-    case CommOp::kAllToAllV:
-      return "all_to_all_v";
-    case CommOp::kSend:
-      return "send";
-    case CommOp::kRecv:
-      return "recv";
-    case CommOp::kBarrier:
-      return "barrier";
+    case CommOp::kAllGather: return "all_gather";
+    case CommOp::kReduceScatter: return "reduce_scatter";
+    case CommOp::kAllReduce: return "all_reduce";
+    case CommOp::kBroadcast: return "broadcast";
+    case CommOp::kAllToAll: return "all_to_all";
+    case CommOp::kAllToAllV: return "all_to_all_v";
+    case CommOp::kSend: return "send";
+    case CommOp::kRecv: return "recv";
+    case CommOp::kBarrier: return "barrier";
   }
   return "unknown";
 }
@@ -123,10 +104,8 @@ bool can_reduce(DType dtype) {
     case DType::kBf16:
     case DType::kI32:
     case DType::kI64:
-    case DType::kU8:
-      return true;
-    default:
-      return false;
+    case DType::kU8: return true;
+    default: return false;
   }
 }
 
@@ -135,12 +114,9 @@ uint64_t algorithmic_bytes(CommOp op, int size, DType dtype, size_t count) {
   switch (op) {
     case CommOp::kAllGather:
     case CommOp::kReduceScatter:
-    case CommOp::kAllToAll:
-      return bytes_of(dtype, static_cast<size_t>(size) * count);
-    case CommOp::kBarrier:
-      return 0;
-    default:
-      return bytes_of(dtype, count);
+    case CommOp::kAllToAll: return bytes_of(dtype, static_cast<size_t>(size) * count);
+    case CommOp::kBarrier: return 0;
+    default: return bytes_of(dtype, count);
   }
 }
 
@@ -150,12 +126,9 @@ uint64_t wire_bytes(CommOp op, int size, DType dtype, size_t count) {
   switch (op) {
     case CommOp::kAllGather:
     case CommOp::kReduceScatter:
-    case CommOp::kAllToAll:
-      return bytes / n * (n - 1);
-    case CommOp::kAllReduce:
-      return 2 * bytes * (n - 1) / n;
-    default:
-      return bytes;
+    case CommOp::kAllToAll: return bytes / n * (n - 1);
+    case CommOp::kAllReduce: return 2 * bytes * (n - 1) / n;
+    default: return bytes;
   }
 }
 
@@ -175,17 +148,13 @@ CommTally CommStats::total() const {
 
 std::string describe(const CommCall& call) {
   switch (call.op) {
-    case CommOp::kBarrier:
-      return "barrier";
-    case CommOp::kAllToAllV:
-      return fmt::format("all_to_all_v({})", name(call.dtype));
-    case CommOp::kBroadcast:
-      return fmt::format("broadcast({} {} from {})", call.count, name(call.dtype), call.root);
+    case CommOp::kBarrier: return "barrier";
+    case CommOp::kAllToAllV: return fmt::format("all_to_all_v({})", name(call.dtype));
+    case CommOp::kBroadcast: return fmt::format("broadcast({} {} from {})", call.count, name(call.dtype), call.root);
     case CommOp::kAllReduce:
     case CommOp::kReduceScatter:
       return fmt::format("{}({}, {} {})", name(call.op), name(call.reduce), call.count, name(call.dtype));
-    default:
-      return fmt::format("{}({} {})", name(call.op), call.count, name(call.dtype));
+    default: return fmt::format("{}({} {})", name(call.op), call.count, name(call.dtype));
   }
 }
 

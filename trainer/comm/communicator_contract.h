@@ -128,20 +128,13 @@ Status check_reductions(Communicator& comm, DType dtype, size_t count, uint64_t 
 
 inline Status check_reductions(Communicator& comm, DType dtype, size_t count, uint64_t seed) {
   switch (dtype) {
-    case DType::kF32:
-      return check_reductions<float>(comm, dtype, count, seed);
-    case DType::kF64:
-      return check_reductions<double>(comm, dtype, count, seed);
-    case DType::kBf16:
-      return check_reductions<Bf16>(comm, dtype, count, seed);
-    case DType::kI32:
-      return check_reductions<int32_t>(comm, dtype, count, seed);
-    case DType::kI64:
-      return check_reductions<int64_t>(comm, dtype, count, seed);
-    case DType::kU8:
-      return check_reductions<uint8_t>(comm, dtype, count, seed);
-    default:
-      break;
+    case DType::kF32: return check_reductions<float>(comm, dtype, count, seed);
+    case DType::kF64: return check_reductions<double>(comm, dtype, count, seed);
+    case DType::kBf16: return check_reductions<Bf16>(comm, dtype, count, seed);
+    case DType::kI32: return check_reductions<int32_t>(comm, dtype, count, seed);
+    case DType::kI64: return check_reductions<int64_t>(comm, dtype, count, seed);
+    case DType::kU8: return check_reductions<uint8_t>(comm, dtype, count, seed);
+    default: break;
   }
   // Refused on every member alike, and the group stays usable.
   Bytes buffer(bytes_of(dtype, count + 2));

@@ -287,17 +287,10 @@ std::string mutated(std::string bytes, const RandomStream& stream, std::uint64_t
     const auto at = static_cast<std::size_t>(stream.below(bytes.size(), round, 8 * e + 1));
     const auto value = static_cast<char>(stream.bits(round, 64 + e));
     switch (stream.below(4, round, 8 * e + 2)) {
-      case 0:
-        bytes[at] = value;
-        break;
-      case 1:
-        bytes[at] = static_cast<char>(bytes[at] ^ (1 << (value & 7)));
-        break;
-      case 2:
-        bytes.resize(at);
-        break;
-      default:
-        bytes.insert(at, 1, value);
+      case 0: bytes[at] = value; break;
+      case 1: bytes[at] = static_cast<char>(bytes[at] ^ (1 << (value & 7))); break;
+      case 2: bytes.resize(at); break;
+      default: bytes.insert(at, 1, value);
     }
   }
   return bytes;

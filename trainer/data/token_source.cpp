@@ -83,17 +83,12 @@ Result<TokenSourcePtr> open_tokens(const DataSpec& spec, std::int64_t vocab_size
                             kind == DataKind::kText ? "shipped text" : "synthetic source", spec.path),
                 "unset data.path or choose another kind of data");
   switch (kind) {
-    case DataKind::kBytes:
-      return open_raw_bytes(spec.path, vocab_size);
-    case DataKind::kJsonl:
-      return open_jsonl(spec.path, vocab_size);
-    case DataKind::kMegatron:
-      return open_megatron(spec.path, vocab_size);
-    case DataKind::kSynthetic:
-      return make_synthetic(spec.seed, vocab_size);
+    case DataKind::kBytes: return open_raw_bytes(spec.path, vocab_size);
+    case DataKind::kJsonl: return open_jsonl(spec.path, vocab_size);
+    case DataKind::kMegatron: return open_megatron(spec.path, vocab_size);
+    case DataKind::kSynthetic: return make_synthetic(spec.seed, vocab_size);
     case DataKind::kAuto:
-    case DataKind::kText:
-      break;
+    case DataKind::kText: break;
   }
   return open_shipped_text(vocab_size);
 }

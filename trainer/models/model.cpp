@@ -238,12 +238,8 @@ std::vector<double> rope_inverse_frequencies(const ModelShape& shape) {
   for (std::int64_t pair = 0; pair < dim / 2; ++pair) {
     const double angle = std::pow(shape.rope.theta, -2.0 * static_cast<double>(pair) / static_cast<double>(dim));
     switch (shape.rope.scaling) {
-      case RopeScaling::kNone:
-        angles.push_back(angle);
-        break;
-      case RopeScaling::kLlama3:
-        angles.push_back(llama3_scaled(shape.rope, angle));
-        break;
+      case RopeScaling::kNone: angles.push_back(angle); break;
+      case RopeScaling::kLlama3: angles.push_back(llama3_scaled(shape.rope, angle)); break;
       case RopeScaling::kYarn: {
         const double keep = yarn_keep(shape.rope, dim, pair);
         angles.push_back(angle * keep + angle / shape.rope.factor * (1.0 - keep));
@@ -337,70 +333,47 @@ Status validate(const ModelShape& shape) {
 
 const char* name(Family family) {
   switch (family) {
-    case Family::kGpt:
-      return "gpt";
-    case Family::kLlama:
-      return "llama";
-    case Family::kNemotron:
-      return "nemotron";
-    case Family::kQwen2:
-      return "qwen2";
-    case Family::kQwen3:
-      return "qwen3";
-    case Family::kMixtral:
-      return "mixtral";
-    case Family::kQwen3Moe:
-      return "qwen3-moe";
-    case Family::kGptOss:
-      return "gpt-oss";
-    case Family::kDeepSeekV3:
-      return "deepseek-v3";
-    case Family::kT5:
-      return "t5";
+    case Family::kGpt: return "gpt";
+    case Family::kLlama: return "llama";
+    case Family::kNemotron: return "nemotron";
+    case Family::kQwen2: return "qwen2";
+    case Family::kQwen3: return "qwen3";
+    case Family::kMixtral: return "mixtral";
+    case Family::kQwen3Moe: return "qwen3-moe";
+    case Family::kGptOss: return "gpt-oss";
+    case Family::kDeepSeekV3: return "deepseek-v3";
+    case Family::kT5: return "t5";
   }
   return "?";
 }
 
 const char* name(NormKind kind) {
   switch (kind) {
-    case NormKind::kRms:
-      return "rmsnorm";
-    case NormKind::kLayerNorm:
-      return "layernorm";
-    case NormKind::kLayerNorm1p:
-      return "layernorm1p";
+    case NormKind::kRms: return "rmsnorm";
+    case NormKind::kLayerNorm: return "layernorm";
+    case NormKind::kLayerNorm1p: return "layernorm1p";
   }
   return "?";
 }
 
 const char* name(Activation activation) {
   switch (activation) {
-    case Activation::kSwiglu:
-      return "swiglu";
-    case Activation::kClampedSwiglu:
-      return "clamped-swiglu";
-    case Activation::kGeglu:
-      return "geglu";
-    case Activation::kGelu:
-      return "gelu";
-    case Activation::kGeluTanh:
-      return "gelu-tanh";
-    case Activation::kRelu:
-      return "relu";
-    case Activation::kSquaredRelu:
-      return "squared-relu";
+    case Activation::kSwiglu: return "swiglu";
+    case Activation::kClampedSwiglu: return "clamped-swiglu";
+    case Activation::kGeglu: return "geglu";
+    case Activation::kGelu: return "gelu";
+    case Activation::kGeluTanh: return "gelu-tanh";
+    case Activation::kRelu: return "relu";
+    case Activation::kSquaredRelu: return "squared-relu";
   }
   return "?";
 }
 
 const char* name(PositionKind kind) {
   switch (kind) {
-    case PositionKind::kRope:
-      return "rope";
-    case PositionKind::kLearned:
-      return "learned";
-    case PositionKind::kRelativeBias:
-      return "relative-bias";
+    case PositionKind::kRope: return "rope";
+    case PositionKind::kLearned: return "learned";
+    case PositionKind::kRelativeBias: return "relative-bias";
   }
   return "?";
 }

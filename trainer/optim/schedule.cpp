@@ -12,12 +12,9 @@ double learning_rate(const OptimizerConfig& o, int64_t steps, int64_t step) {
   const auto span = static_cast<double>(std::max<int64_t>(1, steps - 1 - o.lr_warmup_iters));
   const double done = std::min(1.0, static_cast<double>(step - o.lr_warmup_iters) / span);
   switch (o.lr_decay_style) {
-    case LrDecay::kConstant:
-      return o.lr;
-    case LrDecay::kLinear:
-      return o.lr + (o.min_lr - o.lr) * done;
-    case LrDecay::kCosine:
-      return o.min_lr + (o.lr - o.min_lr) * 0.5 * (1.0 + std::cos(std::numbers::pi * done));
+    case LrDecay::kConstant: return o.lr;
+    case LrDecay::kLinear: return o.lr + (o.min_lr - o.lr) * done;
+    case LrDecay::kCosine: return o.min_lr + (o.lr - o.min_lr) * 0.5 * (1.0 + std::cos(std::numbers::pi * done));
   }
   return o.lr;
 }

@@ -20,21 +20,16 @@ inline constexpr std::array kAllDTypes = {DType::kF32,  DType::kF64,  DType::kBf
 constexpr int bits_of(DType dtype) {
   switch (dtype) {
     case DType::kF64:
-    case DType::kI64:
-      return 64;
+    case DType::kI64: return 64;
     case DType::kF32:
-    case DType::kI32:
-      return 32;
+    case DType::kI32: return 32;
     case DType::kBf16:
-    case DType::kF16:
-      return 16;
+    case DType::kF16: return 16;
     case DType::kE4M3:
     case DType::kE5M2:
     case DType::kE8M0:
-    case DType::kU8:
-      return 8;
-    case DType::kE2M1:
-      return 4;
+    case DType::kU8: return 8;
+    case DType::kE2M1: return 4;
   }
   return 0;
 }
@@ -56,28 +51,17 @@ constexpr bool is_float(DType dtype) {
 // Stable names, as stored and printed.
 constexpr const char* name(DType dtype) {
   switch (dtype) {
-    case DType::kF32:
-      return "f32";
-    case DType::kF64:
-      return "f64";
-    case DType::kBf16:
-      return "bf16";
-    case DType::kF16:
-      return "f16";
-    case DType::kE4M3:
-      return "e4m3";
-    case DType::kE5M2:
-      return "e5m2";
-    case DType::kE2M1:
-      return "e2m1";
-    case DType::kE8M0:
-      return "e8m0";
-    case DType::kI32:
-      return "i32";
-    case DType::kI64:
-      return "i64";
-    case DType::kU8:
-      return "u8";
+    case DType::kF32: return "f32";
+    case DType::kF64: return "f64";
+    case DType::kBf16: return "bf16";
+    case DType::kF16: return "f16";
+    case DType::kE4M3: return "e4m3";
+    case DType::kE5M2: return "e5m2";
+    case DType::kE2M1: return "e2m1";
+    case DType::kE8M0: return "e8m0";
+    case DType::kI32: return "i32";
+    case DType::kI64: return "i64";
+    case DType::kU8: return "u8";
   }
   return "unknown";
 }

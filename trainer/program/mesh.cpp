@@ -95,20 +95,13 @@ int span_size(const std::vector<Radix>& radix, uint32_t mask) {
 
 uint32_t digits(Axis axis) {
   switch (axis) {
-    case Axis::kTp:
-      return kDigitTp;
-    case Axis::kCp:
-      return kDigitCp;
-    case Axis::kDp:
-      return kDigitDp;
-    case Axis::kPp:
-      return kDigitPp;
-    case Axis::kEtp:
-      return kDigitEtp;
-    case Axis::kEp:
-      return kDigitEp;
-    case Axis::kEdp:
-      return kDigitEdp;
+    case Axis::kTp: return kDigitTp;
+    case Axis::kCp: return kDigitCp;
+    case Axis::kDp: return kDigitDp;
+    case Axis::kPp: return kDigitPp;
+    case Axis::kEtp: return kDigitEtp;
+    case Axis::kEp: return kDigitEp;
+    case Axis::kEdp: return kDigitEdp;
   }
   return 0;
 }
@@ -116,49 +109,28 @@ uint32_t digits(Axis axis) {
 // Digits that vary inside a group of the kind; kModel, kEmbedding and kWorld are more than digits and come apart.
 uint32_t digits(GroupKind kind) {
   switch (kind) {
-    case GroupKind::kTp:
-      return kDigitTp;
-    case GroupKind::kCp:
-      return kDigitCp;
-    case GroupKind::kDp:
-      return kDigitDp;
+    case GroupKind::kTp: return kDigitTp;
+    case GroupKind::kCp: return kDigitCp;
+    case GroupKind::kDp: return kDigitDp;
     case GroupKind::kPp:
-    case GroupKind::kEmbedding:
-      return kDigitPp;
-    case GroupKind::kDpCp:
-      return kDigitDp | kDigitCp;
-    case GroupKind::kTpCp:
-      return kDigitTp | kDigitCp;
-    case GroupKind::kTpDp:
-      return kDigitTp | kDigitDp;
-    case GroupKind::kTpDpCp:
-      return kDenseDigits;
-    case GroupKind::kModel:
-      return kDigitTp | kDigitPp;
-    case GroupKind::kEp:
-      return kDigitEp;
-    case GroupKind::kEtp:
-      return kDigitEtp;
-    case GroupKind::kEdp:
-      return kDigitEdp;
-    case GroupKind::kEtpEp:
-      return kDigitEtp | kDigitEp;
-    case GroupKind::kExpertModel:
-      return kDigitEtp | kDigitEp | kDigitPp;
-    case GroupKind::kDpCpShard:
-      return kDigitCp | kDigitDpShard;
-    case GroupKind::kDpCpReplica:
-      return kDigitDpReplica;
-    case GroupKind::kEdpShard:
-      return kDigitEdpShard;
-    case GroupKind::kEdpReplica:
-      return kDigitEdpReplica;
-    case GroupKind::kCpA2a:
-      return kDigitCpA2a;
-    case GroupKind::kCpP2p:
-      return kDigitCpP2p;
-    case GroupKind::kWorld:
-      return kDenseDigits | kDigitPp;
+    case GroupKind::kEmbedding: return kDigitPp;
+    case GroupKind::kDpCp: return kDigitDp | kDigitCp;
+    case GroupKind::kTpCp: return kDigitTp | kDigitCp;
+    case GroupKind::kTpDp: return kDigitTp | kDigitDp;
+    case GroupKind::kTpDpCp: return kDenseDigits;
+    case GroupKind::kModel: return kDigitTp | kDigitPp;
+    case GroupKind::kEp: return kDigitEp;
+    case GroupKind::kEtp: return kDigitEtp;
+    case GroupKind::kEdp: return kDigitEdp;
+    case GroupKind::kEtpEp: return kDigitEtp | kDigitEp;
+    case GroupKind::kExpertModel: return kDigitEtp | kDigitEp | kDigitPp;
+    case GroupKind::kDpCpShard: return kDigitCp | kDigitDpShard;
+    case GroupKind::kDpCpReplica: return kDigitDpReplica;
+    case GroupKind::kEdpShard: return kDigitEdpShard;
+    case GroupKind::kEdpReplica: return kDigitEdpReplica;
+    case GroupKind::kCpA2a: return kDigitCpA2a;
+    case GroupKind::kCpP2p: return kDigitCpP2p;
+    case GroupKind::kWorld: return kDenseDigits | kDigitPp;
   }
   return 0;
 }
@@ -197,20 +169,13 @@ const std::array<GroupKindRecord, 22> kGroupKinds = {{
 
 const char* name(Axis axis) {
   switch (axis) {
-    case Axis::kTp:
-      return "tp";
-    case Axis::kCp:
-      return "cp";
-    case Axis::kDp:
-      return "dp";
-    case Axis::kPp:
-      return "pp";
-    case Axis::kEtp:
-      return "etp";
-    case Axis::kEp:
-      return "ep";
-    case Axis::kEdp:
-      return "edp";
+    case Axis::kTp: return "tp";
+    case Axis::kCp: return "cp";
+    case Axis::kDp: return "dp";
+    case Axis::kPp: return "pp";
+    case Axis::kEtp: return "etp";
+    case Axis::kEp: return "ep";
+    case Axis::kEdp: return "edp";
   }
   return "unknown";
 }
@@ -293,20 +258,13 @@ Result<Mesh> Mesh::make(const ParallelSizes& given) {
 
 int Mesh::size(Axis axis) const {
   switch (axis) {
-    case Axis::kTp:
-      return sizes_.tp;
-    case Axis::kCp:
-      return sizes_.cp;
-    case Axis::kDp:
-      return sizes_.dp;
-    case Axis::kPp:
-      return sizes_.pp;
-    case Axis::kEtp:
-      return sizes_.etp;
-    case Axis::kEp:
-      return sizes_.ep;
-    case Axis::kEdp:
-      return edp();
+    case Axis::kTp: return sizes_.tp;
+    case Axis::kCp: return sizes_.cp;
+    case Axis::kDp: return sizes_.dp;
+    case Axis::kPp: return sizes_.pp;
+    case Axis::kEtp: return sizes_.etp;
+    case Axis::kEp: return sizes_.ep;
+    case Axis::kEdp: return edp();
   }
   return 1;
 }
@@ -331,20 +289,13 @@ MeshCoordinates Mesh::coordinates(int world_rank) const {
 int Mesh::coordinate(Axis axis, int world_rank) const {
   const MeshCoordinates at = coordinates(world_rank);
   switch (axis) {
-    case Axis::kTp:
-      return at.tp;
-    case Axis::kCp:
-      return at.cp;
-    case Axis::kDp:
-      return at.dp;
-    case Axis::kPp:
-      return at.pp;
-    case Axis::kEtp:
-      return at.etp;
-    case Axis::kEp:
-      return at.ep;
-    case Axis::kEdp:
-      return at.edp;
+    case Axis::kTp: return at.tp;
+    case Axis::kCp: return at.cp;
+    case Axis::kDp: return at.dp;
+    case Axis::kPp: return at.pp;
+    case Axis::kEtp: return at.etp;
+    case Axis::kEp: return at.ep;
+    case Axis::kEdp: return at.edp;
   }
   return 0;
 }

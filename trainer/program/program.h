@@ -25,16 +25,11 @@ enum class When : uint8_t { kAlways, kFirst, kNotFirst, kLast, kNotLast };
 const char* name(When when);
 inline bool runs(When when, bool first, bool last) {
   switch (when) {
-    case When::kAlways:
-      return true;
-    case When::kFirst:
-      return first;
-    case When::kNotFirst:
-      return !first;
-    case When::kLast:
-      return last;
-    case When::kNotLast:
-      return !last;
+    case When::kAlways: return true;
+    case When::kFirst: return first;
+    case When::kNotFirst: return !first;
+    case When::kLast: return last;
+    case When::kNotLast: return !last;
   }
   return true;
 }

@@ -13,20 +13,13 @@ namespace {
 
 int coordinate_on(Axis axis, const MeshCoordinates& c) {
   switch (axis) {
-    case Axis::kTp:
-      return c.tp;
-    case Axis::kCp:
-      return c.cp;
-    case Axis::kDp:
-      return c.dp;
-    case Axis::kPp:
-      return c.pp;
-    case Axis::kEtp:
-      return c.etp;
-    case Axis::kEp:
-      return c.ep;
-    case Axis::kEdp:
-      return c.edp;
+    case Axis::kTp: return c.tp;
+    case Axis::kCp: return c.cp;
+    case Axis::kDp: return c.dp;
+    case Axis::kPp: return c.pp;
+    case Axis::kEtp: return c.etp;
+    case Axis::kEp: return c.ep;
+    case Axis::kEdp: return c.edp;
   }
   return 0;
 }

@@ -255,27 +255,16 @@ class Collector {
 
   bool value(std::string_view text, bool number) {
     switch (key_) {
-      case kOther:
-        return true;
-      case kRank:
-        integer(text, out_.rank);
-        break;
-      case kWorld:
-        integer(text, out_.world_size);
-        break;
-      case kPhase:
-        complete_ = text == "X";
-        break;
-      case kCategory:
-        event_.category = strings_.intern(text);
-        break;
+      case kOther: return true;
+      case kRank: integer(text, out_.rank); break;
+      case kWorld: integer(text, out_.world_size); break;
+      case kPhase: complete_ = text == "X"; break;
+      case kCategory: event_.category = strings_.intern(text); break;
       case kName:
         event_.name = strings_.intern(text);
         has_name_ = true;
         break;
-      case kThread:
-        integer(text, event_.thread);
-        break;
+      case kThread: integer(text, event_.thread); break;
       case kStart:
         has_start_ = true;
         broken_ |= !number || !parse_micros(text, event_.start_ns, event_.fractional);
@@ -285,40 +274,19 @@ class Collector {
         broken_ |= !number || !parse_micros(text, event_.duration_ns, ignored) || event_.duration_ns < 0;
         break;
       }
-      case kStream:
-        integer(text, event_.stream);
-        break;
-      case kDevice:
-        integer(text, event_.device);
-        break;
-      case kCorrelation:
-        integer(text, event_.correlation);
-        break;
-      case kCollectiveName:
-        collective_text(text, collective_.name);
-        break;
-      case kGroup:
-        collective_text(text, collective_.group);
-        break;
-      case kDescription:
-        collective_text(text, collective_.description);
-        break;
-      case kRanks:
-        collective_text(text, collective_.ranks);
-        break;
-      case kType:
-        collective_.dtype = text;
-        break;
-      case kElements:
-        integer(text, collective_.in_elements);
-        break;
-      case kGroupSize:
-        integer(text, collective_.group_size);
-        break;
+      case kStream: integer(text, event_.stream); break;
+      case kDevice: integer(text, event_.device); break;
+      case kCorrelation: integer(text, event_.correlation); break;
+      case kCollectiveName: collective_text(text, collective_.name); break;
+      case kGroup: collective_text(text, collective_.group); break;
+      case kDescription: collective_text(text, collective_.description); break;
+      case kRanks: collective_text(text, collective_.ranks); break;
+      case kType: collective_.dtype = text; break;
+      case kElements: integer(text, collective_.in_elements); break;
+      case kGroupSize: integer(text, collective_.group_size); break;
       case kEvents:
       case kInfo:
-      case kArgs:
-        break;
+      case kArgs: break;
     }
     return done();
   }

@@ -169,17 +169,11 @@ Status LocalCommunicator::own_share(const CommCall& call) {
     case CommOp::kAllToAll:
       for (size_t m = 0; m < n; ++m) copy_part(call, m * call.count, call_of(m), member_ * call.count, call.count);
       return {};
-    case CommOp::kBroadcast:
-      copy_part(call, 0, call_of(static_cast<size_t>(call.root)), 0, call.count);
-      return {};
+    case CommOp::kBroadcast: copy_part(call, 0, call_of(static_cast<size_t>(call.root)), 0, call.count); return {};
     case CommOp::kAllReduce:
-    case CommOp::kReduceScatter:
-      reduce_share(call);
-      return {};
-    case CommOp::kAllToAllV:
-      return copy_varying(call);
-    default:
-      return {};
+    case CommOp::kReduceScatter: reduce_share(call); return {};
+    case CommOp::kAllToAllV: return copy_varying(call);
+    default: return {};
   }
 }
 

@@ -63,20 +63,13 @@ template <template <typename> class Op>
 void dispatch(DType dtype, std::span<const void* const> inputs, std::span<void* const> outputs, size_t begin,
               size_t end) {
   switch (dtype) {
-    case DType::kF32:
-      return loop<float, Op>(inputs, outputs, begin, end);
-    case DType::kF64:
-      return loop<double, Op>(inputs, outputs, begin, end);
-    case DType::kBf16:
-      return loop<Bf16, Op>(inputs, outputs, begin, end);
-    case DType::kI32:
-      return loop<int32_t, Op>(inputs, outputs, begin, end);
-    case DType::kI64:
-      return loop<int64_t, Op>(inputs, outputs, begin, end);
-    case DType::kU8:
-      return loop<uint8_t, Op>(inputs, outputs, begin, end);
-    default:
-      MB_CHECK(false, std::string("no reduction of ") + name(dtype));
+    case DType::kF32: return loop<float, Op>(inputs, outputs, begin, end);
+    case DType::kF64: return loop<double, Op>(inputs, outputs, begin, end);
+    case DType::kBf16: return loop<Bf16, Op>(inputs, outputs, begin, end);
+    case DType::kI32: return loop<int32_t, Op>(inputs, outputs, begin, end);
+    case DType::kI64: return loop<int64_t, Op>(inputs, outputs, begin, end);
+    case DType::kU8: return loop<uint8_t, Op>(inputs, outputs, begin, end);
+    default: MB_CHECK(false, std::string("no reduction of ") + name(dtype));
   }
 }
 

@@ -25,19 +25,13 @@ profiler::SpanKind span_kind(const Op& op) {
   using profiler::SpanKind;
   if (!op.kind->communicates) return op.stream == Stream::kCopy ? SpanKind::kCopy : SpanKind::kCompute;
   switch (std::get<CommAttrs>(op.attrs).group) {
-    case GroupKind::kTp:
-      return SpanKind::kCommTp;
-    case GroupKind::kCp:
-      return SpanKind::kCommCp;
-    case GroupKind::kPp:
-      return SpanKind::kCommPp;
-    case GroupKind::kEp:
-      return SpanKind::kCommEp;
+    case GroupKind::kTp: return SpanKind::kCommTp;
+    case GroupKind::kCp: return SpanKind::kCommCp;
+    case GroupKind::kPp: return SpanKind::kCommPp;
+    case GroupKind::kEp: return SpanKind::kCommEp;
     case GroupKind::kDp:
-    case GroupKind::kDpCp:
-      return SpanKind::kCommDp;
-    default:
-      return SpanKind::kCommOther;
+    case GroupKind::kDpCp: return SpanKind::kCommDp;
+    default: return SpanKind::kCommOther;
   }
 }
 

@@ -6,26 +6,18 @@ namespace {
 
 float load(DType dtype, const void* data, int64_t i) {
   switch (dtype) {
-    case DType::kF32:
-      return static_cast<const float*>(data)[i];
-    case DType::kBf16:
-      return to_float(static_cast<const Bf16*>(data)[i]);
-    default:
-      break;
+    case DType::kF32: return static_cast<const float*>(data)[i];
+    case DType::kBf16: return to_float(static_cast<const Bf16*>(data)[i]);
+    default: break;
   }
   MB_CHECK(false, std::string("no CPU load of dtype ") + name(dtype));
 }
 
 void store(DType dtype, void* data, int64_t i, float value) {
   switch (dtype) {
-    case DType::kF32:
-      static_cast<float*>(data)[i] = value;
-      return;
-    case DType::kBf16:
-      static_cast<Bf16*>(data)[i] = to_bf16(value);
-      return;
-    default:
-      break;
+    case DType::kF32: static_cast<float*>(data)[i] = value; return;
+    case DType::kBf16: static_cast<Bf16*>(data)[i] = to_bf16(value); return;
+    default: break;
   }
   MB_CHECK(false, std::string("no CPU store of dtype ") + name(dtype));
 }
