@@ -101,6 +101,28 @@ Status rule(bool holds, const ModelShape& shape, std::string_view text, std::str
   return fail(ErrorCode::kBadArgument, fmt::format("model {}: {}", shape.name, text), std::move(hint));
 }
 
+// No model comes near it, and with validate_total() it keeps counts inside 64 bits.
+constexpr std::int64_t kLargest = std::int64_t{1} << 24;
+
+// A bound on the parameters, in floating point so that absurd sizes cannot overflow on the way.
+Status validate_total(const ModelShape& shape) {
+  auto real = [](std::int64_t value) { return static_cast<double>(value); };
+  const double h = real(shape.hidden_size);
+  const double attention = h * (2 * real(shape.num_attention_heads) + 2 * real(shape.num_query_groups)) *
+                               real(std::max(shape.qk_head_dim(), shape.v_head_dim())) +
+                           real(shape.mla.q_lora_rank + shape.mla.kv_lora_rank) *
+                               (h + real(shape.num_attention_heads) * real(shape.qk_head_dim() + shape.v_head_dim()));
+  const double feed_forward = real(shape.mlp_matrices()) * (h + 1) *
+                              (real(shape.ffn_hidden_size) + real(shape.moe.shared_ffn_hidden_size) +
+                               real(shape.moe.num_experts) * real(shape.moe.expert_ffn_hidden_size + 1));
+  const double layers = real(shape.num_layers + shape.num_encoder_layers + shape.num_mtp_layers);
+  const double total = layers * (2 * attention + feed_forward + 2 * h * h) +
+                       h * (2 * real(shape.vocab_size) + real(shape.max_positions)) +
+                       2 * real(shape.relative_buckets) * real(shape.num_attention_heads);
+  return rule(total < 0x1p60, shape,
+              fmt::format("these sizes make about {:.1e} parameters, which cannot be right", total));
+}
+
 Status validate_widths(const ModelShape& shape) {
   const std::pair<std::string_view, std::int64_t> positive[] = {
       {"num_layers", shape.num_layers},
@@ -112,8 +134,6 @@ Status validate_widths(const ModelShape& shape) {
       {"vocab_size", shape.vocab_size},
       {"max_position_embeddings", shape.max_positions},
   };
-  // The bound keeps every product of four fields inside 64 bits, and no model comes near it.
-  constexpr std::int64_t kLargest = std::int64_t{1} << 24;
   for (const auto& [key, value] : positive)
     MB_TRY(
         rule(value >= 1 && value <= kLargest, shape, fmt::format("{} is {}, not within 1..{}", key, value, kLargest)));
@@ -126,7 +146,11 @@ Status validate_widths(const ModelShape& shape) {
   MB_TRY(rule(shape.sliding_window >= 0, shape, "window_size is negative"));
   MB_TRY(rule(shape.num_mtp_layers >= 0 && shape.num_mtp_layers <= 16, shape,
               fmt::format("mtp_num_layers is {}, not within 0..16", shape.num_mtp_layers)));
-  MB_TRY(rule(shape.num_encoder_layers >= 0, shape, "encoder_num_layers is negative"));
+  MB_TRY(rule(shape.num_encoder_layers >= 0 && shape.num_encoder_layers <= kLargest, shape,
+              fmt::format("encoder_num_layers is {}, not within 0..{}", shape.num_encoder_layers, kLargest)));
+  MB_TRY(rule(shape.relative_buckets >= 4 && shape.relative_buckets <= kLargest &&
+                  shape.relative_max_distance > shape.relative_buckets / 4,
+              shape, "relative positions need 4 buckets or more, and a greatest distance above a quarter of them"));
   return {};
 }
 
@@ -152,8 +176,11 @@ Status validate_moe(const ModelShape& shape) {
   if (!shape.is_moe()) return {};
   MB_TRY(rule(moe.top_k >= 1 && moe.top_k <= moe.num_experts, shape,
               fmt::format("moe_router_topk is {}, not within 1..num_experts ({})", moe.top_k, moe.num_experts)));
-  MB_TRY(rule(moe.expert_ffn_hidden_size >= 1, shape, "moe_ffn_hidden_size is not positive"));
-  MB_TRY(rule(moe.shared_ffn_hidden_size >= 0, shape, "moe_shared_expert_intermediate_size is negative"));
+  MB_TRY(rule(moe.expert_ffn_hidden_size >= 1 && moe.expert_ffn_hidden_size <= kLargest, shape,
+              fmt::format("moe_ffn_hidden_size is {}, not within 1..{}", moe.expert_ffn_hidden_size, kLargest)));
+  MB_TRY(rule(moe.shared_ffn_hidden_size >= 0 && moe.shared_ffn_hidden_size <= kLargest, shape,
+              fmt::format("moe_shared_expert_intermediate_size is {}, not within 0..{}", moe.shared_ffn_hidden_size,
+                          kLargest)));
   MB_TRY(
       rule(moe.num_groups >= 1 && moe.num_experts % moe.num_groups == 0, shape,
            fmt::format("num_experts {} is no multiple of moe_router_num_groups {}", moe.num_experts, moe.num_groups)));
@@ -175,8 +202,10 @@ Status validate_moe(const ModelShape& shape) {
 Status validate_mla(const ModelShape& shape) {
   if (!shape.is_mla()) return {};
   const MlaShape& mla = shape.mla;
-  MB_TRY(rule(mla.q_lora_rank >= 0 && mla.nope_head_dim >= 1 && mla.v_head_dim >= 1, shape,
-              "MLA needs q_lora_rank of 0 or more, and positive qk_head_dim and v_head_dim"));
+  auto within = [](std::int64_t value, std::int64_t least) { return value >= least && value <= kLargest; };
+  MB_TRY(rule(within(mla.q_lora_rank, 0) && within(mla.kv_lora_rank, 1) && within(mla.nope_head_dim, 1) &&
+                  within(mla.rope_head_dim, 1) && within(mla.v_head_dim, 1),
+              shape, "MLA needs q_lora_rank of 0 or more, and positive kv_lora_rank and head widths"));
   MB_TRY(rule(shape.position == PositionKind::kRope, shape, "MLA needs rotary positions"));
   return rule(shape.num_query_groups == shape.num_attention_heads, shape, "MLA has a key/value head per query head");
 }
@@ -328,7 +357,7 @@ Status validate(const ModelShape& shape) {
   MB_TRY(validate_widths(shape));
   MB_TRY(validate_position(shape));
   MB_TRY(validate_moe(shape));
-  return {};
+  return validate_total(shape);
 }
 
 const char* name(Family family) {

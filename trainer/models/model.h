@@ -64,9 +64,11 @@ enum class RouterOrder {
   kTopKThenScore,  // keep k logits, then score over those
 };
 
+// f_e is the share of the kept (token, expert) pairs that went to expert e, P_e its mean score over all tokens. (The
+// Hugging Face loss is top_k times this and takes all layers' tokens together.)
 enum class AuxLoss {
   kNone,
-  kBatch,     // E · Σ f_e · P_e over the micro-batch
+  kBatch,     // num_experts · Σ f_e · P_e over the micro-batch, summed over layers
   kSequence,  // the same per sequence, then averaged
 };
 

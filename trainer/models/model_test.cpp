@@ -123,6 +123,10 @@ TEST(Overrides, WhatBreaksARuleIsRefusedByName) {
       {"deepseek-v3", {{"moe_router_group_topk", 9}}, "moe_router_group_topk is 9"},
       {"deepseek-v3", {{"num_experts", 16}, {"moe_router_group_topk", 1}}, "more than the 2 experts"},
       {"gpt-oss-20b", {{"window_size", -1}}, "window_size"},
+      {"mixtral-8x7b", {{"moe_ffn_hidden_size", std::int64_t{1} << 40}}, "moe_ffn_hidden_size is"},
+      {"llama3-8b",
+       {{"hidden_size", 1 << 24}, {"ffn_hidden_size", 1 << 24}, {"num_layers", 1 << 24}},
+       "which cannot be right"},
   };
   for (const BadOverride& c : cases) {
     const auto result = overridden(c.model, c.overrides);

@@ -1,0 +1,28 @@
+// A Hugging Face config.json as a model shape.
+//
+// Known architectures: GPT2LMHeadModel, LlamaForCausalLM, NemotronForCausalLM, Qwen2ForCausalLM, Qwen3ForCausalLM,
+// MixtralForCausalLM, Qwen3MoeForCausalLM, GptOssForCausalLM, DeepseekV3ForCausalLM, T5ForConditionalGeneration.
+// Both spellings of rotary positions are read (rope_theta + rope_scaling, and rope_parameters). A key that the
+// architecture cannot do without must be there; a key whose absence `transformers` fills takes that default. A setting
+// this program does not build (another activation, linear RoPE scaling, sparse steps between MoE layers, ...) is an
+// error that names the key and the file, never ignored.
+#pragma once
+
+#include <string>
+#include <string_view>
+
+#include "profiler/base/error.h"
+#include "trainer/models/model.h"
+
+namespace mbb::trainer {
+
+// `path` is the file or a folder that holds a config.json. The shape's name is the folder's name.
+Result<ModelShape> read_hf_config(const std::string& path);
+
+// The same from text; `file` is what errors call it and `name` becomes the shape's name.
+Result<ModelShape> parse_hf_config(std::string_view text, const std::string& file, const std::string& name);
+
+// What --model takes: a name of the table, or a path (it contains '/' or ends in ".json").
+Result<ModelShape> resolve_model(const std::string& name_or_path);
+
+}  // namespace mbb::trainer
