@@ -234,17 +234,10 @@ TEST(HfConfig, FuzzedConfigurationsAreReadOrRefused) {
       const auto at = static_cast<std::size_t>(stream.below(text.size(), round, 8 * e + 1));
       const auto digit = static_cast<char>('0' + stream.below(10, round, 8 * e + 2));
       switch (stream.below(4, round, 8 * e + 3)) {
-        case 0:
-          text[at] = static_cast<char>(stream.bits(round, 64 + e));
-          break;
-        case 1:
-          text.insert(at, 1, digit);
-          break;
-        case 2:
-          text.erase(at, 1 + at % 7);
-          break;
-        default:
-          text.insert(at, "-");
+        case 0: text[at] = static_cast<char>(stream.bits(round, 64 + e)); break;
+        case 1: text.insert(at, 1, digit); break;
+        case 2: text.erase(at, 1 + at % 7); break;
+        default: text.insert(at, "-");
       }
     }
     const auto result = parse_hf_config(text, "f", "m");
