@@ -1,0 +1,232 @@
+// Explain as values: costs from the op records, volumes from the communicator's byte rules, the bubble by replay.
+#include "trainer/program/explain.h"
+
+#include <fmt/core.h>
+
+#include <algorithm>
+
+#include "profiler/base/text.h"
+#include "trainer/execute/simulate/replay.h"
+#include "trainer/models/flops.h"
+#include "trainer/program/op_volume.h"
+#include "trainer/program/walk.h"
+#include "trainer/run/train.h"
+
+namespace mbb::trainer {
+namespace {
+
+// Calls of each segment, by what the micro-batch is: bit 0 first, bit 1 last.
+using CallCounts = std::vector<std::array<int64_t, 4>>;
+
+CallCounts count_calls(const Program& program) {
+  CallCounts counts(program.segments.size());
+  for (const Call& call : program.schedule) {
+    const bool first = call.micro_batch == 0;
+    const bool last = call.micro_batch == program.micro_batches - 1;
+    ++counts[static_cast<size_t>(call.segment)][static_cast<size_t>(first) + 2 * static_cast<size_t>(last)];
+  }
+  return counts;
+}
+
+int64_t runs_of(const Segment& segment, const std::array<int64_t, 4>& calls, const Op& op) {
+  int64_t runs = 0;
+  for (size_t flags = 0; flags < 4; ++flags)
+    if (!is_micro_batched(segment.kind) || mbb::trainer::runs(op.when, flags & 1, flags & 2)) runs += calls[flags];
+  return runs;
+}
+
+// Shapes of a matrix product as m x n x k; other ops by their first input and output where they differ.
+std::string describe(const OpView& view) {
+  const Op& op = view.op;
+  if (const auto* comm = std::get_if<CommAttrs>(&op.attrs)) {
+    const Tensor& message = op.in.empty() ? view.out(0) : view.in(0);
+    return fmt::format("{} {} {} {}", op.kind->name, name(comm->group), name(message.dtype),
+                       format_bytes_decimal(static_cast<double>(comm_volume(view).algorithmic_bytes)));
+  }
+  if (op.in.empty() && op.out.empty()) return std::string(op.kind->name);
+  const Tensor& main = op.in.empty() ? view.out(0) : view.in(0);
+  if (const auto* gemm = std::get_if<GemmAttrs>(&op.attrs)) {
+    const Shape& a = view.in(0).shape;
+    return fmt::format("{} {} {}x{}x{}{}", op.kind->name, name(main.dtype), gemm->trans_a ? a.cols() : a.rows(),
+                       view.out(0).shape.cols(), gemm->trans_a ? a.rows() : a.cols(),
+                       gemm->accumulate ? " accumulate" : "");
+  }
+  std::string text = fmt::format("{} {} {}", op.kind->name, name(main.dtype), main.shape.str());
+  if (!op.in.empty() && !op.out.empty() && !(view.out(0).shape == main.shape && view.out(0).dtype == main.dtype))
+    text += fmt::format(" -> {} {}", name(view.out(0).dtype), view.out(0).shape.str());
+  return text;
+}
+
+OpRow row_of(const Program& program, const Op& op, int64_t runs) {
+  const OpView view{program, op};
+  OpRow row;
+  row.path = op.path;
+  row.what = describe(view);
+  row.kind = op.kind->name;
+  row.role = op.role;
+  row.when = op.when;
+  row.stream = op.stream;
+  row.runs = runs;
+  row.flops = op_flops(view);
+  row.bytes = op_bytes(view);
+  row.model_flops = op.kind->model_flops;
+  if (op.kind->communicates) row.wire_bytes = static_cast<double>(comm_volume(view).wire_bytes);
+  return row;
+}
+
+void add_comm(std::array<CommRow, kGroupKinds.size()>& comm, const Op& op, const OpRow& row, CommOp way) {
+  CommRow& of = comm[static_cast<size_t>(std::get<CommAttrs>(op.attrs).group)];
+  of.calls += row.runs;
+  // A message counts at its sender.
+  if (way == CommOp::kRecv) return;
+  of.wire_bytes += row.wire_bytes * static_cast<double>(row.runs);
+  of.largest_bytes = std::max(of.largest_bytes, row.wire_bytes);
+}
+
+ClassRow class_row(const Layout& layout, const Program& program, const MemoryPlan& plan) {
+  ClassRow row;
+  row.rank_class = program.rank_class;
+  row.gpus = layout.mesh.world_size() / layout.mesh.rank_class_count();
+  row.arena_bytes = plan.arena_bytes;
+  row.peak_live_bytes = plan.peak_live_bytes;
+  row.peak_by_category = plan.peak_by_category;
+  row.peak_path = program.segment(program.schedule[static_cast<size_t>(plan.peak_call)])
+                      .ops[static_cast<size_t>(plan.peak_op)]
+                      .path;
+  const CallCounts calls = count_calls(program);
+  std::array<CommRow, kGroupKinds.size()> comm{};
+  for (size_t s = 0; s < program.segments.size(); ++s) {
+    const Segment& segment = program.segments[s];
+    SegmentRow out{segment.name, segment.kind, segment.chunk, 0, {}};
+    for (int64_t n : calls[s]) out.calls += n;
+    out.ops.reserve(segment.ops.size());
+    for (const Op& op : segment.ops) {
+      out.ops.push_back(row_of(program, op, runs_of(segment, calls[s], op)));
+      const OpRow& r = out.ops.back();
+      const auto times = static_cast<double>(r.runs);
+      if (r.model_flops) row.model_flops_by_role[static_cast<size_t>(r.role)] += r.flops * times;
+      if (r.model_flops) row.model_flops += r.flops * times;
+      row.flops_by_segment[static_cast<size_t>(segment.kind)] += r.flops * times;
+      row.bytes_by_segment[static_cast<size_t>(segment.kind)] += r.bytes * times;
+      if (op.kind->communicates) add_comm(comm, op, r, comm_volume(OpView{program, op}).op);
+    }
+    row.segments.push_back(std::move(out));
+  }
+  for (double flops : row.flops_by_segment) row.flops += flops;
+  for (double bytes : row.bytes_by_segment) row.bytes += bytes;
+  for (size_t g = 0; g < comm.size(); ++g) {
+    comm[g].group = static_cast<GroupKind>(g);
+    if (comm[g].calls > 0) row.comm.push_back(comm[g]);
+  }
+  return row;
+}
+
+// A program that costs nothing but one op a call, between the call's receives and its sends.
+const OpKind kUnitCall{.name = "call"};
+
+Program unit_program(const Program& program) {
+  Program units;
+  units.rank_class = program.rank_class;
+  units.micro_batches = program.micro_batches;
+  units.tensors = program.tensors;
+  for (const Segment& segment : program.segments) {
+    Segment out{segment.name, segment.kind, segment.chunk, {}};
+    Op unit;
+    unit.kind = &kUnitCall;
+    unit.path = segment.name;
+    std::vector<Op> sends;
+    for (const Op& op : segment.ops) {
+      if (!op.kind->communicates) continue;
+      const CommOp way = comm_volume(OpView{program, op}).op;
+      if (way == CommOp::kRecv) {
+        out.ops.push_back(op);
+        unit.in.insert(unit.in.end(), op.out.begin(), op.out.end());
+      } else if (way == CommOp::kSend) {
+        sends.push_back(op);
+        unit.out.insert(unit.out.end(), op.in.begin(), op.in.end());
+      }
+    }
+    out.ops.push_back(std::move(unit));
+    out.ops.insert(out.ops.end(), sends.begin(), sends.end());
+    units.segments.push_back(std::move(out));
+  }
+  for (const Call& call : program.schedule)
+    if (is_micro_batched(program.segment(call).kind)) units.schedule.push_back(call);
+  return units;
+}
+
+double bubble_share(double bubble, double work) {
+  return bubble + work == 0 ? 0 : bubble / (bubble + work);
+}
+
+void add_bubble(const Layout& layout, const StepPrograms& programs, Explain& out) {
+  // NUMERICS, section 6: (p − 1)(F + B) beside m(F + B) of work.
+  out.bubble_formula = bubble_share(layout.pp - 1, layout.micro_batches);
+  std::vector<const Program*> stages;
+  for (int stage = 0; stage < layout.pp; ++stage) {
+    MeshCoordinates at;
+    at.pp = stage;
+    stages.push_back(&programs.of_rank(layout.mesh, layout.mesh.rank(at)));
+  }
+  const Result<UnitReplay> replayed = replay_units(stages);
+  MB_CHECK(replayed.has_value(), replayed ? "" : replayed.error().what);
+  int64_t longest = 0;
+  for (int64_t idle : replayed->idle_units) longest = std::max(longest, idle);
+  out.bubble_replayed = bubble_share(static_cast<double>(longest), static_cast<double>(replayed->step_units - longest));
+}
+
+}  // namespace
+
+Result<UnitReplay> replay_units(const std::vector<const Program*>& stages, int64_t forward_units,
+                                int64_t backward_units) {
+  ParallelSizes sizes;
+  sizes.pp = static_cast<int>(stages.size());
+  MB_ASSIGN(const Mesh line, Mesh::make(sizes));
+  std::vector<Program> units;
+  units.reserve(stages.size());
+  std::vector<const Program*> by_rank;
+  std::vector<std::vector<int64_t>> durations(stages.size());
+  UnitReplay out;
+  std::vector<int64_t> work(stages.size());
+  for (size_t stage = 0; stage < stages.size(); ++stage) {
+    units.push_back(unit_program(*stages[stage]));
+    by_rank.push_back(&units.back());
+    walk(units.back(), [&](int, const Call& call, int, const Op& op) {
+      const bool forward = units.back().segment(call).kind == SegmentKind::kForward;
+      const int64_t cost = op.kind != &kUnitCall ? 0 : forward ? forward_units : backward_units;
+      durations[stage].push_back(cost);
+      work[stage] += cost;
+    });
+  }
+  MB_ASSIGN(const Replay replayed,
+            replay(line, by_rank, [&](int rank, size_t index) { return durations[static_cast<size_t>(rank)][index]; }));
+  out.step_units = replayed.step_ns;
+  for (int64_t busy : work) out.idle_units.push_back(out.step_units - busy);
+  return out;
+}
+
+Explain explain(const Layout& layout, const StepPrograms& programs) {
+  Explain out;
+  out.model = layout.model.name;
+  out.recipe = name(layout.compute);
+  out.program_hash = program_hash(programs);
+  out.sizes = layout.mesh.sizes();
+  out.sequence_parallel = layout.sequence_parallel;
+  out.gpus = layout.mesh.world_size();
+  out.micro_batches = layout.micro_batches;
+  out.micro_batch = layout.micro_batch;
+  out.sequence = layout.sequence;
+  out.tokens = layout.tokens_per_step();
+  for (size_t i = 0; i < programs.programs.size(); ++i) {
+    out.classes.push_back(class_row(layout, programs.programs[i], programs.plans[i]));
+    out.model_flops += out.classes.back().model_flops * static_cast<double>(out.classes.back().gpus);
+  }
+  out.closed_form_flops =
+      model_flops(layout.model, BatchLengths::uniform(layout.sequence, layout.global_batch), FlopsConvention::kCausal)
+          .total();
+  out.flops_per_token = flops_per_token(layout.model, layout.sequence, FlopsConvention::kCausal);
+  add_bubble(layout, programs, out);
+  return out;
+}
+
+}  // namespace mbb::trainer

@@ -1,0 +1,118 @@
+// What a step program is, without running it: FLOPs, bytes, communication, memory, and the ops, as values and as JSON
+// for machines.
+//
+// Everything follows from the ops, their records and the memory plan; the closed formulas of NUMERICS stand beside as
+// checks. Counts are per GPU and step unless a name says otherwise.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "profiler/base/error.h"
+#include "trainer/program/mesh.h"
+#include "trainer/program/program.h"
+
+namespace mbb::trainer {
+
+struct Layout;        // trainer/run/layout.h
+struct StepPrograms;  // trainer/run/train.h
+
+inline constexpr int kRoles = 4;
+inline constexpr int kSegmentKinds = 4;
+
+// One op of a segment; FLOPs and bytes are of one execution.
+struct OpRow {
+  std::string path;
+  std::string what;  // "gemm bf16 8192x2560x8192", "all_gather tp 16.8 MB"
+  std::string_view kind;
+  Role role = Role::kNone;
+  When when = When::kAlways;
+  Stream stream = Stream::kCompute;
+  int64_t runs = 0;  // executions in a step
+  double flops = 0;
+  double bytes = 0;       // through device memory
+  double wire_bytes = 0;  // of a communication: what this GPU puts on the wire (communicator.h)
+  bool model_flops = false;
+};
+
+struct SegmentRow {
+  std::string name;
+  SegmentKind kind = SegmentKind::kForward;
+  int chunk = 0;
+  int64_t calls = 0;  // in a step
+  std::vector<OpRow> ops;
+};
+
+// What one GPU moves in a step over one kind of group. A message counts at its sender.
+struct CommRow {
+  GroupKind group = GroupKind::kTp;
+  int64_t calls = 0;
+  double wire_bytes = 0;
+  double largest_bytes = 0;  // wire bytes of the largest call
+};
+
+// A rank class: all GPUs that run one program.
+struct ClassRow {
+  RankClass rank_class;
+  int64_t gpus = 0;
+  int64_t arena_bytes = 0;      // allocated
+  int64_t peak_live_bytes = 0;  // at the fullest moment; the rest of the arena is slack
+  std::array<int64_t, kCategories> peak_by_category{};
+  std::string peak_path;  // the op at the fullest moment
+  std::array<double, kRoles> model_flops_by_role{};
+  std::array<double, kSegmentKinds> flops_by_segment{};  // model and other FLOPs
+  std::array<double, kSegmentKinds> bytes_by_segment{};
+  double model_flops = 0;
+  double flops = 0;
+  double bytes = 0;
+  std::vector<CommRow> comm;  // by GroupKind, those that are used
+  std::vector<SegmentRow> segments;
+
+  int64_t slack_bytes() const { return arena_bytes - peak_live_bytes; }
+};
+
+struct Explain {
+  std::string model;
+  std::string recipe;
+  std::string program_hash;
+  ParallelSizes sizes;
+  bool sequence_parallel = false;
+  int64_t gpus = 1;
+  int micro_batches = 1;
+  int64_t micro_batch = 1;  // sequences
+  int64_t sequence = 0;     // tokens
+  int64_t tokens = 0;       // a step
+  // Of a step over all GPUs, causal convention: from the ops, and from the closed form.
+  double model_flops = 0;
+  double closed_form_flops = 0;
+  double flops_per_token = 0;  // closed form
+  // Share of the step that the fullest stage spends waiting, with F = 1, B = 2 and free messages: the closed form
+  // (NUMERICS, section 6) and the schedule replayed.
+  double bubble_formula = 0;
+  double bubble_replayed = 0;
+  std::vector<ClassRow> classes;  // by Mesh::rank_class_index
+};
+
+Explain explain(const Layout& layout, const StepPrograms& programs);
+
+// The same facts and every tensor, op and call, a class at a time. Tensors are named by index in the class's "tensors".
+std::string explain_json(const Layout& layout, const StepPrograms& programs);
+
+// 16 hex digits over every op, attribute, tensor and the schedule of every class: equal programs have equal hashes, in
+// any process.
+std::string program_hash(const StepPrograms& programs);
+
+// The step's length of a pipeline in units of one forward call, with a backward of two and free messages, from the
+// schedules of `programs` alone (one a stage, in order), and each stage's waiting in it.
+struct UnitReplay {
+  int64_t step_units = 0;
+  std::vector<int64_t> idle_units;  // by stage
+};
+Result<UnitReplay> replay_units(const std::vector<const Program*>& stages, int64_t forward_units = 1,
+                                int64_t backward_units = 2);
+
+}  // namespace mbb::trainer
