@@ -67,7 +67,7 @@ bool parse_micros(std::string_view text, int64_t& ns, bool& fractional) {
   const std::string_view whole_text = text;
   const bool negative = !text.empty() && text.front() == '-';
   if (negative) text.remove_prefix(1);
-  constexpr int64_t kMost = std::numeric_limits<int64_t>::max() / 1000 - 1;
+  constexpr int64_t kMost = 4'000'000'000'000'000;  // differences of two such times fit 64-bit nanoseconds
   int64_t whole = 0;
   size_t i = 0;
   for (; i < text.size() && text[i] >= '0' && text[i] <= '9'; ++i) {
