@@ -22,7 +22,8 @@ EXECUTORS = ("trainer/execute/", "trainer/comm/", "trainer/ops/", "trainer/run/"
 FOREIGN = (
     (r"(cuda|cublas|cudnn|cupti|nvml|nccl|nvtx3/|cub/|cutlass/|cute/|thrust/|cooperative_groups|nvrtc)",
      r"/(cuda|nccl|cupti)/", "folders named cuda, nccl or cupti"),
-    (r"sqlite3", r"^baselines/store/.*\.cpp$", ".cpp files of baselines/store"),
+    (r"sqlite3", r"^(baselines/store|profiler/trace/readers)/.*\.cpp$",
+     ".cpp files of baselines/store and profiler/trace/readers"),
     (r"CLI/", r"^suites/cli/.*\.cpp$", ".cpp files of suites/cli"),
     (r"toml(\+\+|plusplus)?[/.]", r"^suites/matrix/.*\.cpp$", ".cpp files of suites/matrix"),
     (r"(imgui|GLFW/|GL/|GLES|EGL/|png\.h)", r"^viewer/", "viewer"),

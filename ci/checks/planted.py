@@ -114,6 +114,7 @@ ALLOWED = (
     ("trainer/ops/cuda/a.cu", include("<cuda_runtime.h>", "<cublasLt.h>")),
     ("trainer/comm/nccl/a.cpp", include("<nccl.h>")),
     ("baselines/store/a.cpp", include("<sqlite3.h>")),
+    ("profiler/trace/readers/a.cpp", include("<sqlite3.h>")),
     ("suites/cli/a.cpp", include("<CLI/CLI.hpp>")),
     ("suites/matrix/a.cpp", include("<toml++/toml.h>")),
     ("analysis/gate/a.cpp", include('"trainer/program/answer.h"', '"trainer/models/answer.h"')),
