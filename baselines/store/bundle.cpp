@@ -14,7 +14,7 @@
 
 #include "baselines/store/checksums.h"
 #include "baselines/store/record_text.h"
-#include "profiler/base/files.h"
+#include "profiler/base/file.h"
 
 namespace mbb::baselines {
 namespace {
@@ -86,9 +86,9 @@ Status check_trace_file(const std::string& file) {
 }
 
 Status write_config(const fs::path& folder, const Cell& cell) {
-  MB_TRY(write_file_atomically(folder / kConfigFile, cell_config_text(cell), Flush::kLater));
+  MB_TRY(write_file(folder / kConfigFile, cell_config_text(cell), Flush::kLater));
   if (cell.program_json.empty()) return {};
-  return write_file_atomically(folder / kProgramFile, cell.program_json, Flush::kLater);
+  return write_file(folder / kProgramFile, cell.program_json, Flush::kLater);
 }
 
 // Parses a file's text, putting its path before the trouble.
@@ -158,7 +158,7 @@ Result<BundleWriter> BundleWriter::create(const fs::path& parent, const Run& run
   if (Status named = check_cell_name(run.id); !named) {
     return fail(ErrorCode::kBadArgument, fmt::format("run id \"{}\" cannot name a folder", run.id), named.error().hint);
   }
-  MB_TRY(make_folders(parent));
+  MB_TRY(make_dirs(parent));
   const fs::path folder = parent / run.id;
   std::error_code error;
   if (!fs::create_directory(folder, error)) {
@@ -171,7 +171,7 @@ Result<BundleWriter> BundleWriter::create(const fs::path& parent, const Run& run
   }
   MB_ASSIGN(const int lock, lock_bundle(folder));
   BundleWriter writer(folder, run.id, lock);
-  MB_TRY(make_folders(folder / "cells"));
+  MB_TRY(make_dirs(folder / "cells"));
   MB_TRY(writer.write_run(run));
   MB_TRY(sync_folder(parent));
   return writer;
@@ -182,7 +182,7 @@ Result<BundleWriter> BundleWriter::reopen(const fs::path& folder) {
   MB_ASSIGN(const int lock, lock_bundle(folder));
   BundleWriter writer(folder, reader.run().id, lock);
   MB_TRY(remove_temporaries(folder));
-  MB_TRY(make_folders(folder / "cells"));
+  MB_TRY(make_dirs(folder / "cells"));
   return writer;
 }
 
@@ -205,7 +205,7 @@ Status BundleWriter::write_run(const Run& run) {
     return fail(ErrorCode::kBadArgument,
                 fmt::format("run {} does not belong in bundle {} of run {}", run.id, folder_.string(), run_id_));
   }
-  return write_file_atomically(folder_ / kRunFile, run_text(run, kBundleVersion));
+  return write_file(folder_ / kRunFile, run_text(run, kBundleVersion));
 }
 
 Status BundleWriter::begin_cell(const Cell& cell) {
@@ -214,14 +214,14 @@ Status BundleWriter::begin_cell(const Cell& cell) {
   // The checksums go first: were we killed between the two, the rest would still be seen as unfinished.
   MB_TRY(remove_tree(folder / kChecksumFile));
   MB_TRY(remove_tree(folder));
-  MB_TRY(make_folders(folder / "launches"));
+  MB_TRY(make_dirs(folder / "launches"));
   return write_config(folder, cell);
 }
 
 Result<fs::path> BundleWriter::launch_folder(const std::string& cell, int index) {
   MB_TRY(check_cell_name(cell));
   fs::path folder = launch_path(folder_, cell, index);
-  MB_TRY(make_folders(folder));
+  MB_TRY(make_dirs(folder));
   return folder;
 }
 
@@ -234,24 +234,24 @@ Status BundleWriter::finish_cell(const Cell& cell) {
   }
   const fs::path folder = cell_path(folder_, cell.name);
   MB_TRY(remove_tree(folder / kChecksumFile));
-  MB_TRY(make_folders(folder / "launches"));
+  MB_TRY(make_dirs(folder / "launches"));
   MB_TRY(write_config(folder, cell));
   for (const Launch& launch : cell.launches) {
     MB_ASSIGN(const fs::path launch_at, launch_folder(cell.name, launch.index));
     MB_TRY(write_launch(launch_at, launch));
   }
   MB_TRY(record_lost_launches(folder));
-  MB_TRY(write_file_atomically(folder / kResultFile, cell_result_text(cell), Flush::kLater));
+  MB_TRY(write_file(folder / kResultFile, cell_result_text(cell), Flush::kLater));
   return write_checksums(folder);
 }
 
 Status write_launch(const fs::path& launch_folder, const Launch& launch) {
   for (const std::string& file : launch.trace_files) MB_TRY(check_trace_file(file));
-  MB_TRY(make_folders(launch_folder));
-  MB_TRY(write_file_atomically(launch_folder / kStepsFile, steps_text(launch.steps), Flush::kLater));
-  MB_TRY(write_file_atomically(launch_folder / kOpsFile, ops_text(launch.ops), Flush::kLater));
-  MB_TRY(write_file_atomically(launch_folder / kMemoryFile, memory_text(launch.memory), Flush::kLater));
-  return write_file_atomically(launch_folder / kLaunchFile, launch_text(launch), Flush::kLater);
+  MB_TRY(make_dirs(launch_folder));
+  MB_TRY(write_file(launch_folder / kStepsFile, steps_text(launch.steps), Flush::kLater));
+  MB_TRY(write_file(launch_folder / kOpsFile, ops_text(launch.ops), Flush::kLater));
+  MB_TRY(write_file(launch_folder / kMemoryFile, memory_text(launch.memory), Flush::kLater));
+  return write_file(launch_folder / kLaunchFile, launch_text(launch), Flush::kLater);
 }
 
 Result<Launch> read_launch(const fs::path& launch_folder) {

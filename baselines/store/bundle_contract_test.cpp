@@ -12,7 +12,7 @@
 
 #include "baselines/store/fixture.h"
 #include "baselines/store/record_text.h"
-#include "profiler/base/files.h"
+#include "profiler/base/file.h"
 
 namespace mbb::baselines {
 namespace {

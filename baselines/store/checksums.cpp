@@ -17,7 +17,7 @@
 #include <system_error>
 #include <vector>
 
-#include "profiler/base/files.h"
+#include "profiler/base/file.h"
 
 namespace mbb::baselines {
 namespace {
@@ -175,7 +175,7 @@ Status write_checksums(const fs::path& folder) {
   }
   text += fmt::format("{} {} {}\n", hash_text(text), files.size(), kLastName);
   for (const fs::path& written : folders) MB_TRY(sync_folder(written));
-  return write_file_atomically(folder / kChecksumFile, text);
+  return write_file(folder / kChecksumFile, text);
 }
 
 Status verify_checksums(const fs::path& folder, std::initializer_list<const char*> needed) {

@@ -16,7 +16,7 @@
 #include "baselines/store/bundle.h"
 #include "baselines/store/schema.h"
 #include "baselines/store/store_impl.h"
-#include "profiler/base/files.h"
+#include "profiler/base/file.h"
 
 namespace mbb::baselines {
 namespace {
@@ -49,7 +49,7 @@ Result<Database> open_read_only(const fs::path& file, int busy_timeout_ms) {
 }
 
 Result<Database> open_to_write(const fs::path& file, int busy_timeout_ms) {
-  MB_TRY(make_folders(folder_of(file)));
+  MB_TRY(make_dirs(folder_of(file)));
   MB_ASSIGN(Database database, Database::open(file, OpenMode::kReadWrite, busy_timeout_ms));
   // The schema first: a file that is not ours must not get so much as a journal mode from us.
   MB_TRY(bring_up_to_date(database, store_migrations()));

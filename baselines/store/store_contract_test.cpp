@@ -15,7 +15,7 @@
 #include "baselines/store/record_text.h"
 #include "baselines/store/schema.h"
 #include "baselines/store/store_impl.h"
-#include "profiler/base/files.h"
+#include "profiler/base/file.h"
 
 namespace mbb::baselines {
 namespace {

@@ -11,6 +11,7 @@
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
+#include <memory>
 #include <vector>
 
 #include "profiler/base/text.h"
@@ -20,9 +21,25 @@ namespace {
 
 constexpr size_t kPieceBytes = size_t{1} << 20;
 
+const char* remedy(int error) {
+  switch (error) {
+    case ENOENT:
+    case ENOTDIR: return "check the path";
+    case EACCES:
+    case EPERM: return "check who may read and write it";
+    case EROFS: return "the file system is read-only: choose another folder";
+    case ENOSPC:
+    case EDQUOT: return "the disk or quota is full: free some space, or choose another folder";
+    case EFBIG: return "a file size limit (ulimit -f) was reached: raise it";
+    case EMFILE:
+    case ENFILE: return "too many open files: raise ulimit -n";
+    default: return "";
+  }
+}
+
 tl::unexpected<Error> io_error(const char* doing, const std::string& path, int error) {
   const ErrorCode code = error == ENOENT || error == ENOTDIR ? ErrorCode::kNotFound : ErrorCode::kIo;
-  return fail(code, fmt::format("{} {}: {}", doing, printable(path, 4096), std::strerror(error)));
+  return fail(code, fmt::format("{} {}: {}", doing, printable(path, 4096), std::strerror(error)), remedy(error));
 }
 
 class Descriptor {
@@ -67,29 +84,33 @@ std::string parent_of(const std::string& path) {
   return parent.empty() ? "." : parent;
 }
 
-Status sync_folder(const std::string& folder) {
-  const Descriptor fd(open_retry(folder.c_str(), O_RDONLY | O_DIRECTORY));
-  if (fd.get() < 0) return io_error("opening folder", folder, errno);
-  // File systems that cannot sync a folder say EINVAL; the rename is then as durable as they make it.
-  if (::fsync(fd.get()) != 0 && errno != EINVAL) return io_error("syncing folder", folder, errno);
+Status write_and_close(const std::string& path, Descriptor& fd, std::string_view bytes, Flush flush) {
+  if (!write_all(fd.get(), bytes)) return io_error("writing", path, errno);
+  if (flush == Flush::kNow && ::fsync(fd.get()) != 0) return io_error("flushing", path, errno);
+  if (!fd.close()) return io_error("closing", path, errno);
   return {};
 }
 
-Status write_and_sync(const std::string& path, Descriptor& fd, std::string_view bytes) {
-  if (!write_all(fd.get(), bytes)) return io_error("writing", path, errno);
-  if (::fsync(fd.get()) != 0) return io_error("syncing", path, errno);
-  if (!fd.close()) return io_error("closing", path, errno);
-  return {};
+// Opens a regular file for reading. O_NONBLOCK: a pipe in the place of a file must not hang us.
+Result<std::unique_ptr<Descriptor>> open_regular(const std::string& path, size_t* told_bytes) {
+  auto fd = std::make_unique<Descriptor>(open_retry(path.c_str(), O_RDONLY | O_NONBLOCK));
+  if (fd->get() < 0) return io_error("reading", path, errno);
+  struct stat info {};
+  if (::fstat(fd->get(), &info) != 0) return io_error("reading", path, errno);
+  if (!S_ISREG(info.st_mode))
+    return fail(ErrorCode::kBadFile, fmt::format("reading {}: it is not a regular file", printable(path, 4096)));
+  *told_bytes = static_cast<size_t>(info.st_size);
+  return fd;
 }
 
 }  // namespace
 
 Status read_file_in_pieces(const std::string& path, const std::function<void(std::string_view)>& take) {
-  const Descriptor fd(open_retry(path.c_str(), O_RDONLY));
-  if (fd.get() < 0) return io_error("opening", path, errno);
+  size_t told = 0;
+  MB_ASSIGN(const auto fd, open_regular(path, &told));
   std::vector<char> piece(kPieceBytes);
   for (;;) {
-    const ssize_t got = ::read(fd.get(), piece.data(), piece.size());
+    const ssize_t got = ::read(fd->get(), piece.data(), piece.size());
     if (got < 0 && errno == EINTR) continue;
     if (got < 0) return io_error("reading", path, errno);
     if (got == 0) return {};
@@ -98,37 +119,35 @@ Status read_file_in_pieces(const std::string& path, const std::function<void(std
 }
 
 Result<std::string> read_file(const std::string& path, size_t limit_bytes) {
-  const Descriptor fd(open_retry(path.c_str(), O_RDONLY));
-  if (fd.get() < 0) return io_error("opening", path, errno);
-  struct stat info {};
-  if (::fstat(fd.get(), &info) != 0) return io_error("reading", path, errno);
+  size_t told = 0;
+  MB_ASSIGN(const auto fd, open_regular(path, &told));
   std::string bytes;
-  const auto told = static_cast<size_t>(info.st_size > 0 ? info.st_size : 0);
-  // One byte more than told, so that a file that did not grow ends the loop without another doubling.
-  bytes.resize(std::min(told, limit_bytes) + 1);
   size_t size = 0;
+  // One byte more than told ends the loop without growing, shows a file that grows, and serves /proc, which tells 0.
+  bytes.resize(std::min(told, limit_bytes) + 1);
   for (;;) {
-    if (size == bytes.size()) bytes.resize(bytes.size() * 2);
-    const ssize_t got = ::read(fd.get(), bytes.data() + size, bytes.size() - size);
-    if (got < 0 && errno == EINTR) continue;
-    if (got < 0) return io_error("reading", path, errno);
-    if (got == 0) break;
-    size += static_cast<size_t>(got);
     if (size > limit_bytes)
       return fail(ErrorCode::kBadFile,
                   fmt::format("reading {}: larger than {}, the most that is read whole", printable(path, 4096),
                               format_bytes(static_cast<double>(limit_bytes))));
+    if (size == bytes.size()) bytes.resize(bytes.size() * 2 + 4096);
+    const ssize_t got = ::read(fd->get(), bytes.data() + size, bytes.size() - size);
+    if (got < 0 && errno == EINTR) continue;
+    if (got < 0) return io_error("reading", path, errno);
+    if (got == 0) break;
+    size += static_cast<size_t>(got);
   }
   bytes.resize(size);
   return bytes;
 }
 
-Status write_file(const std::string& path, std::string_view bytes) {
+Status write_file(const std::string& path, std::string_view bytes, Flush flush) {
   static std::atomic<unsigned> serial{0};
-  const std::string temporary = fmt::format("{}.{}-{}.tmp", path, ::getpid(), serial++);
-  Descriptor fd(open_retry(temporary.c_str(), O_WRONLY | O_CREAT | O_EXCL, 0644));
+  const std::string temporary = fmt::format("{}{}{}-{}", path, kTemporarySuffix, ::getpid(), serial++);
+  // O_TRUNC: a killed process of the same id may have left one of that name.
+  Descriptor fd(open_retry(temporary.c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0644));
   if (fd.get() < 0) return io_error("creating", temporary, errno);
-  if (auto written = write_and_sync(path, fd, bytes); !written) {
+  if (auto written = write_and_close(temporary, fd, bytes, flush); !written) {
     ::unlink(temporary.c_str());
     return written;
   }
@@ -137,13 +156,13 @@ Status write_file(const std::string& path, std::string_view bytes) {
     ::unlink(temporary.c_str());
     return io_error("replacing", path, error);
   }
-  return sync_folder(parent_of(path));
+  return flush == Flush::kNow ? sync_folder(parent_of(path)) : Status{};
 }
 
 Status append_file(const std::string& path, std::string_view bytes) {
   Descriptor fd(open_retry(path.c_str(), O_WRONLY | O_CREAT | O_APPEND, 0644));
   if (fd.get() < 0) return io_error("opening", path, errno);
-  return write_and_sync(path, fd, bytes);
+  return write_and_close(path, fd, bytes, Flush::kNow);
 }
 
 Status make_dirs(const std::string& path) {
@@ -151,6 +170,14 @@ Status make_dirs(const std::string& path) {
   std::filesystem::create_directories(path, error);
   if (error) return io_error("making folder", path, error.value());
   if (!is_folder(path)) return io_error("making folder", path, ENOTDIR);
+  return {};
+}
+
+Status sync_folder(const std::string& folder) {
+  const Descriptor fd(open_retry(folder.c_str(), O_RDONLY | O_DIRECTORY));
+  if (fd.get() < 0) return io_error("opening folder", folder, errno);
+  // Some network file systems cannot flush a folder and say EINVAL; their renames are durable by themselves.
+  if (::fsync(fd.get()) != 0 && errno != EINVAL) return io_error("flushing folder", folder, errno);
   return {};
 }
 

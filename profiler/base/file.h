@@ -12,19 +12,26 @@ namespace mbb {
 
 inline constexpr size_t kReadFileLimit = size_t{4} << 30;
 
-// The file's bytes. More than `limit_bytes` is an error, so that a wrong path (a device, a huge trace) cannot eat the
-// memory of the machine. kNotFound when there is no such file.
+// The bytes of a regular file; a folder, pipe or device in its place is kBadFile, not a hang, and so is a file larger
+// than `limit_bytes`. kNotFound when there is none.
 Result<std::string> read_file(const std::string& path, size_t limit_bytes = kReadFileLimit);
-// Calls `take` with each piece in order.
+// Calls `take` with each piece of a regular file in order.
 Status read_file_in_pieces(const std::string& path, const std::function<void(std::string_view)>& take);
 
-// Writes beside the target, syncs, renames over it, syncs the folder. The folder must exist.
-Status write_file(const std::string& path, std::string_view bytes);
-// Appends and syncs; creates the file when missing. For logs of whole lines.
+// kNow: on disk when the call returns, so it survives a power cut. kLater: whoever writes many files flushes their
+// folders together; being killed is safe all the same.
+enum class Flush { kNow, kLater };
+
+// Writes beside the target, flushes, renames over it: killed at any moment, the target is the old file or the new one.
+// The folder must exist. A temporary's name holds kTemporarySuffix, so that what a kill left can be told apart.
+Status write_file(const std::string& path, std::string_view bytes, Flush flush = Flush::kNow);
+inline constexpr std::string_view kTemporarySuffix = ".partial-";
+// Appends and flushes; creates the file when missing. For logs of whole lines.
 Status append_file(const std::string& path, std::string_view bytes);
 
-Status make_dirs(const std::string& path);  // like mkdir -p
-bool file_exists(const std::string& path);  // a file or a folder
+Status make_dirs(const std::string& path);      // like mkdir -p
+Status sync_folder(const std::string& folder);  // makes the names in it durable
+bool file_exists(const std::string& path);      // a file or a folder
 bool is_folder(const std::string& path);
 
 }  // namespace mbb

@@ -129,8 +129,8 @@ TEST(File, WritesWholeOrNotAtAll) {
 TEST(File, ErrorsNameThePath) {
   const Folder folder;
   EXPECT_EQ(read_file(folder.file("none")).error().what,
-            "opening " + folder.file("none") + ": No such file or directory");
-  EXPECT_EQ(read_file(folder.path()).error().what, "reading " + folder.path() + ": Is a directory");
+            "reading " + folder.file("none") + ": No such file or directory");
+  EXPECT_EQ(read_file(folder.path()).error().what, "reading " + folder.path() + ": it is not a regular file");
   ASSERT_TRUE(write_file(folder.file("f"), "0123456789"));
   EXPECT_EQ(read_file(folder.file("f"), 4).error().what,
             "reading " + folder.file("f") + ": larger than 4 B, the most that is read whole");

@@ -146,7 +146,8 @@ TEST_F(SettingsTest, OtherRefusalsNameVariableAndArgument) {
             "error: argument '--tp=x': parallel.tensor_model_parallel_size must be an integer (GPUs), not 'x'");
   places.environment = {};
   places.user_file = folder_ + "/none.toml";
-  EXPECT_EQ(refusal(read_settings(places, {})), "error: opening DIR/none.toml: No such file or directory");
+  EXPECT_EQ(refusal(read_settings(places, {})),
+            "error: reading DIR/none.toml: No such file or directory\n  hint: check the path");
 }
 
 TEST(Arguments, EverySpelling) {

@@ -261,7 +261,8 @@ TEST(Suite, OwnSuitesComeFirstAndTyposAreNamed) {
   EXPECT_EQ(open_suite(folder + "/quickstart.toml", {}, {}, {})->purpose, "mine");
   EXPECT_EQ(names(open_suite("quikstart", {}, {}, {})),
             "error: no suite is called 'quikstart'\n  hint: did you mean 'quickstart'?");
-  EXPECT_EQ(names(open_suite("none.toml", {}, {}, {})), "error: opening none.toml: No such file or directory");
+  EXPECT_EQ(names(open_suite("none.toml", {}, {}, {})),
+            "error: reading none.toml: No such file or directory\n  hint: check the path");
   std::filesystem::remove_all(folder);
   settings.product_sources["suites_dir"] = {Layer::kCommandLine, "suites_dir=x", 0, 0};
   EXPECT_EQ(open_suite("quickstart", settings, {}, {}).error().what,
