@@ -24,7 +24,7 @@ FOREIGN = (
      r"/(cuda|nccl|cupti)/", "folders named cuda, nccl or cupti"),
     (r"sqlite3", r"^(baselines/store|profiler/trace/readers)/.*\.cpp$",
      ".cpp files of baselines/store and profiler/trace/readers"),
-    (r"CLI/", r"^suites/cli/.*\.cpp$", ".cpp files of suites/cli"),
+    (r"CLI/", r"^(suites/cli|viewer/app)/.*\.cpp$", ".cpp files of suites/cli and viewer/app"),
     (r"toml(\+\+|plusplus)?[/.]", r"^suites/matrix/.*\.cpp$", ".cpp files of suites/matrix"),
     (r"(imgui|GLFW/|GL/|GLES|EGL/|png\.h)", r"^viewer/", "viewer"),
     (r"nlohmann/", r"\.cpp$", ".cpp files"),

@@ -22,6 +22,7 @@ constexpr EnvVar kVars[] = {
     {"TERM", "terminal type; 'dumb' means no progress line"},
     {"TMPDIR", "folder for temporary files, default /tmp"},
     {"XDG_CONFIG_HOME", "folder that holds mbbench/mbbench.toml, default ~/.config"},
+    {"XDG_STATE_HOME", "folder where the viewer keeps its layout in mbbench/view, default ~/.local/state"},
 };
 
 }  // namespace

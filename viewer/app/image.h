@@ -1,0 +1,44 @@
+// A picture in memory and its PNG form.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "profiler/base/error.h"
+
+namespace mbb::viewer {
+
+// 8-bit RGB, row by row from the top, no padding.
+struct Image {
+  int width = 0;
+  int height = 0;
+  std::vector<std::uint8_t> rgb;
+
+  const std::uint8_t* at(int x, int y) const {
+    return rgb.data() +
+           (static_cast<std::size_t>(y) * static_cast<std::size_t>(width) + static_cast<std::size_t>(x)) * 3;
+  }
+};
+
+// Pictures of few colours (most screens) are written with a palette, which makes them several times smaller; the pixels
+// are exact in both forms.
+std::string encode_png(const Image& image);
+// What encode_png writes (8-bit RGB or palette, not interlaced); other PNG forms are kBadFile.
+Result<Image> decode_png(const std::string& bytes);
+
+Status write_png(const std::filesystem::path& file, const Image& image);
+Result<Image> read_png(const std::filesystem::path& file);
+
+struct ImageDifference {
+  bool same_size = false;
+  double mean = 0;          // mean absolute difference of a channel, 0..255
+  double far_fraction = 0;  // share of pixels that differ by more than 32 in a channel
+};
+ImageDifference compare(const Image& a, const Image& b);
+
+// Number of different colours, counted up to `limit`: a blank picture has one.
+int count_colors(const Image& image, int limit);
+
+}  // namespace mbb::viewer

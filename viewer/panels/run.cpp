@@ -1,0 +1,272 @@
+// Panel "run": the cells of one run with their metrics, and the step times and losses of a cell's launches.
+#include <fmt/format.h>
+#include <imgui.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "analysis/metrics/cell_metrics.h"
+#include "profiler/base/text.h"
+#include "viewer/panels/describe.h"
+#include "viewer/panels/panel.h"
+#include "viewer/theme/style.h"
+#include "viewer/widgets/plot.h"
+#include "viewer/widgets/probe.h"
+#include "viewer/widgets/states.h"
+#include "viewer/widgets/table.h"
+#include "viewer/widgets/text.h"
+
+namespace mbb::viewer {
+namespace {
+
+using baselines::Cell;
+using baselines::Launch;
+using baselines::Run;
+using baselines::Step;
+
+constexpr std::size_t kMetricColumns = 10;
+
+TableData cells_table(const Run& run) {
+  TableData data;
+  data.columns = {
+      {"cell", "", Align::kLeft, 0, "One resolved configuration.", false},
+      {"status", "", Align::kLeft, 84, "ok, skipped, broken or unstable.", false},
+      {"class", "", Align::kLeft, 130, "Result classes never mix: measured, ghost, projected, functional/cpu.", false},
+      {"launches", "", Align::kRight, 66, "Fresh process trees; evidence counts launches.", false}};
+  std::vector<std::string> names = metric_names(run);
+  if (names.size() > kMetricColumns) names.resize(kMetricColumns);
+  for (const std::string& metric : names) {
+    data.columns.push_back({metric_title(metric), "", Align::kRight, 128, metric_meaning(metric), false});
+  }
+  const bool reasons =
+      std::any_of(run.cells.begin(), run.cells.end(), [](const Cell& cell) { return !cell.reason.empty(); });
+  if (reasons) data.columns.push_back({"reason", "", Align::kLeft, 0, "Why a cell was skipped or is broken.", false});
+  for (const Cell& cell : run.cells) {
+    std::vector<TableCell> row;
+    row.push_back(text_cell(cell.name));
+    row.push_back(text_cell(status_text(cell.status), status_ink(cell.status)));
+    row.push_back(text_cell(class_label(cell), Ink::kMuted));
+    row.push_back(number_cell(std::to_string(cell.launches.size()), static_cast<double>(cell.launches.size())));
+    for (const std::string& metric : names) row.push_back(metric_cell(analysis::find(cell, metric)));
+    if (reasons) {
+      row.push_back(text_cell(cell.reason, Ink::kMuted));
+      row.back().hover = clean(cell.reason, 1000);
+    }
+    data.rows.push_back(std::move(row));
+    data.keys.push_back(cell.name);
+  }
+  return data;
+}
+
+struct Series {
+  std::vector<double> index;
+  std::vector<double> time_ns;
+  std::vector<double> loss;
+  std::vector<double> odd_index;  // warm-up and profiled steps: shown, not counted
+  std::vector<double> odd_ns;
+};
+
+// `modelled`: the time replayed through the dependency graph instead of the wall clock.
+Series series_of(const Launch& launch, bool modelled) {
+  Series out;
+  for (const Step& step : launch.steps) {
+    out.index.push_back(static_cast<double>(step.index));
+    out.loss.push_back(step.loss);
+    const double time = static_cast<double>(modelled ? step.modelled_ns : step.wall_ns);
+    const bool odd = (step.flags & (baselines::kStepWarmUp | baselines::kStepProfiled)) != 0;
+    out.time_ns.push_back(odd ? std::nan("") : time);
+    if (odd) {
+      out.odd_index.push_back(static_cast<double>(step.index));
+      out.odd_ns.push_back(time);
+    }
+  }
+  return out;
+}
+
+const Step* step_at(const Launch& launch, double index) {
+  const Step* best = nullptr;
+  for (const Step& step : launch.steps) {
+    if (best == nullptr ||
+        std::fabs(static_cast<double>(step.index) - index) < std::fabs(static_cast<double>(best->index) - index)) {
+      best = &step;
+    }
+  }
+  return best;
+}
+
+class RunPanel : public Panel {
+ public:
+  void draw(Session& session) override {
+    const Run* run = session.run_a.value();
+    if (session.run_a.error() != nullptr) return draw_error(*session.run_a.error());
+    if (session.selection.run.empty()) {
+      if (session.runs.loading()) return draw_loading("reading the list of runs");
+      return draw_empty("No run chosen", "Choose one in the list of runs (key 1).");
+    }
+    if (run == nullptr) return draw_loading("reading the run");
+    draw_head(session, *run);
+    if (run->cells.empty()) {
+      return draw_empty("No finished cells yet", run->ended_unix_ns == 0
+                                                     ? "The run is still going; cells appear as they finish."
+                                                     : "The run ended before a cell was done.");
+    }
+    draw_cells(session, *run);
+    const Cell* cell = session.cell_a();
+    if (cell != nullptr) draw_steps(session, *cell);
+  }
+
+ private:
+  void draw_head(Session& session, const Run& run) {
+    heading(clean(run.suite.empty() ? run.command : run.suite, 80));
+    ImGui::SameLine(0, px(10));
+    muted(fmt::format("{}   {} UTC", clean(run.id, 80), utc_text(run.created_unix_ns)));
+    if (run.ended_unix_ns == 0) {
+      ImGui::SameLine(0, px(10));
+      badge("running", color(Ink::kAccent));
+    }
+    if (!run.synthetic.empty()) {
+      ImGui::SameLine(0, px(10));
+      badge("made up", color(Ink::kWarning));
+      hover_text(clean(run.synthetic, 400));
+    }
+    probe_value("run.cells", static_cast<long long>(run.cells.size()));
+    (void)session;
+  }
+
+  void draw_cells(Session& session, const Run& run) {
+    if (built_ != session.run_a.value_key()) {
+      data_ = cells_table(run);
+      built_ = session.run_a.value_key();
+      state_.dirty = true;
+    }
+    const float rows = static_cast<float>(std::min<std::size_t>(run.cells.size(), 12)) + 1;
+    TableLook look;
+    const Cell* chosen = session.cell_a();
+    look.selected = chosen != nullptr ? chosen->name : std::string();
+    look.keyboard = true;
+    look.height = std::min(rows * 23 + 6, ImGui::GetContentRegionAvail().y / scale() * 0.5F);
+    const TableEvents events = draw_table("cells", data_, state_, look);
+    if (events.clicked) session.select_cell(data_.keys[*events.clicked]);
+    if (events.opened) session.panel = "timeline";
+  }
+
+  void draw_steps(Session& session, const Cell& cell) {
+    ImGui::Dummy(ImVec2(0, px(2)));
+    heading(clean(cell.name, 100));
+    ImGui::SameLine(0, px(10));
+    muted(fmt::format("{}   {} launch{}", clean(class_label(cell), 80), cell.launches.size(),
+                      cell.launches.size() == 1 ? "" : "es"));
+    bool any = false;
+    for (const Launch& launch : cell.launches) any = any || !launch.steps.empty();
+    if (!any) {
+      return draw_empty(cell.reason.empty() ? "No steps recorded" : clean(cell.reason, 400),
+                        "Metrics need a launch that finished its steps.");
+    }
+    if (cell.result_class == baselines::ResultClass::kFunctionalCpu) {
+      ImGui::SameLine(0, px(10));
+      badge("functional/cpu: time is no performance claim", color(Ink::kWarning));
+    }
+    draw_clock_choice(cell);
+    const ImVec2 room = ImGui::GetContentRegionAvail();
+    const bool wide = room.x > px(760);
+    const ImVec2 size(wide ? (room.x - px(12)) * 0.62F : room.x, wide ? room.y - px(4) : room.y / 2 - px(6));
+    draw_times(session, cell, size);
+    if (wide) ImGui::SameLine(0, px(12));
+    draw_losses(session, cell, ImVec2(wide ? room.x - size.x - px(12) : room.x, size.y));
+  }
+
+  // Ranks that are threads share cores: their wall time says little, the modelled time says what the program would
+  // take.
+  void draw_clock_choice(const Cell& cell) {
+    bool any = false;
+    for (const Launch& launch : cell.launches) {
+      for (const Step& step : launch.steps) any = any || step.modelled_ns > 0;
+    }
+    if (!any) {
+      modelled_ = false;
+      return;
+    }
+    ImGui::SameLine(0, px(14));
+    if (ImGui::SmallButton(modelled_ ? "modelled time" : "wall time")) modelled_ = !modelled_;
+    probe_item("run.clock");
+    probe_value("run.clock", modelled_ ? "modelled" : "wall");
+    hover_text("Wall: the slowest rank's clock. Modelled: CPU time of each op replayed through the dependency graph.");
+  }
+
+  void draw_times(Session& session, const Cell& cell, ImVec2 size) {
+    Range xs;
+    Range ys;
+    std::vector<Series> all;
+    for (const Launch& launch : cell.launches) {
+      all.push_back(series_of(launch, modelled_));
+      for (const double value : all.back().index) xs.add(value);
+      for (const double value : all.back().time_ns) ys.add(value);
+    }
+    ys = with_warm_up(ys, all);
+    Plot plot("run.steps", size, {xs.padded(0.02), "step", "step"}, {ys.padded(0.12), "ns", "step time"});
+    const Launch* chosen = session.launch_of(cell);
+    for (std::size_t i = 0; i < all.size(); ++i) {
+      const bool front = &cell.launches[i] == chosen;
+      const std::uint32_t ink = color(Ink::kRunA, front ? 1.0F : 0.35F);
+      plot.line(all[i].index, all[i].time_ns, ink, front ? 1.5F : 1.0F);
+      plot.points(all[i].index, all[i].time_ns, ink, Mark::kDot, front ? 2.2F : 1.5F);
+      plot.points(all[i].odd_index, all[i].odd_ns, color(Ink::kMuted, front ? 0.9F : 0.4F), Mark::kCross, 2.5F);
+    }
+    const baselines::Metric* metric = analysis::find(cell, modelled_ ? "modelled_step_time" : "step_time");
+    if (metric != nullptr) plot.level(metric->value, color(Ink::kMuted), "step time " + format_ns(metric->value));
+    if (session.selection.step >= 0) plot.cursor(static_cast<double>(session.selection.step), color(Ink::kAccent));
+    if (!plot.hovered() || chosen == nullptr) return;
+    const Step* step = step_at(*chosen, plot.value_x(ImGui::GetIO().MousePos.x));
+    if (step == nullptr) return;
+    plot.cursor(static_cast<double>(step->index), color(Ink::kFaint));
+    if (plot.clicked()) session.selection.step = step->index;
+    ImGui::BeginTooltip();
+    ImGui::Text("launch %d, step %lld", chosen->index, static_cast<long long>(step->index));
+    ImGui::TextUnformatted(
+        fmt::format("wall {}{}", format_ns(static_cast<double>(step->wall_ns)),
+                    step->modelled_ns > 0 ? "   modelled " + format_ns(static_cast<double>(step->modelled_ns)) : "")
+            .c_str());
+    if (std::isfinite(step->loss)) ImGui::Text("loss %.5f", step->loss);
+    if ((step->flags & baselines::kStepWarmUp) != 0) muted("warm-up: not part of any metric");
+    if ((step->flags & baselines::kStepProfiled) != 0) muted("profiled: never timed");
+    ImGui::EndTooltip();
+  }
+
+  // Warm-up steps may be many times slower; they may stretch the axis to twice the steady steps, no further.
+  static Range with_warm_up(Range steady, const std::vector<Series>& all) {
+    Range out = steady;
+    for (const Series& series : all) {
+      for (const double value : series.odd_ns) {
+        if (steady.empty() || value <= steady.high * 2) out.add(value);
+      }
+    }
+    return out;
+  }
+
+  void draw_losses(Session& session, const Cell& cell, ImVec2 size) {
+    const Launch* chosen = session.launch_of(cell);
+    if (chosen == nullptr) return;
+    const Series series = series_of(*chosen, false);
+    Range xs;
+    Range ys;
+    for (const double value : series.index) xs.add(value);
+    for (const double value : series.loss) ys.add(value);
+    Plot plot("run.loss", size, {xs.padded(0.02), "step", "step"}, {ys.padded(0.08), "", "loss"});
+    plot.line(series.index, series.loss, color(Ink::kRunA));
+    if (ys.empty()) plot.label(xs.low, 0.5, color(Ink::kMuted), "no losses recorded");
+    if (session.selection.step >= 0) plot.cursor(static_cast<double>(session.selection.step), color(Ink::kAccent));
+  }
+
+  TableData data_;
+  TableState state_;
+  std::string built_;
+  bool modelled_ = false;
+};
+
+}  // namespace
+
+std::unique_ptr<Panel> make_run_panel() {
+  return std::make_unique<RunPanel>();
+}
+
+}  // namespace mbb::viewer

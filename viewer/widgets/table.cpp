@@ -1,0 +1,222 @@
+// Drawing of tables.
+#include "viewer/widgets/table.h"
+
+#include <fmt/core.h>
+#include <imgui.h>
+
+#include <algorithm>
+
+#include "viewer/theme/style.h"
+#include "viewer/widgets/keys.h"
+#include "viewer/widgets/probe.h"
+#include "viewer/widgets/states.h"
+
+namespace mbb::viewer {
+namespace {
+
+constexpr float kMarkWidth = 18;
+constexpr int kProbedRows = 64;
+
+void aligned_text(const TableCell& cell, Align align, ImFont* font) {
+  const float room = ImGui::GetContentRegionAvail().x;
+  if (font != nullptr) ImGui::PushFont(font);
+  if (align == Align::kRight) {
+    const float width = ImGui::CalcTextSize(cell.text.data(), cell.text.data() + cell.text.size()).x;
+    if (width < room) ImGui::SetCursorPosX(ImGui::GetCursorPosX() + room - width);
+  }
+  if (cell.bar >= 0) {
+    const ImVec2 low = ImGui::GetCursorScreenPos();
+    const float left = align == Align::kRight ? low.x + ImGui::GetContentRegionAvail().x - room : low.x;
+    const float height = ImGui::GetTextLineHeight();
+    ImGui::GetWindowDrawList()->AddRectFilled(ImVec2(left, low.y),
+                                              ImVec2(left + room * std::min(cell.bar, 1.0F), low.y + height),
+                                              color(Ink::kAccent, 0.18F), px(2));
+  }
+  ImGui::PushStyleColor(ImGuiCol_Text, color(cell.ink));
+  ImGui::TextUnformatted(cell.text.data(), cell.text.data() + cell.text.size());
+  ImGui::PopStyleColor();
+  if (font != nullptr) ImGui::PopFont();
+}
+
+// Our own header cell: title, muted unit, sort arrow; ImGui's cannot align right.
+void draw_header(const char* id, const TableData& data, TableState& state, bool marks) {
+  ImGui::TableNextRow(ImGuiTableRowFlags_Headers);
+  for (std::size_t c = 0; c < data.columns.size(); ++c) {
+    const TableColumn& column = data.columns[c];
+    if (!ImGui::TableSetColumnIndex(static_cast<int>(c) + (marks ? 1 : 0))) continue;
+    const bool sorted = state.sort_column == static_cast<int>(c);
+    std::string title = column.title;
+    if (sorted) title += state.descending ? " \xE2\x96\xBE" : " \xE2\x96\xB4";
+    const std::string unit = column.unit.empty() ? "" : " " + column.unit;
+    ImGui::PushID(static_cast<int>(c));
+    const ImVec2 start = ImGui::GetCursorScreenPos();
+    const float room = ImGui::GetContentRegionAvail().x;
+    if (ImGui::InvisibleButton("sort", ImVec2(std::max(room, 1.0F), ImGui::GetTextLineHeight()))) {
+      state.descending = sorted ? !state.descending : column.align == Align::kRight;
+      state.sort_column = static_cast<int>(c);
+      state.dirty = true;
+    }
+    if (probe_recording()) probe_item(fmt::format("{}.sort.{}", id, c));
+    hover_text(column.meaning);
+    const Ink ink = ImGui::IsItemHovered() || sorted ? Ink::kText : Ink::kMuted;
+    const float width = ImGui::CalcTextSize(title.c_str()).x + ImGui::CalcTextSize(unit.c_str()).x;
+    const float left = column.align == Align::kRight ? std::max(start.x, start.x + room - width) : start.x;
+    ImDrawList* draw = ImGui::GetWindowDrawList();
+    draw->AddText(ImVec2(left, start.y), color(ink), title.c_str());
+    draw->AddText(ImVec2(left + ImGui::CalcTextSize(title.c_str()).x, start.y), color(Ink::kFaint), unit.c_str());
+    ImGui::PopID();
+  }
+}
+
+void copy_rows(const TableData& data, const TableState& state, bool markdown) {
+  const std::string text = markdown ? table_markdown(data, state.shown) : table_csv(data, state.shown);
+  ImGui::SetClipboardText(text.c_str());
+  notify(fmt::format("{} rows copied as {}", state.shown.size(), markdown ? "Markdown" : "CSV"));
+}
+
+void draw_copy_menu(const char* id, const TableData& data, const TableState& state, bool hovered) {
+  if (hovered && ImGui::IsMouseReleased(ImGuiMouseButton_Right)) ImGui::OpenPopup("copy");
+  if (hovered && pressed(kKeyC, true)) copy_rows(data, state, true);
+  if (!ImGui::BeginPopup("copy")) return;
+  if (ImGui::MenuItem("Copy as Markdown", "Ctrl+C")) copy_rows(data, state, true);
+  if (probe_recording()) probe_item(fmt::format("{}.copy.markdown", id));
+  if (ImGui::MenuItem("Copy as CSV")) copy_rows(data, state, false);
+  if (probe_recording()) probe_item(fmt::format("{}.copy.csv", id));
+  ImGui::EndPopup();
+}
+
+void draw_mark(const TableLook& look, const std::string& key) {
+  const bool is_a = key == look.selected;
+  const bool is_b = key == look.other;
+  if (!is_a && !is_b) return;
+  ImGui::PushFont(fonts().bold);
+  ImGui::PushStyleColor(ImGuiCol_Text, color(is_a ? Ink::kRunA : Ink::kRunB));
+  ImGui::TextUnformatted(is_a ? "A" : "B");
+  ImGui::PopStyleColor();
+  ImGui::PopFont();
+}
+
+struct RowDrawing {
+  const char* id;
+  const TableData& data;
+  const TableLook& look;
+  TableEvents& events;
+};
+
+void draw_row(const RowDrawing& in, std::size_t row, std::size_t place) {
+  const std::string& key = in.data.keys[row];
+  ImGui::TableNextRow();
+  ImGui::TableSetColumnIndex(0);
+  ImGui::PushID(static_cast<int>(row));
+  const bool first = !key.empty() && key == in.look.selected;
+  const bool second = !key.empty() && in.look.mark_pair && key == in.look.other;
+  const bool selected = first || second;
+  if (in.look.mark_pair && selected) {
+    ImGui::TableSetBgColor(ImGuiTableBgTarget_RowBg1, color(first ? Ink::kRunA : Ink::kRunB, 0.14F));
+    ImGui::PushStyleColor(ImGuiCol_Header, color(Ink::kSurface, 0));
+  }
+  if (ImGui::Selectable("##row", selected,
+                        ImGuiSelectableFlags_SpanAllColumns | ImGuiSelectableFlags_AllowDoubleClick)) {
+    if (ImGui::GetIO().KeyCtrl)
+      in.events.second = row;
+    else
+      in.events.clicked = row;
+    if (ImGui::IsMouseDoubleClicked(ImGuiMouseButton_Left)) in.events.opened = row;
+  }
+  if (in.look.mark_pair && selected) ImGui::PopStyleColor();
+  if (ImGui::IsItemHovered()) in.events.hovered = row;
+  if (probe_recording() && place < kProbedRows) probe_item(fmt::format("{}.row.{}", in.id, place));
+  const bool marks = in.look.mark_pair;
+  if (marks) {
+    ImGui::SameLine(0, 0);
+    draw_mark(in.look, key);
+  }
+  for (std::size_t c = 0; c < in.data.columns.size(); ++c) {
+    if (c == 0 && !marks)
+      ImGui::SameLine(0, 0);
+    else if (!ImGui::TableSetColumnIndex(static_cast<int>(c) + (marks ? 1 : 0)))
+      continue;
+    const TableCell& cell = in.data.rows[row][c];
+    aligned_text(cell, in.data.columns[c].align, in.data.columns[c].mono ? fonts().mono : nullptr);
+    if (!cell.hover.empty() && in.events.hovered == row) hover_text(cell.hover);
+  }
+  ImGui::PopID();
+}
+
+void move_with_keys(const TableData& data, TableState& state, const TableLook& look, TableEvents& events) {
+  if (!look.keyboard || state.shown.empty()) return;
+  const int step = (pressed(kKeyDown) ? 1 : 0) - (pressed(kKeyUp) ? 1 : 0);
+  const auto at = std::find_if(state.shown.begin(), state.shown.end(),
+                               [&](std::uint32_t row) { return data.keys[row] == look.selected; });
+  if (pressed(kKeyEnter) && at != state.shown.end()) events.opened = *at;
+  if (step == 0) return;
+  if (at == state.shown.end()) {
+    events.clicked = state.shown.front();
+  } else {
+    const auto place = std::clamp<std::ptrdiff_t>(at - state.shown.begin() + step, 0,
+                                                  static_cast<std::ptrdiff_t>(state.shown.size()) - 1);
+    events.clicked = state.shown[static_cast<std::size_t>(place)];
+  }
+  state.scroll_to_selection = true;
+}
+
+void refresh(const TableData& data, TableState& state) {
+  if (!state.dirty && state.shown_of == &data && state.shown_filter == state.filter) return;
+  state.shown = table_order(data, state.filter, state.sort_column, state.descending);
+  state.shown_of = &data;
+  state.shown_filter = state.filter;
+  state.dirty = false;
+}
+
+void setup_columns(const TableData& data, bool marks) {
+  if (marks) ImGui::TableSetupColumn("mark", ImGuiTableColumnFlags_WidthFixed, px(kMarkWidth));
+  for (const TableColumn& column : data.columns) {
+    const auto flags = column.width > 0 ? ImGuiTableColumnFlags_WidthFixed : ImGuiTableColumnFlags_WidthStretch;
+    ImGui::TableSetupColumn(column.title.c_str(), flags, column.width > 0 ? px(column.width) : 1.0F);
+  }
+  ImGui::TableSetupScrollFreeze(0, 1);
+}
+
+}  // namespace
+
+TableEvents draw_table(const char* id, const TableData& data, TableState& state, const TableLook& look) {
+  TableEvents events;
+  refresh(data, state);
+  probe_value(fmt::format("{}.shown", id), static_cast<long long>(state.shown.size()));
+  const bool marks = look.mark_pair;
+  const auto columns = static_cast<int>(data.columns.size()) + (marks ? 1 : 0);
+  constexpr ImGuiTableFlags kFlags = ImGuiTableFlags_RowBg | ImGuiTableFlags_Resizable | ImGuiTableFlags_ScrollY |
+                                     ImGuiTableFlags_NoBordersInBody | ImGuiTableFlags_PadOuterX |
+                                     ImGuiTableFlags_NoSavedSettings;
+  if (columns == 0 || !ImGui::BeginTable(id, columns, kFlags, ImVec2(0, look.height > 0 ? px(look.height) : 0)))
+    return events;
+  setup_columns(data, marks);
+  draw_header(id, data, state, marks);
+  move_with_keys(data, state, look, events);
+  ImGuiListClipper clipper;
+  clipper.Begin(static_cast<int>(state.shown.size()));
+  while (clipper.Step()) {
+    for (int place = clipper.DisplayStart; place < clipper.DisplayEnd; ++place) {
+      const auto at = static_cast<std::size_t>(place);
+      draw_row({id, data, look, events}, state.shown[at], at);
+    }
+  }
+  if (state.scroll_to_selection) {
+    const std::string& key = events.clicked ? data.keys[*events.clicked] : look.selected;
+    for (std::size_t i = 0; i < state.shown.size(); ++i) {
+      if (data.keys[state.shown[i]] != key) continue;
+      const float row = ImGui::GetTextLineHeight() + 2 * ImGui::GetStyle().CellPadding.y;
+      const float top = row * static_cast<float>(i);
+      const float view = ImGui::GetWindowHeight() - 2 * row;
+      if (top < ImGui::GetScrollY() || top > ImGui::GetScrollY() + view - row) ImGui::SetScrollY(top - view / 2);
+      break;
+    }
+    state.scroll_to_selection = false;
+  }
+  const bool hovered = ImGui::IsWindowHovered(ImGuiHoveredFlags_AllowWhenBlockedByPopup);
+  draw_copy_menu(id, data, state, hovered);
+  ImGui::EndTable();
+  return events;
+}
+
+}  // namespace mbb::viewer
