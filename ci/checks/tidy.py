@@ -22,7 +22,7 @@ TYPE = re.compile(r"\b(?:class|struct|union|enum(?:\s+(?:class|struct))?)\s+(?:a
 FOREIGN_SWITCH = re.compile(r"^(FMT_|GLFW_INCLUDE_|IMGUI_|IM_|TOML_|RAPIDJSON_|XXH_|ZSTD_|JSON_|CLI11_|_GNU_SOURCE$)")
 
 # Banned words of code: pattern, the name to show, where it is allowed, what to do instead.
-TESTS = r"_(test|bench)\.cpp$"
+TESTS = r"_(test|bench)\.(cpp|h)$"
 BANNED = (
     (r"\b(s?rand|random_shuffle)\s*\(", "rand", None, "use the counter-based generator; seeds are knobs"),
     (r"\brandom_device\b", "random_device", TESTS, "use the counter-based generator; seeds are knobs"),

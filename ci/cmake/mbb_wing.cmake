@@ -24,7 +24,8 @@ set(MBB_TEST_FOLDERS "" CACHE STRING "Build only tests whose path under the root
 function(mbb_wing name)
   cmake_parse_arguments(WING "" "" "DEPENDS;TEST_DEPENDS;EXCLUDE" ${ARGN})
   file(GLOB_RECURSE sources CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/*.cpp)
-  list(FILTER sources EXCLUDE REGEX "/(cuda|nccl|cupti)/")
+  # Below the root: the checkout may be named so too.
+  list(FILTER sources EXCLUDE REGEX "^${CMAKE_SOURCE_DIR}/(.*/)?(cuda|nccl|cupti)/")
   foreach(pattern ${WING_EXCLUDE})
     list(FILTER sources EXCLUDE REGEX ${pattern})
   endforeach()

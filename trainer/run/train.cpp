@@ -9,7 +9,7 @@
 
 #include "profiler/base/clock.h"
 #include "trainer/comm/local/run_ranks.h"
-#include "trainer/execute/cpu/cpu_rank.h"
+#include "trainer/execute/executor.h"
 #include "trainer/execute/simulate/replay.h"
 #include "trainer/models/transformer.h"
 #include "trainer/optim/schedule.h"
@@ -67,8 +67,8 @@ class RankLoop {
 
   Status run() {
     const auto rank_class = static_cast<size_t>(l_.mesh.rank_class_index(world_.rank()));
-    MB_ASSIGN(auto rank, CpuRank::create(programs_.programs[rank_class], programs_.plans[rank_class], l_.mesh, world_,
-                                         static_cast<uint64_t>(l_.config.train.seed)));
+    MB_ASSIGN(auto rank, make_executor(l_.config.host, programs_.programs[rank_class], programs_.plans[rank_class],
+                                       l_.mesh, world_, static_cast<uint64_t>(l_.config.train.seed)));
     MB_ASSIGN(everyone_, world_.group(GroupKind::kWorld, l_.mesh));
     for (int64_t step = 0; step < l_.config.train.train_iters; ++step) MB_TRY(one_step(*rank, step));
     for (size_t kind = 0; kind < kGroupKinds.size(); ++kind)
@@ -77,7 +77,7 @@ class RankLoop {
   }
 
  private:
-  Status one_step(CpuRank& rank, int64_t step) {
+  Status one_step(Executor& rank, int64_t step) {
     const OptimizerConfig& o = l_.config.optimizer;
     const bool traced = step >= options_.trace_first && step < options_.trace_end;
     const double rate = learning_rate(o, l_.config.train.train_iters, step);
@@ -101,16 +101,18 @@ class RankLoop {
                               output.grad_norm),
                   "lower optimizer.lr, or look for the first op that produced it");
     MB_TRY(everyone_->barrier());
-    return rank_ == 0 ? report(output, step, rate, traced) : Status{};
+    return rank_ == 0 ? report(output, rank.device_times(), step, rate, traced) : Status{};
   }
 
   // Others wait at the next barrier meanwhile, so their times can be read.
-  Status report(const StepOutput& output, int64_t step, double rate, bool traced) {
+  Status report(const StepOutput& output, const DeviceTimes& device, int64_t step, double rate, bool traced) {
     StepReport r;
     r.index = step;
     r.wall_ns = *std::max_element(shared_.end_ns.begin(), shared_.end_ns.end()) -
                 *std::min_element(shared_.start_ns.begin(), shared_.start_ns.end());
     for (int64_t ns : shared_.cpu_ns) r.cpu_ns += ns;
+    r.device_ns = device.step_ns;
+    r.device_forward_backward_ns = device.forward_backward_ns;
     r.loss = output.loss();
     r.grad_norm = output.grad_norm;
     r.learning_rate = rate;

@@ -1,4 +1,4 @@
-// Trains one resolved configuration on CPU ranks (threads of this process) and reports every step.
+// Trains one resolved configuration, ranks being threads of this process, and reports every step.
 #pragma once
 
 #include <atomic>
@@ -36,7 +36,10 @@ struct StepReport {
   int64_t wall_ns = 0;  // last rank's end minus first rank's start
   int64_t cpu_ns = 0;   // thread CPU time of all ranks
   int64_t modelled_ns =
-      0;            // CPU times replayed, as if every rank had a core of its own; 0 when the step was not traced
+      0;  // CPU times replayed, as if every rank had a core of its own; 0 when the step was not traced
+  // On a GPU: rank 0's device time of the step, and until its optimizer begins; 0 on the CPU.
+  int64_t device_ns = 0;
+  int64_t device_forward_backward_ns = 0;
   double loss = 0;  // nats per token over the global batch
   double grad_norm = 0;
   double learning_rate = 0;

@@ -1,0 +1,77 @@
+# CUDA, when this machine has it: the language, our flags, where cuBLASLt and the cuDNN frontend are. Sets MBB_HAVE_CUDA
+# and MBB_CUDA_REASON (what was found, or what is missing).
+set(MBB_CUDA_GENCODE "arch=compute_90a,code=sm_90a" CACHE STRING "nvcc -gencode targets, separated by semicolons")
+set(MBB_HAVE_CUDA OFF)
+
+function(mbb_cuda_missing reason)
+  if(MBB_CUDA STREQUAL "ON")
+    message(FATAL_ERROR "MBB_CUDA=ON, but ${reason}")
+  endif()
+  set(MBB_CUDA_REASON "${reason}" PARENT_SCOPE)
+  message(STATUS "CUDA: off, ${reason}")
+endfunction()
+
+if(MBB_CUDA STREQUAL "OFF")
+  set(MBB_CUDA_REASON "configured with MBB_CUDA=OFF")
+  message(STATUS "CUDA: off, ${MBB_CUDA_REASON}")
+  return()
+endif()
+
+find_program(MBB_NVCC nvcc HINTS ENV CUDACXX ENV CUDA_HOME PATHS /usr/local/cuda PATH_SUFFIXES bin)
+if(NOT MBB_NVCC)
+  mbb_cuda_missing("no nvcc on PATH, in CUDA_HOME or in /usr/local/cuda")
+  return()
+endif()
+execute_process(COMMAND ${MBB_NVCC} --version OUTPUT_VARIABLE nvcc_text RESULT_VARIABLE nvcc_status)
+string(REGEX MATCH "release ([0-9]+\\.[0-9]+)" _ "${nvcc_text}")
+set(MBB_NVCC_VERSION ${CMAKE_MATCH_1})
+if(NOT nvcc_status EQUAL 0 OR MBB_NVCC_VERSION VERSION_LESS 13.0)
+  mbb_cuda_missing("${MBB_NVCC} is release '${MBB_NVCC_VERSION}' and 13.0 or newer is needed")
+  return()
+endif()
+
+set(CMAKE_CUDA_COMPILER ${MBB_NVCC})
+set(CMAKE_CUDA_ARCHITECTURES OFF)
+enable_language(CUDA)
+set(CMAKE_CUDA20_STANDARD_COMPILE_OPTION "-std=c++20")
+set(CMAKE_CUDA20_EXTENSION_COMPILE_OPTION "-std=c++20")
+set(CMAKE_CUDA_STANDARD 20)
+set(CMAKE_CUDA_RUNTIME_LIBRARY Static)
+if(NOT CMAKE_CUDA_COMPILER_LAUNCHER AND CMAKE_CXX_COMPILER_LAUNCHER)
+  set(CMAKE_CUDA_COMPILER_LAUNCHER ${CMAKE_CXX_COMPILER_LAUNCHER})
+endif()
+find_package(CUDAToolkit 13.0 REQUIRED)
+
+find_path(MBB_CUBLASLT_INCLUDE cublasLt.h HINTS ${CUDAToolkit_INCLUDE_DIRS})
+find_library(MBB_CUBLASLT_LIBRARY cublasLt HINTS ${CUDAToolkit_LIBRARY_DIR})
+if(NOT MBB_CUBLASLT_INCLUDE OR NOT MBB_CUBLASLT_LIBRARY)
+  mbb_cuda_missing("the toolkit has no cublasLt")
+  return()
+endif()
+
+add_library(mbb_cuda_flags INTERFACE)
+target_link_libraries(mbb_cuda_flags INTERFACE mbb_flags)
+target_include_directories(mbb_cuda_flags SYSTEM INTERFACE ${CUDAToolkit_INCLUDE_DIRS})
+set(gencode "")
+foreach(target ${MBB_CUDA_GENCODE})
+  list(APPEND gencode "-gencode=${target}")
+endforeach()
+target_compile_options(mbb_cuda_flags INTERFACE
+  $<$<COMPILE_LANGUAGE:CUDA>:${gencode} -lineinfo --expt-relaxed-constexpr
+    -Xcompiler=-Wall,-Wextra,-Wno-unused-parameter -Xcudafe=--display_error_number>)
+
+# cuDNN's attention: its frontend is headers only and opens libcudnn at run time, so nothing here links it.
+find_path(MBB_CUDNN_INCLUDE cudnn.h HINTS ${CUDAToolkit_INCLUDE_DIRS})
+find_path(MBB_CUDNN_FRONTEND_INCLUDE cudnn_frontend.h HINTS ENV CUDNN_FRONTEND_INCLUDE)
+if(MBB_CUDNN_INCLUDE AND MBB_CUDNN_FRONTEND_INCLUDE)
+  set(MBB_HAVE_CUDNN ON)
+  set(cudnn_text "cuDNN attention on")
+else()
+  set(MBB_HAVE_CUDNN OFF)
+  string(CONCAT cudnn_text "cuDNN attention off (no cudnn.h or no cudnn_frontend.h: pip install "
+    "nvidia-cudnn-frontend and set MBB_CUDNN_FRONTEND_INCLUDE)")
+endif()
+
+set(MBB_HAVE_CUDA ON)
+set(MBB_CUDA_REASON "nvcc ${MBB_NVCC_VERSION}, ${MBB_CUDA_GENCODE}, ${cudnn_text}")
+message(STATUS "CUDA: on, ${MBB_CUDA_REASON}")

@@ -1,0 +1,86 @@
+// The one table that libmbbench_cuda.so exports, and how the program opens it. Nothing here includes a CUDA header.
+//
+// The library is opened by the commands that need it, from beside the program ($ORIGIN), so that the CLI starts without
+// it. Program and library come from one build: `abi` and `bytes` must match, or the library is refused.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+
+#include "profiler/base/error.h"
+
+namespace mbb::profiler {
+
+inline constexpr uint32_t kCudaTableAbi = 2;
+
+struct CudaDeviceFacts {
+  char name[256];
+  int32_t compute_major, compute_minor;
+  int32_t sms;
+  int64_t memory_bytes;
+  int64_t l2_bytes;
+  int64_t smem_per_block_bytes;
+  char pci_bus_id[32];
+};
+
+// Versions as the libraries print them: 13000 for CUDA 13.0; 0 where a library is missing.
+struct CudaVersions {
+  int32_t driver_api, runtime;
+  uint64_t cublaslt, cudnn;
+};
+
+// A failing call returns false and writes its reason to `error`, as "what\nhint".
+struct CudaText {
+  char text[1024];
+};
+
+// A rank's step program for one device. `program`, `plan` and `mesh` point at trainer's structs of the same build and
+// must outlive the rank.
+struct CudaRankRequest {
+  int32_t device;
+  int32_t rank;
+  uint64_t seed;
+  bool graphs;  // capture the step after its first run
+  bool tune;    // time cuBLASLt's algorithms for every GEMM before the first step
+  const void* program;
+  const void* plan;
+  const void* mesh;
+};
+
+struct CudaStepTimes {
+  float forward_backward_ms, step_ms;
+};
+
+struct CudaMemoryFacts {
+  int64_t arena_bytes;        // the memory plan
+  int64_t extra_bytes;        // workspaces, scratch, tables
+  int64_t device_used_bytes;  // of the whole device, as the driver says
+};
+
+struct CudaTable {
+  uint32_t abi;
+  uint32_t bytes;
+  bool (*device_count)(int* count, CudaText* error);
+  bool (*device_facts)(int device, CudaDeviceFacts* facts, CudaText* error);
+  bool (*peer_access)(int device, int peer, bool* possible, CudaText* error);
+  bool (*versions)(CudaVersions* versions, CudaText* cudnn_reason, CudaText* error);
+
+  // `input` and `output` are trainer's StepInput and StepOutput.
+  bool (*rank_open)(const CudaRankRequest* request, void** rank, CudaText* error);
+  void (*rank_close)(void* rank);
+  bool (*rank_step)(void* rank, const void* input, void* output, CudaText* error);
+  // Ops one by one; op_ns has an element for every position of the walk.
+  bool (*rank_timed_step)(void* rank, const void* input, void* output, int64_t* op_ns, CudaText* error);
+  bool (*rank_read)(void* rank, int32_t tensor, int32_t slot, void* to, int64_t bytes, CudaText* error);
+  void (*rank_times)(void* rank, CudaStepTimes* times);
+  void (*rank_memory)(void* rank, CudaMemoryFacts* facts);
+};
+
+// Opens libmbbench_cuda.so once for the process. The error says where it was looked for, or what the loader said.
+Result<const CudaTable*> cuda_table();
+
+// Turns a table call's answer into a Status.
+Status cuda_answer(bool good, const CudaText& error);
+
+}  // namespace mbb::profiler

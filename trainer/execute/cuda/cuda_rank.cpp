@@ -1,0 +1,322 @@
+// The first CUDA executor: bind operands once, enqueue in walk order, capture after the first step.
+#include "trainer/execute/cuda/cuda_rank.h"
+
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <cstring>
+#include <map>
+
+#include "trainer/data/rng.h"
+#include "trainer/execute/cuda/initial_values.h"
+#include "trainer/ops/cuda/status.h"
+#include "trainer/program/walk.h"
+#include "trainer/run/initial_state.h"
+
+namespace mbb::trainer::cuda {
+namespace {
+
+constexpr int64_t kStagingAlign = 256;
+int64_t round_up(int64_t bytes) {
+  return (bytes + kStagingAlign - 1) / kStagingAlign * kStagingAlign;
+}
+
+const BucketAttrs* bucket_of(const Op& op) {
+  if (const auto* bucket = std::get_if<BucketAttrs>(&op.attrs)) return bucket;
+  if (const auto* adam = std::get_if<AdamAttrs>(&op.attrs)) return &adam->bucket;
+  return nullptr;
+}
+
+}  // namespace
+
+CudaRank::CudaRank(const profiler::CudaRankRequest& request)
+    : program_(*static_cast<const Program*>(request.program)),
+      plan_(*static_cast<const MemoryPlan*>(request.plan)),
+      mesh_(*static_cast<const Mesh*>(request.mesh)),
+      request_(request),
+      coordinates_(mesh_.coordinates(request.rank)) {}
+
+Result<std::unique_ptr<CudaRank>> CudaRank::create(const profiler::CudaRankRequest& request) {
+  std::unique_ptr<CudaRank> rank(new CudaRank(request));
+  MB_ASSIGN(rank->device_, Device::open(request.device));
+  MB_TRY(rank->allocate());
+  MB_TRY(rank->bind_all());
+  if (request.tune) MB_TRY(rank->tune());
+  MB_TRY(rank->initial_values());
+  return rank;
+}
+
+CudaRank::~CudaRank() {
+  if (device_ != nullptr) cudaStreamSynchronize(device_->stream());
+  for (cudaGraphExec_t graph : {forward_backward_graph_, optimizer_graph_})
+    if (graph != nullptr) cudaGraphExecDestroy(graph);
+  for (cudaEvent_t event : {start_, optimizer_, end_})
+    if (event != nullptr) cudaEventDestroy(event);
+  cudaFreeHost(staging_);
+  cudaFree(arena_);
+}
+
+Status CudaRank::bind_all() {
+  walk_.clear();
+  return walk(program_, [&](int, const Call& call, int, const Op& op) -> Status {
+    Bound bound;
+    bound.op = &op;
+    bound.function = find_op_function(op.kind->cuda);
+    if (bound.function == nullptr)
+      return fail(ErrorCode::kUnavailable, fmt::format("op {}: {} has no CUDA function", op.path, op.kind->name),
+                  "use host.device = cpu, or a configuration without this op");
+    const auto bind = [&](std::vector<Operand>& to, const std::vector<TensorId>& ids) {
+      for (const TensorId id : ids) to.push_back({data(id, slot(program_.tensor(id), call)), &program_.tensor(id)});
+    };
+    bind(bound.in, op.in);
+    bind(bound.out, op.out);
+    if (const BucketAttrs* bucket = bucket_of(op); bucket != nullptr && bucket->sharded)
+      bound.shard_index = mesh_.group_index(bucket->shard_group, request_.rank);
+    bound.micro_batch = call.micro_batch;
+    bound.optimizer = program_.segment(call).kind == SegmentKind::kOptimizer;
+    walk_.push_back(std::move(bound));
+    return {};
+  });
+}
+
+Status CudaRank::allocate() {
+  size_t free_bytes = 0, total_bytes = 0;
+  MB_TRY(ok(cudaMemGetInfo(&free_bytes, &total_bytes), "reading free device memory"));
+  MB_TRY(check_fits(program_, plan_, static_cast<int64_t>(free_bytes)));
+  const auto bytes = static_cast<size_t>(std::max<int64_t>(plan_.arena_bytes, MemoryPlan::kAlign));
+  MB_TRY(ok(cudaMalloc(reinterpret_cast<void**>(&arena_), bytes), "allocating the arena"));
+  const Ports& ports = program_.ports;
+  staging_bytes_ = round_up(static_cast<int64_t>(sizeof(float)) * StepRecord::kFields);
+  for (const TensorId id : {ports.tokens, ports.labels})
+    if (id != kNoTensor) staging_bytes_ += program_.micro_batches * round_up(program_.tensor(id).bytes());
+  staging_bytes_ += 2 * kStagingAlign;
+  MB_TRY(ok(cudaMallocHost(reinterpret_cast<void**>(&staging_), static_cast<size_t>(staging_bytes_)),
+            "allocating pinned staging"));
+  for (cudaEvent_t* event : {&start_, &optimizer_, &end_}) MB_TRY(ok(cudaEventCreate(event), "creating an event"));
+  return {};
+}
+
+// Before the first values: the arena holds random numbers, so that algorithms are timed on what they will meet, at its
+// real addresses; whatever they write is made again afterwards.
+Status CudaRank::tune() {
+  const cudaStream_t stream = device_->stream();
+  MB_TRY(fill_normal(Element::kBf16, arena_, 0, plan_.arena_bytes / 2, request_.seed, 1.0f, stream));
+  for (const Bound& bound : walk_) {
+    if (bound.function != gemm_op) continue;
+    const OpCall call{*bound.op, bound.in, bound.out, coordinates_, bound.shard_index, *device_};
+    Status status = tune_gemm_op(call);
+    if (!status)
+      return tl::unexpected<Error>(std::move(status.error()).during(fmt::format("tuning op {}", bound.op->path)));
+  }
+  return {};
+}
+
+Status CudaRank::initial_values() {
+  const cudaStream_t stream = device_->stream();
+  MB_TRY(ok(cudaMemsetAsync(arena_, 0xff, static_cast<size_t>(plan_.arena_bytes), stream), "poisoning the arena"));
+  for (size_t i = 0; i < program_.tensors.size(); ++i) {
+    const Tensor& t = program_.tensors[i];
+    const bool used = t.view_of == kNoTensor && !plan_.offsets[i].empty();
+    if (used && (t.scope == Scope::kPersistent || t.category == Category::kMainGrad))
+      MB_TRY(ok(cudaMemsetAsync(data(static_cast<TensorId>(i), 0), 0, static_cast<size_t>(t.bytes()), stream),
+                "clearing state"));
+  }
+  for (size_t i = 0; i < program_.tensors.size(); ++i) {
+    const Tensor& t = program_.tensors[i];
+    if (t.main_grad == kNoTensor) continue;
+    MB_ASSIGN(const Element element, element_of(t));
+    std::byte* const to = data(static_cast<TensorId>(i), 0);
+    if (t.init.kind == Init::Kind::kOnes) MB_TRY(fill(element, 1.0f, to, t.shape.elements(), device_->launch()));
+    if (t.init.kind != Init::Kind::kNormal) continue;
+    const RandomStream random(request_.seed, t.path, 0);
+    if (t.cuts.empty()) {
+      MB_TRY(fill_normal(element, to, 0, t.shape.elements(), random.key(), static_cast<float>(t.init.stddev), stream));
+      continue;
+    }
+    // A cut tensor's indices are scattered: made on the host.
+    std::vector<float> values(static_cast<size_t>(t.shape.elements()));
+    for (size_t e = 0; e < values.size(); ++e)
+      values[e] = static_cast<float>(t.init.stddev) *
+                  random.normal(0, static_cast<uint64_t>(unsharded_index(t, coordinates_, static_cast<int64_t>(e))));
+    MB_ASSIGN(void* const whole, device_->scratch(static_cast<int64_t>(values.size()) * 4));
+    MB_TRY(ok(cudaMemcpyAsync(whole, values.data(), values.size() * 4, cudaMemcpyHostToDevice, stream),
+              "uploading weights"));
+    MB_TRY(cast(Element::kF32, whole, element, to, t.shape.elements(), device_->launch()));
+    MB_TRY(ok(cudaStreamSynchronize(stream), "uploading weights"));
+  }
+  for (const Bound& bound : walk_) MB_TRY(initial_master(bound));
+  return ok(cudaStreamSynchronize(stream), "making the first weights");
+}
+
+// Master weights start as the weights before rounding: the shard's part of every tensor is made again in fp32.
+Status CudaRank::initial_master(const Bound& bound) {
+  const auto* adam = std::get_if<AdamAttrs>(&bound.op->attrs);
+  if (adam == nullptr || bound.op->in.size() < 7) return {};
+  const int64_t count = bound.in[6].elements(), begin = adam->bucket.sharded ? count * bound.shard_index : 0;
+  MB_ASSIGN(const Element element, element_of(*bound.in[1].tensor));
+  MB_TRY(cast(element, bound.in[1].as<std::byte>() + begin * bytes_of(element), Element::kF32, bound.in[6].data, count,
+              device_->launch()));
+  for (const Tensor& t : program_.tensors) {
+    if (t.main_grad == kNoTensor || t.view_of != bound.op->in[1] || t.init.kind != Init::Kind::kNormal) continue;
+    if (!t.cuts.empty()) continue;  // keeps the rounded values: its indices are made on the host in the weight's type
+    const int64_t offset = t.view_offset_bytes / bytes_of(element);
+    const int64_t from = std::max(offset, begin), to = std::min(offset + t.shape.elements(), begin + count);
+    if (from >= to) continue;
+    MB_TRY(fill_normal(Element::kF32, bound.in[6].as<float>() + (from - begin), from - offset, to - from,
+                       RandomStream(request_.seed, t.path, 0).key(), static_cast<float>(t.init.stddev),
+                       device_->stream()));
+  }
+  return {};
+}
+
+Status CudaRank::upload(const StepInput& input) {
+  const Ports& ports = program_.ports;
+  const cudaStream_t stream = device_->stream();
+  std::byte* at = staging_;
+  std::memcpy(at, input.record.data(), sizeof(input.record));
+  MB_TRY(ok(cudaMemcpyAsync(data(ports.step_record, 0), at, sizeof(input.record), cudaMemcpyHostToDevice, stream),
+            "uploading the step record"));
+  at += round_up(sizeof(input.record));
+  if (ports.tokens == kNoTensor && ports.labels == kNoTensor) return {};
+  for (int m = 0; m < program_.micro_batches; ++m) {
+    std::array<std::span<int32_t>, 2> spans;
+    std::array<TensorId, 2> ids = {ports.tokens, ports.labels};
+    for (size_t i = 0; i < 2; ++i) {
+      if (ids[i] == kNoTensor) continue;
+      const Tensor& t = program_.tensor(ids[i]);
+      spans[i] = {reinterpret_cast<int32_t*>(at), static_cast<size_t>(t.shape.elements())};
+      at += round_up(t.bytes());
+    }
+    MB_TRY(input.batch(m, spans[0], spans[1]));
+    for (size_t i = 0; i < 2; ++i) {
+      if (ids[i] == kNoTensor) continue;
+      MB_TRY(ok(cudaMemcpyAsync(data(ids[i], m % program_.tensor(ids[i]).ring), spans[i].data(), spans[i].size_bytes(),
+                                cudaMemcpyHostToDevice, stream),
+                "uploading a micro-batch"));
+    }
+  }
+  return {};
+}
+
+namespace {
+
+template <typename Bound>
+Status run_bound(const Bound& bound, const MeshCoordinates& coordinates, Device& device) {
+  const OpCall call{*bound.op, bound.in, bound.out, coordinates, bound.shard_index, device};
+  Status status = bound.function(call);
+  if (!status)
+    return tl::unexpected<Error>(
+        std::move(status.error()).during(fmt::format("op {}, micro-batch {}", bound.op->path, bound.micro_batch)));
+  return status;
+}
+
+}  // namespace
+
+Status CudaRank::enqueue() {
+  const cudaStream_t stream = device_->stream();
+  if (forward_backward_graph_ != nullptr) {
+    MB_TRY(ok(cudaGraphLaunch(forward_backward_graph_, stream), "launching the forward and backward graph"));
+    MB_TRY(ok(cudaEventRecord(optimizer_, stream), "timing the step"));
+    return ok(cudaGraphLaunch(optimizer_graph_, stream), "launching the optimizer graph");
+  }
+  bool optimizer = false;
+  for (const Bound& bound : walk_) {
+    if (bound.optimizer && !optimizer) {
+      MB_TRY(ok(cudaEventRecord(optimizer_, stream), "timing the step"));
+      optimizer = true;
+    }
+    MB_TRY(run_bound(bound, coordinates_, *device_));
+  }
+  return {};
+}
+
+Status CudaRank::capture() {
+  const cudaStream_t stream = device_->stream();
+  for (const bool optimizer : {false, true}) {
+    MB_TRY(ok(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal), "starting a capture"));
+    Status status;
+    for (const Bound& bound : walk_)
+      if (status && bound.optimizer == optimizer) status = run_bound(bound, coordinates_, *device_);
+    cudaGraph_t graph = nullptr;
+    const Status ended = ok(cudaStreamEndCapture(stream, &graph), "ending a capture");
+    MB_TRY(status);
+    MB_TRY(ended);
+    cudaGraphExec_t& exec = optimizer ? optimizer_graph_ : forward_backward_graph_;
+    const Status made = ok(cudaGraphInstantiate(&exec, graph, 0), "instantiating a graph");
+    cudaGraphDestroy(graph);
+    MB_TRY(made);
+  }
+  return {};
+}
+
+Status CudaRank::finish(StepOutput* output) {
+  const cudaStream_t stream = device_->stream();
+  std::byte* const back = staging_ + staging_bytes_ - 2 * kStagingAlign;
+  MB_TRY(ok(cudaMemcpyAsync(back, data(program_.ports.loss_sum, 0), 16, cudaMemcpyDeviceToHost, stream),
+            "reading the loss"));
+  MB_TRY(
+      ok(cudaMemcpyAsync(back + kStagingAlign, data(program_.ports.grad_scale, 0), 12, cudaMemcpyDeviceToHost, stream),
+         "reading the gradient norm"));
+  MB_TRY(ok(cudaStreamSynchronize(stream), "running a step"));
+  const auto* loss = reinterpret_cast<const double*>(back);
+  const auto* scale = reinterpret_cast<const float*>(back + kStagingAlign);
+  output->loss_sum = loss[0];
+  output->tokens = loss[1];
+  output->grad_norm = static_cast<double>(scale[1]);
+  output->found_inf = scale[2] != 0.0f;
+  return {};
+}
+
+Status CudaRank::step(const StepInput& input, StepOutput* output) {
+  const cudaStream_t stream = device_->stream();
+  if (request_.graphs && steps_ == 1) MB_TRY(capture());
+  MB_TRY(upload(input));
+  MB_TRY(ok(cudaEventRecord(start_, stream), "timing the step"));
+  MB_TRY(enqueue());
+  MB_TRY(ok(cudaEventRecord(end_, stream), "timing the step"));
+  MB_TRY(finish(output));
+  float forward_backward = 0.0f, whole = 0.0f;
+  MB_TRY(ok(cudaEventElapsedTime(&whole, start_, end_), "timing the step"));
+  MB_TRY(ok(cudaEventElapsedTime(&forward_backward, start_, optimizer_), "timing the step"));
+  times_ = {forward_backward, whole};
+  ++steps_;
+  return {};
+}
+
+Status CudaRank::timed_step(const StepInput& input, StepOutput* output, int64_t* op_ns) {
+  const cudaStream_t stream = device_->stream();
+  MB_TRY(upload(input));
+  std::vector<cudaEvent_t> events(walk_.size() + 1, nullptr);
+  Status status;
+  for (cudaEvent_t& event : events)
+    if (status) status = ok(cudaEventCreate(&event), "creating an event");
+  for (size_t i = 0; status && i < walk_.size(); ++i) {
+    status = ok(cudaEventRecord(events[i], stream), "timing an op");
+    if (status) status = run_bound(walk_[i], coordinates_, *device_);
+  }
+  if (status) status = ok(cudaEventRecord(events.back(), stream), "timing an op");
+  if (status) status = finish(output);
+  for (size_t i = 0; status && i < walk_.size(); ++i) {
+    float ms = 0.0f;
+    status = ok(cudaEventElapsedTime(&ms, events[i], events[i + 1]), "timing an op");
+    op_ns[i] = static_cast<int64_t>(static_cast<double>(ms) * 1e6);
+  }
+  for (cudaEvent_t event : events)
+    if (event != nullptr) cudaEventDestroy(event);
+  return status;
+}
+
+Status CudaRank::read(TensorId tensor, int slot_index, void* to, int64_t bytes) {
+  MB_TRY(ok(cudaMemcpyAsync(to, data(tensor, slot_index), static_cast<size_t>(bytes), cudaMemcpyDeviceToHost,
+                            device_->stream()),
+            "reading a tensor"));
+  return ok(cudaStreamSynchronize(device_->stream()), "reading a tensor");
+}
+
+profiler::CudaMemoryFacts CudaRank::memory() const {
+  size_t free_bytes = 0, total_bytes = 0;
+  cudaMemGetInfo(&free_bytes, &total_bytes);
+  return {plan_.arena_bytes, device_->extra_bytes(), static_cast<int64_t>(total_bytes - free_bytes)};
+}
+
+}  // namespace mbb::trainer::cuda

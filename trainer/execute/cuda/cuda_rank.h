@@ -1,0 +1,76 @@
+// One rank's step program on a CUDA device: one stream in program order, a static arena laid out by the memory plan,
+// the step record read on the device; after the first step the whole step may be captured and replayed as one graph.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <array>
+#include <memory>
+#include <vector>
+
+#include "profiler/host/cuda_table.h"
+#include "trainer/execute/cpu/cpu_rank.h"
+#include "trainer/execute/cuda/op_call.h"
+
+namespace mbb::trainer::cuda {
+
+class CudaRank {
+ public:
+  // `program`, `plan` and `mesh` must outlive the rank. Weights and states have their first values (initial_state.h)
+  // when this returns. An op without a CUDA function is an error that names it.
+  static Result<std::unique_ptr<CudaRank>> create(const profiler::CudaRankRequest& request);
+  ~CudaRank();
+  CudaRank(const CudaRank&) = delete;
+  CudaRank& operator=(const CudaRank&) = delete;
+
+  // One step: uploads the record and every micro-batch, runs, and waits for loss and norm.
+  Status step(const StepInput& input, StepOutput* output);
+  // One step op by op, each timed alone with events (ns, in walk order, one element a position): attribution, not
+  // throughput.
+  Status timed_step(const StepInput& input, StepOutput* output, int64_t* op_ns);
+  Status read(TensorId tensor, int slot, void* to, int64_t bytes);
+
+  // Of the last step, by events on the device: until the first optimizer op, and to the end.
+  profiler::CudaStepTimes times() const { return times_; }
+  profiler::CudaMemoryFacts memory() const;
+
+ private:
+  // A walk position with its operands resolved.
+  struct Bound {
+    const Op* op = nullptr;
+    OpFunction function = nullptr;
+    std::vector<Operand> in, out;
+    int shard_index = 0;
+    int micro_batch = 0;
+    bool optimizer = false;
+  };
+
+  explicit CudaRank(const profiler::CudaRankRequest& request);
+  Status allocate();
+  Status tune();
+  Status initial_values();
+  Status initial_master(const Bound& bound);
+  Status bind_all();
+  Status upload(const StepInput& input);
+  Status enqueue();
+  Status capture();
+  Status finish(StepOutput* output);
+  std::byte* data(TensorId id, int slot) const { return arena_ + plan_.offset(program_, id, slot); }
+
+  const Program& program_;
+  const MemoryPlan& plan_;
+  const Mesh& mesh_;
+  profiler::CudaRankRequest request_;
+  MeshCoordinates coordinates_;
+  std::unique_ptr<Device> device_;
+  std::byte* arena_ = nullptr;
+  std::byte* staging_ = nullptr;  // pinned: record, tokens and labels; then loss and scale
+  int64_t staging_bytes_ = 0;
+  std::vector<Bound> walk_;
+  cudaEvent_t start_ = nullptr, optimizer_ = nullptr, end_ = nullptr;
+  cudaGraphExec_t forward_backward_graph_ = nullptr, optimizer_graph_ = nullptr;
+  int64_t steps_ = 0;
+  profiler::CudaStepTimes times_{};
+};
+
+}  // namespace mbb::trainer::cuda

@@ -1,0 +1,130 @@
+// The visible list of CUDA op functions, and those that are one launch.
+#include "trainer/execute/cuda/op_call.h"
+
+#include <array>
+
+#include "trainer/ops/cuda/any_shape.h"
+#include "trainer/ops/cuda/status.h"
+
+namespace mbb::trainer::cuda {
+namespace {
+
+struct Named {
+  std::string_view name;
+  OpFunction function;
+};
+
+constexpr std::array kFunctions = {
+    Named{"gemm", gemm_op},
+    Named{"rmsnorm", rmsnorm_op},
+    Named{"rmsnorm_grad", rmsnorm_grad_op},
+    Named{"embedding", embedding_op},
+    Named{"embedding_grad", embedding_grad_op},
+    Named{"rope", rope_op},
+    Named{"attention", attention_op},
+    Named{"attention_grad", attention_grad_op},
+    Named{"swiglu", swiglu_op},
+    Named{"swiglu_grad", swiglu_grad_op},
+    Named{"add", add_op},
+    Named{"fill_zero", fill_zero_op},
+    Named{"cast", cast_op},
+    Named{"cross_entropy_max", cross_entropy_max_op},
+    Named{"cross_entropy_sum", cross_entropy_sum_op},
+    Named{"cross_entropy_loss", cross_entropy_loss_op},
+    Named{"cross_entropy_grad", cross_entropy_grad_op},
+    Named{"grad_square_sum", grad_square_sum_op},
+    Named{"grad_scale", grad_scale_op},
+    Named{"adamw", adamw_op},
+};
+
+}  // namespace
+
+OpFunction find_op_function(std::string_view cuda_name) {
+  for (const Named& entry : kFunctions)
+    if (entry.name == cuda_name) return entry.function;
+  return nullptr;
+}
+
+Result<Element> element_of(const Tensor& tensor) {
+  if (tensor.dtype == DType::kF32) return Element::kF32;
+  if (tensor.dtype == DType::kBf16) return Element::kBf16;
+  return fail(ErrorCode::kUnavailable, std::string("CUDA: tensor ") + tensor.path + " is " +
+                                           mbb::trainer::name(tensor.dtype) + "; this op runs in f32 and bf16");
+}
+
+Status swiglu_op(const OpCall& call) {
+  MB_ASSIGN(const Element element, element_of(*call.in[0].tensor));
+  const RowShape shape{call.out[0].shape().rows(), call.out[0].shape().cols()};
+  if (!vectorizes(shape.cols, {call.in[0].data, call.out[0].data}))
+    return any_swiglu_forward(element, shape, call.in[0].data, call.out[0].data, call.device.stream());
+  return swiglu_forward(element, shape, call.in[0].data, call.out[0].data, call.device.launch());
+}
+
+Status swiglu_grad_op(const OpCall& call) {
+  MB_ASSIGN(const Element element, element_of(*call.in[0].tensor));
+  const RowShape shape{call.in[0].shape().rows(), call.in[0].shape().cols()};
+  if (!vectorizes(shape.cols, {call.in[0].data, call.in[1].data, call.out[0].data}))
+    return any_swiglu_backward(element, shape, call.in[1].data, call.in[0].data, call.out[0].data,
+                               call.device.stream());
+  return swiglu_backward(element, shape, call.in[1].data, call.in[0].data, call.out[0].data, call.device.launch());
+}
+
+Status add_op(const OpCall& call) {
+  MB_ASSIGN(const Element element, element_of(*call.in[0].tensor));
+  return add(element, call.in[0].data, call.in[1].data, call.out[0].data, call.out[0].elements(), call.device.launch());
+}
+
+Status fill_zero_op(const OpCall& call) {
+  return ok(
+      cudaMemsetAsync(call.out[0].data, 0, static_cast<size_t>(call.out[0].tensor->bytes()), call.device.stream()),
+      "filling with zeros");
+}
+
+Status cast_op(const OpCall& call) {
+  MB_ASSIGN(const Element from, element_of(*call.in[0].tensor));
+  MB_ASSIGN(const Element to, element_of(*call.out[0].tensor));
+  return cast(from, call.in[0].data, to, call.out[0].data, call.out[0].elements(), call.device.launch());
+}
+
+namespace {
+
+struct GemmCall {
+  GemmProblem problem;
+  GemmBuffers buffers;
+};
+
+Result<GemmCall> gemm_call(const OpCall& call) {
+  const auto& a = call.attrs<GemmAttrs>();
+  const Shape &left = call.in[0].shape(), &right = call.in[1].shape();
+  GemmCall g;
+  GemmProblem& p = g.problem;
+  p.m = a.trans_a ? left.cols() : left.rows();
+  p.k = a.trans_a ? left.rows() : left.cols();
+  p.n = a.trans_b ? right.rows() : right.cols();
+  p.a_transposed = a.trans_a;
+  p.b_transposed = a.trans_b;
+  p.accumulate = a.accumulate;
+  MB_ASSIGN(p.a, element_of(*call.in[0].tensor));
+  MB_ASSIGN(p.b, element_of(*call.in[1].tensor));
+  MB_ASSIGN(p.d, element_of(*call.out[0].tensor));
+  g.buffers.a = call.in[0].data;
+  g.buffers.b = call.in[1].data;
+  g.buffers.d = call.out[0].data;
+  g.buffers.workspace = call.device.gemm_workspace();
+  p.alignment = gemm_alignment(g.buffers);
+  return g;
+}
+
+}  // namespace
+
+Status gemm_op(const OpCall& call) {
+  MB_ASSIGN(const GemmCall g, gemm_call(call));
+  return call.device.gemm().run(g.problem, g.buffers, call.device.stream());
+}
+
+Status tune_gemm_op(const OpCall& call) {
+  MB_ASSIGN(const GemmCall g, gemm_call(call));
+  return call.device.tune(g.problem, g.buffers);
+}
+
+}  // namespace mbb::trainer::cuda

@@ -1,0 +1,73 @@
+// The CUDA function of every op kind, found by the name its record gives.
+#pragma once
+
+#include <span>
+#include <string_view>
+
+#include "trainer/execute/cuda/device.h"
+#include "trainer/ops/op_kind.h"
+
+namespace mbb::trainer::cuda {
+
+// One operand: row-major elements of `tensor->dtype` in device memory.
+struct Operand {
+  void* data = nullptr;
+  const Tensor* tensor = nullptr;
+
+  int64_t elements() const { return tensor->shape.elements(); }
+  const Shape& shape() const { return tensor->shape; }
+  template <typename T>
+  T* as() const {
+    return static_cast<T*>(data);
+  }
+};
+
+// What a CUDA function is called with: it enqueues on the device's stream and returns. An updated tensor has the same
+// data in both lists.
+struct OpCall {
+  const Op& op;
+  std::span<const Operand> in;
+  std::span<const Operand> out;
+  const MeshCoordinates& coordinates;
+  int shard_index = 0;  // in the group of the op's bucket, for optimizer ops
+  Device& device;
+
+  template <typename T>
+  const T& attrs() const {
+    return std::get<T>(op.attrs);
+  }
+};
+
+using OpFunction = Status (*)(const OpCall& call);
+
+// nullptr when this build has no function of that name.
+OpFunction find_op_function(std::string_view cuda_name);
+
+// fp32 or bf16, as the kernels know them; anything else is an error that names the tensor.
+Result<Element> element_of(const Tensor& tensor);
+
+Status gemm_op(const OpCall& call);
+// Times cuBLASLt's candidates for the op's problem, once a problem, and keeps the fastest for gemm_op. Overwrites the
+// output.
+Status tune_gemm_op(const OpCall& call);
+Status rmsnorm_op(const OpCall& call);
+Status rmsnorm_grad_op(const OpCall& call);
+Status embedding_op(const OpCall& call);
+Status embedding_grad_op(const OpCall& call);
+Status rope_op(const OpCall& call);
+Status attention_op(const OpCall& call);
+Status attention_grad_op(const OpCall& call);
+Status swiglu_op(const OpCall& call);
+Status swiglu_grad_op(const OpCall& call);
+Status add_op(const OpCall& call);
+Status fill_zero_op(const OpCall& call);
+Status cast_op(const OpCall& call);
+Status cross_entropy_max_op(const OpCall& call);
+Status cross_entropy_sum_op(const OpCall& call);
+Status cross_entropy_loss_op(const OpCall& call);
+Status cross_entropy_grad_op(const OpCall& call);
+Status grad_square_sum_op(const OpCall& call);
+Status grad_scale_op(const OpCall& call);
+Status adamw_op(const OpCall& call);
+
+}  // namespace mbb::trainer::cuda

@@ -1,0 +1,205 @@
+// Every op case, forward and backward, on the device against the CPU oracle on the same fresh random inputs; in fp32
+// and bf16, and at shapes that take the vector and tensor-core paths.
+#include <cmath>
+#include <map>
+#include <memory>
+#include <random>
+#include <set>
+
+#include "trainer/execute/cuda/op_call.h"
+#include "trainer/ops/cuda/gpu_fixture_test.h"
+#include "trainer/ops/op_case.h"
+#include "trainer/ops/table.h"
+#include "trainer/program/autodiff.h"
+#include "trainer/program/builder.h"
+
+namespace mbb::trainer::cuda {
+namespace {
+
+using HostTensor = mbb::trainer::Tensor;
+
+// Shapes that the vector kernels, cuBLASLt's tensor cores and both attentions take.
+std::vector<OpCase> wide_cases() {
+  const auto weight = [](Shape shape) { return CaseInput{shape, DType::kF32, Fill::kNormal, 0, true}; };
+  return {
+      {"gemm/wide", &kGemm, {{{64, 2, 192}}, weight({320, 192})}, GemmAttrs{false, true, false}},
+      {"rmsnorm/wide", &kRmsNorm, {{{33, 2, 1600}}, weight({1600})}, NormAttrs{}},
+      {"swiglu/wide", &kSwiglu, {{{20, 2, 512}}}, NoAttrs{}},
+      {"add/wide", &kAdd, {{{40, 2, 129}}, {{40, 2, 129}}}, NoAttrs{}},
+      {"embedding/wide", &kEmbedding, {{{50, 2}, DType::kI32, Fill::kInts, 70}, weight({70, 264})}, EmbeddingAttrs{}},
+      {"rope/wide", &kRope, {{{24, 2, 512}}}, RopeAttrs{4, 2, 64, 500000.0, false}},
+      {"attention/d64", &kAttention, {{{96, 2, 512}}}, AttentionAttrs{4, 2, 64, true, 0.125F}},
+      {"attention/d128", &kAttention, {{{130, 1, 768}}}, AttentionAttrs{4, 1, 128, true, 0.0884F}},
+      {"attention/d96", &kAttention, {{{40, 1, 384}}}, AttentionAttrs{2, 1, 96, true, 0.1F}},
+  };
+}
+
+std::vector<OpCase> all_cases() {
+  auto cases = op_cases();
+  for (OpCase& c : wide_cases()) cases.push_back(std::move(c));
+  return cases;
+}
+
+struct Variant {
+  OpCase op_case;
+  bool bf16 = false;
+};
+
+// Both types where the op has a gradient (activations and weights); the optimizer's and the loss's fixed types
+// otherwise.
+std::vector<Variant> variants() {
+  std::vector<Variant> all;
+  for (const OpCase& c : all_cases()) {
+    all.push_back({c, false});
+    if (c.differentiable) all.push_back({c, true});
+  }
+  return all;
+}
+
+class OpOnBoth {
+ public:
+  OpOnBoth(const Variant& variant, std::mt19937_64& random) : variant_(variant), random_(random) {
+    Builder b(program_);
+    for (const CaseInput& input : variant.op_case.in) inputs_.push_back(declare(b, input));
+    b.add_segment("forward", SegmentKind::kForward, 0);
+    EmitOptions options;
+    if (variant.op_case.kind == &kAdamW) {  // updates weights, moments and master in place
+      options.out = {inputs_[1], inputs_[2], inputs_[3]};
+      if (inputs_.size() > 6) options.out.push_back(inputs_[6]);
+    }
+    const auto outputs = b.emit(*variant.op_case.kind, "op.fwd", inputs_, variant.op_case.attrs, options);
+    if (variant.op_case.differentiable) {
+      HostTensor gradient = b.tensor(outputs[0]);
+      gradient.path = "dout";
+      const TensorId dout = b.declare(gradient);
+      std::set<TensorId> wanted;
+      for (const TensorId id : inputs_)
+        if (is_float(program_.tensor(id).dtype)) wanted.insert(id);
+      const int forward = b.segment();
+      b.add_segment("backward", SegmentKind::kBackward, 0);
+      Autodiff(b).run(forward, {{outputs[0], dout}}, wanted);
+      inputs_.push_back(dout);
+    }
+    host_.resize(program_.tensors.size());
+    for (size_t i = 0; i < host_.size(); ++i) {
+      const auto bytes = static_cast<size_t>(program_.tensors[i].bytes());
+      host_[i].assign(bytes, std::byte{0xff});
+      device_.push_back(std::make_unique<DeviceBytes>(bytes));
+    }
+    for (size_t i = 0; i < inputs_.size(); ++i)
+      fill(inputs_[i], i < variant.op_case.in.size() ? variant.op_case.in[i] : CaseInput{});
+    for (size_t i = 0; i < host_.size(); ++i) device_[i]->upload(host_[i].data());
+  }
+
+  void run_and_compare(Device& device) {
+    Mesh mesh;
+    const MeshCoordinates coordinates = mesh.coordinates(0);
+    const RankContext context{&mesh, 0, coordinates, {}};
+    for (const Segment& segment : program_.segments) {
+      for (const Op& op : segment.ops) {
+        if (!runs(op.when, true, false)) continue;
+        SCOPED_TRACE(op.path + " " + std::string(op.kind->name));
+        std::vector<CpuOperand> in, out;
+        std::vector<Operand> device_in, device_out;
+        for (const TensorId id : op.in) bind(id, in, device_in);
+        for (const TensorId id : op.out) bind(id, out, device_out);
+        const Status on_cpu = op.kind->cpu(CpuCall{op, in, out, context});
+        ASSERT_TRUE(on_cpu.has_value()) << format(on_cpu.error());
+        const OpFunction function = find_op_function(op.kind->cuda);
+        ASSERT_NE(function, nullptr) << "no CUDA function " << op.kind->cuda;
+        const Status on_device = function(OpCall{op, device_in, device_out, coordinates, 0, device});
+        ASSERT_TRUE(on_device.has_value()) << format(on_device.error());
+        ASSERT_EQ(cudaStreamSynchronize(device.stream()), cudaSuccess);
+        for (const TensorId id : op.out) compare(id);
+      }
+    }
+  }
+
+ private:
+  TensorId declare(Builder& b, const CaseInput& input) {
+    HostTensor t;
+    t.path = "in" + std::to_string(program_.tensors.size());
+    t.dtype = variant_.bf16 && input.dtype == DType::kF32 ? DType::kBf16 : input.dtype;
+    t.shape = input.shape;
+    if (input.weight) {
+      HostTensor grad = t;
+      grad.path += ".main_grad";
+      grad.dtype = DType::kF32;
+      t.main_grad = b.declare(grad);
+    }
+    return b.declare(t);
+  }
+
+  void fill(TensorId id, const CaseInput& input) {
+    const HostTensor& t = program_.tensor(id);
+    void* data = host_[static_cast<size_t>(id)].data();
+    std::normal_distribution<float> normal;
+    std::uniform_real_distribution<float> uniform(0.0f, 1.0f);
+    for (int64_t i = 0; i < t.shape.elements(); ++i) {
+      if (t.dtype == DType::kI32) {
+        static_cast<int32_t*>(data)[i] =
+            static_cast<int32_t>(random_() % static_cast<uint64_t>(std::max<int64_t>(1, input.bound)));
+        continue;
+      }
+      float value = normal(random_);
+      if (input.fill == Fill::kPositive) value = std::fabs(value) + 0.1f;
+      if (input.fill == Fill::kUniform) value = uniform(random_);
+      if (input.fill == Fill::kZeros) value = 0.0f;
+      // A grad scale's third field is found_inf: an update with it set would compare nothing.
+      if (variant_.op_case.kind == &kAdamW && id == inputs_[5] && i == 2) value = 0.0f;
+      // Bias corrections lie in (0, 1).
+      if (variant_.op_case.kind == &kAdamW && id == inputs_[4] && (i == 1 || i == 2))
+        value = 0.1f + 0.8f * uniform(random_);
+      if (t.dtype == DType::kBf16)
+        static_cast<uint16_t*>(data)[i] = to_bf16(value);
+      else
+        static_cast<float*>(data)[i] = value;
+    }
+  }
+
+  void bind(TensorId id, std::vector<CpuOperand>& host, std::vector<Operand>& device) {
+    host.push_back({host_[static_cast<size_t>(id)].data(), &program_.tensor(id)});
+    device.push_back({device_[static_cast<size_t>(id)]->get(), &program_.tensor(id)});
+  }
+
+  std::vector<double> values(const HostTensor& t, const std::byte* data) {
+    std::vector<double> out(static_cast<size_t>(t.shape.elements()));
+    for (size_t i = 0; i < out.size(); ++i) {
+      if (t.dtype == DType::kF64) out[i] = reinterpret_cast<const double*>(data)[i];
+      if (t.dtype == DType::kF32) out[i] = reinterpret_cast<const float*>(data)[i];
+      if (t.dtype == DType::kBf16) out[i] = from_bf16(reinterpret_cast<const uint16_t*>(data)[i]);
+    }
+    return out;
+  }
+
+  // The next op reads the oracle's result on both sides, so that errors do not add up.
+  void compare(TensorId id) {
+    const HostTensor& t = program_.tensor(id);
+    std::vector<std::byte> got(host_[static_cast<size_t>(id)].size());
+    device_[static_cast<size_t>(id)]->download(got.data());
+    const auto reference = values(t, host_[static_cast<size_t>(id)].data());
+    EXPECT_LT(relative_error(values(t, got.data()), reference), variant_.bf16 ? 1.5e-2 : 2e-5) << t.path;
+    device_[static_cast<size_t>(id)]->upload(host_[static_cast<size_t>(id)].data());
+  }
+
+  const Variant& variant_;
+  std::mt19937_64& random_;
+  Program program_;
+  std::vector<TensorId> inputs_;
+  std::vector<std::vector<std::byte>> host_;
+  std::vector<std::unique_ptr<DeviceBytes>> device_;
+};
+
+class OpCasesOnDevice : public GpuTest {};
+
+TEST_F(OpCasesOnDevice, EqualTheOracle) {
+  auto device = Device::open(0);
+  ASSERT_TRUE(device.has_value()) << format(device.error());
+  for (const Variant& variant : variants()) {
+    SCOPED_TRACE(testing::Message() << variant.op_case.name << (variant.bf16 ? " bf16" : " fp32") << " seed " << seed_);
+    OpOnBoth(variant, random_).run_and_compare(**device);
+  }
+}
+
+}  // namespace
+}  // namespace mbb::trainer::cuda

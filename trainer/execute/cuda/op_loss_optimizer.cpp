@@ -1,0 +1,125 @@
+// CUDA functions of the loss, the gradient norm and AdamW.
+#include <algorithm>
+#include <vector>
+
+#include "trainer/execute/cuda/op_call.h"
+#include "trainer/ops/cuda/any_shape.h"
+#include "trainer/ops/cuda/optimizer.h"
+#include "trainer/ops/cuda/status.h"
+
+namespace mbb::trainer::cuda {
+namespace {
+
+Result<CrossEntropy> cross_entropy(const OpCall& call, const int32_t* labels) {
+  CrossEntropy c;
+  MB_ASSIGN(c.element, element_of(*call.in[0].tensor));
+  c.rows = call.in[0].shape().rows();
+  c.vocab = call.in[0].shape().cols();
+  c.first = c.vocab * call.coordinates.tp;
+  c.logits = call.in[0].data;
+  c.gradient = call.in[0].data;
+  c.targets = labels;
+  c.scalar = !vectorizes(c.vocab, {c.logits});
+  return c;
+}
+
+// The bucket's table on the device: this rank's shard, gaps between tensors as ranges that change nothing.
+Result<const BucketPiece*> pieces(const OpCall& call, const BucketAttrs& bucket, int64_t elements, float weight_decay,
+                                  int* count) {
+  const int64_t size = bucket.sharded ? elements / bucket.group_size : elements;
+  const int64_t begin = bucket.sharded ? size * call.shard_index : 0, end = begin + size;
+  std::vector<BucketPiece> list;
+  int64_t at = begin;
+  for (const BucketRange& r : bucket.ranges) {
+    const int64_t from = std::max(r.offset, begin), to = std::min(r.offset + r.count, end);
+    if (from >= to) continue;
+    if (from > at) list.push_back({from - begin, 0.0f, 0.0f, 0.0f});
+    const float norm_weight = r.replicated_over_tp && call.coordinates.tp != 0 ? 0.0f : 1.0f;
+    list.push_back({to - begin, r.decay ? weight_decay : 0.0f, 1.0f, norm_weight});
+    at = to;
+  }
+  if (at < end) list.push_back({end - begin, 0.0f, 0.0f, 0.0f});
+  // Neighbours that act alike become one.
+  std::vector<BucketPiece> merged;
+  for (const BucketPiece& p : list) {
+    if (!merged.empty() && merged.back().weight_decay == p.weight_decay && merged.back().rate_factor == p.rate_factor &&
+        merged.back().norm_weight == p.norm_weight)
+      merged.back().end = p.end;
+    else
+      merged.push_back(p);
+  }
+  *count = static_cast<int>(merged.size());
+  MB_ASSIGN(const void* const table,
+            call.device.constant(&call.op, std::as_bytes(std::span<const BucketPiece>(merged))));
+  return static_cast<const BucketPiece*>(table);
+}
+
+}  // namespace
+
+Status cross_entropy_max_op(const OpCall& call) {
+  MB_ASSIGN(const CrossEntropy c, cross_entropy(call, nullptr));
+  return ce_row_max(c, call.out[0].as<float>(), call.device.launch());
+}
+
+Status cross_entropy_sum_op(const OpCall& call) {
+  MB_ASSIGN(const CrossEntropy c, cross_entropy(call, call.in[2].as<const int32_t>()));
+  auto* sums = call.out[0].as<float>();
+  return ce_sum_exp(c, call.in[1].as<const float>(), sums, sums + c.rows, call.device.launch());
+}
+
+Status cross_entropy_loss_op(const OpCall& call) {
+  const int64_t rows = call.in[3].elements();
+  const auto* sums = call.in[2].as<const float>();
+  return ce_loss(sums, sums + rows, call.in[3].as<const int32_t>(), rows, call.out[0].as<double>(),
+                 call.attrs<EmbeddingAttrs>().accumulate, call.device.launch());
+}
+
+Status cross_entropy_grad_op(const OpCall& call) {
+  MB_ASSIGN(CrossEntropy c, cross_entropy(call, call.in[3].as<const int32_t>()));
+  c.gradient = call.out[0].data;
+  return ce_gradient(c, call.in[1].as<const float>(), call.in[2].as<const float>(), call.device.launch());
+}
+
+Status grad_square_sum_op(const OpCall& call) {
+  const auto& bucket = call.attrs<BucketAttrs>();
+  int count = 0;
+  const int64_t elements = call.in[0].elements(), shard = bucket.sharded ? elements / bucket.group_size : elements;
+  MB_ASSIGN(const BucketPiece* const table, pieces(call, bucket, elements, 0.0f, &count));
+  MB_ASSIGN(void* const partials, call.device.scratch(kNormPartials * 8));
+  const auto* grads = call.in[0].as<const float>() + (bucket.sharded ? shard * call.shard_index : 0);
+  return square_sum(Element::kF32, grads, shard, table, count, static_cast<double*>(partials), call.out[0].as<double>(),
+                    call.device.launch());
+}
+
+Status grad_scale_op(const OpCall& call) {
+  return grad_scale(call.in[0].as<const double>(), call.in[0].elements(), call.in[1].as<const double>(),
+                    call.attrs<ScaleAttrs>().clip_grad, call.out[0].as<float>(), call.device.launch());
+}
+
+Status adamw_op(const OpCall& call) {
+  const auto& a = call.attrs<AdamAttrs>();
+  const bool has_master = call.in.size() > 6;
+  AdamBucket b;
+  MB_ASSIGN(b.gradients, element_of(*call.in[0].tensor));
+  MB_ASSIGN(b.moments, element_of(*call.in[2].tensor));
+  MB_ASSIGN(const Element weights, element_of(*call.in[1].tensor));
+  b.count = call.in[2].elements();
+  const int64_t begin = a.bucket.sharded ? b.count * call.shard_index : 0;
+  b.gradient = call.in[0].as<const std::byte>() + begin * bytes_of(b.gradients);
+  std::byte* const weight = call.in[1].as<std::byte>() + begin * bytes_of(weights);
+  b.form = has_master || weights == Element::kF32 ? MasterForm::kF32 : MasterForm::kStochastic;
+  b.master = has_master                 ? call.in[6].as<float>()
+             : weights == Element::kF32 ? reinterpret_cast<float*>(weight)
+                                        : nullptr;
+  b.weight = weights == Element::kBf16 ? weight : nullptr;
+  if (has_master && weights == Element::kF32)
+    return fail(ErrorCode::kBadArgument, "adamw: fp32 weights have no separate master");
+  b.exp_avg = call.in[2].data;
+  b.exp_avg_sq = call.in[3].data;
+  b.first_index = begin;
+  b.beta1 = a.beta1, b.beta2 = a.beta2, b.epsilon = a.eps;
+  MB_ASSIGN(b.pieces, pieces(call, a.bucket, call.in[0].elements(), a.weight_decay, &b.piece_count));
+  return adam(b, call.in[4].as<const float>(), call.in[5].as<const float>(), call.device.launch());
+}
+
+}  // namespace mbb::trainer::cuda

@@ -1,0 +1,102 @@
+// The two executors behind one door: CPU ranks here, CUDA ranks through the library's table.
+#include "trainer/execute/executor.h"
+
+#include <fmt/core.h>
+
+#include <algorithm>
+
+#include "profiler/host/cuda_table.h"
+#include "trainer/program/walk.h"
+
+namespace mbb::trainer {
+namespace {
+
+using profiler::CudaTable;
+using profiler::CudaText;
+
+class CpuExecutor final : public Executor {
+ public:
+  explicit CpuExecutor(std::unique_ptr<CpuRank> rank) : rank_(std::move(rank)) {}
+  Result<StepOutput> step(const StepInput& input, std::vector<int64_t>* op_ns) override {
+    return rank_->step(input, op_ns);
+  }
+  CommStats stats(GroupKind kind) const override { return rank_->stats(kind); }
+
+ private:
+  std::unique_ptr<CpuRank> rank_;
+};
+
+int64_t nanoseconds(float ms) {
+  return static_cast<int64_t>(static_cast<double>(ms) * 1e6);
+}
+
+class CudaExecutor final : public Executor {
+ public:
+  CudaExecutor(const CudaTable& table, void* rank, size_t ops) : table_(table), rank_(rank), ops_(ops) {}
+  CudaExecutor(const CudaExecutor&) = delete;
+  CudaExecutor& operator=(const CudaExecutor&) = delete;
+  ~CudaExecutor() override { table_.rank_close(rank_); }
+
+  Result<StepOutput> step(const StepInput& input, std::vector<int64_t>* op_ns) override {
+    CudaText error{};
+    StepOutput output;
+    if (op_ns != nullptr) {
+      op_ns->assign(ops_, 0);
+      MB_TRY(profiler::cuda_answer(table_.rank_timed_step(rank_, &input, &output, op_ns->data(), &error), error));
+    } else {
+      MB_TRY(profiler::cuda_answer(table_.rank_step(rank_, &input, &output, &error), error));
+    }
+    return output;
+  }
+  CommStats stats(GroupKind) const override { return {}; }
+  DeviceTimes device_times() const override {
+    profiler::CudaStepTimes times{};
+    table_.rank_times(rank_, &times);
+    return {nanoseconds(times.forward_backward_ms), nanoseconds(times.step_ms)};
+  }
+  int64_t extra_bytes() const override {
+    profiler::CudaMemoryFacts facts{};
+    table_.rank_memory(rank_, &facts);
+    return facts.extra_bytes;
+  }
+
+ private:
+  const CudaTable& table_;
+  void* rank_;
+  size_t ops_;
+};
+
+size_t walk_length(const Program& program) {
+  size_t ops = 0;
+  walk(program, [&](int, const Call&, int, const Op&) { ++ops; });
+  return ops;
+}
+
+}  // namespace
+
+Result<std::unique_ptr<Executor>> make_executor(const HostConfig& host, const Program& program, const MemoryPlan& plan,
+                                                const Mesh& mesh, World& world, uint64_t seed) {
+  if (host.device == Device::kCpu) {
+    MB_ASSIGN(auto rank, CpuRank::create(program, plan, mesh, world, seed));
+    return std::unique_ptr<Executor>(std::make_unique<CpuExecutor>(std::move(rank)));
+  }
+  if (mesh.world_size() > 1)
+    return fail(ErrorCode::kUnavailable,
+                fmt::format("host.device = cuda with {} ranks: several GPUs need NCCL", mesh.world_size()),
+                "run one rank, or use host.device = cpu");
+  MB_ASSIGN(const CudaTable* const table, profiler::cuda_table());
+  profiler::CudaRankRequest request{};
+  request.program = &program;
+  request.plan = &plan;
+  request.mesh = &mesh;
+  request.rank = world.rank();
+  request.seed = seed;
+  request.graphs = true;
+  request.tune = true;
+  CudaText error{};
+  void* rank = nullptr;
+  MB_TRY(profiler::cuda_answer(table->rank_open(&request, &rank, &error), error));
+  return std::unique_ptr<Executor>(std::make_unique<CudaExecutor>(*table, rank, walk_length(program)));
+}
+
+}  // namespace mbb::trainer

@@ -1,0 +1,35 @@
+// Runs one rank's step program on the device the configuration names; the training loop sees nothing else of it.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "trainer/execute/cpu/cpu_rank.h"
+#include "trainer/run/config.h"
+
+namespace mbb::trainer {
+
+// Device time of the last step, from events; zero where the device is the CPU.
+struct DeviceTimes {
+  int64_t forward_backward_ns = 0;  // until the first op of the optimizer
+  int64_t step_ns = 0;
+};
+
+class Executor {
+ public:
+  virtual ~Executor() = default;
+  // One step. With `op_ns` each op's own time is stored in walk order (CPU time, or device time of ops run one by one).
+  virtual Result<StepOutput> step(const StepInput& input, std::vector<int64_t>* op_ns) = 0;
+  virtual CommStats stats(GroupKind kind) const = 0;
+  virtual DeviceTimes device_times() const { return {}; }
+  // Bytes beside the arena (workspaces, tables); 0 on the CPU.
+  virtual int64_t extra_bytes() const { return 0; }
+};
+
+// `program`, `plan`, `mesh` and `world` must outlive the executor. CUDA: the device with the rank's index on this host;
+// fails with the reason and the remedy where libmbbench_cuda.so, a device or an op's function is missing.
+Result<std::unique_ptr<Executor>> make_executor(const HostConfig& host, const Program& program, const MemoryPlan& plan,
+                                                const Mesh& mesh, World& world, uint64_t seed);
+
+}  // namespace mbb::trainer

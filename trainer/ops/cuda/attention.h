@@ -1,0 +1,51 @@
+// Attention on packed projections: our own flash kernel and cuDNN's, with one argument form.
+//
+// qkv is [s, b, (heads + 2*kv_heads) * head_dim] bf16 ([q heads | k heads | v heads]), out and dout [s, b,
+// heads*head_dim], dqkv like qkv, lse [b, heads, s] fp32 (natural log of the softmax sum, scale included).
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <memory>
+
+#include "profiler/base/error.h"
+#include "trainer/ops/cuda/kernel_plan.h"
+
+namespace mbb::trainer::cuda {
+
+struct AttentionForward {
+  AttentionShape shape;
+  float scale = 0.0f;  // of the scores; usually 1 / sqrt(head_dim)
+  const void* qkv = nullptr;
+  void* out = nullptr;
+  float* lse = nullptr;
+};
+
+struct AttentionBackward {
+  AttentionShape shape;
+  float scale = 0.0f;
+  const void* qkv = nullptr;
+  const void* out = nullptr;
+  const void* dout = nullptr;
+  const float* lse = nullptr;
+  void* dqkv = nullptr;
+  void* workspace = nullptr;
+};
+
+// Our own kernel: mma on tensor cores, deterministic, head dimensions 64 and 128.
+Status flash_forward(const AttentionForward& args, cudaStream_t stream);
+int64_t flash_backward_workspace(const AttentionShape& shape);  // delta [b, heads, s] fp32
+Status flash_backward(const AttentionBackward& args, cudaStream_t stream);
+
+// cuDNN's fused attention. Plans are cached by shape. make() fails with the reason when this build or machine lacks it.
+class CudnnAttention {
+ public:
+  static Result<std::unique_ptr<CudnnAttention>> make();
+  virtual ~CudnnAttention() = default;
+  virtual Result<int64_t> workspace(const AttentionShape& shape, float scale, bool deterministic) = 0;
+  virtual Status forward(const AttentionForward& args, void* workspace, cudaStream_t stream) = 0;
+  virtual Status backward(const AttentionBackward& args, bool deterministic, cudaStream_t stream) = 0;
+  virtual size_t version() const = 0;  // as 91900
+};
+
+}  // namespace mbb::trainer::cuda

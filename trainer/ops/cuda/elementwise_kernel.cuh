@@ -1,0 +1,145 @@
+// Element-wise kernels: 8 elements a thread with 16-byte accesses, grid-stride; the last count % 8 elements go one by
+// one.
+#pragma once
+
+#include "trainer/ops/cuda/activation.cuh"
+#include "trainer/ops/cuda/vector.cuh"
+
+namespace mbb::trainer::cuda {
+
+template <typename T>
+__global__ void add_kernel(const T* a, const T* b, T* y, int64_t count) {
+  const int64_t stride = int64_t{gridDim.x} * blockDim.x * 8;
+  for (int64_t at = (int64_t{blockIdx.x} * blockDim.x + threadIdx.x) * 8; at < count; at += stride) {
+    if (at + 8 <= count) {
+      float left[8], right[8];
+      load8(a + at, left);
+      load8(b + at, right);
+#pragma unroll
+      for (int i = 0; i < 8; ++i) left[i] += right[i];
+      store8(y + at, left);
+    } else {
+      for (int64_t i = at; i < count; ++i) y[i] = from_float<T>(to_float(a[i]) + to_float(b[i]));
+    }
+  }
+}
+
+// y = x * factor (*scale when given), converted.
+template <typename From, typename To>
+__global__ void scaled_copy_kernel(const From* x, const float* scale, To* y, int64_t count) {
+  const float factor = scale != nullptr ? *scale : 1.0f;
+  const int64_t stride = int64_t{gridDim.x} * blockDim.x * 8;
+  for (int64_t at = (int64_t{blockIdx.x} * blockDim.x + threadIdx.x) * 8; at < count; at += stride) {
+    if (at + 8 <= count) {
+      float values[8];
+      load8(x + at, values);
+#pragma unroll
+      for (int i = 0; i < 8; ++i) values[i] *= factor;
+      store8(y + at, values);
+    } else {
+      for (int64_t i = at; i < count; ++i) y[i] = from_float<To>(to_float(x[i]) * factor);
+    }
+  }
+}
+
+template <typename T>
+__global__ void fill_kernel(T* y, float value, int64_t count) {
+  const int64_t stride = int64_t{gridDim.x} * blockDim.x * 8;
+  const float values[8] = {value, value, value, value, value, value, value, value};
+  for (int64_t at = (int64_t{blockIdx.x} * blockDim.x + threadIdx.x) * 8; at < count; at += stride) {
+    if (at + 8 <= count)
+      store8(y + at, values);
+    else
+      for (int64_t i = at; i < count; ++i) y[i] = from_float<T>(value);
+  }
+}
+
+template <typename T>
+__global__ void swiglu_forward_kernel(const T* gate_up, T* y, int64_t rows, int64_t cols) {
+  const int64_t vectors = cols / 8, count = rows * vectors, stride = int64_t{gridDim.x} * blockDim.x;
+  for (int64_t at = int64_t{blockIdx.x} * blockDim.x + threadIdx.x; at < count; at += stride) {
+    const int64_t row = at / vectors, column = (at - row * vectors) * 8;
+    float gate[8], up[8];
+    load8(gate_up + row * 2 * cols + column, gate);
+    load8(gate_up + row * 2 * cols + cols + column, up);
+#pragma unroll
+    for (int i = 0; i < 8; ++i) gate[i] = silu(gate[i]) * up[i];
+    store8(y + row * cols + column, gate);
+  }
+}
+
+template <typename T>
+__global__ void swiglu_backward_kernel(const T* gate_up, const T* dy, T* dgate_up, int64_t rows, int64_t cols) {
+  const int64_t vectors = cols / 8, count = rows * vectors, stride = int64_t{gridDim.x} * blockDim.x;
+  for (int64_t at = int64_t{blockIdx.x} * blockDim.x + threadIdx.x; at < count; at += stride) {
+    const int64_t row = at / vectors, column = (at - row * vectors) * 8;
+    float gate[8], up[8], d[8];
+    load8(gate_up + row * 2 * cols + column, gate);
+    load8(gate_up + row * 2 * cols + cols + column, up);
+    load8(dy + row * cols + column, d);
+#pragma unroll
+    for (int i = 0; i < 8; ++i) {
+      float dgate, dup;
+      swiglu_gradient(gate[i], up[i], d[i], dgate, dup);
+      gate[i] = dgate;
+      up[i] = dup;
+    }
+    store8(dgate_up + row * 2 * cols + column, gate);
+    store8(dgate_up + row * 2 * cols + cols + column, up);
+  }
+}
+
+// A thread rotates 8 pairs: 8 elements of a head's first half with the same 8 of its second half.
+template <typename T>
+__global__ void rope_kernel(T* qkv, const float* table, int64_t tokens, int64_t batch, int rotated, int heads_total,
+                            int head_dim, float direction) {
+  const int half = head_dim / 2, vectors = half / 8;
+  const int64_t count = tokens * rotated * vectors, stride = int64_t{gridDim.x} * blockDim.x;
+  for (int64_t at = int64_t{blockIdx.x} * blockDim.x + threadIdx.x; at < count; at += stride) {
+    const int vector = static_cast<int>(at % vectors);
+    const int64_t row_head = at / vectors;
+    const int head = static_cast<int>(row_head % rotated);
+    const int64_t token = row_head / rotated;
+    T* first = qkv + (token * heads_total + head) * head_dim + vector * 8;
+    const float* angles = table + ((token / batch) * half + vector * 8) * 2;
+    float a[8], b[8], low[8], high[8];
+    load8(first, a);
+    load8(first + half, b);
+    load8(angles, low);
+    load8(angles + 8, high);
+#pragma unroll
+    for (int i = 0; i < 8; ++i) {
+      const float cosine = i < 4 ? low[2 * i] : high[2 * i - 8];
+      const float sine = direction * (i < 4 ? low[2 * i + 1] : high[2 * i - 7]);
+      const float x = a[i], y = b[i];
+      a[i] = x * cosine - y * sine;
+      b[i] = y * cosine + x * sine;
+    }
+    store8(first, a);
+    store8(first + half, b);
+  }
+}
+
+__global__ void rope_table_kernel(float* table, int64_t seq, int half, double log_base) {
+  const int64_t at = int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
+  if (at >= seq * half) return;
+  const double position = static_cast<double>(at / half);
+  const double angle = position * exp(-log_base * static_cast<double>(at % half) / half);
+  table[2 * at] = static_cast<float>(cos(angle));
+  table[2 * at + 1] = static_cast<float>(sin(angle));
+}
+
+template <typename T>
+__global__ void embedding_forward_kernel(const T* table, const int32_t* ids, T* y, int64_t tokens, int64_t cols,
+                                         int64_t vocab, int64_t first) {
+  const int64_t vectors = cols / 8, count = tokens * vectors, stride = int64_t{gridDim.x} * blockDim.x;
+  for (int64_t at = int64_t{blockIdx.x} * blockDim.x + threadIdx.x; at < count; at += stride) {
+    const int64_t token = at / vectors, column = (at - token * vectors) * 8;
+    const int64_t id = ids[token] - first;
+    float values[8] = {};
+    if (id >= 0 && id < vocab) load8(table + id * cols + column, values);
+    store8(y + token * cols + column, values);
+  }
+}
+
+}  // namespace mbb::trainer::cuda

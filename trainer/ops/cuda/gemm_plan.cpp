@@ -1,0 +1,55 @@
+// GEMM problems of linear layers: shapes, FLOPs and names, without a library.
+#include <fmt/core.h>
+
+#include "trainer/ops/cuda/gemm.h"
+
+namespace mbb::trainer::cuda {
+
+const char* name(GemmRole role) {
+  switch (role) {
+    case GemmRole::kFprop: return "fprop";
+    case GemmRole::kDgrad: return "dgrad";
+    case GemmRole::kWgrad: return "wgrad";
+  }
+  return "?";
+}
+
+GemmProblem linear_problem(GemmRole role, int64_t tokens, int64_t in, int64_t out, bool fp8, bool accumulate) {
+  GemmProblem p;
+  p.accumulate = accumulate;
+  const Element activation = fp8 ? Element::kE4m3 : Element::kBf16;
+  const Element gradient = fp8 ? Element::kE5m2 : Element::kBf16;
+  p.b = activation;
+  switch (role) {
+    case GemmRole::kFprop:
+      p.m = tokens, p.n = out, p.k = in, p.a = activation, p.b_transposed = true, p.fast_accumulation = fp8;
+      break;
+    case GemmRole::kDgrad: p.m = tokens, p.n = in, p.k = out, p.a = gradient, p.b_transposed = fp8; break;
+    case GemmRole::kWgrad:
+      p.m = out, p.n = in, p.k = tokens, p.a = gradient, p.d = Element::kF32;
+      p.a_transposed = !fp8, p.b_transposed = fp8;
+      break;
+  }
+  return p;
+}
+
+int gemm_alignment(const GemmBuffers& buffers) {
+  uintptr_t all = 256;
+  for (const void* p : {buffers.a, buffers.b, buffers.c, static_cast<const void*>(buffers.d)})
+    all |= reinterpret_cast<uintptr_t>(p);
+  return static_cast<int>(all & (~all + 1));
+}
+
+double gemm_flops(const GemmProblem& problem) {
+  return 2.0 * static_cast<double>(problem.m) * static_cast<double>(problem.n) * static_cast<double>(problem.k);
+}
+
+std::string key(const GemmProblem& p) {
+  return fmt::format("m{} n{} k{} {}{} {} {} {} beta{}{}{}{}{}", p.m, p.n, p.k, p.a_transposed ? 't' : 'n',
+                     p.b_transposed ? 't' : 'n', name(p.a), name(p.b), name(p.d), p.accumulate ? 1 : 0,
+                     p.add_c ? " c" : "", p.fast_accumulation ? " fast" : "",
+                     p.sm_target > 0 ? fmt::format(" sm{}", p.sm_target) : "",
+                     p.alignment < 256 ? fmt::format(" align{}", p.alignment) : "");
+}
+
+}  // namespace mbb::trainer::cuda

@@ -1,0 +1,167 @@
+// Launch plans of our own kernels.
+#include "trainer/ops/cuda/kernel_plan.h"
+
+#include <fmt/core.h>
+
+#include <algorithm>
+
+namespace mbb::trainer::cuda {
+namespace {
+
+int64_t ceil_div(int64_t a, int64_t b) {
+  return (a + b - 1) / b;
+}
+
+Result<KernelPlan> row_plan(const char* kernel, RowShape shape) {
+  if (shape.cols % 8 != 0 || shape.cols <= 0 || shape.cols > 32768)
+    return fail(ErrorCode::kBadArgument,
+                fmt::format("{}: rows of {} elements; the hidden size must be a multiple of 8 and at most 32768",
+                            kernel, shape.cols));
+  KernelPlan plan;
+  plan.kernel = kernel;
+  const int64_t vectors = shape.cols / 8;
+  plan.vectors = vectors <= 512 ? 1 : vectors <= 1024 ? 2 : 4;
+  plan.block = static_cast<int>(ceil_div(ceil_div(vectors, plan.vectors), 32) * 32);
+  return plan;
+}
+
+Result<void> check_attention(const AttentionShape& shape) {
+  if (shape.head_dim != 64 && shape.head_dim != 128)
+    return fail(ErrorCode::kUnavailable,
+                fmt::format("flash attention: head dimension {} (this kernel knows 64 and 128)", shape.head_dim),
+                "use attention_backend = unfused or fused");
+  if (shape.kv_heads <= 0 || shape.heads % shape.kv_heads != 0)
+    return fail(ErrorCode::kBadArgument,
+                fmt::format("flash attention: {} query heads over {} KV heads", shape.heads, shape.kv_heads));
+  return {};
+}
+
+}  // namespace
+
+int bytes_of(Element element) {
+  switch (element) {
+    case Element::kF32: return 4;
+    case Element::kBf16: return 2;
+    case Element::kE4m3:
+    case Element::kE5m2: return 1;
+  }
+  return 0;
+}
+
+const char* name(Element element) {
+  switch (element) {
+    case Element::kF32: return "fp32";
+    case Element::kBf16: return "bf16";
+    case Element::kE4m3: return "e4m3";
+    case Element::kE5m2: return "e5m2";
+  }
+  return "?";
+}
+
+std::string format(const KernelPlan& plan) {
+  return fmt::format("{} grid {}x{} block {} vectors {} smem {} B, {:.1f} MB", plan.kernel, plan.grid_x, plan.grid_y,
+                     plan.block, plan.vectors, plan.smem_bytes, static_cast<double>(plan.bytes) * 1e-6);
+}
+
+Result<KernelPlan> plan_norm_forward(RowShape shape, Element in, Element out, bool residual, Sms sms) {
+  MB_ASSIGN(auto plan, row_plan("rmsnorm_forward", shape));
+  const int64_t resident = std::max(1, 2048 / plan.block);
+  plan.grid_x = std::clamp<int64_t>((sms.count - sms.margin) * resident, 1, std::max<int64_t>(1, shape.rows));
+  const int64_t elements = shape.rows * shape.cols;
+  plan.bytes = elements * (bytes_of(in) * (residual ? 3 : 1) + bytes_of(out)) + shape.rows * 4;
+  return plan;
+}
+
+Result<KernelPlan> plan_norm_backward(RowShape shape, Element in, bool residual, Sms sms) {
+  MB_ASSIGN(auto plan, row_plan("rmsnorm_backward", shape));
+  const int64_t resident = std::max(1, 1024 / plan.block);
+  plan.grid_x = std::clamp<int64_t>((sms.count - sms.margin) * resident, 1, std::max<int64_t>(1, shape.rows));
+  plan.bytes = shape.rows * shape.cols * bytes_of(in) * (residual ? 4 : 3) + shape.rows * 4;
+  return plan;
+}
+
+KernelPlan plan_norm_weight_grad(int64_t partials, int64_t cols) {
+  KernelPlan plan;
+  plan.kernel = "norm_weight_grad";
+  plan.block = 256;  // 32 columns by 8 strands of rows
+  plan.grid_x = ceil_div(cols, 32);
+  plan.bytes = (partials + 2) * cols * 4;
+  return plan;
+}
+
+KernelPlan plan_elementwise(const char* kernel, int64_t count, int bytes_per_element, Sms sms) {
+  KernelPlan plan;
+  plan.kernel = kernel;
+  plan.block = 256;
+  const int64_t wanted = ceil_div(std::max<int64_t>(count, 1), 8 * plan.block);
+  plan.grid_x = std::min<int64_t>(wanted, int64_t{sms.count - sms.margin} * 64);
+  plan.bytes = count * bytes_per_element;
+  return plan;
+}
+
+Result<KernelPlan> plan_quantize(const char* kernel, RowShape shape, int bytes_per_element) {
+  if (shape.cols % 8 != 0 || shape.rows % 16 != 0)
+    return fail(ErrorCode::kBadArgument, fmt::format("{}: {} x {}; rows must be a multiple of 16 and columns of 8",
+                                                     kernel, shape.rows, shape.cols));
+  KernelPlan plan;
+  plan.kernel = kernel;
+  plan.block = 256;
+  plan.grid_x = ceil_div(shape.cols, 128);
+  plan.grid_y = ceil_div(shape.rows, 128);
+  plan.bytes = shape.rows * shape.cols * bytes_per_element;
+  return plan;
+}
+
+KernelPlan plan_cross_entropy(const char* kernel, int64_t rows, int64_t vocab, int passes_bytes) {
+  KernelPlan plan;
+  plan.kernel = kernel;
+  plan.grid_x = std::max<int64_t>(rows, 1);
+  plan.block = vocab >= 8192 ? 1024 : 256;
+  plan.bytes = rows * vocab * passes_bytes;
+  return plan;
+}
+
+double attention_forward_flops(const AttentionShape& shape) {
+  const double full = 4.0 * static_cast<double>(shape.batch * shape.heads) * static_cast<double>(shape.seq) *
+                      static_cast<double>(shape.seq) * static_cast<double>(shape.head_dim);
+  return shape.causal ? full / 2 : full;
+}
+
+Result<KernelPlan> plan_flash_forward(const AttentionShape& shape) {
+  MB_TRY(check_attention(shape));
+  KernelPlan plan;
+  plan.kernel = "flash_forward";
+  plan.block = 256;
+  plan.grid_x = ceil_div(shape.seq, 128);
+  plan.grid_y = shape.batch * shape.heads;
+  plan.smem_bytes = static_cast<int>((128 + 4 * 64) * shape.head_dim * 2);
+  plan.bytes = shape.batch * shape.seq * shape.head_dim * 2 * (2 * shape.heads + 2 * shape.kv_heads);
+  return plan;
+}
+
+Result<KernelPlan> plan_flash_backward_kv(const AttentionShape& shape) {
+  MB_TRY(check_attention(shape));
+  KernelPlan plan;
+  plan.kernel = "flash_backward_kv";
+  plan.block = 128;
+  plan.grid_x = ceil_div(shape.seq, 64);
+  plan.grid_y = shape.batch * shape.kv_heads;
+  // K and V of the block, then two stages of Q and dO (32 rows) with their log-sum-exp and delta.
+  plan.smem_bytes = static_cast<int>((2 * 64 + 4 * 32) * shape.head_dim * 2 + 4 * 32 * 4);
+  plan.bytes = shape.batch * shape.seq * shape.head_dim * 2 * (3 * shape.heads + 4 * shape.kv_heads);
+  return plan;
+}
+
+Result<KernelPlan> plan_flash_backward_q(const AttentionShape& shape) {
+  MB_TRY(check_attention(shape));
+  KernelPlan plan;
+  plan.kernel = "flash_backward_q";
+  plan.block = 128;
+  plan.grid_x = ceil_div(shape.seq, 64);
+  plan.grid_y = shape.batch * shape.heads;
+  plan.smem_bytes = static_cast<int>((2 * 64 + 4 * 32) * shape.head_dim * 2);
+  plan.bytes = shape.batch * shape.seq * shape.head_dim * 2 * (3 * shape.heads + 2 * shape.kv_heads);
+  return plan;
+}
+
+}  // namespace mbb::trainer::cuda

@@ -1,0 +1,76 @@
+// How each of our own kernels will be launched for a shape: pure, printable, tested without a GPU.
+//
+// `bytes` is the least device-memory traffic of the op (each input read once, each output written once), which is what
+// a measured time is held against. Shapes: rows are tokens (s*b), row-major, innermost dimension last.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "profiler/base/error.h"
+
+namespace mbb::trainer::cuda {
+
+enum class Element { kF32, kBf16, kE4m3, kE5m2 };
+
+int bytes_of(Element element);
+const char* name(Element element);
+
+struct KernelPlan {
+  const char* kernel = "";
+  int64_t grid_x = 1;
+  int64_t grid_y = 1;
+  int block = 1;
+  int vectors = 1;     // 8-element vectors a thread holds, where the kernel keeps a row in registers
+  int smem_bytes = 0;  // dynamic shared memory
+  int64_t bytes = 0;   // least device-memory traffic
+};
+
+// One line: "rmsnorm_forward grid 264x1 block 512 vectors 1 smem 0 B, 134.2 MB".
+std::string format(const KernelPlan& plan);
+
+// What the device offers to a launch; sm_margin SMs are left to communication (norm SM margin knobs).
+struct Sms {
+  int count = 132;
+  int margin = 0;
+};
+
+struct RowShape {
+  int64_t rows = 0;
+  int64_t cols = 0;  // a multiple of 8, at most 32768 for norms
+};
+
+// RMSNorm over the last dimension. residual: x + residual is normalized and also written.
+Result<KernelPlan> plan_norm_forward(RowShape shape, Element in, Element out, bool residual, Sms sms);
+// dx (plus an incoming residual gradient) and the weight gradient's per-block partials; `partials` = grid_x rows of
+// cols fp32.
+Result<KernelPlan> plan_norm_backward(RowShape shape, Element in, bool residual, Sms sms);
+// Sums `partials` rows of cols fp32 into the fp32 weight gradient, in row order.
+KernelPlan plan_norm_weight_grad(int64_t partials, int64_t cols);
+
+// Grid-stride element-wise kernels on `count` elements, 8 a thread; bytes_per_element read + written.
+KernelPlan plan_elementwise(const char* kernel, int64_t count, int bytes_per_element, Sms sms);
+
+// 128 x 128 tiles: quantize, and write both q [rows, cols] and its transpose [cols, rows].
+Result<KernelPlan> plan_quantize(const char* kernel, RowShape shape, int bytes_per_element);
+
+// One block a row of logits: two passes, of which the second finds the row in L2.
+KernelPlan plan_cross_entropy(const char* kernel, int64_t rows, int64_t vocab, int passes_bytes);
+
+struct AttentionShape {
+  int64_t batch = 1;
+  int64_t seq = 0;
+  int64_t heads = 0;
+  int64_t kv_heads = 0;
+  int64_t head_dim = 128;  // 64 or 128
+  bool causal = true;
+};
+
+// Multiply-adds counted as 2; the causal half is counted when causal. The backward is 2.5 times the forward.
+double attention_forward_flops(const AttentionShape& shape);
+
+Result<KernelPlan> plan_flash_forward(const AttentionShape& shape);
+Result<KernelPlan> plan_flash_backward_kv(const AttentionShape& shape);
+Result<KernelPlan> plan_flash_backward_q(const AttentionShape& shape);
+
+}  // namespace mbb::trainer::cuda

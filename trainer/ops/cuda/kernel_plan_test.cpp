@@ -1,0 +1,58 @@
+// Launch plans and GEMM problems: pure functions, no GPU.
+#include "trainer/ops/cuda/kernel_plan.h"
+
+#include <gtest/gtest.h>
+
+#include "trainer/ops/cuda/gemm.h"
+
+namespace mbb::trainer::cuda {
+namespace {
+
+TEST(KernelPlan, NormRowsFitTheBlock) {
+  for (const int64_t cols : {64, 1600, 4096, 8192, 16384, 32768}) {
+    const auto plan = plan_norm_forward({100000, cols}, Element::kBf16, Element::kBf16, false, {132, 0});
+    ASSERT_TRUE(plan.has_value());
+    EXPECT_GE(int64_t{plan->block} * plan->vectors * 8, cols);
+    EXPECT_LE(plan->block, plan->vectors == 4 ? 1024 : 512);
+  }
+}
+
+TEST(KernelPlan, SmMarginShrinksThePersistentGrid) {
+  const auto all = plan_norm_backward({100000, 4096}, Element::kBf16, true, {132, 0});
+  const auto fewer = plan_norm_backward({100000, 4096}, Element::kBf16, true, {132, 16});
+  ASSERT_TRUE(all && fewer);
+  EXPECT_EQ(all->grid_x * 116, fewer->grid_x * 132);
+}
+
+TEST(KernelPlan, BadShapesAreErrorsThatNameTheRule) {
+  const auto odd = plan_norm_forward({10, 100}, Element::kBf16, Element::kBf16, false, {});
+  ASSERT_FALSE(odd.has_value());
+  EXPECT_NE(odd.error().what.find("multiple of 8"), std::string::npos);
+  AttentionShape shape{1, 128, 8, 3, 128, true};
+  EXPECT_FALSE(plan_flash_forward(shape).has_value());
+  shape.kv_heads = 2, shape.head_dim = 96;
+  EXPECT_FALSE(plan_flash_forward(shape).has_value());
+}
+
+TEST(KernelPlan, PrintsOneLine) {
+  const auto plan = plan_norm_forward({8192, 4096}, Element::kBf16, Element::kBf16, false, {132, 0});
+  ASSERT_TRUE(plan.has_value());
+  EXPECT_EQ(format(*plan), "rmsnorm_forward grid 528x1 block 512 vectors 1 smem 0 B, 134.3 MB");
+}
+
+TEST(GemmProblem, RolesHaveTheirForms) {
+  const auto forward = linear_problem(GemmRole::kFprop, 8192, 4096, 6144, false, false);
+  EXPECT_EQ(key(forward), "m8192 n6144 k4096 nt bf16 bf16 bf16 beta0");
+  const auto dgrad = linear_problem(GemmRole::kDgrad, 8192, 4096, 6144, true, false);
+  EXPECT_EQ(key(dgrad), "m8192 n4096 k6144 nt e5m2 e4m3 bf16 beta0");
+  const auto wgrad = linear_problem(GemmRole::kWgrad, 8192, 4096, 6144, false, true);
+  EXPECT_EQ(key(wgrad), "m6144 n4096 k8192 tn bf16 bf16 fp32 beta1");
+  EXPECT_EQ(gemm_flops(forward), gemm_flops(wgrad));
+}
+
+TEST(AttentionFlops, CausalIsHalf) {
+  EXPECT_DOUBLE_EQ(attention_forward_flops({1, 8192, 32, 8, 128, true}), 2.0 * 8192 * 8192 * 32 * 128);
+}
+
+}  // namespace
+}  // namespace mbb::trainer::cuda

@@ -1,0 +1,308 @@
+// Our element-wise, norm, rotary, embedding, cross entropy and quantization kernels against double references.
+#include <algorithm>
+
+#include "trainer/ops/cuda/gpu_fixture_test.h"
+
+namespace mbb::trainer::cuda {
+namespace {
+
+class Kernels : public GpuTest, public ::testing::WithParamInterface<Element> {
+ protected:
+  double bound() const { return GetParam() == Element::kF32 ? 2e-5 : 6e-3; }
+};
+class Quantization : public GpuTest {};
+
+double silu(double x) {
+  return x / (1.0 + std::exp(-x));
+}
+
+TEST_P(Kernels, NormForwardAndBackward) {
+  const Element e = GetParam();
+  for (const bool layer : {false, true}) {
+    for (const auto& [rows, cols] :
+         std::vector<std::pair<size_t, size_t>>{{67, 1600}, {300, 4096}, {5, 8192}, {3, 64}, {9, 16384}}) {
+      SCOPED_TRACE(testing::Message() << (layer ? "layer " : "rms ") << rows << "x" << cols << " seed " << seed_);
+      auto x = Tensor::random(e, rows * cols, random_), r = Tensor::random(e, rows * cols, random_);
+      auto w = Tensor::random(e, cols, random_), b = Tensor::random(e, cols, random_);
+      auto dy = Tensor::random(e, rows * cols, random_), dr = Tensor::random(e, rows * cols, random_);
+      Tensor sum(e, rows * cols), y(e, rows * cols), dx(e, rows * cols);
+      Tensor mean(Element::kF32, rows), rstd(Element::kF32, rows);
+      auto dw = Tensor::random(Element::kF32, cols, random_), db = Tensor::random(Element::kF32, cols, random_);
+      DeviceBytes amax(8);
+      amax.zero();
+      NormForward f;
+      f.shape = {static_cast<int64_t>(rows), static_cast<int64_t>(cols)};
+      f.element = e, f.layer = layer, f.x = x.get(), f.residual = r.get(), f.sum = sum.get(), f.weight = w.get();
+      f.bias = b.get(), f.y = y.get(), f.mean = mean.floats(), f.rstd = rstd.floats(), f.amax = amax.floats();
+      expect_ok(norm_forward(f, launch_));
+      sum.pull();
+      NormBackward g;
+      g.shape = f.shape, g.element = e, g.layer = layer, g.x = sum.get(), g.dy = dy.get(), g.dresidual = dr.get();
+      g.weight = w.get(), g.mean = mean.floats(), g.rstd = rstd.floats(), g.dx = dx.get(), g.accumulate = true;
+      DeviceBytes partials(static_cast<size_t>(norm_backward_partials(f.shape, layer, launch_.sms)));
+      g.partials = partials.floats(), g.dweight = dw.floats(), g.dbias = db.floats(), g.amax = amax.floats() + 1;
+      const auto dw0 = dw.host(), db0 = db.host();
+      expect_ok(norm_backward(g, launch_));
+
+      std::vector<double> ref_sum(rows * cols), ref_y(rows * cols), ref_dx(rows * cols), ref_dw(cols), ref_db(cols);
+      for (size_t c = 0; c < cols; ++c) ref_dw[c] = dw0[c], ref_db[c] = db0[c];
+      for (size_t i = 0; i < rows; ++i) {
+        double m = 0, v = 0, dot = 0, total = 0;
+        for (size_t c = 0; c < cols; ++c)
+          ref_sum[i * cols + c] = static_cast<double>(x[i * cols + c]) + r[i * cols + c];
+        for (size_t c = 0; layer && c < cols; ++c) m += sum[i * cols + c] / static_cast<double>(cols);
+        for (size_t c = 0; c < cols; ++c) v += std::pow(sum[i * cols + c] - m, 2) / static_cast<double>(cols);
+        const double s = 1.0 / std::sqrt(v + 1e-5);
+        for (size_t c = 0; c < cols; ++c) {
+          const size_t at = i * cols + c;
+          const double hat = (sum[at] - m) * s;
+          ref_y[at] = hat * w[c] + (layer ? b[c] : 0.0f);
+          dot += static_cast<double>(dy[at]) * w[c] * hat / static_cast<double>(cols);
+          total += static_cast<double>(dy[at]) * w[c] / static_cast<double>(cols);
+          ref_dw[c] += dy[at] * hat;
+          ref_db[c] += dy[at];
+        }
+        for (size_t c = 0; c < cols; ++c) {
+          const size_t at = i * cols + c;
+          const double hat = (sum[at] - m) * s;
+          ref_dx[at] = dr[at] + s * (static_cast<double>(dy[at]) * w[c] - (layer ? total : 0.0) - hat * dot);
+        }
+      }
+      EXPECT_LT(relative_error(sum.pull(), ref_sum), bound());
+      EXPECT_LT(relative_error(y.pull(), ref_y), bound());
+      EXPECT_LT(relative_error(dx.pull(), ref_dx), bound());
+      EXPECT_LT(relative_error(dw.pull(), ref_dw), 2e-5);
+      if (layer) {
+        EXPECT_LT(relative_error(db.pull(), ref_db), 2e-5);
+      }
+      float largest[2];
+      amax.download(largest);
+      float expect_y = 0, expect_dx = 0;
+      for (size_t i = 0; i < y.size(); ++i)
+        expect_y = std::max(expect_y, std::fabs(y[i])), expect_dx = std::max(expect_dx, std::fabs(dx[i]));
+      EXPECT_EQ(largest[0], expect_y);
+      EXPECT_EQ(largest[1], expect_dx);
+    }
+  }
+}
+
+TEST_P(Kernels, AddScaleFillCast) {
+  const Element e = GetParam();
+  const size_t n = 100003;
+  auto a = Tensor::random(e, n, random_), b = Tensor::random(e, n, random_);
+  Tensor y(e, n), scaled(e, n), filled(e, n), as_float(Element::kF32, n), as_half(Element::kBf16, n),
+      factor(Element::kF32, 1);
+  factor.host()[0] = 0.37f;
+  factor.push();
+  const auto count = static_cast<int64_t>(n);
+  expect_ok(add(e, a.get(), b.get(), y.get(), count, launch_));
+  expect_ok(scale_by(e, a.get(), factor.floats(), scaled.get(), count, launch_));
+  expect_ok(fill(e, 2.5f, filled.get(), count, launch_));
+  expect_ok(cast(e, a.get(), Element::kF32, as_float.get(), count, launch_));
+  expect_ok(cast(e, a.get(), Element::kBf16, as_half.get(), count, launch_));
+  std::vector<double> sum(n), product(n), constant(n, 2.5), same(n);
+  for (size_t i = 0; i < n; ++i) sum[i] = static_cast<double>(a[i]) + b[i], product[i] = a[i] * 0.37, same[i] = a[i];
+  EXPECT_LT(relative_error(y.pull(), sum), bound());
+  EXPECT_LT(relative_error(scaled.pull(), product), bound());
+  EXPECT_EQ(relative_error(filled.pull(), constant), 0.0);
+  EXPECT_EQ(relative_error(as_float.pull(), same), 0.0);
+  EXPECT_LT(relative_error(as_half.pull(), same), 6e-3);
+}
+
+TEST_P(Kernels, SwigluForwardAndBackward) {
+  const Element e = GetParam();
+  const size_t rows = 77, cols = 1288;
+  auto gu = Tensor::random(e, rows * 2 * cols, random_), dy = Tensor::random(e, rows * cols, random_);
+  Tensor y(e, rows * cols), dgu(e, rows * 2 * cols);
+  expect_ok(swiglu_forward(e, {rows, cols}, gu.get(), y.get(), launch_));
+  expect_ok(swiglu_backward(e, {rows, cols}, gu.get(), dy.get(), dgu.get(), launch_));
+  std::vector<double> ref_y(rows * cols), ref_d(rows * 2 * cols);
+  for (size_t r = 0; r < rows; ++r) {
+    for (size_t c = 0; c < cols; ++c) {
+      const double g = gu[r * 2 * cols + c], u = gu[r * 2 * cols + cols + c], d = dy[r * cols + c],
+                   s = 1 / (1 + std::exp(-g));
+      ref_y[r * cols + c] = silu(g) * u;
+      ref_d[r * 2 * cols + c] = d * u * s * (1 + g * (1 - s));
+      ref_d[r * 2 * cols + cols + c] = d * g * s;
+    }
+  }
+  EXPECT_LT(relative_error(y.pull(), ref_y), bound());
+  EXPECT_LT(relative_error(dgu.pull(), ref_d), bound());
+}
+
+TEST_P(Kernels, RopeAndItsInverse) {
+  const Element e = GetParam();
+  const size_t seq = 50, batch = 3, heads = 6, kv = 2, total = heads + 2 * kv;
+  for (const size_t d : {64, 128}) {
+    auto qkv = Tensor::random(e, seq * batch * total * d, random_);
+    const auto before = qkv.host();
+    Tensor table(Element::kF32, seq * d);
+    expect_ok(rope_table(table.floats(), seq, static_cast<int>(d), 500000.0, launch_));
+    Rope args;
+    args.element = e, args.tokens = seq * batch, args.batch = batch, args.heads = heads, args.kv_heads = kv;
+    args.head_dim = static_cast<int>(d), args.qkv = qkv.get(), args.table = table.floats();
+    expect_ok(rope(args, launch_));
+    std::vector<double> ref(before.begin(), before.end());
+    for (size_t t = 0; t < seq * batch; ++t)
+      for (size_t h = 0; h < heads + kv; ++h)
+        for (size_t i = 0; i < d / 2; ++i) {
+          const double angle = static_cast<double>(t / batch) *
+                               std::pow(500000.0, -2.0 * static_cast<double>(i) / static_cast<double>(d));
+          const size_t at = (t * total + h) * d + i;
+          ref[at] = before[at] * std::cos(angle) - before[at + d / 2] * std::sin(angle);
+          ref[at + d / 2] = before[at + d / 2] * std::cos(angle) + before[at] * std::sin(angle);
+        }
+    EXPECT_LT(relative_error(qkv.pull(), ref), bound());
+    args.backward = true;
+    expect_ok(rope(args, launch_));
+    EXPECT_LT(relative_error(qkv.pull(), std::vector<double>(before.begin(), before.end())), bound());
+  }
+}
+
+TEST_P(Kernels, EmbeddingForwardAndBackward) {
+  const Element e = GetParam();
+  const size_t tokens = 999, cols = 1096, vocab = 61;
+  const int32_t first = 40;
+  auto table = Tensor::random(e, vocab * cols, random_), dy = Tensor::random(e, tokens * cols, random_);
+  auto dtable = Tensor::random(Element::kF32, vocab * cols, random_);
+  std::vector<int32_t> ids(tokens);
+  for (auto& id : ids) id = static_cast<int32_t>(random_() % 140);
+  DeviceBytes device_ids(tokens * 4), workspace(static_cast<size_t>(embedding_workspace(tokens)));
+  device_ids.upload(ids.data());
+  Tensor y(e, tokens * cols);
+  Embedding args;
+  args.element = e, args.tokens = tokens, args.cols = cols, args.vocab = vocab, args.first = first;
+  args.ids = static_cast<const int32_t*>(device_ids.get());
+  const auto before = dtable.host();
+  expect_ok(embedding_forward(args, table.get(), y.get(), launch_));
+  expect_ok(embedding_backward(args, dy.get(), dtable.floats(), workspace.get(), launch_));
+  std::vector<double> ref_y(tokens * cols), ref_d(before.begin(), before.end());
+  for (size_t t = 0; t < tokens; ++t) {
+    const int64_t id = ids[t] - first;
+    if (id < 0 || id >= static_cast<int64_t>(vocab)) continue;
+    for (size_t c = 0; c < cols; ++c) {
+      ref_y[t * cols + c] = table[static_cast<size_t>(id) * cols + c];
+      ref_d[static_cast<size_t>(id) * cols + c] += dy[t * cols + c];
+    }
+  }
+  EXPECT_EQ(relative_error(y.pull(), ref_y), 0.0);
+  EXPECT_LT(relative_error(dtable.pull(), ref_d), 1e-6);
+}
+
+TEST_P(Kernels, CrossEntropyFusedAndInPieces) {
+  const Element e = GetParam();
+  for (const auto& [vocab, real] : std::vector<std::pair<size_t, size_t>>{{16008, 15990}, {1013, 1013}}) {
+    const size_t rows = 37;
+    auto logits = Tensor::random(e, rows * vocab, random_, 3.0f);
+    Tensor gradient(e, rows * vocab);
+    std::vector<int32_t> targets(rows);
+    for (auto& t : targets) t = static_cast<int32_t>(random_() % real);
+    targets[3] = -100;
+    DeviceBytes ids(rows * 4), total(16);
+    ids.upload(targets.data());
+    std::vector<double> ref_loss(rows), ref_grad(rows * vocab);
+    double sum_of_losses = 0;
+    for (size_t r = 0; r < rows; ++r) {
+      double top = -1e30, sum = 0;
+      for (size_t c = 0; c < real; ++c) top = std::max<double>(top, logits[r * vocab + c]);
+      for (size_t c = 0; c < real; ++c) sum += std::exp(logits[r * vocab + c] - top);
+      if (targets[r] < 0) continue;
+      ref_loss[r] = std::log(sum) + top - logits[r * vocab + static_cast<size_t>(targets[r])];
+      sum_of_losses += ref_loss[r];
+      for (size_t c = 0; c < real; ++c)
+        ref_grad[r * vocab + c] =
+            std::exp(logits[r * vocab + c] - top) / sum - (static_cast<int32_t>(c) == targets[r] ? 1 : 0);
+    }
+    CrossEntropy args;
+    args.element = e, args.rows = rows, args.vocab = static_cast<int64_t>(vocab),
+    args.real_vocab = static_cast<int64_t>(real);
+    args.scalar = vocab % 8 != 0, args.logits = logits.get(), args.gradient = gradient.get();
+    args.targets = static_cast<const int32_t*>(ids.get());
+    Tensor loss(Element::kF32, rows), max(Element::kF32, rows), sums(Element::kF32, rows), target(Element::kF32, rows);
+    expect_ok(ce_row_max(args, max.floats(), launch_));
+    expect_ok(ce_sum_exp(args, max.floats(), sums.floats(), target.floats(), launch_));
+    expect_ok(
+        ce_loss(sums.floats(), target.floats(), args.targets, rows, static_cast<double*>(total.get()), false, launch_));
+    expect_ok(ce_gradient(args, max.floats(), sums.floats(), launch_));
+    EXPECT_LT(relative_error(gradient.pull(), ref_grad), bound());
+    double host_total[2];
+    total.download(host_total);
+    EXPECT_NEAR(host_total[0] / sum_of_losses, 1.0, 1e-5);
+    EXPECT_EQ(host_total[1], static_cast<double>(rows - 1));
+    args.gradient = logits.get();
+    expect_ok(ce_fused(args, loss.floats(), launch_));
+    EXPECT_LT(relative_error(loss.pull(), ref_loss), 1e-5);
+    EXPECT_LT(relative_error(logits.pull(), ref_grad), bound());
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Types, Kernels, ::testing::Values(Element::kF32, Element::kBf16),
+                         [](const auto& test) { return name(test.param); });
+
+// q * inverse scale must be the nearest FP8 value: relative error of the whole within half an ulp of the format.
+void check_fp8(const DeviceBytes& q, const DeviceBytes& qt, Element to, float inverse, size_t rows, size_t cols,
+               const std::vector<double>& reference) {
+  std::vector<uint8_t> plain(rows * cols), turned(rows * cols);
+  q.download(plain.data());
+  qt.download(turned.data());
+  std::vector<double> values(rows * cols);
+  size_t mismatches = 0;
+  for (size_t r = 0; r < rows; ++r)
+    for (size_t c = 0; c < cols; ++c) {
+      mismatches += plain[r * cols + c] != turned[c * rows + r];
+      values[r * cols + c] = static_cast<double>(from_fp8(plain[r * cols + c], to)) * inverse;
+    }
+  EXPECT_EQ(mismatches, 0u);
+  EXPECT_LT(relative_error(values, reference), to == Element::kE4m3 ? 0.04 : 0.08);
+}
+
+TEST_F(Quantization, PlainNormSwigluAndSwigluBackward) {
+  for (const Element to : {Element::kE4m3, Element::kE5m2}) {
+    const size_t rows = 208, cols = 264;
+    SCOPED_TRACE(testing::Message() << name(to) << " seed " << seed_);
+    auto x = Tensor::random(Element::kBf16, rows * cols, random_, 0.3f),
+         w = Tensor::random(Element::kBf16, cols, random_);
+    auto gu = Tensor::random(Element::kBf16, rows * 2 * cols, random_),
+         dy = Tensor::random(Element::kBf16, rows * cols, random_, 1e-4f);
+    Tensor rstd(Element::kF32, rows);
+    DeviceBytes amax(16), inverse(16), q(rows * cols), qt(rows * cols), q2(rows * 2 * cols), qt2(rows * 2 * cols);
+    amax.zero();
+    NormForward f;
+    f.shape = {rows, cols}, f.x = x.get(), f.weight = w.get(), f.rstd = rstd.floats(), f.amax = amax.floats() + 1;
+    Quantize args;
+    args.to = to, args.shape = {rows, cols}, args.q = q.get(), args.qt = qt.get();
+    std::vector<double> plain(rows * cols), norm(rows * cols), act(rows * cols), back(rows * 2 * cols);
+    expect_ok(norm_forward(f, launch_));
+    rstd.pull();
+    for (size_t r = 0; r < rows; ++r)
+      for (size_t c = 0; c < cols; ++c) {
+        const size_t at = r * cols + c;
+        const double g = gu[r * 2 * cols + c], u = gu[r * 2 * cols + cols + c], s = 1 / (1 + std::exp(-g)), d = dy[at];
+        plain[at] = x[at], norm[at] = static_cast<double>(x[at]) * rstd[r] * w[c], act[at] = silu(g) * u;
+        back[r * 2 * cols + c] = d * u * s * (1 + g * (1 - s)), back[r * 2 * cols + cols + c] = d * g * s;
+      }
+    expect_ok(amax_of(Element::kBf16, x.get(), static_cast<int64_t>(rows * cols), amax.floats(), launch_));
+    expect_ok(swiglu_amax({rows, cols}, gu.get(), amax.floats() + 2, launch_));
+    expect_ok(swiglu_backward_amax({rows, cols}, gu.get(), dy.get(), amax.floats() + 3, launch_));
+    const auto turn = [&](int slot, auto&& call, const DeviceBytes& qq, const DeviceBytes& qqt, size_t width,
+                          const std::vector<double>& ref) {
+      args.amax = amax.floats() + slot, args.inverse_scale = inverse.floats() + slot, args.q = qq.get(),
+      args.qt = qqt.get();
+      expect_ok(call());
+      float scales[4];
+      inverse.download(scales);
+      check_fp8(qq, qqt, to, scales[slot], rows, width, ref);
+    };
+    turn(
+        0, [&] { return quantize(args, x.get(), launch_); }, q, qt, cols, plain);
+    turn(
+        1, [&] { return quantize_norm(args, x.get(), rstd.floats(), w.get(), launch_); }, q, qt, cols, norm);
+    turn(
+        2, [&] { return quantize_swiglu(args, gu.get(), launch_); }, q, qt, cols, act);
+    turn(
+        3, [&] { return quantize_swiglu_backward(args, gu.get(), dy.get(), launch_); }, q2, qt2, 2 * cols, back);
+  }
+}
+
+}  // namespace
+}  // namespace mbb::trainer::cuda

@@ -1,0 +1,87 @@
+// Launches of the norm kernels.
+#include "trainer/ops/cuda/kernels.h"
+#include "trainer/ops/cuda/norm_kernel.cuh"
+#include "trainer/ops/cuda/status.h"
+
+namespace mbb::trainer::cuda {
+namespace {
+
+template <typename T, bool kLayer>
+Status forward(const NormForward& a, const KernelPlan& plan, cudaStream_t stream) {
+  const NormForwardParams<T> p{static_cast<const T*>(a.x),
+                               static_cast<const T*>(a.residual),
+                               static_cast<const T*>(a.weight),
+                               static_cast<const T*>(a.bias),
+                               static_cast<T*>(a.sum),
+                               static_cast<T*>(a.y),
+                               a.mean,
+                               a.rstd,
+                               a.amax,
+                               a.shape.rows,
+                               a.shape.cols,
+                               a.eps};
+  const dim3 grid(static_cast<unsigned>(plan.grid_x)), block(static_cast<unsigned>(plan.block));
+  if (plan.vectors == 1) norm_forward_kernel<T, 1, kLayer><<<grid, block, 0, stream>>>(p);
+  if (plan.vectors == 2) norm_forward_kernel<T, 2, kLayer><<<grid, block, 0, stream>>>(p);
+  if (plan.vectors == 4) norm_forward_kernel<T, 4, kLayer><<<grid, block, 0, stream>>>(p);
+  return launched("norm_forward");
+}
+
+template <typename T, bool kLayer>
+Status backward(const NormBackward& a, const KernelPlan& plan, cudaStream_t stream) {
+  const NormBackwardParams<T> p{static_cast<const T*>(a.x),
+                                static_cast<const T*>(a.dy),
+                                static_cast<const T*>(a.dresidual),
+                                static_cast<const T*>(a.weight),
+                                a.mean,
+                                a.rstd,
+                                static_cast<T*>(a.dx),
+                                a.partials,
+                                a.amax,
+                                a.shape.rows,
+                                a.shape.cols};
+  const dim3 grid(static_cast<unsigned>(plan.grid_x)), block(static_cast<unsigned>(plan.block));
+  if (plan.vectors == 1) norm_backward_kernel<T, 1, kLayer><<<grid, block, 0, stream>>>(p);
+  if (plan.vectors == 2) norm_backward_kernel<T, 2, kLayer><<<grid, block, 0, stream>>>(p);
+  if (plan.vectors == 4) norm_backward_kernel<T, 4, kLayer><<<grid, block, 0, stream>>>(p);
+  return launched("norm_backward");
+}
+
+}  // namespace
+
+Status norm_forward(const NormForward& args, const Launch& launch) {
+  if (args.shape.rows == 0) return {};
+  MB_ASSIGN(const auto plan,
+            plan_norm_forward(args.shape, args.element, args.element, args.residual != nullptr, launch.sms));
+  if (args.element == Element::kF32)
+    return args.layer ? forward<float, true>(args, plan, launch.stream)
+                      : forward<float, false>(args, plan, launch.stream);
+  return args.layer ? forward<bf16, true>(args, plan, launch.stream) : forward<bf16, false>(args, plan, launch.stream);
+}
+
+int64_t norm_backward_partials(RowShape shape, bool layer, Sms sms) {
+  const auto plan = plan_norm_backward(shape, Element::kBf16, true, sms);
+  return plan ? plan->grid_x * shape.cols * 4 * (layer ? 2 : 1) : 0;
+}
+
+Status norm_backward(const NormBackward& args, const Launch& launch) {
+  if (args.shape.rows == 0) return {};
+  MB_ASSIGN(const auto plan, plan_norm_backward(args.shape, args.element, args.dresidual != nullptr, launch.sms));
+  if (args.element == Element::kF32) {
+    MB_TRY((args.layer ? backward<float, true>(args, plan, launch.stream)
+                       : backward<float, false>(args, plan, launch.stream)));
+  } else {
+    MB_TRY((args.layer ? backward<bf16, true>(args, plan, launch.stream)
+                       : backward<bf16, false>(args, plan, launch.stream)));
+  }
+  const KernelPlan sum = plan_norm_weight_grad(plan.grid_x, args.shape.cols);
+  const dim3 grid(static_cast<unsigned>(sum.grid_x)), block(static_cast<unsigned>(sum.block));
+  norm_weight_grad_kernel<<<grid, block, 0, launch.stream>>>(args.partials, plan.grid_x, args.shape.cols, args.dweight,
+                                                             args.accumulate);
+  if (args.layer)
+    norm_weight_grad_kernel<<<grid, block, 0, launch.stream>>>(
+        args.partials + plan.grid_x * args.shape.cols, plan.grid_x, args.shape.cols, args.dbias, args.accumulate);
+  return launched("norm_weight_grad");
+}
+
+}  // namespace mbb::trainer::cuda

@@ -1,0 +1,82 @@
+// Launches of the optimizer kernels.
+#include "trainer/ops/cuda/optimizer.h"
+
+#include "trainer/ops/cuda/optimizer_kernel.cuh"
+#include "trainer/ops/cuda/status.h"
+
+namespace mbb::trainer::cuda {
+namespace {
+
+bool aligned(const void* p) {
+  return reinterpret_cast<uintptr_t>(p) % 16 == 0;
+}
+
+struct Start {
+  const AdamBucket& bucket;
+  const float *record, *scale;
+  unsigned grid;
+  cudaStream_t stream;
+  bool vectors;
+};
+
+template <MasterForm kForm, typename Moment>
+void launch_form(const Start& s) {
+  if (s.bucket.gradients == Element::kF32)
+    adam_kernel<kForm, Moment, float><<<s.grid, 256, 0, s.stream>>>(s.bucket, s.record, s.scale, s.vectors);
+  else
+    adam_kernel<kForm, Moment, bf16><<<s.grid, 256, 0, s.stream>>>(s.bucket, s.record, s.scale, s.vectors);
+}
+
+template <MasterForm kForm>
+void launch_moments(const Start& s) {
+  if (s.bucket.moments == Element::kF32)
+    launch_form<kForm, float>(s);
+  else
+    launch_form<kForm, bf16>(s);
+}
+
+}  // namespace
+
+int adam_bytes_per_parameter(const AdamBucket& bucket) {
+  int bytes = bytes_of(bucket.gradients) + 4 * bytes_of(bucket.moments);
+  switch (bucket.form) {
+    case MasterForm::kF32: return bytes + 8 + (bucket.weight != nullptr ? 2 : 0);
+    case MasterForm::kRemainder: return bytes + 8;
+    case MasterForm::kStochastic: return bytes + 4;
+  }
+  return bytes;
+}
+
+Status adam(const AdamBucket& b, const float* record, const float* scale, const Launch& launch) {
+  if (b.count == 0) return {};
+  if (b.piece_count < 1) return fail(ErrorCode::kBadArgument, "adam: a bucket without its table of pieces");
+  const auto plan = plan_elementwise("adam", b.count, adam_bytes_per_parameter(b), launch.sms);
+  const bool vectors = aligned(b.master) && aligned(b.weight) && aligned(b.remainder) && aligned(b.exp_avg) &&
+                       aligned(b.exp_avg_sq) && aligned(b.gradient) && b.first_index % 2 == 0;
+  const Start start{b, record, scale, static_cast<unsigned>(plan.grid_x), launch.stream, vectors};
+  if (b.form == MasterForm::kF32) launch_moments<MasterForm::kF32>(start);
+  if (b.form == MasterForm::kRemainder) launch_moments<MasterForm::kRemainder>(start);
+  if (b.form == MasterForm::kStochastic) launch_moments<MasterForm::kStochastic>(start);
+  return launched("adam");
+}
+
+Status square_sum(Element element, const void* gradient, int64_t count, const BucketPiece* pieces, int piece_count,
+                  double* partials, double* total, const Launch& launch) {
+  if (piece_count < 1) return fail(ErrorCode::kBadArgument, "square_sum: a bucket without its table of pieces");
+  if (element == Element::kF32)
+    square_sum_kernel<<<kNormPartials, 256, 0, launch.stream>>>(static_cast<const float*>(gradient), count, pieces,
+                                                                piece_count, partials, aligned(gradient));
+  else
+    square_sum_kernel<<<kNormPartials, 256, 0, launch.stream>>>(static_cast<const bf16*>(gradient), count, pieces,
+                                                                piece_count, partials, aligned(gradient));
+  sum_partials_kernel<<<1, 256, 0, launch.stream>>>(partials, kNormPartials, total);
+  return launched("square_sum");
+}
+
+Status grad_scale(const double* squares, int64_t count, const double* loss, double clip, float* scale,
+                  const Launch& launch) {
+  grad_scale_kernel<<<1, 1, 0, launch.stream>>>(squares, count, loss, clip, scale);
+  return launched("grad_scale");
+}
+
+}  // namespace mbb::trainer::cuda
