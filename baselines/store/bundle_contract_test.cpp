@@ -2,6 +2,7 @@
 #include "baselines/store/bundle.h"
 
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -184,6 +185,20 @@ TEST_F(Bundle, MissingFilesAreNamed) {
   fs::remove(folder / "run.json");
   EXPECT_EQ(BundleReader::open(folder).error().code, ErrorCode::kNotFound);
   EXPECT_FALSE(looks_like_bundle(folder));
+}
+
+TEST_F(Bundle, PipesInThePlaceOfFilesDoNotHang) {
+  const fs::path folder = write();
+  for (const char* file : {"cells/tp1/checksums", "run.json"}) {
+    fs::remove(folder / file);
+    ASSERT_EQ(::mkfifo((folder / file).c_str(), 0600), 0);
+    const auto reader = BundleReader::open(folder);
+    if (reader) {
+      EXPECT_EQ(reader->cells().value()[0].state, CellState::kDamaged);
+    } else {
+      EXPECT_EQ(reader.error().code, ErrorCode::kBadFile);
+    }
+  }
 }
 
 TEST_F(Bundle, ACellInAnotherCellsPlaceIsNoticed) {

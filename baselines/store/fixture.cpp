@@ -166,7 +166,7 @@ Run make_synthetic_run(const SyntheticOptions& options) {
   run.synthetic = kLabel;
   run.created_unix_ns = options.created_unix_ns;
   run.ended_unix_ns = options.created_unix_ns + 60'000'000'000;
-  run.argv = {{"suite", "synthetic", false}};
+  run.argv = {{"", "suite", false}, {"", "synthetic", false}};
   run.environment = {{"OMP_NUM_THREADS", "1", false}};
   run.fingerprint.facts = {{"cpu.model", "synthetic cpu", true}, {"gpu.model", kDevice, true}};
   run.fingerprint.class_hash = "5f0e7e51c0000001";
