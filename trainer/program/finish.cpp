@@ -79,33 +79,41 @@ void alias_in_place(Program& program, const std::vector<Use>& uses) {
   }
 }
 
+// Calls of a segment by micro-batch; -1 where the schedule has none.
+std::vector<int> calls_of(const Program& program, int segment) {
+  std::vector<int> at(static_cast<size_t>(program.micro_batches), -1);
+  for (size_t c = 0; c < program.schedule.size(); ++c)
+    if (program.schedule[c].segment == segment)
+      at[static_cast<size_t>(program.schedule[c].micro_batch)] = static_cast<int>(c);
+  return at;
+}
+
+// Slots of a value that is written in call begin[m] and last read in call end[m] of each micro-batch m: slot m is free
+// again when m ends, so a later micro-batch may take it only if it begins after that. Smallest where micro-batches
+// begin in order, enough in any.
+int ring_of(const std::vector<int>& begin, const std::vector<int>& end) {
+  // earliest[i]: first call of all micro-batches from i on; it ascends, so the last one to begin before a call is found
+  // by bisection.
+  std::vector<int> earliest = begin;
+  for (size_t i = earliest.size() - 1; i-- > 0;) earliest[i] = std::min(earliest[i], earliest[i + 1]);
+  int ring = 1;
+  for (size_t m = 0; m < begin.size(); ++m) {
+    const auto later = std::lower_bound(earliest.begin(), earliest.end(), end[m]) - earliest.begin() - 1;
+    ring = std::max(ring, static_cast<int>(later) - static_cast<int>(m) + 1);
+  }
+  return ring;
+}
+
 void size_rings(Program& program) {
-  struct Window {
-    int first_call = -1, last_call = -1;
-  };
-  // alive[tensor][micro-batch] = calls between first and last use.
-  std::map<TensorId, std::vector<Window>> alive;
-  walk(program, [&](int c, const Call& call, int, const Op& op) {
-    const auto touch = [&](TensorId id) {
-      const TensorId storage = program.storage(id);
-      if (program.tensor(storage).scope != Scope::kMicroBatch) return;
-      auto& windows = alive[storage];
-      windows.resize(static_cast<size_t>(program.micro_batches));
-      Window& w = windows[static_cast<size_t>(call.micro_batch)];
-      if (w.first_call < 0) w.first_call = c;
-      w.last_call = c;
-    };
-    for (TensorId id : op.in) touch(id);
-    for (TensorId id : op.out) touch(id);
-  });
-  for (auto& [id, windows] : alive) {
-    // Slot j is free again when micro-batch j ends, so micro-batch j + ring may start only after it.
-    int ring = 1;
-    for (int m = 0; m < program.micro_batches; ++m)
-      for (int later = m + ring; later < program.micro_batches; ++later)
-        if (windows[static_cast<size_t>(later)].first_call < windows[static_cast<size_t>(m)].last_call)
-          ring = std::max(ring, later - m + 1);
-    program.tensor(id).ring = std::min(ring, program.micro_batches);
+  const std::vector<Use> uses = uses_of(program);   // again: in-place ops have changed who owns which bytes
+  std::map<std::pair<int, int>, int> ring_between;  // (first, last segment)
+  for (size_t i = 0; i < program.tensors.size(); ++i) {
+    Tensor& t = program.tensors[i];
+    if (t.view_of != kNoTensor || t.scope != Scope::kMicroBatch || uses[i].segments.empty()) continue;
+    const std::pair between{*uses[i].segments.begin(), *uses[i].segments.rbegin()};
+    const auto [ring, added] = ring_between.try_emplace(between, 0);
+    if (added) ring->second = ring_of(calls_of(program, between.first), calls_of(program, between.second));
+    t.ring = ring->second;
   }
   // The host writes all micro-batches of a step before it starts.
   for (Tensor& t : program.tensors)

@@ -1,15 +1,20 @@
-// Lifetimes over the walk as bit sets of calls, and first-fit placement by size.
+// Lifetimes over the walk as sets of calls, and first-fit placement by size.
 //
-// A lifetime is the calls it covers whole plus at most two kinds of calls it covers in part: from an op on (where a
+// A lifetime is the calls it covers whole plus at most two sets of calls it covers in part: from an op on (where a
 // micro-batch's value is first written) and up to an op (where it is last read). Values inside one call cover a range
-// of ops in every call of their segment. So a conflict is a few word-wise ANDs, whatever the number of micro-batches.
+// of ops in every call of their segment. Few sets of calls are distinct (one a segment; three a pair of segments and
+// slot), so they are numbered, and which of them meet is computed once: a conflict is then a few look-ups, whatever the
+// number of micro-batches.
 #include "trainer/program/memory_plan.h"
 
 #include <fmt/core.h>
 
 #include <algorithm>
 #include <limits>
+#include <map>
 #include <numeric>
+#include <set>
+#include <tuple>
 
 #include "profiler/base/text.h"
 #include "trainer/program/walk.h"
@@ -32,28 +37,57 @@ bool meet(const Bits& a, const Bits& b) {
   return false;
 }
 
-// Calls in which the buffer is alive from op `first` to op `last`.
+// The distinct sets of calls, by number; number 0 is the empty set.
+class CallSets {
+ public:
+  explicit CallSets(size_t calls) : none_(calls / 64 + 1, 0) { number(none_); }
+
+  const Bits& none() const { return none_; }
+  size_t number(const Bits& bits) {
+    const auto [at, added] = numbers_.try_emplace(bits, sets_.size());
+    if (added) sets_.push_back(bits);
+    return at->second;
+  }
+  bool contains(size_t number, int call) const { return get(sets_[number], call); }
+  size_t size() const { return sets_.size(); }
+  // After the last number(): meets() answers from here on.
+  void compare_all() {
+    meets_.assign(sets_.size() * sets_.size(), 0);
+    for (size_t a = 0; a < sets_.size(); ++a)
+      for (size_t b = a; b < sets_.size(); ++b)
+        meets_[a * sets_.size() + b] = meets_[b * sets_.size() + a] = meet(sets_[a], sets_[b]) ? 1 : 0;
+  }
+  bool meets(size_t a, size_t b) const { return meets_[a * sets_.size() + b] != 0; }
+
+ private:
+  Bits none_;
+  std::map<Bits, size_t> numbers_;
+  std::vector<Bits> sets_;
+  std::vector<char> meets_;
+};
+
+// Calls (a number of CallSets) in which the buffer is alive from op `first` to op `last`.
 struct Part {
   int first = 0;
   int last = kOpEnd;
-  Bits calls;
+  size_t calls = 0;
 };
 
 struct Lifetime {
   bool always = false;
-  Bits whole;
-  std::vector<Part> parts;
+  size_t whole = 0;  // calls in which it is alive from the first op to the last
+  std::array<Part, 2> parts;
 };
 
-bool conflict(const Lifetime& a, const Lifetime& b) {
+bool conflict(const CallSets& sets, const Lifetime& a, const Lifetime& b) {
   if (a.always || b.always) return true;
-  if (meet(a.whole, b.whole)) return true;
+  if (sets.meets(a.whole, b.whole)) return true;
   for (const Part& p : b.parts)
-    if (meet(a.whole, p.calls)) return true;
+    if (sets.meets(a.whole, p.calls)) return true;
   for (const Part& p : a.parts) {
-    if (meet(p.calls, b.whole)) return true;
+    if (sets.meets(p.calls, b.whole)) return true;
     for (const Part& q : b.parts)
-      if (p.first <= q.last && q.first <= p.last && meet(p.calls, q.calls)) return true;
+      if (p.first <= q.last && q.first <= p.last && sets.meets(p.calls, q.calls)) return true;
   }
   return false;
 }
@@ -92,37 +126,81 @@ std::vector<std::vector<int>> call_index(const Program& program) {
   return at;
 }
 
-Lifetime lifetime_in_call(const Program& program, const Use& use, const Bits& none) {
-  Lifetime life{false, none, {Part{use.first_op, use.last_op, none}}};
-  for (size_t c = 0; c < program.schedule.size(); ++c)
-    if (program.schedule[c].segment == use.first_segment) set(life.parts[0].calls, static_cast<int>(c));
-  return life;
-}
-
-Lifetime lifetime_of_slot(const Program& program, const Tensor& tensor, const Use& use, int slot,
-                          const std::vector<std::vector<int>>& at, const Bits& none) {
-  Lifetime life{false, none, {Part{use.first_op, kOpEnd, none}, Part{0, use.last_op, none}}};
-  for (int m = slot; m < program.micro_batches; m += tensor.ring) {
-    const int begin = at[static_cast<size_t>(use.first_segment)][static_cast<size_t>(m)];
-    const int end = at[static_cast<size_t>(use.last_segment)][static_cast<size_t>(m)];
-    MB_CHECK(begin >= 0 && end > begin, "value read before it is written: " + tensor.path);
-    set(life.parts[0].calls, begin);
-    for (int c = begin + 1; c < end; ++c) set(life.whole, c);
-    set(life.parts[1].calls, end);
-  }
-  return life;
-}
-
 struct Item {
   LiveBuffer buffer;
   Lifetime life;
 };
 
-std::vector<Item> collect(const Program& program) {
+struct Items {
+  CallSets sets;
+  std::vector<Item> list;
+};
+
+// Numbers the sets of calls that lifetimes need, each pair of segments and slot once.
+class Lifetimes {
+ public:
+  Lifetimes(const Program& program, CallSets& sets) : p_(program), sets_(sets), at_(call_index(program)) {}
+
+  Lifetime in_call(const Use& use) {
+    Lifetime life;
+    life.parts[0] = {use.first_op, use.last_op, segment_calls(use.first_segment)};
+    return life;
+  }
+
+  Lifetime of_slot(const Tensor& tensor, const Use& use, int slot) {
+    const auto key = std::tuple{use.first_segment, use.last_segment, slot, tensor.ring};
+    auto found = slots_.find(key);
+    if (found == slots_.end()) found = slots_.emplace(key, calls_of_slot(tensor, use, slot)).first;
+    const auto& [begin, whole, end] = found->second;
+    Lifetime life;
+    if (use.first_segment == use.last_segment) {
+      life.parts[0] = {use.first_op, use.last_op, begin};
+    } else {
+      life.whole = whole;
+      life.parts = {Part{use.first_op, kOpEnd, begin}, Part{0, use.last_op, end}};
+    }
+    return life;
+  }
+
+ private:
+  size_t segment_calls(int segment) {
+    const auto [number, added] = segments_.try_emplace(segment, 0);
+    if (added) {
+      Bits calls = sets_.none();
+      for (size_t c = 0; c < p_.schedule.size(); ++c)
+        if (p_.schedule[c].segment == segment) set(calls, static_cast<int>(c));
+      number->second = sets_.number(calls);
+    }
+    return number->second;
+  }
+
+  // The calls in which the slot's values begin, live whole, and end.
+  std::array<size_t, 3> calls_of_slot(const Tensor& tensor, const Use& use, int slot) {
+    Bits first = sets_.none();
+    Bits whole = sets_.none();
+    Bits last = sets_.none();
+    for (int m = slot; m < p_.micro_batches; m += tensor.ring) {
+      const int begin = at_[static_cast<size_t>(use.first_segment)][static_cast<size_t>(m)];
+      const int end = at_[static_cast<size_t>(use.last_segment)][static_cast<size_t>(m)];
+      MB_CHECK(begin >= 0 && end >= begin, "value read before it is written: " + tensor.path);
+      set(first, begin);
+      for (int c = begin + 1; c < end; ++c) set(whole, c);
+      set(last, end);
+    }
+    return {sets_.number(first), sets_.number(whole), sets_.number(last)};
+  }
+
+  const Program& p_;
+  CallSets& sets_;
+  std::vector<std::vector<int>> at_;
+  std::map<int, size_t> segments_;
+  std::map<std::tuple<int, int, int, int>, std::array<size_t, 3>> slots_;
+};
+
+Items collect(const Program& program) {
   const std::vector<Use> uses = find_uses(program);
-  const auto at = call_index(program);
-  const Bits none(program.schedule.size() / 64 + 1, 0);
-  std::vector<Item> items;
+  Items items{CallSets(program.schedule.size()), {}};
+  Lifetimes lifetimes(program, items.sets);
   for (size_t i = 0; i < program.tensors.size(); ++i) {
     const Tensor& t = program.tensors[i];
     const Use& use = uses[i];
@@ -131,17 +209,14 @@ std::vector<Item> collect(const Program& program) {
     for (int slot = 0; slot < slots; ++slot) {
       Item item;
       item.buffer = {static_cast<TensorId>(i), slot, 0, t.bytes()};
-      const bool whole_step =
-          t.scope == Scope::kPersistent || t.scope == Scope::kStep || t.category == Category::kInput;
-      if (whole_step)
+      if (t.scope == Scope::kPersistent || t.scope == Scope::kStep || t.category == Category::kInput)
         item.life.always = true;
-      else if (t.scope == Scope::kCall)
-        item.life = lifetime_in_call(program, use, none);
       else
-        item.life = lifetime_of_slot(program, t, use, slot, at, none);
-      items.push_back(std::move(item));
+        item.life = t.scope == Scope::kCall ? lifetimes.in_call(use) : lifetimes.of_slot(t, use, slot);
+      items.list.push_back(item);
     }
   }
+  items.sets.compare_all();
   return items;
 }
 
@@ -149,91 +224,100 @@ int64_t aligned(int64_t bytes) {
   return (bytes + MemoryPlan::kAlign - 1) / MemoryPlan::kAlign * MemoryPlan::kAlign;
 }
 
-void place(std::vector<Item>& items, MemoryPlan& plan) {
-  std::vector<size_t> order(items.size());
+void place(Items& items, MemoryPlan& plan) {
+  std::vector<Item>& list = items.list;
+  std::vector<size_t> order(list.size());
   std::iota(order.begin(), order.end(), size_t{0});
   // What is always alive goes first and lies together at the bottom.
   std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) {
-    if (items[a].life.always != items[b].life.always) return items[a].life.always;
-    return items[a].buffer.bytes > items[b].buffer.bytes;
+    if (list[a].life.always != list[b].life.always) return list[a].life.always;
+    return list[a].buffer.bytes > list[b].buffer.bytes;
   });
   int64_t bottom = 0;
-  std::vector<size_t> placed;
-  std::vector<std::pair<int64_t, int64_t>> taken;
+  std::vector<size_t> placed;  // by offset
   for (size_t index : order) {
-    LiveBuffer& buffer = items[index].buffer;
-    if (items[index].life.always) {
+    LiveBuffer& buffer = list[index].buffer;
+    const int64_t bytes = aligned(buffer.bytes);
+    if (list[index].life.always) {
       buffer.offset = bottom;
-      bottom += aligned(buffer.bytes);
+      bottom += bytes;
       plan.arena_bytes = bottom;
       continue;
     }
-    taken.clear();
-    for (size_t other : placed)
-      if (conflict(items[index].life, items[other].life))
-        taken.emplace_back(items[other].buffer.offset, items[other].buffer.offset + aligned(items[other].buffer.bytes));
-    std::sort(taken.begin(), taken.end());
     int64_t offset = bottom;
-    for (const auto& [begin, end] : taken) {
-      if (begin - offset >= aligned(buffer.bytes)) break;
-      offset = std::max(offset, end);
+    for (size_t other : placed) {
+      const LiveBuffer& in_the_way = list[other].buffer;
+      if (in_the_way.offset - offset >= bytes) break;
+      const int64_t end = in_the_way.offset + aligned(in_the_way.bytes);
+      if (end > offset && conflict(items.sets, list[index].life, list[other].life)) offset = end;
     }
     buffer.offset = offset;
-    placed.push_back(index);
-    plan.arena_bytes = std::max(plan.arena_bytes, offset + aligned(buffer.bytes));
+    placed.insert(std::upper_bound(placed.begin(), placed.end(), offset,
+                                   [&](int64_t at, size_t other) { return at < list[other].buffer.offset; }),
+                  index);
+    plan.arena_bytes = std::max(plan.arena_bytes, offset + bytes);
   }
 }
 
-// The fullest moment: live bytes at the start of each op where something begins, call by call.
-void find_peak(const Program& program, const std::vector<Item>& items, MemoryPlan& plan) {
-  std::array<int64_t, kCategories> always{};
-  for (const Item& item : items)
-    if (item.life.always) always[static_cast<size_t>(program.tensor(item.buffer.tensor).category)] += item.buffer.bytes;
-  const int64_t base = std::accumulate(always.begin(), always.end(), int64_t{0});
-  plan.peak_live_bytes = -1;
-  for (int c = 0; c < static_cast<int>(program.schedule.size()); ++c) {
-    const size_t ops = program.segment(program.schedule[static_cast<size_t>(c)]).ops.size();
-    std::vector<int64_t> change(ops + 1, 0);
-    for (const Item& item : items) {
-      if (item.life.always) continue;
-      if (get(item.life.whole, c)) change[0] += item.buffer.bytes;
-      for (const Part& part : item.life.parts) {
-        if (!get(part.calls, c)) continue;
-        change[static_cast<size_t>(part.first)] += item.buffer.bytes;
-        if (part.last != kOpEnd) change[static_cast<size_t>(part.last) + 1] -= item.buffer.bytes;
-      }
+// Live bytes at each op of a call, without what is always alive.
+std::vector<int64_t> live_in_call(const Items& items, int call, size_t ops) {
+  std::vector<int64_t> live(ops + 1, 0);
+  for (const Item& item : items.list) {
+    if (item.life.always) continue;
+    if (items.sets.contains(item.life.whole, call)) live[0] += item.buffer.bytes;
+    for (const Part& part : item.life.parts) {
+      if (!items.sets.contains(part.calls, call)) continue;
+      live[static_cast<size_t>(part.first)] += item.buffer.bytes;
+      if (part.last != kOpEnd) live[static_cast<size_t>(part.last) + 1] -= item.buffer.bytes;
     }
-    int64_t live = base;
-    for (size_t o = 0; o < ops; ++o) {
-      live += change[o];
-      if (live <= plan.peak_live_bytes) continue;
-      plan.peak_live_bytes = live;
+  }
+  std::partial_sum(live.begin(), live.end(), live.begin());
+  live.pop_back();
+  return live;
+}
+
+// The fullest moment. Calls of one segment that lie in the same sets hold the same buffers, so one of them is enough.
+void find_peak(const Program& program, const Items& items, MemoryPlan& plan) {
+  for (const Item& item : items.list)
+    if (item.life.always) plan.peak_live_bytes += item.buffer.bytes;
+  const int64_t base = plan.peak_live_bytes;
+  std::set<std::pair<int, std::vector<bool>>> seen;
+  for (int c = 0; c < static_cast<int>(program.schedule.size()); ++c) {
+    const Call& call = program.schedule[static_cast<size_t>(c)];
+    std::vector<bool> in_sets(items.sets.size());
+    for (size_t s = 0; s < items.sets.size(); ++s) in_sets[s] = items.sets.contains(s, c);
+    if (!seen.emplace(call.segment, std::move(in_sets)).second) continue;
+    const std::vector<int64_t> live = live_in_call(items, c, program.segment(call).ops.size());
+    for (size_t o = 0; o < live.size(); ++o) {
+      if (base + live[o] <= plan.peak_live_bytes) continue;
+      plan.peak_live_bytes = base + live[o];
       plan.peak_call = c;
       plan.peak_op = static_cast<int>(o);
     }
   }
 }
 
-bool alive_at(const Item& item, int call, int op) {
-  if (item.life.always || get(item.life.whole, call)) return true;
-  return std::any_of(item.life.parts.begin(), item.life.parts.end(),
-                     [&](const Part& p) { return get(p.calls, call) && p.first <= op && op <= p.last; });
+bool alive_at(const Items& items, const Item& item, int call, int op) {
+  if (item.life.always || items.sets.contains(item.life.whole, call)) return true;
+  return std::any_of(item.life.parts.begin(), item.life.parts.end(), [&](const Part& p) {
+    return items.sets.contains(p.calls, call) && p.first <= op && op <= p.last;
+  });
 }
 
 }  // namespace
 
 MemoryPlan plan_memory(const Program& program) {
   MemoryPlan plan;
-  std::vector<Item> items = collect(program);
+  Items items = collect(program);
   place(items, plan);
   find_peak(program, items, plan);
   plan.offsets.resize(program.tensors.size());
-  for (const Item& item : items) {
+  for (const Item& item : items.list) {
     plan.buffers.push_back(item.buffer);
     auto& slots = plan.offsets[static_cast<size_t>(item.buffer.tensor)];
     slots.resize(std::max(slots.size(), static_cast<size_t>(item.buffer.slot) + 1), 0);
     slots[static_cast<size_t>(item.buffer.slot)] = item.buffer.offset;
-    if (alive_at(item, plan.peak_call, plan.peak_op))
+    if (alive_at(items, item, plan.peak_call, plan.peak_op))
       plan.peak_by_category[static_cast<size_t>(program.tensor(item.buffer.tensor).category)] += item.buffer.bytes;
   }
   return plan;
@@ -248,8 +332,9 @@ int64_t MemoryPlan::offset(const Program& program, TensorId id, int slot) const 
 
 std::vector<LiveBuffer> MemoryPlan::live_at_peak(const Program& program) const {
   std::vector<LiveBuffer> live;
-  for (const Item& item : collect(program)) {
-    if (!alive_at(item, peak_call, peak_op)) continue;
+  const Items items = collect(program);
+  for (const Item& item : items.list) {
+    if (!alive_at(items, item, peak_call, peak_op)) continue;
     LiveBuffer buffer = item.buffer;
     buffer.offset = offset(program, buffer.tensor, buffer.slot);
     live.push_back(buffer);
@@ -261,11 +346,24 @@ std::vector<LiveBuffer> MemoryPlan::live_at_peak(const Program& program) const {
 
 Status check_fits(const Program& program, const MemoryPlan& plan, int64_t capacity_bytes) {
   if (plan.arena_bytes <= capacity_bytes) return {};
+  // A tensor counts with all its live slots.
+  std::vector<std::pair<int64_t, TensorId>> totals;
+  std::map<TensorId, std::pair<int64_t, int>> by_tensor;
+  for (const LiveBuffer& buffer : plan.live_at_peak(program)) {
+    auto& [bytes, slots] = by_tensor[buffer.tensor];
+    bytes += buffer.bytes;
+    ++slots;
+  }
+  for (const auto& [tensor, live] : by_tensor) totals.emplace_back(live.first, tensor);
+  std::stable_sort(totals.begin(), totals.end(), [](const auto& a, const auto& b) { return a.first > b.first; });
   std::string top;
-  const std::vector<LiveBuffer> live = plan.live_at_peak(program);
-  for (size_t i = 0; i < std::min<size_t>(live.size(), 5); ++i)
-    top += fmt::format("{}{} {}", i ? ", " : "", program.tensor(live[i].tensor).path,
-                       format_bytes(static_cast<double>(live[i].bytes)));
+  for (size_t i = 0; i < std::min<size_t>(totals.size(), 5); ++i) {
+    const auto& [bytes, tensor] = totals[i];
+    const int slots = by_tensor[tensor].second;
+    top += fmt::format("{}{}{} {}", i ? ", " : "", program.tensor(tensor).path,
+                       slots > 1 ? fmt::format(" ({} micro-batches)", slots) : "",
+                       format_bytes(static_cast<double>(bytes)));
+  }
   return fail(ErrorCode::kOutOfMemory,
               fmt::format("the step needs {} and there are {}; largest at the peak: {}",
                           format_bytes(static_cast<double>(plan.arena_bytes)),

@@ -4,8 +4,8 @@
 #include <fmt/core.h>
 
 #include <algorithm>
+#include <compare>
 #include <map>
-#include <set>
 
 #include "trainer/ops/table.h"
 #include "trainer/program/walk.h"
@@ -62,54 +62,97 @@ bool from_outside(const Tensor& t) {
   return t.scope == Scope::kPersistent || t.category == Category::kInput || t.category == Category::kStep;
 }
 
-// Follows the walk with the set of written (tensor, micro-batch) values.
+// Tensors that lose their value when `id` is written: those whose bytes all lie among its bytes.
+std::vector<std::vector<TensorId>> covered_by(const Program& program) {
+  std::vector<std::vector<TensorId>> sharing(program.tensors.size());
+  for (size_t i = 0; i < program.tensors.size(); ++i)
+    if (program.tensors[i].view_of != kNoTensor)
+      sharing[static_cast<size_t>(program.tensors[i].view_of)].push_back(static_cast<TensorId>(i));
+  const auto covers = [&](const Tensor& whole, const Tensor& part) {
+    return whole.view_offset_bytes <= part.view_offset_bytes &&
+           part.view_offset_bytes + part.bytes() <= whole.view_offset_bytes + whole.bytes();
+  };
+  std::vector<std::vector<TensorId>> covered(program.tensors.size());
+  for (size_t i = 0; i < program.tensors.size(); ++i) {
+    const Tensor& t = program.tensors[i];
+    // A flat bucket has a view a weight, and those are accumulated into, not overwritten: only values of a call or of
+    // a micro-batch can be lost.
+    if (t.scope == Scope::kStep || t.scope == Scope::kPersistent) continue;
+    const TensorId storage = program.storage(static_cast<TensorId>(i));
+    std::vector<TensorId> others = sharing[static_cast<size_t>(storage)];
+    others.push_back(storage);
+    for (TensorId other : others)
+      if (other != static_cast<TensorId>(i) && covers(t, program.tensor(other))) covered[i].push_back(other);
+  }
+  return covered;
+}
+
+// Follows the walk with what each tensor holds: per slot the micro-batch, or the call, whose value is in it.
 class Flow {
  public:
-  explicit Flow(const Program& program) : p_(program) {}
+  explicit Flow(const Program& program) : p_(program), covered_(covered_by(program)) {
+    held_.resize(program.tensors.size());
+    for (size_t i = 0; i < held_.size(); ++i)
+      held_[i].assign(static_cast<size_t>(std::max(1, program.tensors[i].ring)), kNothing);
+    storage_written_.resize(program.tensors.size());
+  }
 
-  Status visit(const Call& call, const Op& op) {
+  Status visit(int call_index, const Call& call, const Op& op) {
     for (TensorId id : op.in)
-      if (!is_written(id, call)) return broken(op, "reads " + p_.tensor(id).path + " before anything wrote it");
+      if (!holds(id, call_index, call)) return broken(op, unreadable(id, call));
     for (TensorId id : op.out) {
       const Tensor& t = p_.tensor(id);
       const bool update = std::find(op.in.begin(), op.in.end(), id) != op.in.end();
-      if (!update && t.scope != Scope::kPersistent && t.scope != Scope::kStep &&
-          !written_.insert({id, key(t, call)}).second)
+      int64_t& held = held_[static_cast<size_t>(id)][static_cast<size_t>(slot(t, call))];
+      const int64_t value = value_of(t, call_index, call);
+      if (!update && t.scope != Scope::kPersistent && t.scope != Scope::kStep && held == value)
         return broken(op, t.path + " has a second writer");
-      written_.insert({id, key(t, call)});
-      storages_.insert(p_.storage(id));
+      held = value;
+      storage_written_[static_cast<size_t>(p_.storage(id))] = true;
+      for (TensorId lost : covered_[static_cast<size_t>(id)])
+        held_[static_cast<size_t>(lost)][static_cast<size_t>(slot(p_.tensor(lost), call))] = kOverwritten;
     }
     return {};
   }
-  void end_call() { ++call_; }
 
  private:
+  static constexpr int64_t kNothing = -1;
+  static constexpr int64_t kOverwritten = -2;
+
   // Call-scoped values live in one call; the others in a micro-batch or in the step.
-  int64_t key(const Tensor& t, const Call& call) const {
-    if (t.scope == Scope::kCall) return -1 - call_;
+  static int64_t value_of(const Tensor& t, int call_index, const Call& call) {
+    if (t.scope == Scope::kCall) return call_index;
     return t.scope == Scope::kMicroBatch ? call.micro_batch : 0;
   }
+  int64_t held(TensorId id, const Call& call) const {
+    return held_[static_cast<size_t>(id)][static_cast<size_t>(slot(p_.tensor(id), call))];
+  }
   // A flat buffer counts as written when any of its views was.
-  bool is_written(TensorId id, const Call& call) const {
+  bool holds(TensorId id, int call_index, const Call& call) const {
     const Tensor& t = p_.tensor(id);
     if (from_outside(t) || from_outside(p_.tensor(p_.storage(id)))) return true;
-    if (written_.contains({id, key(t, call)})) return true;
-    return t.scope == Scope::kStep && storages_.contains(p_.storage(id));
+    if (held(id, call) == value_of(t, call_index, call)) return true;
+    return t.scope == Scope::kStep && storage_written_[static_cast<size_t>(p_.storage(id))];
+  }
+  std::string unreadable(TensorId id, const Call& call) const {
+    const Tensor& t = p_.tensor(id);
+    const int64_t value = held(id, call);
+    if (value == kOverwritten) return "reads " + t.path + " after another value took its bytes";
+    if (t.scope == Scope::kMicroBatch && value > call.micro_batch)
+      return fmt::format("reads {} of micro-batch {} after micro-batch {} took slot {} of its {}", t.path,
+                         call.micro_batch, value, slot(t, call), t.ring);
+    return "reads " + t.path + " before anything wrote it";
   }
 
   const Program& p_;
-  std::set<std::pair<TensorId, int64_t>> written_;
-  std::set<TensorId> storages_;
-  int64_t call_ = 0;
+  std::vector<std::vector<TensorId>> covered_;
+  std::vector<std::vector<int64_t>> held_;  // [tensor][slot]
+  std::vector<bool> storage_written_;
 };
 
 Status check_flow(const Program& program) {
   Flow flow(program);
-  int current = 0;
-  return walk(program, [&](int c, const Call& call, int, const Op& op) -> Status {
-    for (; current < c; ++current) flow.end_call();
-    return flow.visit(call, op);
-  });
+  return walk(program, [&](int c, const Call& call, int, const Op& op) -> Status { return flow.visit(c, call, op); });
 }
 
 // One communication of a rank, as the other members must see it too.
@@ -124,7 +167,113 @@ Message message_of(const Program& program, const Op& op) {
   return {op.kind->name, program.tensor(id).bytes(), &op};
 }
 
-using Channel = std::pair<int, int>;  // (from, to) for messages
+// What the ranks of a world say to each other, collected rank by rank and compared.
+class WorldTalk {
+ public:
+  explicit WorldTalk(const Mesh& mesh) : mesh_(mesh) {}
+
+  // Collects what a rank calls and compares its collectives with those of members seen before.
+  Status add(int rank, const Program& program) {
+    std::map<GroupKind, std::vector<Message>> mine;
+    Status alone;
+    walk(program, [&](int, const Call&, int, const Op& op) {
+      if (!op.kind->communicates) return;
+      if (op.kind != &kSend && op.kind != &kRecv)
+        mine[std::get<CommAttrs>(op.attrs).group].push_back(message_of(program, op));
+      else if (alone.has_value())
+        alone = add_message(rank, program, op);
+    });
+    MB_TRY(alone);
+    for (auto& [group, list] : mine) MB_TRY(compare(group, rank, std::move(list)));
+    return {};
+  }
+
+  // After the last rank: every member of a group was there, and every message has two ends.
+  Status finish() const {
+    for (const auto& [key, group] : groups_) MB_TRY(check_members(key.first, group));
+    for (const auto& [key, sent_or_received] : messages_) MB_TRY(check_channel(key, sent_or_received));
+    return {};
+  }
+
+ private:
+  struct Group {
+    int first_rank = 0;
+    std::vector<Message> list;
+    int members = 0;  // that call it
+  };
+  struct Channel {
+    int from = 0, to = 0;
+    Direction direction = Direction::kForward;
+    bool received = false;
+    auto operator<=>(const Channel&) const = default;
+  };
+
+  Status add_message(int rank, const Program& program, const Op& op) {
+    const auto& attrs = std::get<CommAttrs>(op.attrs);
+    const bool received = op.kind == &kRecv;
+    const int step = (attrs.direction == Direction::kForward ? 1 : -1) * (received ? -1 : 1);
+    const std::vector<int> members = mesh_.group(attrs.group, rank);
+    const int place = mesh_.group_index(attrs.group, rank) + step;
+    if (place < 0 || place >= static_cast<int>(members.size()))
+      return broken(op, fmt::format("rank {} has no {} stage to {}", rank, step > 0 ? "next" : "previous",
+                                    received ? "receive from" : "send to"));
+    const int peer = members[static_cast<size_t>(place)];
+    messages_[{received ? peer : rank, received ? rank : peer, attrs.direction, received}].push_back(
+        message_of(program, op));
+    return {};
+  }
+
+  Status compare(GroupKind group, int rank, std::vector<Message> list) {
+    Group& seen = groups_.try_emplace({group, mesh_.group(group, rank).front()}, Group{rank, list, 0}).first->second;
+    ++seen.members;
+    if (list.size() != seen.list.size())
+      return fail(ErrorCode::kMismatch, fmt::format("group {}: rank {} calls {} collectives, rank {} calls {}",
+                                                    name(group), rank, list.size(), seen.first_rank, seen.list.size()));
+    for (size_t i = 0; i < list.size(); ++i) {
+      const Message& mine = list[i];
+      const Message& theirs = seen.list[i];
+      if (mine.kind == theirs.kind && mine.bytes == theirs.bytes) continue;
+      return fail(ErrorCode::kMismatch,
+                  fmt::format("group {}, collective {}: rank {} calls {} of {} bytes ({}), rank {} calls {} of {} "
+                              "bytes ({})",
+                              name(group), i, rank, mine.kind, mine.bytes, mine.op->path, seen.first_rank, theirs.kind,
+                              theirs.bytes, theirs.op->path));
+    }
+    return {};
+  }
+
+  Status check_members(GroupKind kind, const Group& group) const {
+    const int size = mesh_.group_size(kind, group.first_rank);
+    if (group.members == size) return {};
+    return fail(
+        ErrorCode::kMismatch,
+        fmt::format("group {}: {} of its {} members call its {} collectives, the others none ({} on rank {})",
+                    name(kind), group.members, size, group.list.size(), group.list.front().op->path, group.first_rank));
+  }
+
+  Status check_channel(const Channel& channel, const std::vector<Message>& list) const {
+    Channel other = channel;
+    other.received = !channel.received;
+    const auto found = messages_.find(other);
+    const size_t met = found == messages_.end() ? 0 : found->second.size();
+    if (met != list.size())
+      return fail(ErrorCode::kMismatch,
+                  fmt::format("ranks {} -> {}: {} messages {}, {} on the other side", channel.from, channel.to,
+                              list.size(), channel.received ? "received" : "sent", met));
+    for (size_t i = 0; i < list.size(); ++i) {
+      const Message& there = found->second[i];
+      if (list[i].bytes == there.bytes) continue;
+      return fail(ErrorCode::kMismatch,
+                  fmt::format("message {} of ranks {} -> {} has {} bytes at {} and {} at {}", i, channel.from,
+                              channel.to, list[i].bytes, list[i].op->path, there.bytes, there.op->path));
+    }
+    return {};
+  }
+
+  const Mesh& mesh_;
+  std::map<std::pair<GroupKind, int>, Group> groups_;  // by lowest member
+  std::map<Channel, std::vector<Message>> messages_;
+};
 
 }  // namespace
 
@@ -138,56 +287,10 @@ Status verify(const Program& program) {
 }
 
 Status verify_world(const Mesh& mesh, std::span<const Program* const> program_of_rank) {
-  std::map<std::pair<GroupKind, int>, std::pair<int, std::vector<Message>>> collectives;  // by group and lowest member
-  std::map<std::tuple<Channel, Direction, bool>, std::vector<Message>> messages;          // bool: received
-  for (int rank = 0; rank < mesh.world_size(); ++rank) {
-    const Program& program = *program_of_rank[static_cast<size_t>(rank)];
-    std::map<GroupKind, std::vector<Message>> mine;
-    walk(program, [&](int, const Call&, int, const Op& op) {
-      if (!op.kind->communicates) return;
-      const auto& attrs = std::get<CommAttrs>(op.attrs);
-      if (op.kind != &kSend && op.kind != &kRecv) {
-        mine[attrs.group].push_back(message_of(program, op));
-        return;
-      }
-      const std::vector<int> members = mesh.group(attrs.group, rank);
-      const bool received = op.kind == &kRecv;
-      const int step = (attrs.direction == Direction::kForward ? 1 : -1) * (received ? -1 : 1);
-      const int peer = members[static_cast<size_t>(mesh.group_index(attrs.group, rank) + step)];
-      const Channel channel = received ? Channel{peer, rank} : Channel{rank, peer};
-      messages[{channel, attrs.direction, received}].push_back(message_of(program, op));
-    });
-    for (auto& [group, list] : mine) {
-      const int lowest = mesh.group(group, rank).front();
-      auto& [first_rank, expected] = collectives.try_emplace({group, lowest}, rank, list).first->second;
-      if (list.size() != expected.size())
-        return fail(ErrorCode::kMismatch, fmt::format("group {}: rank {} calls {} collectives, rank {} calls {}",
-                                                      name(group), rank, list.size(), first_rank, expected.size()));
-      for (size_t i = 0; i < list.size(); ++i)
-        if (list[i].kind != expected[i].kind || list[i].bytes != expected[i].bytes)
-          return fail(
-              ErrorCode::kMismatch,
-              fmt::format(
-                  "group {}, collective {}: rank {} calls {} of {} bytes ({}), rank {} calls {} of {} bytes ({})",
-                  name(group), i, rank, list[i].kind, list[i].bytes, list[i].op->path, first_rank, expected[i].kind,
-                  expected[i].bytes, expected[i].op->path));
-    }
-  }
-  for (const auto& [key, list] : messages) {
-    const auto& [channel, direction, received] = key;
-    const auto other = messages.find({channel, direction, !received});
-    const size_t met = other == messages.end() ? 0 : other->second.size();
-    if (met != list.size())
-      return fail(ErrorCode::kMismatch,
-                  fmt::format("ranks {} -> {}: {} messages {}, {} on the other side", channel.first, channel.second,
-                              list.size(), received ? "received" : "sent", met));
-    for (size_t i = 0; i < list.size(); ++i)
-      if (list[i].bytes != other->second[i].bytes)
-        return fail(ErrorCode::kMismatch, fmt::format("message {} of ranks {} -> {} has {} bytes at {} and {} at {}", i,
-                                                      channel.first, channel.second, list[i].bytes, list[i].op->path,
-                                                      other->second[i].bytes, other->second[i].op->path));
-  }
-  return {};
+  WorldTalk talk(mesh);
+  for (int rank = 0; rank < mesh.world_size(); ++rank)
+    MB_TRY(talk.add(rank, *program_of_rank[static_cast<size_t>(rank)]));
+  return talk.finish();
 }
 
 }  // namespace mbb::trainer

@@ -1,0 +1,216 @@
+// What the ops add up to, against the closed formulas of NUMERICS (sections 2, 4, 5, 6 and 7).
+#include <map>
+
+#include "trainer/models/flops.h"
+#include "trainer/program/explain.h"
+#include "trainer/program/sample_programs_test.h"
+
+namespace mbb::trainer {
+namespace {
+
+// A model whose sizes keep every bucket and shard free of padding.
+Config formula_model(int tp, int pp, int dp) {
+  Config config = mapped(tp, pp, dp, 8);
+  config.model.hidden_size = 256;
+  config.model.num_attention_heads = 8;
+  config.model.num_query_groups = 4;
+  config.model.kv_channels = 64;
+  config.model.ffn_hidden_size = 768;
+  config.model.vocab_size = 1024;
+  config.train.seq_length = 128;
+  config.train.micro_batch_size = 2;
+  config.train.global_batch_size = int64_t{2} * dp * 6;
+  config.precision.recipe = Recipe::kBf16;
+  return config;
+}
+
+const CommRow* row_of(const ClassRow& row, GroupKind group) {
+  for (const CommRow& comm : row.comm)
+    if (comm.group == group) return &comm;
+  return nullptr;
+}
+
+double wire_of(const ClassRow& row, GroupKind group) {
+  const CommRow* found = row_of(row, group);
+  return found ? found->wire_bytes : 0;
+}
+
+// Parameters of one rank of a stage.
+double parameters_of(const Layout& l, const Chunk& chunk) {
+  const auto h = static_cast<double>(l.model.hidden_size);
+  const auto q = static_cast<double>(l.model.query_size());
+  const auto kv = static_cast<double>(l.model.kv_size());
+  const auto f = static_cast<double>(l.model.ffn_hidden_size);
+  const auto v = static_cast<double>(l.vocab);
+  const double layer = (h * (q + 2 * kv) + q * h + 3 * h * f) / l.tp + 2 * h;
+  return static_cast<double>(chunk.num_layers) * layer + (chunk.embedding ? v * h / l.tp : 0) +
+         (chunk.head ? v * h / l.tp + h : 0);
+}
+
+struct Sizes {
+  int tp, pp, dp;
+};
+constexpr std::array kMappings{Sizes{1, 1, 1}, Sizes{2, 1, 1}, Sizes{1, 2, 1}, Sizes{1, 1, 2},
+                               Sizes{2, 2, 2}, Sizes{4, 2, 2}, Sizes{2, 4, 1}, Sizes{4, 8, 4}};
+
+TEST(ExplainCosts, FlopsOfTheOpsEqualTheClosedForm) {
+  for (const auto& [tp, pp, dp] : kMappings) {
+    const Built b = build(formula_model(tp, pp, dp));
+    SCOPED_TRACE(mapping_of(b));
+    const Explain e = explain(b.layout, b.programs);
+    const ModelFlops closed = model_flops(
+        b.layout.model, BatchLengths::uniform(b.layout.sequence, b.layout.global_batch), FlopsConvention::kCausal);
+    EXPECT_EQ(e.model_flops, closed.total());
+    EXPECT_EQ(e.closed_form_flops, closed.total());
+    // Forward, dgrad and wgrad are a third each of the linear layers; the attention core has one backward op.
+    double by_role[kRoles] = {};
+    for (const ClassRow& row : e.classes)
+      for (size_t r = 0; r < kRoles; ++r) by_role[r] += row.model_flops_by_role[r] * static_cast<double>(row.gpus);
+    EXPECT_EQ(by_role[static_cast<size_t>(Role::kNone)], closed.attention_core);
+    for (Role role : {Role::kFprop, Role::kDgrad, Role::kWgrad})
+      EXPECT_EQ(by_role[static_cast<size_t>(role)], (closed.total() - closed.attention_core) / 3) << name(role);
+  }
+}
+
+TEST(ExplainCosts, FlopsPerTokenOfLlama370bAreTheKnown449) {
+  Config config;
+  config.model.name = "llama3-70b";
+  config.precision.recipe = Recipe::kBf16;
+  config.train.seq_length = 8192;
+  config.train.global_batch_size = 32;
+  config.parallel.tensor_model_parallel_size = 4;
+  config.parallel.pipeline_model_parallel_size = 8;
+  config.parallel.gpus = 64;
+  const Built b = build(config);
+  const Explain e = explain(b.layout, b.programs);
+  EXPECT_NEAR(e.flops_per_token / 1e9, 449.22, 0.005);
+  EXPECT_DOUBLE_EQ(e.model_flops / static_cast<double>(e.tokens), e.flops_per_token);
+}
+
+TEST(ExplainCosts, TensorParallelBytes) {
+  for (const auto& [tp, pp, dp] : kMappings) {
+    const Built b = build(formula_model(tp, pp, dp));
+    SCOPED_TRACE(mapping_of(b));
+    const Layout& l = b.layout;
+    const Explain e = explain(l, b.programs);
+    for (int stage = 0; stage < pp; ++stage) {
+      const Chunk& chunk = l.stages[static_cast<size_t>(stage)];
+      const auto tokens = static_cast<double>(l.sequence * l.micro_batch);
+      const double x = 2 * tokens * static_cast<double>(l.model.hidden_size);
+      const double part = static_cast<double>(tp - 1) / tp;
+      const auto layers = static_cast<double>(chunk.num_layers);
+      // A layer: 4 forward, 4 backward, 2 gathers again. Embedding: scattered, its gradient gathered. Head: gathered,
+      // scattered, gathered again, and the loss all-reduces a maximum and two sums a token.
+      double exchanges = 10 * layers + (chunk.embedding ? 2 : 0) + (chunk.head ? 3 : 0);
+      double a_micro_batch = exchanges * part * x + (chunk.head ? 3 * 2 * part * 4 * tokens : 0);
+      const double norms = 2 * layers + (chunk.head ? 1 : 0);
+      const double norm_gradients = 2 * part * 4 * norms * static_cast<double>(l.model.hidden_size);
+      EXPECT_EQ(wire_of(e.classes[static_cast<size_t>(stage)], GroupKind::kTp),
+                l.micro_batches * a_micro_batch + (tp > 1 ? norm_gradients : 0))
+          << "stage " << stage;
+    }
+  }
+}
+
+TEST(ExplainCosts, PipelineBytes) {
+  for (const auto& [tp, pp, dp] : kMappings) {
+    const Built b = build(formula_model(tp, pp, dp));
+    SCOPED_TRACE(mapping_of(b));
+    const Layout& l = b.layout;
+    const Explain e = explain(l, b.programs);
+    for (int stage = 0; stage < pp; ++stage) {
+      const double message = 2.0 * static_cast<double>(l.sequence * l.micro_batch * l.model.hidden_size) / tp;
+      const int directions = (stage > 0 ? 1 : 0) + (stage < pp - 1 ? 1 : 0);
+      // The step's loss, two f64, is all-reduced over the stages; wire bytes of a call are rounded down.
+      const double loss = pp > 1 ? std::floor(2.0 * 16 * (pp - 1) / pp) : 0;
+      EXPECT_EQ(wire_of(e.classes[static_cast<size_t>(stage)], GroupKind::kPp),
+                l.micro_batches * directions * message + loss)
+          << "stage " << stage;
+    }
+  }
+}
+
+TEST(ExplainCosts, DataParallelAndStateBytes) {
+  for (const auto& [tp, pp, dp] : kMappings) {
+    const Built b = build(formula_model(tp, pp, dp));
+    SCOPED_TRACE(mapping_of(b));
+    const Explain e = explain(b.layout, b.programs);
+    for (int stage = 0; stage < pp; ++stage) {
+      const ClassRow& row = e.classes[static_cast<size_t>(stage)];
+      const double n = parameters_of(b.layout, b.layout.stages[static_cast<size_t>(stage)]);
+      const double part = static_cast<double>(dp - 1) / dp;
+      // Gradients are fp32, weights bf16; besides the loss (16 bytes) and the sum of squares (8) are all-reduced.
+      const double scalars = std::floor(2 * part * 16) + std::floor(2 * part * 8);
+      EXPECT_EQ(wire_of(row, GroupKind::kDpCp), part * n * (4 + 2) + scalars) << "stage " << stage;
+      const auto bytes = [&](Category c) { return static_cast<double>(row.peak_by_category[static_cast<size_t>(c)]); };
+      EXPECT_EQ(bytes(Category::kWeight), 2 * n);
+      EXPECT_EQ(bytes(Category::kMainGrad), 4 * n);
+      EXPECT_EQ(bytes(Category::kMaster) + bytes(Category::kMoment), 12 * n / dp);
+    }
+  }
+}
+
+TEST(ExplainCosts, ReplicatedOptimizerAllReducesGradientsAndKeepsWholeStates) {
+  Config config = formula_model(2, 1, 4);
+  config.parallel.use_distributed_optimizer = false;
+  const Built b = build(config);
+  const ClassRow row = explain(b.layout, b.programs).classes[0];
+  const double n = parameters_of(b.layout, b.layout.stages[0]);
+  EXPECT_EQ(wire_of(row, GroupKind::kDpCp), 2 * 0.75 * n * 4 + 24);  // and the loss, 16 bytes
+  EXPECT_EQ(row.peak_by_category[static_cast<size_t>(Category::kMoment)], static_cast<int64_t>(8 * n));
+}
+
+// NUMERICS, section 5: s·b/t · (8h + 4q + 4kv + 6f + 4a) a layer. The program keeps besides the inverse norms of both
+// norms, 4 bytes a token each.
+TEST(ExplainCosts, ActivationBytesOfALayer) {
+  for (const auto& [tp, pp, dp] : kMappings) {
+    const Built b = build(formula_model(tp, pp, dp));
+    SCOPED_TRACE(mapping_of(b));
+    const Layout& l = b.layout;
+    for (size_t stage = 0; stage < b.programs.programs.size(); ++stage) {
+      const Program& program = b.programs.programs[stage];
+      double kept = 0;
+      int ring = 0;
+      for (const Tensor& t : program.tensors) {
+        if (t.view_of != kNoTensor || t.scope != Scope::kMicroBatch || t.category != Category::kActivation) continue;
+        if (!t.path.starts_with("layers.")) continue;
+        kept += static_cast<double>(t.bytes());
+        ring = std::max(ring, t.ring);
+      }
+      EXPECT_EQ(ring, std::min(l.pp - static_cast<int>(stage), l.micro_batches)) << "micro-batches a stage holds";
+      const ModelShape& m = l.model;
+      const double local = static_cast<double>(l.sequence * l.micro_batch) / l.tp;
+      const double a_layer = local * static_cast<double>(8 * m.hidden_size + 4 * m.query_size() + 4 * m.kv_size() +
+                                                         6 * m.ffn_hidden_size + 4 * m.num_attention_heads);
+      const double inverse_norms = local * 8;
+      const auto layers = static_cast<double>(l.stages[stage].num_layers);
+      // The first layer's input is the receive's or the embedding's output, the last layer's output is the next one's.
+      const double input = 2 * local * static_cast<double>(m.hidden_size);
+      const bool sends_last = !l.stages[stage].head;
+      EXPECT_EQ(kept, layers * (a_layer + inverse_norms) - (sends_last ? input : 0)) << "stage " << stage;
+      EXPECT_NEAR((kept + (sends_last ? input : 0)) / layers, a_layer, 0.05 * a_layer);
+    }
+  }
+}
+
+TEST(ExplainCosts, BubbleEqualsTheFormulaOnEveryStage) {
+  for (int pp : {1, 2, 4, 8})
+    for (int micro_batches : {1, 3, 8, 17}) {
+      Config config = mapped(1, pp, 1, 8);
+      config.train.global_batch_size = micro_batches;
+      const Built b = build(config);
+      std::vector<const Program*> stages;
+      for (const Program& program : b.programs.programs) stages.push_back(&program);
+      for (const auto& [forward, backward] : {std::pair{1, 2}, {1, 1}, {3, 5}}) {
+        const auto replayed = replay_units(stages, forward, backward);
+        ASSERT_TRUE(replayed.has_value()) << replayed.error().what;
+        EXPECT_EQ(replayed->step_units, (micro_batches + pp - 1) * (forward + backward));
+        for (int64_t idle : replayed->idle_units) EXPECT_EQ(idle, (pp - 1) * (forward + backward));
+      }
+      const Explain e = explain(b.layout, b.programs);
+      EXPECT_DOUBLE_EQ(e.bubble_replayed, e.bubble_formula);
+    }
+}
+
+}  // namespace
+}  // namespace mbb::trainer

@@ -1,0 +1,168 @@
+// The memory plan against a brute force over the unrolled step: no two live buffers share bytes, the peak is the peak.
+#include "trainer/program/memory_plan.h"
+
+#include <map>
+
+#include "trainer/program/sample_programs_test.h"
+#include "trainer/program/walk.h"
+
+namespace mbb::trainer {
+namespace {
+
+// From the first to the last moment (op of a call, counted over the unrolled step) that touches one value of a buffer.
+struct Interval {
+  int64_t first = 0;
+  int64_t last = 0;
+};
+
+struct Unrolled {
+  int64_t moments = 0;
+  std::map<std::pair<TensorId, int>, std::vector<Interval>> alive;  // (storage, slot) -> its values
+};
+
+// Every op of every call counts, also one that this micro-batch skips: the plan holds for all of them alike.
+Unrolled unroll(const Program& program) {
+  Unrolled out;
+  std::map<std::tuple<TensorId, int, int64_t>, Interval> values;  // by storage, slot and value
+  for (size_t c = 0; c < program.schedule.size(); ++c) {
+    const Call& call = program.schedule[c];
+    for (const Op& op : program.segment(call).ops) {
+      const auto touch = [&](TensorId id) {
+        const TensorId storage = program.storage(id);
+        const Tensor& t = program.tensor(storage);
+        const int64_t value = t.scope == Scope::kCall ? static_cast<int64_t>(c) : call.micro_batch;
+        const auto [at, added] =
+            values.try_emplace({storage, slot(t, call), value}, Interval{out.moments, out.moments});
+        at->second.last = out.moments;
+      };
+      for (TensorId id : op.in) touch(id);
+      for (TensorId id : op.out) touch(id);
+      ++out.moments;
+    }
+  }
+  for (const auto& [key, interval] : values) {
+    const auto& [storage, slot, value] = key;
+    const Tensor& t = program.tensor(storage);
+    const bool whole_step = t.scope == Scope::kPersistent || t.scope == Scope::kStep || t.category == Category::kInput;
+    out.alive[{storage, slot}].push_back(whole_step ? Interval{0, out.moments - 1} : interval);
+  }
+  return out;
+}
+
+bool meet(const std::vector<Interval>& a, const std::vector<Interval>& b) {
+  for (const Interval& x : a)
+    for (const Interval& y : b)
+      if (x.first <= y.last && y.first <= x.last) return true;
+  return false;
+}
+
+void expect_disjoint(const Program& program, const MemoryPlan& plan, const Unrolled& unrolled) {
+  for (size_t i = 0; i < plan.buffers.size(); ++i) {
+    const LiveBuffer& a = plan.buffers[i];
+    ASSERT_GE(a.offset, 0);
+    ASSERT_EQ(a.offset % MemoryPlan::kAlign, 0);
+    ASSERT_LE(a.offset + a.bytes, plan.arena_bytes);
+    ASSERT_EQ(plan.offsets[static_cast<size_t>(a.tensor)][static_cast<size_t>(a.slot)], a.offset);
+    for (size_t j = i + 1; j < plan.buffers.size(); ++j) {
+      const LiveBuffer& b = plan.buffers[j];
+      if (a.offset + a.bytes <= b.offset || b.offset + b.bytes <= a.offset) continue;
+      ASSERT_FALSE(meet(unrolled.alive.at({a.tensor, a.slot}), unrolled.alive.at({b.tensor, b.slot})))
+          << program.tensor(a.tensor).path << " and " << program.tensor(b.tensor).path;
+    }
+  }
+}
+
+int64_t brute_peak(const Program& program, const Unrolled& unrolled) {
+  std::vector<int64_t> change(static_cast<size_t>(unrolled.moments) + 1, 0);
+  for (const auto& [buffer, values] : unrolled.alive) {
+    const bool always = values.front().first == 0 && values.front().last == unrolled.moments - 1;
+    for (size_t i = 0; i < (always ? 1 : values.size()); ++i) {
+      change[static_cast<size_t>(values[i].first)] += program.tensor(buffer.first).bytes();
+      change[static_cast<size_t>(values[i].last) + 1] -= program.tensor(buffer.first).bytes();
+    }
+  }
+  int64_t live = 0;
+  int64_t peak = 0;
+  for (int64_t bytes : change) peak = std::max(peak, live += bytes);
+  return peak;
+}
+
+TEST(MemoryPlan, NoTwoLiveBuffersShareBytesAndThePeakIsThePeak) {
+  const uint32_t seed = std::random_device{}();
+  std::mt19937 random(seed);
+  for (int i = 0; i < 40; ++i) {
+    const Built built = build(random_mapping(random));
+    SCOPED_TRACE("seed " + std::to_string(seed) + ": " + mapping_of(built));
+    for (size_t c = 0; c < built.programs.programs.size(); ++c) {
+      const Program& program = built.programs.programs[c];
+      const MemoryPlan& plan = built.programs.plans[c];
+      const Unrolled unrolled = unroll(program);
+      ASSERT_EQ(unrolled.alive.size(), plan.buffers.size());
+      expect_disjoint(program, plan, unrolled);
+      ASSERT_EQ(plan.peak_live_bytes, brute_peak(program, unrolled));
+      ASSERT_GE(plan.arena_bytes, plan.peak_live_bytes);
+      int64_t by_category = 0;
+      for (int64_t bytes : plan.peak_by_category) by_category += bytes;
+      ASSERT_EQ(by_category, plan.peak_live_bytes);
+      int64_t live = 0;
+      for (const LiveBuffer& buffer : plan.live_at_peak(program)) live += buffer.bytes;
+      ASSERT_EQ(live, plan.peak_live_bytes);
+    }
+  }
+}
+
+// What the planner loses to holes, over stages of a deeper pipeline.
+TEST(MemoryPlan, SlackStaysSmall) {
+  const Built built = build(mapped(2, 4, 1, 8));
+  for (const MemoryPlan& plan : built.programs.plans)
+    EXPECT_LT(static_cast<double>(plan.arena_bytes), 1.1 * static_cast<double>(plan.peak_live_bytes));
+}
+
+TEST(MemoryPlan, ViewsLieInTheirStorage) {
+  const Built built = build(mapped(2, 2, 1));
+  const Program& program = built.programs.programs[1];
+  const MemoryPlan& plan = built.programs.plans[1];
+  int views = 0;
+  for (size_t i = 0; i < program.tensors.size(); ++i) {
+    const Tensor& t = program.tensors[i];
+    if (t.view_of == kNoTensor) continue;
+    ++views;
+    for (int slot = 0; slot < (t.scope == Scope::kMicroBatch ? t.ring : 1); ++slot)
+      EXPECT_EQ(plan.offset(program, static_cast<TensorId>(i), slot),
+                plan.offset(program, t.view_of, slot) + t.view_offset_bytes);
+  }
+  EXPECT_GT(views, 10);
+}
+
+TEST(MemoryPlan, AStepWithoutOpsNeedsNothing) {
+  const MemoryPlan plan = plan_memory(Program{});
+  EXPECT_EQ(plan.arena_bytes, 0);
+  EXPECT_EQ(plan.peak_live_bytes, 0);
+}
+
+TEST(CheckFits, NamesTheLargestLiveTensorsAndTheKnobs) {
+  const Built built = build(mapped(1, 2, 1));
+  const Program& program = built.programs.programs[0];
+  const MemoryPlan& plan = built.programs.plans[0];
+  EXPECT_TRUE(check_fits(program, plan, plan.arena_bytes).has_value());
+  const Status refused = check_fits(program, plan, plan.arena_bytes - 1);
+  ASSERT_FALSE(refused.has_value());
+  EXPECT_EQ(refused.error().code, ErrorCode::kOutOfMemory);
+  // Weights, main gradients and both moments lead in a model this small.
+  for (const char* name : {"bucket0.main_grads", "bucket0.weights", "optimizer.bucket0.exp_avg"})
+    EXPECT_NE(refused.error().what.find(name), std::string::npos) << refused.error().what;
+  EXPECT_NE(refused.error().hint.find("train.micro_batch_size"), std::string::npos);
+}
+
+TEST(CheckFits, CountsATensorWithAllItsLiveSlots) {
+  Config config = mapped(1, 4, 1);
+  config.train.seq_length = 512;
+  const Built built = build(config);
+  const Status refused = check_fits(built.programs.programs[0], built.programs.plans[0], 1);
+  ASSERT_FALSE(refused.has_value());
+  EXPECT_NE(refused.error().what.find("layers.0.mlp.fc1.out (4 micro-batches)"), std::string::npos)
+      << refused.error().what;
+}
+
+}  // namespace
+}  // namespace mbb::trainer
