@@ -29,8 +29,12 @@ void grad(GradContext& c) {
 double bytes(const OpView& op) {
   return static_cast<double>(op.in(0).bytes()) + 2.0 * static_cast<double>(op.out(0).bytes());
 }
+// The tokens' rows are read and written; the first micro-batch also zeroes the whole table.
 double bytes_grad(const OpView& op) {
-  return static_cast<double>(op.in(0).bytes()) + 2.0 * static_cast<double>(op.out(0).bytes());
+  const auto rows = static_cast<double>(bytes_of(op.out(0).dtype, static_cast<size_t>(op.in(0).shape.elements())));
+  const bool accumulate = std::get<EmbeddingAttrs>(op.op.attrs).accumulate;
+  return static_cast<double>(op.in(0).bytes() + op.in(1).bytes()) + 2.0 * rows +
+         (accumulate ? 0.0 : static_cast<double>(op.out(0).bytes()));
 }
 
 void cases(std::vector<OpCase>& all) {

@@ -70,15 +70,16 @@ OpRow row_of(const Program& program, const Op& op, int64_t runs) {
   row.flops = op_flops(view);
   row.bytes = op_bytes(view);
   row.model_flops = op.kind->model_flops;
-  if (op.kind->communicates) row.wire_bytes = static_cast<double>(comm_volume(view).wire_bytes);
+  if (op.kind->communicates) {
+    const CommVolume volume = comm_volume(view);
+    if (volume.op != CommOp::kRecv) row.wire_bytes = static_cast<double>(volume.wire_bytes);
+  }
   return row;
 }
 
-void add_comm(std::array<CommRow, kGroupKinds.size()>& comm, const Op& op, const OpRow& row, CommOp way) {
+void add_comm(std::array<CommRow, kGroupKinds.size()>& comm, const Op& op, const OpRow& row) {
   CommRow& of = comm[static_cast<size_t>(std::get<CommAttrs>(op.attrs).group)];
   of.calls += row.runs;
-  // A message counts at its sender.
-  if (way == CommOp::kRecv) return;
   of.wire_bytes += row.wire_bytes * static_cast<double>(row.runs);
   of.largest_bytes = std::max(of.largest_bytes, row.wire_bytes);
 }
@@ -108,7 +109,7 @@ ClassRow class_row(const Layout& layout, const Program& program, const MemoryPla
       if (r.model_flops) row.model_flops += r.flops * times;
       row.flops_by_segment[static_cast<size_t>(segment.kind)] += r.flops * times;
       row.bytes_by_segment[static_cast<size_t>(segment.kind)] += r.bytes * times;
-      if (op.kind->communicates) add_comm(comm, op, r, comm_volume(OpView{program, op}).op);
+      if (op.kind->communicates) add_comm(comm, op, r);
     }
     row.segments.push_back(std::move(out));
   }
@@ -221,10 +222,11 @@ Explain explain(const Layout& layout, const StepPrograms& programs) {
     out.classes.push_back(class_row(layout, programs.programs[i], programs.plans[i]));
     out.model_flops += out.classes.back().model_flops * static_cast<double>(out.classes.back().gpus);
   }
+  constexpr FlopsConvention kConvention = FlopsConvention::kCausal;
+  out.convention = name(kConvention);
   out.closed_form_flops =
-      model_flops(layout.model, BatchLengths::uniform(layout.sequence, layout.global_batch), FlopsConvention::kCausal)
-          .total();
-  out.flops_per_token = flops_per_token(layout.model, layout.sequence, FlopsConvention::kCausal);
+      model_flops(layout.model, BatchLengths::uniform(layout.sequence, layout.global_batch), kConvention).total();
+  out.flops_per_token = flops_per_token(layout.model, layout.sequence, kConvention);
   add_bubble(layout, programs, out);
   return out;
 }

@@ -1,5 +1,5 @@
-// What a step program is, without running it: FLOPs, bytes, communication, memory, and the ops, as values and as JSON
-// for machines.
+// What a step program is, without running it: FLOPs, bytes, communication, memory, and the ops, as values, as text for
+// a person, like a query plan, and as JSON for machines.
 //
 // Everything follows from the ops, their records and the memory plan; the closed formulas of NUMERICS stand beside as
 // checks. Counts are per GPU and step unless a name says otherwise.
@@ -35,7 +35,7 @@ struct OpRow {
   int64_t runs = 0;  // executions in a step
   double flops = 0;
   double bytes = 0;       // through device memory
-  double wire_bytes = 0;  // of a communication: what this GPU puts on the wire (communicator.h)
+  double wire_bytes = 0;  // what this GPU puts on the wire (communicator.h); 0 for a receive, whose sender counts it
   bool model_flops = false;
 };
 
@@ -86,7 +86,8 @@ struct Explain {
   int64_t micro_batch = 1;  // sequences
   int64_t sequence = 0;     // tokens
   int64_t tokens = 0;       // a step
-  // Of a step over all GPUs, causal convention: from the ops, and from the closed form.
+  std::string convention;   // of model FLOPs: "causal"
+  // Of a step over all GPUs: from the ops, and from the closed form.
   double model_flops = 0;
   double closed_form_flops = 0;
   double flops_per_token = 0;  // closed form
@@ -98,6 +99,19 @@ struct Explain {
 };
 
 Explain explain(const Layout& layout, const StepPrograms& programs);
+
+// What to_text() shows after the summary: of one stage, its totals by phase and by kind, and its ops.
+struct ExplainOptions {
+  int stage = 0;
+  std::string segment;         // list the ops of segments whose name holds this: "backward"; empty: of none
+  bool ops = false;            // list the ops of every segment
+  std::string path;            // list only ops whose path matches ('*' and '?'); empty: all
+  int64_t capacity_bytes = 0;  // device memory, to say what fits; 0: unknown
+};
+
+// As a query plan: one screen of summary, then the ops asked for. Errors (kBadArgument): a stage or segment that is not
+// there, or a path that no listed op matches; they say what is.
+Result<std::string> to_text(const Explain& explained, const ExplainOptions& options = {});
 
 // The same facts and every tensor, op and call, a class at a time. Tensors are named by index in the class's "tensors".
 std::string explain_json(const Layout& layout, const StepPrograms& programs);

@@ -260,7 +260,7 @@ std::string explain_json(const Layout& layout, const StepPrograms& programs) {
   json.field("micro_batch_size", explained.micro_batch);
   json.field("seq_length", explained.sequence);
   json.field("tokens_per_step", explained.tokens);
-  json.field("flops_convention", "causal");
+  json.field("flops_convention", explained.convention);
   json.field("model_flops_per_step", explained.model_flops);
   json.field("closed_form_flops_per_step", explained.closed_form_flops);
   json.field("model_flops_per_token", explained.flops_per_token);

@@ -1,31 +1,17 @@
 // Explain as machines read it: JSON that parses and agrees with the programs, a hash that sees every change.
 #include "trainer/program/explain.h"
 
-#include <gtest/gtest.h>
-
+#include <algorithm>
 #include <nlohmann/json.hpp>
 
 #include "trainer/ops/op_kind.h"
-#include "trainer/run/train.h"
+#include "trainer/program/sample_programs_test.h"
 
 namespace mbb::trainer {
 namespace {
 
-struct Built {
-  Layout layout;
-  StepPrograms programs;
-};
-
 Built build(int tp, int pp, int dp) {
-  Config config;
-  config.parallel.tensor_model_parallel_size = tp;
-  config.parallel.pipeline_model_parallel_size = pp;
-  config.parallel.gpus = int64_t{tp} * pp * dp;
-  auto layout = resolve(config);
-  EXPECT_TRUE(layout.has_value()) << (layout ? "" : layout.error().what);
-  auto programs = build_programs(*layout);
-  EXPECT_TRUE(programs.has_value()) << (programs ? "" : programs.error().what);
-  return {std::move(*layout), std::move(*programs)};
+  return build(mapped(tp, pp, dp));
 }
 
 TEST(ExplainJson, ParsesAndHoldsEveryTensorOpAndCall) {
@@ -104,6 +90,53 @@ TEST(ProgramHash, IsTheSameForEqualProgramsAndSeesEveryChange) {
   EXPECT_TRUE(changed([](Program& p) { p.tensors[7].ring += 1; }));
   EXPECT_TRUE(changed([](Program& p) { std::swap(p.schedule[1], p.schedule[2]); }));
   EXPECT_TRUE(changed([](Program& p) { p.micro_batches += 1; }));
+}
+
+TEST(ExplainText, ListsTheSegmentsAndPathsAskedFor) {
+  const Built b = build(2, 2, 1);
+  const Explain e = explain(b.layout, b.programs);
+  const auto text = [&](const ExplainOptions& options) {
+    const auto result = to_text(e, options);
+    return result ? *result : "error: " + result.error().what + " | " + result.error().hint;
+  };
+  const auto has = [](const std::string& all, const std::string& part) { return all.find(part) != std::string::npos; };
+
+  EXPECT_FALSE(has(text({}), "chunk0.forward"));
+  const std::string backward = text({.segment = "backward"});
+  EXPECT_TRUE(has(backward, "chunk0.backward, 12 calls a step"));
+  EXPECT_FALSE(has(backward, "chunk0.forward"));
+  for (const char* segment : {"chunk0.forward", "chunk0.backward", "grad_sync", "optimizer"})
+    EXPECT_TRUE(has(text({.ops = true}), "\n" + std::string(segment) + ", ")) << segment;
+  const std::string one = text({.path = "layers.1.mlp.fc1.*"});
+  EXPECT_TRUE(has(one, "layers.1.mlp.fc1.wgrad"));
+  EXPECT_FALSE(has(one, "layers.0.mlp.fc1.wgrad"));
+  EXPECT_FALSE(has(one, "optimizer.grad_scale")) << "a segment without a match is left out";
+  EXPECT_TRUE(has(text({.stage = 1, .ops = true}), "lm_head.fwd"));
+}
+
+TEST(ExplainText, RefusesWhatIsNotThereAndSaysWhatIs) {
+  const Built b = build(1, 2, 1);
+  const Explain e = explain(b.layout, b.programs);
+  const auto error = [&](const ExplainOptions& options) {
+    const auto result = to_text(e, options);
+    return result ? "no error" : result.error().what + " | " + result.error().hint;
+  };
+  EXPECT_EQ(error({.stage = 2}), "stage 2 is not one of the 2 pipeline stages | stages count from 0 to 1");
+  EXPECT_EQ(error({.stage = -1}), "stage -1 is not one of the 2 pipeline stages | stages count from 0 to 1");
+  EXPECT_EQ(error({.segment = "warmup"}),
+            "stage 0 has no segment named like 'warmup' | segments: chunk0.forward, chunk0.backward, grad_sync, "
+            "optimizer");
+  EXPECT_EQ(error({.path = "layers.99.*"}),
+            "no op of the segments listed has a path like 'layers.99.*' | '*' stands for any text, '?' for one "
+            "letter: layers.0.*");
+}
+
+TEST(ExplainText, SummaryFitsOneScreen) {
+  const Built b = build(mapped(1, 12, 1, 12));
+  const auto text = to_text(explain(b.layout, b.programs));
+  ASSERT_TRUE(text.has_value());
+  EXPECT_NE(text->find("and 4 stages between"), std::string::npos);
+  EXPECT_LE(std::count(text->begin(), text->end(), '\n'), 50);
 }
 
 }  // namespace

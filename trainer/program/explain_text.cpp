@@ -1,0 +1,228 @@
+// Explain as text: a summary of one screen, then a stage's totals and ops in aligned columns.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <map>
+
+#include "profiler/base/text.h"
+#include "trainer/program/explain.h"
+
+namespace mbb::trainer {
+namespace {
+
+// Columns as wide as their widest cell, two blanks between; numbers stand right.
+class Columns {
+ public:
+  explicit Columns(std::vector<bool> right) : right_(std::move(right)) {}
+
+  void add(std::vector<std::string> cells) { rows_.push_back(std::move(cells)); }
+  std::string text(std::string_view indent) const {
+    std::vector<size_t> width(right_.size(), 0);
+    for (const auto& row : rows_)
+      for (size_t i = 0; i < row.size(); ++i) width[i] = std::max(width[i], display_width(row[i]));
+    std::string out;
+    for (const auto& row : rows_) {
+      std::string line(indent);
+      for (size_t i = 0; i < row.size(); ++i) {
+        const std::string blanks(width[i] - display_width(row[i]), ' ');
+        line += (i ? "  " : "") + (right_[i] ? blanks + row[i] : row[i] + blanks);
+      }
+      out += line.substr(0, line.find_last_not_of(' ') + 1) + '\n';
+    }
+    return out;
+  }
+
+ private:
+  std::vector<bool> right_;
+  std::vector<std::vector<std::string>> rows_;
+};
+
+std::string flops_text(double flops) {
+  return flops == 0 ? "-" : format_count(flops, "F");
+}
+std::string bytes_text(double bytes) {
+  return bytes == 0 ? "-" : format_bytes_decimal(bytes);
+}
+
+std::string flops_per_token_text(double flops) {
+  return flops >= 1e9 ? fmt::format("{:.2f} GF", flops / 1e9) : flops_text(flops);
+}
+
+std::string header(const Explain& e) {
+  std::string mapping = e.sizes.pp > 1 ? fmt::format("{} stages, ", e.sizes.pp) : "";
+  mapping += fmt::format("TP{}{}", e.sizes.tp, e.sequence_parallel ? "+SP" : "");
+  if (e.sizes.cp > 1) mapping += fmt::format(", CP{}", e.sizes.cp);
+  if (e.sizes.ep > 1) mapping += fmt::format(", EP{}", e.sizes.ep);
+  mapping += fmt::format(", DP{}", e.sizes.dp);
+  return fmt::format(
+      "{}  {}, {} GPU{}, {} micro-batch{} of {} x {} tokens, {}\n"
+      "flops    {}/step model FLOPs   {}/token ({})   {} tokens/step\n",
+      e.model, mapping, e.gpus, e.gpus == 1 ? "" : "s", e.micro_batches, e.micro_batches == 1 ? "" : "es",
+      e.micro_batch, e.sequence, e.recipe, flops_text(e.model_flops), flops_per_token_text(e.flops_per_token),
+      e.convention, e.tokens);
+}
+
+std::string class_name(const RankClass& of) {
+  return fmt::format("{}stage {}{}", of.role == MeshRole::kEncoder ? "encoder " : "", of.pp,
+                     of.cp > 0 ? fmt::format(" cp {}", of.cp) : "");
+}
+
+// One row a rank class; of a long pipeline the first and the last ones.
+std::string memory(const Explain& e, const ExplainOptions& options) {
+  constexpr size_t kShown = 8;
+  const size_t n = e.classes.size();
+  std::array<bool, kCategories> used{};
+  for (const ClassRow& row : e.classes)
+    for (size_t c = 0; c < used.size(); ++c) used[c] = used[c] || row.peak_by_category[c] > 0;
+  std::vector<bool> right(kCategories + 5, true);
+  right.front() = false;
+  Columns table(std::move(right));
+  std::vector<std::string> head{"memory", "arena"};
+  for (size_t c = 0; c < used.size(); ++c)
+    if (used[c]) head.push_back(replace_all(name(static_cast<Category>(c)), "_", " "));
+  head.push_back("slack");
+  if (options.capacity_bytes > 0) head.push_back("of " + format_bytes(static_cast<double>(options.capacity_bytes)));
+  table.add(std::move(head));
+  for (size_t i = 0; i < n; ++i) {
+    if (n > kShown && i >= kShown / 2 && i < n - kShown / 2) continue;
+    const ClassRow& row = e.classes[i];
+    std::vector<std::string> cells{class_name(row.rank_class), format_bytes(static_cast<double>(row.arena_bytes))};
+    for (size_t c = 0; c < used.size(); ++c)
+      if (used[c]) cells.push_back(format_bytes(static_cast<double>(row.peak_by_category[c])));
+    cells.push_back(format_bytes(static_cast<double>(row.slack_bytes())));
+    if (options.capacity_bytes > 0) cells.push_back(row.arena_bytes <= options.capacity_bytes ? "fits" : "too much");
+    table.add(std::move(cells));
+  }
+  std::string text = table.text("");
+  if (n > kShown) text += fmt::format("         and {} stages between\n", n - kShown);
+  return text;
+}
+
+// The stage that moves most over each kind of group.
+std::string communication(const Explain& e) {
+  Columns table({false, true, true, true, false});
+  table.add({"comm", "sent a GPU and step", "calls", "largest", "most at"});
+  for (size_t g = 0; g < kGroupKinds.size(); ++g) {
+    const CommRow* most = nullptr;
+    const ClassRow* at = nullptr;
+    for (const ClassRow& row : e.classes)
+      for (const CommRow& comm : row.comm)
+        if (comm.group == static_cast<GroupKind>(g) && (!most || comm.wire_bytes > most->wire_bytes))
+          most = &comm, at = &row;
+    if (!most) continue;
+    table.add({fmt::format("  {}", name(most->group)), format_bytes_decimal(most->wire_bytes),
+               std::to_string(most->calls), format_bytes_decimal(most->largest_bytes), class_name(at->rank_class)});
+  }
+  return e.gpus == 1 ? "comm     none: one GPU\n" : table.text("");
+}
+
+std::string bubble(const Explain& e) {
+  if (e.sizes.pp == 1) return "bubble   none: one stage\n";
+  return fmt::format("bubble   {} of the step by the formula, {} by replay of the schedule (F 1, B 2, free messages)\n",
+                     format_percent(e.bubble_formula, 2), format_percent(e.bubble_replayed, 2));
+}
+
+struct Total {
+  int64_t runs = 0;
+  double model_flops = 0;
+  double flops = 0;
+  double bytes = 0;
+  double wire_bytes = 0;
+
+  void add(const OpRow& op) {
+    const auto times = static_cast<double>(op.runs);
+    runs += op.runs;
+    model_flops += op.model_flops ? op.flops * times : 0;
+    flops += op.flops * times;
+    bytes += op.bytes * times;
+    wire_bytes += op.wire_bytes * times;
+  }
+  std::vector<std::string> cells(std::string of) const {
+    return {"  " + std::move(of), std::to_string(runs), flops_text(model_flops),
+            flops_text(flops),    bytes_text(bytes),    bytes_text(wire_bytes)};
+  }
+};
+
+std::string totals(const ClassRow& row) {
+  std::array<Total, kSegmentKinds> by_phase;
+  std::map<std::string, Total> by_kind;
+  Total all;
+  for (const SegmentRow& segment : row.segments)
+    for (const OpRow& op : segment.ops) {
+      by_phase[static_cast<size_t>(segment.kind)].add(op);
+      const std::string role = op.role == Role::kNone ? "" : std::string(" ") + name(op.role);
+      by_kind[std::string(op.kind) + role].add(op);
+      all.add(op);
+    }
+  std::vector<std::pair<std::string, Total>> kinds(by_kind.begin(), by_kind.end());
+  std::stable_sort(kinds.begin(), kinds.end(), [](const auto& a, const auto& b) {
+    return std::pair(a.second.flops, a.second.bytes) > std::pair(b.second.flops, b.second.bytes);
+  });
+  Columns table({false, true, true, true, true, true});
+  table.add({class_name(row.rank_class) + ", a step", "ops run", "model FLOPs", "FLOPs", "bytes", "sent"});
+  for (size_t i = 0; i < by_phase.size(); ++i)
+    if (by_phase[i].runs > 0) table.add(by_phase[i].cells(name(static_cast<SegmentKind>(i))));
+  table.add(all.cells("all"));
+  table.add({"by kind"});
+  for (const auto& [kind, total] : kinds) table.add(total.cells(kind));
+  return table.text("") + fmt::format("memory peaks at {}\n", row.peak_path);
+}
+
+std::string op_list(const SegmentRow& segment, const ExplainOptions& options, size_t& listed) {
+  Columns table({false, false, true, true, false, false});
+  table.add({fmt::format("{}, {} call{} a step", segment.name, segment.calls, segment.calls == 1 ? "" : "s"), "what",
+             "FLOPs", "bytes", "stream", "when"});
+  size_t shown = 0;
+  for (const OpRow& op : segment.ops) {
+    if (!options.path.empty() && !glob_match(options.path, op.path)) continue;
+    ++shown;
+    table.add({"  " + op.path, op.what, flops_text(op.flops), bytes_text(op.bytes), name(op.stream), name(op.when)});
+  }
+  listed += shown;
+  if (shown == 0) return "";
+  std::string text = "\n" + table.text("");
+  if (shown < segment.ops.size()) text += fmt::format("  {} of {} ops\n", shown, segment.ops.size());
+  return text;
+}
+
+Result<std::string> op_lists(const ClassRow& row, const ExplainOptions& options) {
+  std::string text;
+  std::vector<std::string> names;
+  bool found = false;
+  size_t listed = 0;
+  for (const SegmentRow& segment : row.segments) {
+    names.push_back(segment.name);
+    if (segment.name.find(options.segment) == std::string::npos) continue;
+    found = true;
+    text += op_list(segment, options, listed);
+  }
+  if (!found)
+    return fail(ErrorCode::kBadArgument,
+                fmt::format("stage {} has no segment named like '{}'", row.rank_class.pp, printable(options.segment)),
+                "segments: " + join(names, ", "));
+  if (listed == 0)
+    return fail(ErrorCode::kBadArgument,
+                fmt::format("no op of the segments listed has a path like '{}'", printable(options.path)),
+                "'*' stands for any text, '?' for one letter: layers.0.*");
+  return text;
+}
+
+}  // namespace
+
+Result<std::string> to_text(const Explain& explained, const ExplainOptions& options) {
+  const auto row = std::find_if(explained.classes.begin(), explained.classes.end(), [&](const ClassRow& c) {
+    return c.rank_class.role == MeshRole::kDecoder && c.rank_class.pp == options.stage;
+  });
+  if (row == explained.classes.end())
+    return fail(ErrorCode::kBadArgument,
+                fmt::format("stage {} is not one of the {} pipeline stage{}", options.stage, explained.sizes.pp,
+                            explained.sizes.pp == 1 ? "" : "s"),
+                fmt::format("stages count from 0 to {}", explained.sizes.pp - 1));
+  std::string text = header(explained) + memory(explained, options) + communication(explained) + bubble(explained) +
+                     totals(*row) + fmt::format("program {}\n", explained.program_hash);
+  if (!options.ops && options.segment.empty() && options.path.empty()) return text;
+  MB_ASSIGN(const std::string lists, op_lists(*row, options));
+  return text + lists;
+}
+
+}  // namespace mbb::trainer
