@@ -62,7 +62,8 @@ void alias_in_place(Program& program, const std::vector<Use>& uses) {
       Tensor& in = program.tensor(op.in[0]);
       Tensor& out = program.tensor(op.out[0]);
       const auto movable = [](const Tensor& t) {
-        return t.view_of == kNoTensor && (t.scope == Scope::kCall || t.scope == Scope::kMicroBatch);
+        return t.view_of == kNoTensor && (t.scope == Scope::kCall || t.scope == Scope::kMicroBatch) &&
+               t.category != Category::kInput;  // the host's, and the same for every step that replays it
       };
       if (!movable(in) || !movable(out) || in.bytes() != out.bytes()) continue;
       if (read_after(uses[static_cast<size_t>(op.in[0])], static_cast<int>(s), o)) continue;

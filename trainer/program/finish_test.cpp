@@ -106,6 +106,61 @@ TEST(Finish, InPlaceOpsShareBytesOnlyWhereNobodyReadsTheInputAgain) {
   EXPECT_EQ(program.storage(id("loss.bwd.out")), program.storage(id("lm_head.out")));
 }
 
+// source -> before -> (in place) after, and one more reader of `before` in the segment named.
+struct InPlace {
+  Program program;
+  TensorId before, after;
+  bool shared() const { return program.storage(before) == program.storage(after); }
+};
+
+InPlace in_place(int reader_segment, bool after_crosses) {
+  InPlace p;
+  Builder b(p.program);
+  Tensor source;
+  source.path = "source";
+  source.shape = Shape{8, 1, 24};
+  source.category = Category::kInput;
+  source.scope = Scope::kMicroBatch;
+  const TensorId in = b.declare(source);
+  b.add_segment("forward", SegmentKind::kForward, 0);
+  p.before = b.emit1(kAdd, "before.fwd", {in, in}, NoAttrs{});
+  p.after = b.emit1(kRope, "after.fwd", {p.before}, RopeAttrs{1, 1, 8, 10000.0, false});
+  if (reader_segment == 0) b.emit1(kAdd, "reader.fwd", {p.before, p.before}, NoAttrs{});
+  b.add_segment("backward", SegmentKind::kBackward, 0);
+  if (reader_segment == 1) b.emit1(kAdd, "reader.bwd", {p.before, p.before}, NoAttrs{});
+  if (after_crosses) b.emit1(kAdd, "after.bwd", {p.after, p.after}, NoAttrs{});
+  p.program.schedule = {{0, 0}, {1, 0}};
+  finish_program(p.program);
+  return p;
+}
+
+TEST(Finish, AReaderAfterwardsKeepsAnInPlaceOpOffItsInput) {
+  for (const bool crosses : {false, true}) {
+    EXPECT_TRUE(in_place(-1, crosses).shared());
+    EXPECT_FALSE(in_place(0, crosses).shared());
+    EXPECT_FALSE(in_place(1, crosses).shared());
+    for (int reader : {-1, 0, 1}) EXPECT_TRUE(verify(in_place(reader, crosses).program).has_value());
+  }
+  const InPlace p = in_place(-1, true);
+  EXPECT_EQ(p.program.storage(p.before), p.after) << "the one that outlives the call owns the bytes";
+}
+
+TEST(Finish, InputsOfTheHostAreNotWrittenOver) {
+  Program program;
+  Builder b(program);
+  Tensor source;
+  source.path = "source";
+  source.shape = Shape{8, 1, 24};
+  source.category = Category::kInput;
+  source.scope = Scope::kMicroBatch;
+  const TensorId in = b.declare(source);
+  b.add_segment("forward", SegmentKind::kForward, 0);
+  const TensorId out = b.emit1(kRope, "rope.fwd", {in}, RopeAttrs{1, 1, 8, 10000.0, false});
+  program.schedule = {{0, 0}};
+  finish_program(program);
+  EXPECT_NE(program.storage(out), program.storage(in));
+}
+
 TEST(FinishDeath, AValueThatCrossesIntoTheOptimizerUnmarked) {
   Program program;
   Builder b(program);

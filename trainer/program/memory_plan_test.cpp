@@ -111,6 +111,36 @@ TEST(MemoryPlan, NoTwoLiveBuffersShareBytesAndThePeakIsThePeak) {
   }
 }
 
+// Backwards in any order, so that the fullest call may lie anywhere.
+TEST(MemoryPlan, HoldsForAnySchedule) {
+  const uint32_t seed = std::random_device{}();
+  std::mt19937 random(seed);
+  for (int i = 0; i < 30; ++i) {
+    SCOPED_TRACE("seed " + std::to_string(seed));
+    Program program = build(mapped(1, 1, 1, 1)).programs.programs[0];
+    std::vector<Call> calls;
+    std::vector<int> waiting;
+    for (int forward = 0; forward < program.micro_batches || !waiting.empty();) {
+      if (waiting.empty() || (forward < program.micro_batches && random() % 2 == 0)) {
+        waiting.push_back(forward);
+        calls.push_back({0, forward++});
+        continue;
+      }
+      std::swap(waiting[random() % waiting.size()], waiting.back());
+      calls.push_back({1, waiting.back()});
+      waiting.pop_back();
+    }
+    program.schedule.erase(program.schedule.begin(), program.schedule.end() - 1);  // the optimizer stays
+    program.schedule.insert(program.schedule.begin(), calls.begin(), calls.end());
+    for (Tensor& t : program.tensors)
+      if (t.scope == Scope::kMicroBatch) t.ring = program.micro_batches;
+    const MemoryPlan plan = plan_memory(program);
+    const Unrolled unrolled = unroll(program);
+    expect_disjoint(program, plan, unrolled);
+    ASSERT_EQ(plan.peak_live_bytes, brute_peak(program, unrolled));
+  }
+}
+
 // What the planner loses to holes, over stages of a deeper pipeline.
 TEST(MemoryPlan, SlackStaysSmall) {
   const Built built = build(mapped(2, 4, 1, 8));
