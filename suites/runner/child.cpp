@@ -1,0 +1,177 @@
+// The child's side of a launch: configuration in, trained steps, op rows, memory and trace out.
+#include "suites/runner/child.h"
+
+#include <fmt/core.h>
+
+#include <atomic>
+#include <csignal>
+#include <map>
+
+#include "analysis/exposure/breakdown.h"
+#include "analysis/exposure/op_rows.h"
+#include "baselines/store/bundle.h"
+#include "profiler/base/clock.h"
+#include "profiler/base/file.h"
+#include "profiler/base/text.h"
+#include "profiler/trace/trace_file.h"
+#include "suites/runner/memory_rows.h"
+#include "trainer/data/dataset.h"
+#include "trainer/ops/op_kind.h"
+#include "trainer/run/knobs.h"
+#include "trainer/run/layout.h"
+#include "trainer/run/train.h"
+
+namespace mbb::suites {
+namespace {
+
+// How many steps at the end of a run are timed op by op and replayed. They are never timed otherwise.
+constexpr int64_t kProfiledSteps = 5;
+
+std::atomic<bool> stop_requested = false;
+void request_stop(int) { stop_requested = true; }
+
+Result<trainer::Config> read_config(const std::filesystem::path& folder) {
+  const std::string path = folder / kLaunchConfigFile;
+  MB_ASSIGN(const std::string lines, read_file(path));
+  trainer::Config config;
+  KnobSources sources;
+  MB_TRY(trainer::knobs().from_lines(config, sources, lines, Source{Layer::kCommandLine, path}));
+  return config;
+}
+
+Result<trainer::Dataset> open_data(const trainer::Layout& layout) {
+  trainer::DataSpec spec;
+  spec.path = layout.config.data.path;
+  MB_ASSIGN(auto source, trainer::open_tokens(spec, layout.model.vocab_size));
+  trainer::DataOrder order;
+  order.seq_length = layout.sequence;
+  order.seed = static_cast<uint64_t>(layout.config.train.seed);
+  return trainer::Dataset::open(std::move(source), order);
+}
+
+std::string stage_name(const trainer::Layout& layout, int rank) {
+  return fmt::format("stage{}", layout.mesh.rank_class(rank).pp);
+}
+
+// What the trace does not know of an op: kind, role, FLOPs and bytes of one execution.
+void complete_op_rows(baselines::Launch& launch, const trainer::Layout& layout, const trainer::StepPrograms& programs) {
+  struct Known {
+    const trainer::Op* op;
+    double flops, bytes;
+  };
+  std::map<std::pair<std::string, std::string>, Known> known;
+  for (int i = 0; i < layout.mesh.rank_class_count(); ++i) {
+    const trainer::Program& program = programs.programs[static_cast<size_t>(i)];
+    const std::string stage = stage_name(layout, layout.mesh.representative(i));
+    for (const auto& segment : program.segments)
+      for (const auto& op : segment.ops) {
+        const trainer::OpView view{program, op};
+        known[{stage, op.path}] = {&op, trainer::op_flops(view), trainer::op_bytes(view)};
+      }
+  }
+  for (baselines::OpRow& row : launch.ops) {
+    const auto found = known.find({row.rank_class, row.path});
+    if (found == known.end()) continue;
+    row.kind = std::string(found->second.op->kind->name);
+    row.role = trainer::name(found->second.op->role);
+    row.flops = found->second.flops * static_cast<double>(row.calls);
+    row.bytes = static_cast<int64_t>(found->second.bytes) * row.calls;
+  }
+}
+
+// All traced steps on one clock, one after another.
+profiler::Trace join(std::vector<profiler::Trace> traces) {
+  profiler::Trace all = std::move(traces.front());
+  int64_t offset = all.steps.empty() ? 0 : all.steps.front().end_ns;
+  for (size_t i = 1; i < traces.size(); ++i) {
+    profiler::StringTable strings;
+    for (const std::string& text : all.strings) strings.intern(text);
+    std::vector<profiler::StringId> renumbered;
+    for (const std::string& text : traces[i].strings) renumbered.push_back(strings.intern(text));
+    all.strings = strings.strings();
+    for (profiler::Span span : traces[i].spans) {
+      span.start_ns += offset;
+      span.end_ns += offset;
+      span.name = renumbered[span.name];
+      span.op = renumbered[span.op];
+      if (span.collective != 0) span.collective += i << 40;
+      all.spans.push_back(span);
+    }
+    int64_t longest = 0;
+    for (profiler::StepWindow window : traces[i].steps) {
+      longest = std::max(longest, window.end_ns);
+      window.start_ns += offset;
+      window.end_ns += offset;
+      all.steps.push_back(window);
+    }
+    offset += longest;
+  }
+  profiler::sort_spans(all);
+  return all;
+}
+
+void add_steps(baselines::Launch& launch, const trainer::TrainResult& result, const trainer::TrainOptions& options) {
+  for (const trainer::StepReport& r : result.steps) {
+    baselines::Step step;
+    step.index = r.index;
+    step.wall_ns = r.wall_ns;
+    step.cpu_ns = r.cpu_ns;
+    step.modelled_ns = r.modelled_ns;
+    step.loss = r.loss;
+    step.grad_norm = r.grad_norm;
+    step.learning_rate = r.learning_rate;
+    step.tokens = r.tokens;
+    if (r.index >= options.trace_first && r.index < options.trace_end) step.flags |= baselines::kStepProfiled;
+    launch.steps.push_back(step);
+  }
+}
+
+Status train_into(const std::filesystem::path& folder, baselines::Launch& launch) {
+  MB_ASSIGN(const trainer::Config config, read_config(folder));
+  launch.seed = config.train.seed;
+  MB_ASSIGN(const trainer::Layout layout, trainer::resolve(config));
+  MB_ASSIGN(const trainer::StepPrograms programs, trainer::build_programs(layout));
+  MB_ASSIGN(const trainer::Dataset data, open_data(layout));
+  trainer::TrainOptions options;
+  options.trace_end = config.train.train_iters;
+  options.trace_first = std::max<int64_t>(config.train.train_iters / 2, config.train.train_iters - kProfiledSteps);
+  options.stop = &stop_requested;
+  options.on_step = [&](const trainer::StepReport& r) {
+    fmt::print("step {} {} {:.6f}\n", r.index + 1, config.train.train_iters, r.loss);
+    std::fflush(stdout);
+  };
+  const trainer::SampleSource sample = [&](int64_t index, std::span<int32_t> tokens) { return data.sample(index, tokens); };
+  MB_ASSIGN(trainer::TrainResult result, trainer::train(layout, programs, sample, options));
+  add_steps(launch, result, options);
+  launch.loss_checksum = baselines::loss_checksum(launch.steps);
+  launch.memory = memory_maps(layout, programs);
+  if (result.traces.empty()) return {};
+  const profiler::Trace trace = join(std::move(result.traces));
+  analysis::fill_op_rows(launch, trace, analysis::break_down(trace), [&](int32_t rank) { return stage_name(layout, rank); });
+  complete_op_rows(launch, layout, programs);
+  launch.trace_files.push_back("trace.mbt");
+  return profiler::write_trace(folder / "trace.mbt", trace);
+}
+
+}  // namespace
+
+int run_launch(const std::filesystem::path& folder) {
+  std::signal(SIGTERM, request_stop);
+  std::signal(SIGINT, SIG_IGN);  // the parent decides what an interrupt at the terminal means
+  baselines::Launch launch;
+  launch.started_unix_ns = wall_ns();
+  const Status trained = train_into(folder, launch);
+  launch.ended_unix_ns = wall_ns();
+  if (!trained) {
+    launch.exit_status = trained.error().code == ErrorCode::kCancelled ? 75 : 1;
+    launch.reason = trained.error().what;
+    fmt::print(stderr, "{}\n", format(trained.error()));
+  }
+  if (const Status written = baselines::write_launch(folder, launch); !written) {
+    fmt::print(stderr, "{}\n", format(written.error()));
+    return 1;
+  }
+  return launch.exit_status;
+}
+
+}  // namespace mbb::suites

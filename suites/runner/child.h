@@ -1,0 +1,23 @@
+// What runs inside a cell's child process: one launch of one configuration, written into its launch folder.
+#pragma once
+
+#include <filesystem>
+#include <string>
+
+#include "profiler/base/error.h"
+#include "trainer/run/config.h"
+
+namespace mbb::suites {
+
+// The hidden command that the launcher starts: `mbbench launch-cell FOLDER`.
+inline constexpr const char* kLaunchCommand = "launch-cell";
+
+// Files of a launch folder that pass between parent and child, beside what bundles define.
+inline constexpr const char* kLaunchConfigFile = "config.knobs";  // "key=value" lines, the whole configuration
+inline constexpr const char* kLaunchLogFile = "stderr.log";
+
+// Trains the configuration in `folder`/config.knobs and writes the launch there, also when it fails (its reason says why).
+// Prints "step INDEX OF LOSS" lines on stdout as it goes. Returns the process's exit status: 0, 1 on an error, 75 on SIGTERM.
+int run_launch(const std::filesystem::path& folder);
+
+}  // namespace mbb::suites

@@ -1,0 +1,38 @@
+// A child process of our own program, watched line by line, with a time limit and a clean stop.
+#pragma once
+
+#include <sys/types.h>
+
+#include <atomic>
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "profiler/base/error.h"
+
+namespace mbb::suites {
+
+struct ProcessEnd {
+  int exit_status = 0;  // when it exited by itself
+  int signal = 0;       // that ended it; 0 for none
+  bool timed_out = false;
+  bool stopped = false;  // we stopped it, because `stop` was set
+};
+
+struct ProcessOptions {
+  std::vector<std::string> arguments;        // argv[0] is the program's path
+  std::filesystem::path stderr_file;         // appended to
+  int64_t silence_limit_ms = 300'000;        // without a line on stdout; then SIGKILL
+  const std::atomic<bool>* stop = nullptr;   // sends SIGTERM once, SIGKILL after a grace of 10 s
+  std::function<void(std::string_view line)> on_line;
+};
+
+// Runs the child to its end. It gets a process group of its own, which is killed with it, and dies with this process.
+Result<ProcessEnd> run_process(const ProcessOptions& options);
+
+// The running program's file.
+Result<std::string> own_program();
+
+}  // namespace mbb::suites
