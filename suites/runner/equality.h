@@ -1,0 +1,21 @@
+// The verdict on a cell's numerics: its losses against those of the one-rank cell of the same work.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "baselines/store/records.h"
+
+namespace mbb::suites {
+
+// fp32: relative difference of the loss at every step.
+inline constexpr double kLossTolerance = 1e-5;
+
+// What two cells must share for their losses to be comparable: every knob but how the work is mapped and run.
+std::string work_key(const baselines::Cell& cell);
+
+// Adds a "loss" verdict to `cell`; on a difference the cell becomes broken and loses its numbers. `finished` are cells
+// to compare with. Without a one-rank fp32 cell of the same work among them, or for a one-rank cell itself, nothing is added.
+void judge_losses(baselines::Cell& cell, const std::vector<baselines::Cell>& finished);
+
+}  // namespace mbb::suites

@@ -1,0 +1,284 @@
+// The parent's side: plan, launch, judge, finish, store.
+#include "suites/runner/runner.h"
+
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <random>
+#include <set>
+
+#include "analysis/exposure/breakdown.h"
+#include "analysis/metrics/cell_metrics.h"
+#include "baselines/store/bundle.h"
+#include "baselines/store/store.h"
+#include "profiler/base/clock.h"
+#include "profiler/base/file.h"
+#include "profiler/base/log.h"
+#include "profiler/base/text.h"
+#include "profiler/host/fingerprint.h"
+#include "profiler/trace/trace_file.h"
+#include "suites/runner/child.h"
+#include "suites/runner/equality.h"
+#include "suites/runner/memory_rows.h"
+#include "suites/runner/process.h"
+#include "suites/runner/progress.h"
+#include "trainer/models/flops.h"
+#include "trainer/program/explain.h"
+#include "trainer/run/knobs.h"
+
+namespace mbb::suites {
+namespace {
+
+using baselines::CellStatus;
+
+std::vector<baselines::KnobValue> knob_values(const Cell& cell) {
+  std::vector<baselines::KnobValue> values;
+  for (const KnobState& state : knob_states(cell.config, cell.sources)) {
+    const bool from_file = state.source.line > 0;
+    values.push_back({state.knob->key, state.value, name(state.source.layer), from_file ? state.source.place : "",
+                      state.source.line, state.knob->identity});
+  }
+  return values;
+}
+
+// The record of a cell before it runs: everything that the configuration alone says.
+baselines::Cell describe_cell(const Cell& planned, int index, const std::string& run) {
+  baselines::Cell cell;
+  cell.run = run;
+  cell.name = planned.name;
+  cell.index = index;
+  cell.device = "cpu";
+  cell.knobs = knob_values(planned);
+  cell.published = planned.published;
+  cell.model = planned.config.model.name;
+  if (planned.skipped) {
+    cell.status = CellStatus::kSkipped;
+    cell.reason = planned.skipped->reason;
+    return cell;
+  }
+  const auto layout = trainer::resolve(planned.config);
+  if (!layout) {
+    cell.status = CellStatus::kBroken;
+    cell.reason = layout.error().what;
+    return cell;
+  }
+  cell.ranks = cell.gpus = layout->mesh.world_size();
+  using trainer::FlopsConvention;
+  cell.work = {layout->tokens_per_step(), trainer::flops_per_token(layout->model, layout->sequence, FlopsConvention::kCausal),
+               trainer::flops_per_token(layout->model, layout->sequence, FlopsConvention::kFull), trainer::kFlopsFormulaId,
+               trainer::kFlopsFormulaVersion};
+  const auto programs = trainer::build_programs(*layout);
+  if (!programs) {
+    cell.status = CellStatus::kBroken;
+    cell.reason = programs.error().what;
+    return cell;
+  }
+  cell.memory = memory_maps(*layout, *programs);
+  cell.program_json = trainer::explain_json(*layout, *programs);
+  cell.program_hash = trainer::program_hash(*programs);
+  cell.identity_hash = baselines::identity_hash(cell);
+  return cell;
+}
+
+std::string last_lines(const std::filesystem::path& file) {
+  auto text = read_file(file, size_t{1} << 20);
+  if (!text) return {};
+  std::string_view tail = trim(*text);
+  if (tail.size() > 400) tail = tail.substr(tail.size() - 400);
+  return printable(tail, 400);
+}
+
+class CellRunner {
+ public:
+  CellRunner(baselines::BundleWriter& writer, const RunOptions& options, Progress& progress)
+      : writer_(writer), options_(options), progress_(progress) {}
+
+  bool stopped() const { return stopped_; }
+
+  // Runs all launches of a cell and fills what they leave. kIo when the machine does not let us.
+  Status run(const Cell& planned, baselines::Cell& cell) {
+    std::vector<analysis::StepBreakdown> breakdowns;
+    for (int i = 0; i < options_.launches && cell.status == CellStatus::kOk && !stopped_; ++i)
+      MB_TRY(launch(planned, cell, i, breakdowns));
+    if (stopped_ || cell.status != CellStatus::kOk) return {};
+    cell.loss_checksum = cell.launches.front().loss_checksum;
+    if (auto filled = analysis::fill_metrics(cell, breakdowns); !filled) {
+      cell.status = CellStatus::kUnstable;
+      cell.reason = filled.error().what;
+    }
+    return {};
+  }
+
+ private:
+  Status launch(const Cell& planned, baselines::Cell& cell, int index, std::vector<analysis::StepBreakdown>& breakdowns) {
+    MB_ASSIGN(const std::filesystem::path folder, writer_.launch_folder(cell.name, index));
+    MB_TRY(write_file(folder / kLaunchConfigFile, trainer::knobs().to_lines(planned.config)));
+    ProcessOptions process;
+    MB_ASSIGN(const std::string program, own_program());
+    process.arguments = {program, kLaunchCommand, folder.string()};
+    process.stderr_file = folder / kLaunchLogFile;
+    process.stop = options_.stop;
+    process.on_line = [&](std::string_view line) { on_line(line); };
+    const int64_t started = wall_ns();
+    MB_ASSIGN(const ProcessEnd end, run_process(process));
+    if (end.stopped) {
+      stopped_ = true;
+      return {};
+    }
+    auto launch = baselines::read_launch(folder);
+    if (!launch) {
+      baselines::Launch lost;
+      lost.index = index;
+      lost.started_unix_ns = started;
+      lost.ended_unix_ns = wall_ns();
+      launch = lost;
+    }
+    launch->index = index;
+    launch->exit_status = end.exit_status;
+    launch->signal = end.signal;
+    judge_end(end, *launch, folder, cell);
+    if (cell.status == CellStatus::kOk) MB_TRY(add_breakdowns(*launch, folder, breakdowns));
+    cell.launches.push_back(std::move(*launch));
+    return {};
+  }
+
+  static void judge_end(const ProcessEnd& end, baselines::Launch& launch, const std::filesystem::path& folder, baselines::Cell& cell) {
+    if (end.exit_status == 0 && end.signal == 0) return;
+    cell.status = CellStatus::kBroken;
+    const std::string said = last_lines(folder / kLaunchLogFile);
+    if (end.timed_out) launch.reason = "no progress within the time limit; killed";
+    else if (end.signal != 0) launch.reason = fmt::format("ended by signal {}{}{}", end.signal, said.empty() ? "" : ": ", said);
+    else if (launch.reason.empty()) launch.reason = fmt::format("exit status {}{}{}", end.exit_status, said.empty() ? "" : ": ", said);
+    cell.reason = launch.reason;
+  }
+
+  static Status add_breakdowns(const baselines::Launch& launch, const std::filesystem::path& folder,
+                               std::vector<analysis::StepBreakdown>& breakdowns) {
+    for (const std::string& file : launch.trace_files) {
+      MB_ASSIGN(const profiler::Trace trace, profiler::read_trace(folder / file));
+      for (const auto& step : analysis::break_down(trace, {.per_op = false})) breakdowns.push_back(step.breakdown);
+    }
+    return {};
+  }
+
+  void on_line(std::string_view line) {
+    long long done = 0;
+    long long of = 0;
+    double loss = 0;
+    if (std::sscanf(std::string(line).c_str(), "step %lld %lld %lf", &done, &of, &loss) == 3) progress_.step(done, of, loss);
+  }
+
+  baselines::BundleWriter& writer_;
+  const RunOptions& options_;
+  Progress& progress_;
+  bool stopped_ = false;
+};
+
+// One-rank cells run first: the others are compared with them.
+std::vector<size_t> execution_order(const std::vector<baselines::Cell>& cells) {
+  std::vector<size_t> order(cells.size());
+  for (size_t i = 0; i < order.size(); ++i) order[i] = i;
+  std::stable_partition(order.begin(), order.end(), [&](size_t i) { return cells[i].ranks == 1; });
+  return order;
+}
+
+void keep_in_store(const RunOptions& options, const baselines::Run& run, const std::filesystem::path& bundle,
+                   const baselines::Cell* cell) {
+  const auto put = [&]() -> Status {
+    MB_ASSIGN(auto store, baselines::Store::open(store_file(options.runs_dir)));
+    MB_TRY(store.put_run(run, bundle));
+    return cell ? store.put_cell(*cell) : Status{};
+  };
+  if (const Status stored = put(); !stored)
+    log_warning("the store was not updated ({}); the bundle is whole, `mbbench index {}` brings it in", stored.error().what,
+                options.runs_dir.string());
+}
+
+Result<RunOutcome> run_cells(baselines::BundleWriter writer, RunOutcome outcome, const Suite& suite, const RunOptions& options) {
+  std::vector<baselines::Cell> planned;
+  for (size_t i = 0; i < suite.cells.size(); ++i)
+    planned.push_back(describe_cell(suite.cells[i], static_cast<int>(i), outcome.run.id));
+  std::set<std::string> finished;
+  for (const baselines::Cell& cell : outcome.run.cells) finished.insert(cell.name);
+  Progress progress(planned.size() - finished.size(), options.quiet);
+  CellRunner runner(writer, options, progress);
+  keep_in_store(options, outcome.run, writer.folder(), nullptr);
+  for (size_t i : execution_order(planned)) {
+    baselines::Cell& cell = planned[i];
+    if (finished.contains(cell.name)) continue;
+    if (options.stop && options.stop->load()) outcome.stopped = true;
+    if (outcome.stopped) break;
+    if (options.require_measured && cell.status == CellStatus::kOk && cell.result_class != baselines::ResultClass::kMeasured) {
+      cell.status = CellStatus::kSkipped;
+      cell.reason = fmt::format("needs {} GPU{}; this machine offers {}", cell.gpus, cell.gpus == 1 ? "" : "s", class_label(cell));
+    }
+    progress.begin_cell(cell.name);
+    MB_TRY(writer.begin_cell(cell));
+    if (cell.status == CellStatus::kOk) MB_TRY(runner.run(suite.cells[i], cell));
+    outcome.stopped = runner.stopped();
+    if (outcome.stopped) break;
+    judge_losses(cell, outcome.run.cells);
+    if (cell.status == CellStatus::kBroken) cell.metrics.clear();
+    MB_TRY(writer.finish_cell(cell));
+    keep_in_store(options, outcome.run, writer.folder(), &cell);
+    progress.end_cell(cell.status == CellStatus::kOk ? "ok" : fmt::format("{}: {}", name(cell.status), cell.reason));
+    outcome.run.cells.push_back(std::move(cell));
+  }
+  std::sort(outcome.run.cells.begin(), outcome.run.cells.end(), [](const auto& a, const auto& b) { return a.index < b.index; });
+  outcome.run.ended_unix_ns = outcome.stopped ? 0 : wall_ns();
+  outcome.run.exit_status = exit_status(outcome, options.require_measured);
+  MB_TRY(writer.write_run(outcome.run));
+  keep_in_store(options, outcome.run, writer.folder(), nullptr);
+  return outcome;
+}
+
+}  // namespace
+
+std::filesystem::path store_file(const std::filesystem::path& runs_dir) { return runs_dir / "mbbench.sqlite"; }
+
+Result<RunOutcome> start_run(const Suite& suite, const RunOptions& options) {
+  RunOutcome outcome;
+  baselines::Run& run = outcome.run;
+  run.created_unix_ns = wall_ns();
+  run.id = baselines::new_run_id(run.created_unix_ns, std::random_device{}());
+  run.command = options.command;
+  run.suite = suite.name;
+  run.spec = suite.text;
+  run.tag = options.tag;
+  run.argv = profiler::capture_arguments(options.argv);
+  run.environment = profiler::capture_environment();
+  run.fingerprint = profiler::capture_fingerprint();
+  for (const Cell& cell : suite.cells) run.planned_cells.push_back(cell.name);
+  MB_TRY(make_dirs(options.runs_dir));
+  MB_ASSIGN(auto writer, baselines::BundleWriter::create(options.runs_dir / "runs", run));
+  outcome.bundle = writer.folder();
+  return run_cells(std::move(writer), std::move(outcome), suite, options);
+}
+
+Result<RunOutcome> resume_run(const std::filesystem::path& bundle, const Suite& suite, const RunOptions& options) {
+  MB_ASSIGN(auto writer, baselines::BundleWriter::reopen(bundle));
+  MB_ASSIGN(const auto reader, baselines::BundleReader::open(bundle));
+  RunOutcome outcome;
+  outcome.bundle = bundle;
+  outcome.run = reader.run();
+  MB_ASSIGN(const auto entries, reader.cells());
+  for (const auto& entry : entries) {
+    if (entry.state != baselines::CellState::kFinished) continue;
+    MB_ASSIGN(auto cell, reader.read_cell(entry.name));
+    outcome.run.cells.push_back(std::move(cell));
+  }
+  return run_cells(std::move(writer), std::move(outcome), suite, options);
+}
+
+int exit_status(const RunOutcome& outcome, bool require_measured) {
+  if (outcome.stopped) return 75;
+  const auto& cells = outcome.run.cells;
+  const bool broken = std::any_of(cells.begin(), cells.end(), [](const auto& c) { return c.status == CellStatus::kBroken; });
+  const bool measured = std::any_of(cells.begin(), cells.end(), [](const auto& c) { return c.status == CellStatus::kOk; });
+  const bool unstable = std::any_of(cells.begin(), cells.end(), [](const auto& c) { return c.status == CellStatus::kUnstable; });
+  if (broken || (require_measured && !measured)) return 4;
+  return unstable ? 2 : 0;
+}
+
+}  // namespace mbb::suites

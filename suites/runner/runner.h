@@ -1,0 +1,50 @@
+// Runs cells: each in child processes of its own, judged, written to a bundle and to the store, one cell at a time.
+//
+// A cell is finished when its checksums are in the bundle; whatever is killed, at most the running cell is lost, and
+// resume_run() goes on from there. The bundle comes first: a store that cannot be written is a warning, and
+// `mbbench index` rebuilds it.
+#pragma once
+
+#include <atomic>
+#include <filesystem>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "baselines/store/records.h"
+#include "profiler/base/error.h"
+#include "suites/matrix/settings.h"
+#include "suites/matrix/suite.h"
+
+namespace mbb::suites {
+
+struct RunOptions {
+  std::string command;              // "suite" or "run"
+  std::vector<std::string> argv;    // of this process, for the record
+  std::filesystem::path runs_dir;   // bundles and store lie here
+  std::string tag;
+  int launches = 1;                 // fresh processes a cell
+  bool require_measured = false;    // cells that nothing can measure are skipped
+  bool quiet = false;               // no progress
+  const std::atomic<bool>* stop = nullptr;  // finishes nothing more; the running cell is lost
+};
+
+struct RunOutcome {
+  baselines::Run run;               // with every finished cell, in planned order
+  std::filesystem::path bundle;
+  bool stopped = false;             // by `stop`: resumable
+};
+
+// A new run of `suite`'s cells.
+Result<RunOutcome> start_run(const Suite& suite, const RunOptions& options);
+
+// Goes on with the run in `bundle`: finished cells stay, the rest of `suite`'s cells run.
+Result<RunOutcome> resume_run(const std::filesystem::path& bundle, const Suite& suite, const RunOptions& options);
+
+// Where the store of a runs folder is.
+std::filesystem::path store_file(const std::filesystem::path& runs_dir);
+
+// Exit status of a finished run (DESIGN.md, Trouble): 0, 4 with a broken cell or nothing measured, 75 when stopped.
+int exit_status(const RunOutcome& outcome, bool require_measured);
+
+}  // namespace mbb::suites
