@@ -94,6 +94,7 @@ class Expander {
     suite_.path = file_.path;
     suite_.name = std::filesystem::path(file_.path).stem().string();
     suite_.hash = hash_hex(file_.bytes);
+    suite_.text = file_.bytes;
     MB_TRY(check_top_level());
     MB_ASSIGN(suite_.purpose, text_in(file_.root, "purpose", true));
     MB_TRY(read_base());

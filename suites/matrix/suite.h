@@ -46,6 +46,7 @@ struct Suite {
   std::string path;
   std::string purpose;
   std::string hash;  // of the file's bytes
+  std::string text;  // the file's bytes: a bundle keeps them, so that it can be resumed and replayed alone
   std::vector<Cell> cells;
   std::vector<DroppedCell> dropped;
 };

@@ -28,7 +28,9 @@ namespace {
 constexpr int64_t kProfiledSteps = 5;
 
 std::atomic<bool> stop_requested = false;
-void request_stop(int) { stop_requested = true; }
+void request_stop(int) {
+  stop_requested = true;
+}
 
 Result<trainer::Config> read_config(const std::filesystem::path& folder) {
   const std::string path = folder / kLaunchConfigFile;
@@ -140,14 +142,17 @@ Status train_into(const std::filesystem::path& folder, baselines::Launch& launch
     fmt::print("step {} {} {:.6f}\n", r.index + 1, config.train.train_iters, r.loss);
     std::fflush(stdout);
   };
-  const trainer::SampleSource sample = [&](int64_t index, std::span<int32_t> tokens) { return data.sample(index, tokens); };
+  const trainer::SampleSource sample = [&](int64_t index, std::span<int32_t> tokens) {
+    return data.sample(index, tokens);
+  };
   MB_ASSIGN(trainer::TrainResult result, trainer::train(layout, programs, sample, options));
   add_steps(launch, result, options);
   launch.loss_checksum = baselines::loss_checksum(launch.steps);
   launch.memory = memory_maps(layout, programs);
   if (result.traces.empty()) return {};
   const profiler::Trace trace = join(std::move(result.traces));
-  analysis::fill_op_rows(launch, trace, analysis::break_down(trace), [&](int32_t rank) { return stage_name(layout, rank); });
+  analysis::fill_op_rows(launch, trace, analysis::break_down(trace),
+                         [&](int32_t rank) { return stage_name(layout, rank); });
   complete_op_rows(launch, layout, programs);
   launch.trace_files.push_back("trace.mbt");
   return profiler::write_trace(folder / "trace.mbt", trace);

@@ -16,8 +16,9 @@ inline constexpr const char* kLaunchCommand = "launch-cell";
 inline constexpr const char* kLaunchConfigFile = "config.knobs";  // "key=value" lines, the whole configuration
 inline constexpr const char* kLaunchLogFile = "stderr.log";
 
-// Trains the configuration in `folder`/config.knobs and writes the launch there, also when it fails (its reason says why).
-// Prints "step INDEX OF LOSS" lines on stdout as it goes. Returns the process's exit status: 0, 1 on an error, 75 on SIGTERM.
+// Trains the configuration in `folder`/config.knobs and writes the launch there, also when it fails (its reason says
+// why). Prints "step INDEX OF LOSS" lines on stdout as it goes. Returns the process's exit status: 0, 1 on an error, 75
+// on SIGTERM.
 int run_launch(const std::filesystem::path& folder);
 
 }  // namespace mbb::suites

@@ -46,7 +46,8 @@ void break_cell(baselines::Cell& cell, std::string reason) {
 std::string work_key(const baselines::Cell& cell) {
   std::string key = cell.model;
   for (const auto& knob : cell.knobs) {
-    const bool mapping = knob.key.starts_with("parallel.") || knob.key.starts_with("host.") || knob.key == "train.micro_batch_size";
+    const bool mapping =
+        knob.key.starts_with("parallel.") || knob.key.starts_with("host.") || knob.key == "train.micro_batch_size";
     if (!mapping) key += "\n" + knob.key + "=" + knob.value;
   }
   return key;
@@ -69,13 +70,14 @@ void judge_losses(baselines::Cell& cell, const std::vector<baselines::Cell>& fin
     if (launch.steps.size() != expected.size()) {
       break_cell(cell, fmt::format("{} steps where {} has {}", launch.steps.size(), reference->name, expected.size()));
     } else if (!(worst.relative <= kLossTolerance)) {
-      break_cell(cell, fmt::format("loss of step {} differs from {} by {:.2e} (limit {:.0e} relative)", worst.step, reference->name,
-                                   worst.relative, kLossTolerance));
+      break_cell(cell, fmt::format("loss of step {} differs from {} by {:.2e} (limit {:.0e} relative)", worst.step,
+                                   reference->name, worst.relative, kLossTolerance));
     }
   }
   const bool equal = cell.status == baselines::CellStatus::kOk;
   row.verdict = equal ? baselines::Verdict::kSame : baselines::Verdict::kBroken;
-  row.text = equal ? fmt::format("losses equal {} within {:.1e} relative at every step", reference->name, row.change) : cell.reason;
+  row.text = equal ? fmt::format("losses equal {} within {:.1e} relative at every step", reference->name, row.change)
+                   : cell.reason;
   cell.verdicts.push_back(std::move(row));
 }
 

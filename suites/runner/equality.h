@@ -15,7 +15,8 @@ inline constexpr double kLossTolerance = 1e-5;
 std::string work_key(const baselines::Cell& cell);
 
 // Adds a "loss" verdict to `cell`; on a difference the cell becomes broken and loses its numbers. `finished` are cells
-// to compare with. Without a one-rank fp32 cell of the same work among them, or for a one-rank cell itself, nothing is added.
+// to compare with. Without a one-rank fp32 cell of the same work among them, or for a one-rank cell itself, nothing is
+// added.
 void judge_losses(baselines::Cell& cell, const std::vector<baselines::Cell>& finished);
 
 }  // namespace mbb::suites

@@ -65,9 +65,10 @@ baselines::Cell describe_cell(const Cell& planned, int index, const std::string&
   }
   cell.ranks = cell.gpus = layout->mesh.world_size();
   using trainer::FlopsConvention;
-  cell.work = {layout->tokens_per_step(), trainer::flops_per_token(layout->model, layout->sequence, FlopsConvention::kCausal),
-               trainer::flops_per_token(layout->model, layout->sequence, FlopsConvention::kFull), trainer::kFlopsFormulaId,
-               trainer::kFlopsFormulaVersion};
+  cell.work = {layout->tokens_per_step(),
+               trainer::flops_per_token(layout->model, layout->sequence, FlopsConvention::kCausal),
+               trainer::flops_per_token(layout->model, layout->sequence, FlopsConvention::kFull),
+               trainer::kFlopsFormulaId, trainer::kFlopsFormulaVersion};
   const auto programs = trainer::build_programs(*layout);
   if (!programs) {
     cell.status = CellStatus::kBroken;
@@ -111,7 +112,8 @@ class CellRunner {
   }
 
  private:
-  Status launch(const Cell& planned, baselines::Cell& cell, int index, std::vector<analysis::StepBreakdown>& breakdowns) {
+  Status launch(const Cell& planned, baselines::Cell& cell, int index,
+                std::vector<analysis::StepBreakdown>& breakdowns) {
     MB_ASSIGN(const std::filesystem::path folder, writer_.launch_folder(cell.name, index));
     MB_TRY(write_file(folder / kLaunchConfigFile, trainer::knobs().to_lines(planned.config)));
     ProcessOptions process;
@@ -143,13 +145,17 @@ class CellRunner {
     return {};
   }
 
-  static void judge_end(const ProcessEnd& end, baselines::Launch& launch, const std::filesystem::path& folder, baselines::Cell& cell) {
+  static void judge_end(const ProcessEnd& end, baselines::Launch& launch, const std::filesystem::path& folder,
+                        baselines::Cell& cell) {
     if (end.exit_status == 0 && end.signal == 0) return;
     cell.status = CellStatus::kBroken;
     const std::string said = last_lines(folder / kLaunchLogFile);
-    if (end.timed_out) launch.reason = "no progress within the time limit; killed";
-    else if (end.signal != 0) launch.reason = fmt::format("ended by signal {}{}{}", end.signal, said.empty() ? "" : ": ", said);
-    else if (launch.reason.empty()) launch.reason = fmt::format("exit status {}{}{}", end.exit_status, said.empty() ? "" : ": ", said);
+    if (end.timed_out)
+      launch.reason = "no progress within the time limit; killed";
+    else if (end.signal != 0)
+      launch.reason = fmt::format("ended by signal {}{}{}", end.signal, said.empty() ? "" : ": ", said);
+    else if (launch.reason.empty())
+      launch.reason = fmt::format("exit status {}{}{}", end.exit_status, said.empty() ? "" : ": ", said);
     cell.reason = launch.reason;
   }
 
@@ -166,7 +172,8 @@ class CellRunner {
     long long done = 0;
     long long of = 0;
     double loss = 0;
-    if (std::sscanf(std::string(line).c_str(), "step %lld %lld %lf", &done, &of, &loss) == 3) progress_.step(done, of, loss);
+    if (std::sscanf(std::string(line).c_str(), "step %lld %lld %lf", &done, &of, &loss) == 3)
+      progress_.step(done, of, loss);
   }
 
   baselines::BundleWriter& writer_;
@@ -191,11 +198,12 @@ void keep_in_store(const RunOptions& options, const baselines::Run& run, const s
     return cell ? store.put_cell(*cell) : Status{};
   };
   if (const Status stored = put(); !stored)
-    log_warning("the store was not updated ({}); the bundle is whole, `mbbench index {}` brings it in", stored.error().what,
-                options.runs_dir.string());
+    log_warning("the store was not updated ({}); the bundle is whole, `mbbench index {}` brings it in",
+                stored.error().what, options.runs_dir.string());
 }
 
-Result<RunOutcome> run_cells(baselines::BundleWriter writer, RunOutcome outcome, const Suite& suite, const RunOptions& options) {
+Result<RunOutcome> run_cells(baselines::BundleWriter writer, RunOutcome outcome, const Suite& suite,
+                             const RunOptions& options) {
   std::vector<baselines::Cell> planned;
   for (size_t i = 0; i < suite.cells.size(); ++i)
     planned.push_back(describe_cell(suite.cells[i], static_cast<int>(i), outcome.run.id));
@@ -209,9 +217,11 @@ Result<RunOutcome> run_cells(baselines::BundleWriter writer, RunOutcome outcome,
     if (finished.contains(cell.name)) continue;
     if (options.stop && options.stop->load()) outcome.stopped = true;
     if (outcome.stopped) break;
-    if (options.require_measured && cell.status == CellStatus::kOk && cell.result_class != baselines::ResultClass::kMeasured) {
+    if (options.require_measured && cell.status == CellStatus::kOk &&
+        cell.result_class != baselines::ResultClass::kMeasured) {
       cell.status = CellStatus::kSkipped;
-      cell.reason = fmt::format("needs {} GPU{}; this machine offers {}", cell.gpus, cell.gpus == 1 ? "" : "s", class_label(cell));
+      cell.reason = fmt::format("needs {} GPU{}; this machine offers {}", cell.gpus, cell.gpus == 1 ? "" : "s",
+                                class_label(cell));
     }
     progress.begin_cell(cell.name);
     MB_TRY(writer.begin_cell(cell));
@@ -225,7 +235,8 @@ Result<RunOutcome> run_cells(baselines::BundleWriter writer, RunOutcome outcome,
     progress.end_cell(cell.status == CellStatus::kOk ? "ok" : fmt::format("{}: {}", name(cell.status), cell.reason));
     outcome.run.cells.push_back(std::move(cell));
   }
-  std::sort(outcome.run.cells.begin(), outcome.run.cells.end(), [](const auto& a, const auto& b) { return a.index < b.index; });
+  std::sort(outcome.run.cells.begin(), outcome.run.cells.end(),
+            [](const auto& a, const auto& b) { return a.index < b.index; });
   outcome.run.ended_unix_ns = outcome.stopped ? 0 : wall_ns();
   outcome.run.exit_status = exit_status(outcome, options.require_measured);
   MB_TRY(writer.write_run(outcome.run));
@@ -235,7 +246,9 @@ Result<RunOutcome> run_cells(baselines::BundleWriter writer, RunOutcome outcome,
 
 }  // namespace
 
-std::filesystem::path store_file(const std::filesystem::path& runs_dir) { return runs_dir / "mbbench.sqlite"; }
+std::filesystem::path store_file(const std::filesystem::path& runs_dir) {
+  return runs_dir / "mbbench.sqlite";
+}
 
 Result<RunOutcome> start_run(const Suite& suite, const RunOptions& options) {
   RunOutcome outcome;
@@ -274,9 +287,12 @@ Result<RunOutcome> resume_run(const std::filesystem::path& bundle, const Suite& 
 int exit_status(const RunOutcome& outcome, bool require_measured) {
   if (outcome.stopped) return 75;
   const auto& cells = outcome.run.cells;
-  const bool broken = std::any_of(cells.begin(), cells.end(), [](const auto& c) { return c.status == CellStatus::kBroken; });
-  const bool measured = std::any_of(cells.begin(), cells.end(), [](const auto& c) { return c.status == CellStatus::kOk; });
-  const bool unstable = std::any_of(cells.begin(), cells.end(), [](const auto& c) { return c.status == CellStatus::kUnstable; });
+  const bool broken =
+      std::any_of(cells.begin(), cells.end(), [](const auto& c) { return c.status == CellStatus::kBroken; });
+  const bool measured =
+      std::any_of(cells.begin(), cells.end(), [](const auto& c) { return c.status == CellStatus::kOk; });
+  const bool unstable =
+      std::any_of(cells.begin(), cells.end(), [](const auto& c) { return c.status == CellStatus::kUnstable; });
   if (broken || (require_measured && !measured)) return 4;
   return unstable ? 2 : 0;
 }

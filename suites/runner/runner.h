@@ -19,20 +19,20 @@
 namespace mbb::suites {
 
 struct RunOptions {
-  std::string command;              // "suite" or "run"
-  std::vector<std::string> argv;    // of this process, for the record
-  std::filesystem::path runs_dir;   // bundles and store lie here
+  std::string command;             // "suite" or "run"
+  std::vector<std::string> argv;   // of this process, for the record
+  std::filesystem::path runs_dir;  // bundles and store lie here
   std::string tag;
-  int launches = 1;                 // fresh processes a cell
-  bool require_measured = false;    // cells that nothing can measure are skipped
-  bool quiet = false;               // no progress
+  int launches = 1;                         // fresh processes a cell
+  bool require_measured = false;            // cells that nothing can measure are skipped
+  bool quiet = false;                       // no progress
   const std::atomic<bool>* stop = nullptr;  // finishes nothing more; the running cell is lost
 };
 
 struct RunOutcome {
-  baselines::Run run;               // with every finished cell, in planned order
+  baselines::Run run;  // with every finished cell, in planned order
   std::filesystem::path bundle;
-  bool stopped = false;             // by `stop`: resumable
+  bool stopped = false;  // by `stop`: resumable
 };
 
 // A new run of `suite`'s cells.

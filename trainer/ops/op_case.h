@@ -1,6 +1,7 @@
 // Op cases: one list that serves as oracle test, finite-difference check and benchmark on every backend.
 #pragma once
 
+#include <ostream>
 #include <string>
 #include <vector>
 
@@ -27,6 +28,11 @@ struct OpCase {
   bool differentiable = true;  // checked against finite differences
   double tolerance = 1e-3;     // of the finite-difference check, relative to the gradient's norm
 };
+
+// How test names show a case.
+inline void PrintTo(const OpCase& op_case, std::ostream* out) {
+  *out << op_case.name;
+}
 
 // The cases of every record in op_table().
 std::vector<OpCase> op_cases();

@@ -54,6 +54,10 @@ struct Mapping {
   bool sequence_parallel, distributed_optimizer;
 };
 
+void PrintTo(const Mapping& mapping, std::ostream* out) {
+  *out << mapping.name;
+}
+
 class Mappings : public testing::TestWithParam<Mapping> {};
 
 TEST_P(Mappings, LossesEqualOneRank) {

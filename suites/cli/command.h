@@ -1,0 +1,79 @@
+// A command of the program, declared as data: what it is called, which options it has, what runs.
+//
+// Knobs need no declaration: a command that takes_knobs hands every argument it does not know to the settings layers.
+#pragma once
+
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "profiler/base/error.h"
+
+namespace mbb::suites {
+
+struct OptionSpec {
+  const char* flag;   // "--tag"
+  const char* value;  // name of its value, "NAME"; nullptr for a plain flag
+  const char* doc;
+  bool repeats = false;  // may be given several times
+};
+
+struct PositionalSpec {
+  const char* name;  // "SUITE"
+  const char* doc;
+  bool required = true;
+};
+
+// What the command line said.
+struct Parsed {
+  std::vector<std::string> argv;  // whole, for the record
+  std::map<std::string, std::vector<std::string>> options;
+  std::vector<std::string> positionals;
+  std::vector<std::string> knobs;  // "tp=4", "--tp", "4"
+
+  bool flag(const std::string& name) const { return options.contains(name); }
+  std::optional<std::string> value(const std::string& name) const {
+    const auto found = options.find(name);
+    return found == options.end() || found->second.empty() ? std::nullopt : std::optional(found->second.back());
+  }
+  std::vector<std::string> values(const std::string& name) const {
+    const auto found = options.find(name);
+    return found == options.end() ? std::vector<std::string>{} : found->second;
+  }
+};
+
+struct Command {
+  const char* name;
+  const char* summary;
+  std::vector<PositionalSpec> positionals;
+  std::vector<OptionSpec> options;
+  bool takes_knobs = false;
+  // The exit status, or an error that main prints (kBadArgument ends with 64, others with 4).
+  Result<int> (*run)(const Parsed& parsed) = nullptr;
+  bool hidden = false;
+};
+
+// Exit statuses beyond verdicts (DESIGN.md, Trouble).
+inline constexpr int kExitBroken = 4;
+inline constexpr int kExitUsage = 64;
+inline constexpr int kExitStopped = 75;
+inline constexpr int kExitInterrupted = 130;
+
+// One function a command, each in a file of its own; commands() is the visible list.
+Command suite_command();
+Command run_command();
+Command list_command();
+Command show_command();
+Command compare_command();
+Command explain_command();
+Command knobs_command();
+Command config_command();
+Command index_command();
+Command view_command();
+Command help_command();
+Command launch_cell_command();
+
+std::vector<Command> commands();
+
+}  // namespace mbb::suites

@@ -1,0 +1,11 @@
+// The list of commands, in the order of help.
+#include "suites/cli/command.h"
+
+namespace mbb::suites {
+
+std::vector<Command> commands() {
+  return {suite_command(), run_command(),   explain_command(), list_command(),  show_command(), compare_command(),
+          view_command(),  knobs_command(), config_command(),  index_command(), help_command(), launch_cell_command()};
+}
+
+}  // namespace mbb::suites

@@ -1,0 +1,51 @@
+// mbbench explain: the step program of a configuration, without running it.
+#include <fmt/core.h>
+
+#include "profiler/base/text.h"
+#include "suites/cli/command.h"
+#include "suites/cli/print.h"
+#include "suites/cli/settings_of.h"
+#include "trainer/program/explain.h"
+#include "trainer/run/layout.h"
+#include "trainer/run/train.h"
+
+namespace mbb::suites {
+namespace {
+
+Result<int> explain_step(const Parsed& parsed) {
+  MB_ASSIGN(const Settings settings, settings_of(parsed));
+  MB_ASSIGN(const trainer::Layout layout, trainer::resolve(settings.config));
+  MB_ASSIGN(const trainer::StepPrograms programs, trainer::build_programs(layout));
+  if (parsed.flag("--json")) {
+    fmt::print("{}\n", trainer::explain_json(layout, programs));
+    return 0;
+  }
+  trainer::ExplainOptions options;
+  options.ops = parsed.flag("--ops") || parsed.value("--segment") || parsed.value("--stage");
+  options.segment = parsed.value("--segment").value_or("");
+  if (const auto text = parsed.value("--stage")) {
+    const auto stage = parse_int(*text);
+    if (!stage || *stage < 0 || *stage >= layout.pp)
+      return fail(ErrorCode::kBadArgument,
+                  fmt::format("--stage {}: there are stages 0 to {}", printable(*text), layout.pp - 1));
+    options.stage = static_cast<int>(*stage);
+  }
+  fmt::print("{}", trainer::to_text(trainer::explain(layout, programs), options));
+  return 0;
+}
+
+}  // namespace
+
+Command explain_command() {
+  return {"explain",
+          "print the step program of a configuration: FLOPs, bytes, communication, memory",
+          {},
+          {{"--ops", nullptr, "list the ops"},
+           {"--stage", "N", "of this pipeline stage (default 0)"},
+           {"--segment", "NAME", "only this segment"},
+           kJsonOption},
+          true,
+          explain_step};
+}
+
+}  // namespace mbb::suites

@@ -1,0 +1,75 @@
+// mbbench index, view, launch-cell: the store rebuilt from bundles; the viewer started; the child of a cell.
+#include <fmt/core.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+
+#include "profiler/base/file.h"
+#include "suites/cli/command.h"
+#include "suites/cli/settings_of.h"
+#include "suites/runner/child.h"
+#include "suites/runner/process.h"
+
+namespace mbb::suites {
+namespace {
+
+Result<int> index(const Parsed& parsed) {
+  MB_ASSIGN(const Settings settings, settings_of(parsed));
+  const std::string folder = parsed.positionals.empty() ? settings.product.runs_dir : parsed.positionals[0];
+  if (!is_folder(folder))
+    return fail(ErrorCode::kNotFound, fmt::format("no folder {}", folder), "name a folder of bundles, or one bundle");
+  MB_TRY(make_dirs(settings.product.runs_dir));
+  MB_ASSIGN(auto store, baselines::Store::open(store_file(settings.product.runs_dir)));
+  MB_ASSIGN(const auto report, store.index(folder));
+  for (const Error& trouble : report.troubles) fmt::print(stderr, "{}\n", format(trouble));
+  fmt::print("indexed {} runs, {} cells; {} unfinished, {} unreadable\n", report.runs, report.cells, report.unfinished,
+             report.troubles.size());
+  return report.troubles.empty() ? 0 : kExitBroken;
+}
+
+// The viewer is a program of its own beside this one, so that this one never links a window system.
+Result<int> view(const Parsed& parsed) {
+  MB_ASSIGN(const Settings settings, settings_of({.argv = parsed.argv}));
+  MB_ASSIGN(const std::string self, own_program());
+  const std::string viewer = self.substr(0, self.rfind('/')) + "/mbbench-view";
+  if (!file_exists(viewer))
+    return fail(ErrorCode::kUnavailable, fmt::format("the viewer {} was not built", viewer),
+                "install libimgui-dev, libglfw3-dev and libgl-dev, and build again");
+  std::vector<std::string> arguments{viewer, "--runs-dir", settings.product.runs_dir};
+  arguments.insert(arguments.end(), parsed.knobs.begin(), parsed.knobs.end());
+  std::vector<char*> argv;
+  for (std::string& argument : arguments) argv.push_back(argument.data());
+  argv.push_back(nullptr);
+  execv(viewer.c_str(), argv.data());
+  return fail(ErrorCode::kIo, fmt::format("starting {}: {}", viewer, std::strerror(errno)));
+}
+
+Result<int> launch_cell(const Parsed& parsed) {
+  return run_launch(parsed.positionals[0]);
+}
+
+}  // namespace
+
+Command index_command() {
+  return {"index",
+          "rebuild the store from bundles",
+          {{"DIR", "a folder of bundles, or one bundle (default: the runs folder)", false}},
+          {},
+          false,
+          index};
+}
+Command view_command() {
+  return {"view", "open the viewer (its options follow: --screenshot FILE, --panel NAME, ...)", {}, {}, true, view};
+}
+Command launch_cell_command() {
+  return {kLaunchCommand,
+          "one launch of a cell, started by the runner",
+          {{"FOLDER", "its launch folder"}},
+          {},
+          false,
+          launch_cell,
+          true};
+}
+
+}  // namespace mbb::suites

@@ -1,0 +1,79 @@
+// mbbench knobs, config and help: what can be set, what is set and by whom, what a term means.
+#include <fmt/core.h>
+
+#include "analysis/metrics/metrics.h"
+#include "profiler/base/knob_render.h"
+#include "profiler/base/text.h"
+#include "suites/cli/command.h"
+#include "suites/cli/print.h"
+#include "suites/cli/settings_of.h"
+#include "trainer/run/knobs.h"
+
+namespace mbb::suites {
+namespace {
+
+Result<int> knobs(const Parsed& parsed) {
+  fmt::print("{}", parsed.flag("--json")       ? render_knobs_json(trainer::knobs())
+                   : parsed.flag("--markdown") ? render_knobs_markdown(trainer::knobs(), "Knobs")
+                                               : render_knobs_text(trainer::knobs()));
+  return 0;
+}
+
+Result<int> config(const Parsed& parsed) {
+  MB_ASSIGN(const Settings settings, settings_of(parsed));
+  fmt::print("{}", parsed.flag("--json") ? render_origins_json(settings) + "\n" : render_origins_text(settings));
+  return 0;
+}
+
+std::string describe_knob(const Knob& knob) {
+  std::string text = fmt::format("{}  ({})\n  {}\n  default {}", knob.key, name(knob.field.type), knob.doc,
+                                 trainer::knobs().default_text(knob));
+  if (!knob.unit.empty()) text += " " + knob.unit;
+  if (!knob.aliases.empty()) text += "\n  also: " + join(knob.aliases, ", ");
+  if (!knob.choices.empty()) {
+    text += "\n  one of:";
+    for (const auto& c : knob.choices) text += " " + c.name;
+  }
+  return text + "\n";
+}
+
+Result<int> help(const Parsed& parsed) {
+  if (parsed.positionals.empty()) {
+    fmt::print("mbbench COMMAND ...; `mbbench --help` lists the commands, `mbbench COMMAND --help` their options.\n\n");
+    fmt::print("`mbbench help TERM` explains a metric or a knob:\n");
+    for (const auto& metric : analysis::metrics()) fmt::print("  {:<28} {}\n", metric.id, metric.title);
+    return 0;
+  }
+  const std::string& term = parsed.positionals[0];
+  const auto found = analysis::lookup_metrics(term);
+  for (const auto* metric : found) fmt::print("{}\n", analysis::describe(*metric));
+  const auto knob = trainer::knobs().find(term);
+  if (knob) fmt::print("{}", describe_knob(**knob));
+  for (const Command& command : commands())
+    if (term == command.name && !command.hidden) {
+      fmt::print("mbbench {}: {} (`mbbench {} --help`)\n", command.name, command.summary, command.name);
+      return 0;
+    }
+  if (!found.empty() || knob) return 0;
+  return fail(
+      ErrorCode::kNotFound, fmt::format("no metric, knob or command is called '{}'", printable(term)),
+      knob.error().hint.empty() ? "`mbbench help` lists the metrics, `mbbench knobs` the knobs" : knob.error().hint);
+}
+
+}  // namespace
+
+Command knobs_command() {
+  return {"knobs", "list every knob", {}, {kJsonOption, kMarkdownOption}, false, knobs};
+}
+
+Command config_command() {
+  return {"config", "print every setting and where it came from",
+          {},       {{"--origin", nullptr, "with its source (always shown)"}, kJsonOption},
+          true,     config};
+}
+
+Command help_command() {
+  return {"help", "explain a metric, a knob or a command", {{"TERM", "what to explain", false}}, {}, false, help};
+}
+
+}  // namespace mbb::suites

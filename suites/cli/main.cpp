@@ -1,0 +1,99 @@
+// mbbench: parses the command line with CLI11, runs one command, turns errors into exit statuses.
+#include <fmt/core.h>
+
+#include <CLI/CLI.hpp>
+#include <csignal>
+#include <memory>
+
+#include "profiler/base/log.h"
+#include "suites/cli/command.h"
+
+namespace {
+
+using mbb::suites::Command;
+using mbb::suites::Parsed;
+
+// One CLI11 subcommand and where its answers land.
+struct Entry {
+  Command command;
+  CLI::App* app = nullptr;
+  std::map<std::string, std::vector<std::string>> values;
+  std::map<std::string, bool> flags;
+  std::map<std::string, std::string> positionals;
+  std::vector<std::string> rest;  // of a repeating last positional
+};
+
+void declare(CLI::App& root, Entry& entry) {
+  CLI::App* app = entry.app = root.add_subcommand(entry.command.name, entry.command.summary);
+  if (entry.command.hidden) app->group("");
+  for (const auto& p : entry.command.positionals) {
+    auto* option = app->add_option(p.name, entry.positionals[p.name], p.doc);
+    if (p.required) option->required();
+  }
+  for (const auto& o : entry.command.options) {
+    if (o.value == nullptr)
+      app->add_flag(o.flag, entry.flags[o.flag], o.doc);
+    else
+      app->add_option(o.flag, entry.values[o.flag], o.doc)
+          ->type_name(o.value)
+          ->expected(1, o.repeats ? 1 << 20 : 1)
+          ->allow_extra_args(false);
+  }
+  if (entry.command.takes_knobs) {
+    app->allow_extras();
+    app->footer(
+        "Any knob may follow: tp=4, --tp 4, parallel.tensor_model_parallel_size=4 (`mbbench knobs` lists them).");
+  }
+}
+
+// Positionals that look like knobs ("tp=4") are knobs.
+Parsed parsed_of(const Entry& entry, const std::vector<std::string>& argv) {
+  Parsed parsed;
+  parsed.argv = argv;
+  parsed.knobs = entry.app->remaining();
+  for (const auto& p : entry.command.positionals) {
+    const std::string& value = entry.positionals.at(p.name);
+    if (entry.app->count(p.name) > 0) parsed.positionals.push_back(value);
+  }
+  for (const auto& [name, values] : entry.values)
+    if (!values.empty()) parsed.options[name] = values;
+  for (const auto& [name, set] : entry.flags)
+    if (set) parsed.options[name] = {};
+  return parsed;
+}
+
+int run(const Entry& entry, const std::vector<std::string>& argv) {
+  const auto status = entry.command.run(parsed_of(entry, argv));
+  if (status) return *status;
+  std::fflush(stdout);
+  fmt::print(stderr, "{}\n", mbb::format(status.error()));
+  return status.error().code == mbb::ErrorCode::kBadArgument ? mbb::suites::kExitUsage : mbb::suites::kExitBroken;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  std::signal(SIGPIPE, SIG_IGN);
+  const std::vector<std::string> arguments(argv, argv + argc);
+  if (const auto level = mbb::set_log_level_from_env(); !level) {
+    fmt::print(stderr, "{}\n", mbb::format(level.error()));
+    return mbb::suites::kExitUsage;
+  }
+  CLI::App root("mbbench trains, measures and judges large-model training.", "mbbench");
+  root.require_subcommand(1);
+  root.set_version_flag("--version", MBB_VERSION);
+  std::vector<std::unique_ptr<Entry>> entries;
+  for (Command& command : mbb::suites::commands()) {
+    entries.push_back(std::make_unique<Entry>());
+    entries.back()->command = std::move(command);
+    declare(root, *entries.back());
+  }
+  try {
+    root.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    return root.exit(error) == 0 ? 0 : mbb::suites::kExitUsage;
+  }
+  for (const auto& entry : entries)
+    if (entry->app->parsed()) return run(*entry, arguments);
+  return mbb::suites::kExitUsage;
+}

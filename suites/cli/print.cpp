@@ -1,0 +1,22 @@
+// Text, Markdown or JSON lines.
+#include "suites/cli/print.h"
+
+#include <fmt/core.h>
+#include <unistd.h>
+
+namespace mbb::suites {
+
+void print_tables(const Parsed& parsed, const std::vector<analysis::Table>& tables) {
+  const analysis::TextStyle style = analysis::style_for_terminal(isatty(STDOUT_FILENO) != 0);
+  for (size_t i = 0; i < tables.size(); ++i) {
+    if (parsed.flag("--json")) {
+      fmt::print("{}\n", analysis::to_json(tables[i]));
+    } else if (parsed.flag("--markdown")) {
+      fmt::print("{}{}", i ? "\n" : "", analysis::to_markdown(tables[i]));
+    } else {
+      fmt::print("{}{}", i ? "\n" : "", analysis::to_text(tables[i], style));
+    }
+  }
+}
+
+}  // namespace mbb::suites

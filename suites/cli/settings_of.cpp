@@ -1,0 +1,51 @@
+// Settings, runs and signals for the commands.
+#include "suites/cli/settings_of.h"
+
+#include <csignal>
+
+#include "profiler/base/file.h"
+
+namespace mbb::suites {
+namespace {
+
+std::atomic<bool> stop_flag = false;
+std::atomic<int> stop_signal = 0;
+
+void on_signal(int signal) {
+  stop_signal = signal;
+  stop_flag = true;
+}
+
+}  // namespace
+
+Result<Settings> settings_of(const Parsed& parsed) {
+  MB_ASSIGN(auto arguments, parse_arguments(parsed.knobs));
+  return read_settings(find_places("."), std::move(arguments));
+}
+
+Result<baselines::Run> find_run(const Settings& settings, const std::string& spec) {
+  const std::filesystem::path file = store_file(settings.product.runs_dir);
+  if (!file_exists(file)) return baselines::load_run(spec, nullptr);
+  MB_ASSIGN(const auto store, baselines::Store::open(file));
+  return baselines::load_run(spec, &store);
+}
+
+StopSignals::StopSignals() {
+  stop_flag = false;
+  std::signal(SIGINT, on_signal);
+  std::signal(SIGTERM, on_signal);
+}
+
+StopSignals::~StopSignals() {
+  std::signal(SIGINT, SIG_DFL);
+  std::signal(SIGTERM, SIG_DFL);
+}
+
+const std::atomic<bool>* StopSignals::flag() const {
+  return &stop_flag;
+}
+bool StopSignals::interrupted() const {
+  return stop_signal == SIGINT;
+}
+
+}  // namespace mbb::suites

@@ -1,0 +1,26 @@
+// What most commands begin with: the settings of this process and the runs they point to.
+#pragma once
+
+#include "baselines/store/store.h"
+#include "suites/cli/command.h"
+#include "suites/matrix/settings.h"
+#include "suites/runner/runner.h"
+
+namespace mbb::suites {
+
+// All layers, with the knobs of the command line on top.
+Result<Settings> settings_of(const Parsed& parsed);
+
+// A run by any name a user may give (@latest, @2, @tag, id, prefix, bundle folder).
+Result<baselines::Run> find_run(const Settings& settings, const std::string& spec);
+
+// Set by SIGINT and SIGTERM while a run is going on.
+class StopSignals {
+ public:
+  StopSignals();
+  ~StopSignals();
+  const std::atomic<bool>* flag() const;
+  bool interrupted() const;  // SIGINT, not SIGTERM
+};
+
+}  // namespace mbb::suites

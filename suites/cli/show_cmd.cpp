@@ -1,0 +1,149 @@
+// mbbench show: one run, its table, verdicts, memory and host; one cell of it in detail.
+#include <fmt/core.h>
+
+#include <algorithm>
+
+#include "analysis/metrics/metrics.h"
+#include "analysis/report/suite_table.h"
+#include "profiler/base/clock.h"
+#include "profiler/base/text.h"
+#include "suites/cli/command.h"
+#include "suites/cli/print.h"
+#include "suites/cli/settings_of.h"
+
+namespace mbb::suites {
+namespace {
+
+using analysis::Align;
+using analysis::Table;
+
+Table verdicts_table(const baselines::Run& run) {
+  Table table{"verdicts",
+              "verdicts",
+              {{"cell", "cell"}, {"subject", "subject"}, {"verdict", "verdict"}, {"text", "why"}},
+              {},
+              {}};
+  for (const auto& cell : run.cells)
+    for (const auto& v : cell.verdicts)
+      table.rows.push_back({{{cell.name}, {v.subject}, {baselines::name(v.verdict)}, {v.text}}});
+  return table;
+}
+
+Table memory_table(const baselines::Cell& cell) {
+  Table table{"memory",
+              "memory at the peak (planned)",
+              {{"rank_class", "rank class"}, {"category", "category"}, {"bytes", "bytes", Align::kRight}},
+              {},
+              {}};
+  for (const auto& map : cell.memory) {
+    for (const auto& c : map.categories)
+      table.rows.push_back(
+          {{{map.rank_class},
+            {c.category},
+            {format_bytes(static_cast<double>(c.planned_bytes)), static_cast<double>(c.planned_bytes)}}});
+    table.rows.push_back({{{map.rank_class},
+                           {"total"},
+                           {format_bytes(static_cast<double>(map.peak_bytes)), static_cast<double>(map.peak_bytes)}}});
+  }
+  return table;
+}
+
+Table metrics_table(const baselines::Cell& cell) {
+  Table table{"metrics",
+              "metrics",
+              {{"metric", "metric"},
+               {"value", "value", Align::kRight},
+               {"interval", "interval", Align::kRight},
+               {"covers", "covers"}},
+              {},
+              {}};
+  for (const auto& m : cell.metrics) {
+    const auto* info = analysis::find_metric(m.name);
+    if (!info) continue;
+    table.rows.push_back({{{info->title},
+                           {analysis::format_value(*info, m.value), m.value},
+                           {analysis::format_half_width(*info, m.low, m.high)},
+                           {m.interval}}});
+  }
+  return table;
+}
+
+Table ops_table(const baselines::Cell& cell, size_t rows) {
+  Table table{"ops",
+              "ops, longest first (per launch and rank class)",
+              {{"op", "op"},
+               {"rank_class", "rank class"},
+               {"stream", "stream"},
+               {"calls", "calls", Align::kRight},
+               {"time", "time", Align::kRight},
+               {"gflops", "GFLOP/s", Align::kRight},
+               {"gbs", "GB/s", Align::kRight}},
+              {},
+              {}};
+  if (cell.launches.empty()) return table;
+  auto ops = cell.launches.front().ops;
+  std::stable_sort(ops.begin(), ops.end(), [](const auto& a, const auto& b) { return a.total_ns > b.total_ns; });
+  for (size_t i = 0; i < std::min(rows, ops.size()); ++i) {
+    const auto& op = ops[i];
+    const auto ns = static_cast<double>(std::max<int64_t>(1, op.total_ns));
+    table.rows.push_back({{{op.path},
+                           {op.rank_class},
+                           {op.stream},
+                           {std::to_string(op.calls)},
+                           {format_ns(ns), ns},
+                           {op.flops > 0 ? fmt::format("{:.2f}", op.flops / ns) : "-"},
+                           {op.bytes > 0 ? fmt::format("{:.2f}", static_cast<double>(op.bytes) / ns) : "-"}}});
+  }
+  if (ops.size() > rows) table.footer.push_back(fmt::format("{} more; --rows shows them", ops.size() - rows));
+  return table;
+}
+
+Table knobs_table(const baselines::Cell& cell) {
+  Table table{"knobs", "knobs", {{"knob", "knob"}, {"value", "value"}, {"source", "source"}}, {}, {}};
+  for (const auto& k : cell.knobs)
+    table.rows.push_back(
+        {{{k.key}, {k.value}, {k.line > 0 ? fmt::format("{} {}:{}", k.source, k.file, k.line) : k.source}}});
+  return table;
+}
+
+Result<int> show(const Parsed& parsed) {
+  MB_ASSIGN(const Settings settings, settings_of(parsed));
+  MB_ASSIGN(const baselines::Run run, find_run(settings, parsed.positionals[0]));
+  if (!parsed.flag("--json") && !parsed.flag("--markdown")) {
+    fmt::print("{}  {}  {}\n", run.id, run.suite, iso_time(run.created_unix_ns).substr(0, 19));
+    if (!run.synthetic.empty()) fmt::print("SYNTHETIC: {}\n", run.synthetic);
+  }
+  std::vector<Table> tables{analysis::suite_table(run)};
+  if (const auto name = parsed.value("--cell")) {
+    const auto cell = std::find_if(run.cells.begin(), run.cells.end(), [&](const auto& c) { return c.name == *name; });
+    if (cell == run.cells.end()) {
+      std::vector<std::string> names;
+      for (const auto& c : run.cells) names.push_back(c.name);
+      const auto near = nearest(*name, names);
+      return fail(ErrorCode::kNotFound, fmt::format("run {} has no finished cell '{}'", run.id, printable(*name)),
+                  near ? fmt::format("did you mean '{}'?", *near) : "its cells: " + join(names, ", "));
+    }
+    const size_t rows = static_cast<size_t>(parse_int(parsed.value("--rows").value_or("15")).value_or(15));
+    tables = {metrics_table(*cell), ops_table(*cell, rows), memory_table(*cell), knobs_table(*cell)};
+  } else if (const Table verdicts = verdicts_table(run); !verdicts.rows.empty()) {
+    tables.push_back(verdicts);
+  }
+  print_tables(parsed, tables);
+  return 0;
+}
+
+}  // namespace
+
+Command show_command() {
+  return {"show",
+          "print a run, or one cell of it",
+          {{"RUN", "@latest, @2, @tag, id, prefix of an id, or bundle folder"}},
+          {{"--cell", "NAME", "metrics, ops, memory and knobs of one cell"},
+           {"--rows", "N", "ops to print (default 15)"},
+           kJsonOption,
+           kMarkdownOption},
+          true,
+          show};
+}
+
+}  // namespace mbb::suites

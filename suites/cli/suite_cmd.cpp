@@ -1,0 +1,168 @@
+// mbbench suite: runs the cells of a suite and prints its table. mbbench run is the same with one cell.
+#include <fmt/core.h>
+
+#include <algorithm>
+
+#include "analysis/report/suite_table.h"
+#include "baselines/store/bundle.h"
+#include "profiler/base/file.h"
+#include "profiler/base/text.h"
+#include "suites/cli/command.h"
+#include "suites/cli/print.h"
+#include "suites/cli/settings_of.h"
+#include "suites/matrix/suite.h"
+#include "suites/runner/runner.h"
+#include "trainer/run/layout.h"
+
+namespace mbb::suites {
+namespace {
+
+Status resolves(const trainer::Config& config) {
+  const auto layout = trainer::resolve(config);
+  return layout ? Status{} : tl::unexpected<Error>(layout.error());
+}
+
+Result<RunOptions> run_options(const Parsed& parsed, const Settings& settings, const StopSignals& signals,
+                               const char* command) {
+  RunOptions options;
+  options.command = command;
+  options.argv = parsed.argv;
+  options.runs_dir = settings.product.runs_dir;
+  options.tag = parsed.value("--tag").value_or("");
+  options.require_measured = parsed.value("--require") == "measured";
+  options.quiet = parsed.flag("--quiet");
+  options.stop = signals.flag();
+  if (const auto required = parsed.value("--require"); required && *required != "measured")
+    return fail(ErrorCode::kBadArgument,
+                fmt::format("--require {}: the only class that can be required is 'measured'", printable(*required)));
+  if (const auto text = parsed.value("--launches")) {
+    const auto launches = parse_int(*text);
+    if (!launches || *launches < 1 || *launches > 1000)
+      return fail(ErrorCode::kBadArgument, fmt::format("--launches {}: a number from 1 to 1000", printable(*text)));
+    options.launches = static_cast<int>(*launches);
+  }
+  return options;
+}
+
+int finish(const Parsed& parsed, const RunOutcome& outcome, const RunOptions& options, const StopSignals& signals) {
+  print_tables(parsed, {analysis::suite_table(outcome.run)});
+  if (!parsed.flag("--json")) fmt::print("run {}  {}\n", outcome.run.id, outcome.bundle.string());
+  if (outcome.stopped && signals.interrupted()) return kExitInterrupted;
+  return exit_status(outcome, options.require_measured);
+}
+
+// The newest run of this suite that has no end, or the one that is named.
+Result<std::filesystem::path> unfinished_run(const Settings& settings, const std::string& suite,
+                                             const std::string& named) {
+  const std::filesystem::path folder = std::filesystem::path(settings.product.runs_dir) / "runs";
+  if (!named.empty()) {
+    if (baselines::looks_like_bundle(named)) return std::filesystem::path(named);
+    if (baselines::looks_like_bundle(folder / named)) return folder / named;
+    return fail(ErrorCode::kNotFound, fmt::format("no run '{}' in {}", printable(named), folder.string()),
+                "`mbbench list runs` lists them");
+  }
+  std::filesystem::path found;
+  int64_t newest = 0;
+  std::error_code ignored;
+  for (const auto& entry : std::filesystem::directory_iterator(folder, ignored)) {
+    if (!baselines::looks_like_bundle(entry.path())) continue;
+    const auto reader = baselines::BundleReader::open(entry.path());
+    if (!reader || reader->run().suite != suite || reader->run().ended_unix_ns != 0) continue;
+    if (reader->run().created_unix_ns < newest) continue;
+    newest = reader->run().created_unix_ns;
+    found = entry.path();
+  }
+  if (found.empty())
+    return fail(ErrorCode::kNotFound, fmt::format("no unfinished run of suite '{}' in {}", suite, folder.string()),
+                "start one without --resume");
+  return found;
+}
+
+Result<RunOutcome> resume(const Parsed& parsed, const Settings& settings, const SuiteFilter& filter,
+                          const RunOptions& options) {
+  const std::string name = std::filesystem::path(parsed.positionals[0]).stem().string();
+  MB_ASSIGN(const auto bundle, unfinished_run(settings, name, parsed.value("--run").value_or("")));
+  MB_ASSIGN(const auto reader, baselines::BundleReader::open(bundle));
+  MB_ASSIGN(const Suite suite,
+            parse_suite(reader.run().spec, reader.run().suite + ".toml", settings, filter, resolves));
+  return resume_run(bundle, suite, options);
+}
+
+void print_plan(const Parsed& parsed, const Suite& suite) {
+  analysis::Table table;
+  table.id = "plan";
+  table.title = fmt::format("{}: {}", suite.name, suite.purpose);
+  table.columns = {{"cell", "cell"}, {"ranks", "ranks", analysis::Align::kRight}, {"plan", "plan"}};
+  for (const Cell& cell : suite.cells) {
+    const auto layout = trainer::resolve(cell.config);
+    const std::string ranks = layout ? std::to_string(layout->mesh.world_size()) : "-";
+    const std::string plan = cell.skipped ? "skipped: " + cell.skipped->reason
+                             : layout     ? "runs"
+                                          : "broken: " + layout.error().what;
+    table.rows.push_back({{{cell.name}, {ranks}, {plan}}});
+  }
+  for (const DroppedCell& cell : suite.dropped)
+    table.footer.push_back(fmt::format("no cell: {} ({})", cell.name, cell.reason));
+  print_tables(parsed, {table});
+}
+
+Result<int> run_suite(const Parsed& parsed) {
+  MB_ASSIGN(const Settings settings, settings_of(parsed));
+  SuiteFilter filter{parsed.values("--only"), parsed.values("--skip")};
+  StopSignals signals;
+  MB_ASSIGN(const RunOptions options, run_options(parsed, settings, signals, "suite"));
+  if (parsed.flag("--resume")) {
+    MB_ASSIGN(const RunOutcome outcome, resume(parsed, settings, filter, options));
+    return finish(parsed, outcome, options, signals);
+  }
+  MB_ASSIGN(const Suite suite, open_suite(parsed.positionals[0], settings, filter, resolves));
+  if (parsed.flag("--dry-run")) {
+    print_plan(parsed, suite);
+    return 0;
+  }
+  MB_ASSIGN(const RunOutcome outcome, start_run(suite, options));
+  return finish(parsed, outcome, options, signals);
+}
+
+Result<int> run_one(const Parsed& parsed) {
+  MB_ASSIGN(Settings settings, settings_of(parsed));
+  MB_TRY(resolves(settings.config));
+  Suite suite;
+  suite.name = "run";
+  suite.purpose = "one configuration";
+  suite.cells.push_back({.name = "run", .config = settings.config, .sources = settings.sources});
+  StopSignals signals;
+  MB_ASSIGN(const RunOptions options, run_options(parsed, settings, signals, "run"));
+  MB_ASSIGN(const RunOutcome outcome, start_run(suite, options));
+  return finish(parsed, outcome, options, signals);
+}
+
+const std::vector<OptionSpec> kRunOptions{{"--tag", "NAME", "find the run later as @NAME"},
+                                          {"--launches", "N", "fresh processes a cell (default 1)"},
+                                          {"--require", "CLASS", "'measured': skip what this machine cannot measure"},
+                                          {"--quiet", nullptr, "no progress"},
+                                          kJsonOption,
+                                          kMarkdownOption};
+
+}  // namespace
+
+Command suite_command() {
+  Command c{"suite",
+            "run the cells of a suite and print its table",
+            {{"SUITE", "a name of `mbbench list suites`, or a TOML file"}},
+            kRunOptions,
+            true,
+            run_suite};
+  c.options.push_back({"--only", "CELL", "run only cells that match (repeats; * and ? match)", true});
+  c.options.push_back({"--skip", "CELL", "leave out cells that match (repeats)", true});
+  c.options.push_back({"--resume", nullptr, "go on with the newest unfinished run of this suite"});
+  c.options.push_back({"--run", "RUN", "with --resume: this run, by id or bundle folder"});
+  c.options.push_back({"--dry-run", nullptr, "print the plan and stop"});
+  return c;
+}
+
+Command run_command() {
+  return {"run", "train one configuration", {}, kRunOptions, true, run_one};
+}
+
+}  // namespace mbb::suites
