@@ -13,9 +13,11 @@
 #include "baselines/store/bundle.h"
 #include "baselines/store/store.h"
 #include "profiler/base/clock.h"
+#include "profiler/base/env.h"
 #include "profiler/base/file.h"
 #include "profiler/base/log.h"
 #include "profiler/base/text.h"
+#include "profiler/host/captured.h"
 #include "profiler/host/fingerprint.h"
 #include "profiler/trace/trace_file.h"
 #include "suites/runner/child.h"
@@ -259,9 +261,10 @@ Result<RunOutcome> start_run(const Suite& suite, const RunOptions& options) {
   run.suite = suite.name;
   run.spec = suite.text;
   run.tag = options.tag;
-  run.argv = profiler::capture_arguments(options.argv);
-  run.environment = profiler::capture_environment();
-  run.fingerprint = profiler::capture_fingerprint();
+  const auto is_known = [](std::string_view name) { return find_setting(name).has_value(); };
+  run.argv = profiler::capture_arguments({options.argv.begin() + 1, options.argv.end()}, is_known);
+  run.environment = profiler::capture_environment(env_all(), is_known);
+  run.fingerprint = profiler::take_fingerprint();
   for (const Cell& cell : suite.cells) run.planned_cells.push_back(cell.name);
   MB_TRY(make_dirs(options.runs_dir));
   MB_ASSIGN(auto writer, baselines::BundleWriter::create(options.runs_dir / "runs", run));
