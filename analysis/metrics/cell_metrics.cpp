@@ -49,6 +49,20 @@ SteadyState find_steady(Launch& launch, StepClock clock, std::vector<double>& st
   return state;
 }
 
+// All timed steps but the first, which is marked as warm-up; false when there are too few.
+bool all_but_first(Launch& launch, StepClock clock, std::vector<double>& times) {
+  bool first = true;
+  for (Step& step : launch.steps) {
+    if (!is_timed(step)) continue;
+    if (first)
+      step.flags |= baselines::kStepWarmUp;
+    else
+      times.push_back(time_of(step, clock));
+    first = false;
+  }
+  return times.size() >= 2;
+}
+
 // Adds metrics of one cell under the declared names and units.
 class Writer {
  public:
@@ -144,7 +158,8 @@ StepTime step_time(Cell& cell, StepClock clock) {
     const SteadyState state = find_steady(launch, clock, steady);
     if (!state.found) {
       out.problems.push_back(fmt::format("launch {}: {}", launch.index, state.reason));
-      continue;
+      // Ranks on shared cores need not settle, and their time is no claim: all steps but the first stand for it.
+      if (cell.result_class != ResultClass::kFunctionalCpu || !all_but_first(launch, clock, steady)) continue;
     }
     out.launch_medians.push_back(median(steady));
     only_steps = std::move(steady);

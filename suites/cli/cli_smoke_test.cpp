@@ -96,6 +96,7 @@ TEST_F(Cli, ASuiteTrainsStoresShowsAndCompares) {
 }
 
 TEST_F(Cli, BadInputSaysWhatAndWhereAndLeavesNothing) {
+  expect_refused("list runs", 4, "no runs yet");
   expect_refused("suite quickstrat", 4, "did you mean 'quickstart'");
   expect_refused("suite quickstart tpp=2", 64, "tpp");
   expect_refused("suite quickstart seq_length=abc", 64, "seq_length");
@@ -103,7 +104,6 @@ TEST_F(Cli, BadInputSaysWhatAndWhereAndLeavesNothing) {
   expect_refused("run pp=3", 64, "parallel.pipeline_model_parallel_size");
   expect_refused("run --model llama9", 4, "llama9");
   expect_refused("run data.path=/no/such/file train_iters=1", 4, "/no/such/file");
-  expect_refused("show @latest", 4, "no runs");
   expect_refused("list nothing", 64, "nothing is listed");
   expect_refused("nonsense", 64, "nonsense");
   write("bad.toml", "purpose = \"x\"\n[base]\nmicro_batch_sise = 2\n[[cell]]\nname = \"a\"\n");

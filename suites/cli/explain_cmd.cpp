@@ -21,8 +21,9 @@ Result<int> explain_step(const Parsed& parsed) {
     return 0;
   }
   trainer::ExplainOptions options;
-  options.ops = parsed.flag("--ops") || parsed.value("--segment") || parsed.value("--stage");
+  options.ops = parsed.flag("--ops");
   options.segment = parsed.value("--segment").value_or("");
+  options.path = parsed.value("--path").value_or("");
   if (const auto text = parsed.value("--stage")) {
     const auto stage = parse_int(*text);
     if (!stage || *stage < 0 || *stage >= layout.pp)
@@ -30,7 +31,8 @@ Result<int> explain_step(const Parsed& parsed) {
                   fmt::format("--stage {}: there are stages 0 to {}", printable(*text), layout.pp - 1));
     options.stage = static_cast<int>(*stage);
   }
-  fmt::print("{}", trainer::to_text(trainer::explain(layout, programs), options));
+  MB_ASSIGN(const std::string text, trainer::to_text(trainer::explain(layout, programs), options));
+  fmt::print("{}", text);
   return 0;
 }
 
@@ -42,7 +44,8 @@ Command explain_command() {
           {},
           {{"--ops", nullptr, "list the ops"},
            {"--stage", "N", "of this pipeline stage (default 0)"},
-           {"--segment", "NAME", "only this segment"},
+           {"--segment", "NAME", "list the ops of segments whose name holds this"},
+           {"--path", "PATTERN", "only ops whose path matches (* and ?)"},
            kJsonOption},
           true,
           explain_step};

@@ -2,10 +2,12 @@
 #include <fmt/core.h>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <csignal>
 #include <memory>
 
 #include "profiler/base/log.h"
+#include "profiler/base/text.h"
 #include "suites/cli/command.h"
 
 namespace {
@@ -70,6 +72,16 @@ int run(const Entry& entry, const std::vector<std::string>& argv) {
   return status.error().code == mbb::ErrorCode::kBadArgument ? mbb::suites::kExitUsage : mbb::suites::kExitBroken;
 }
 
+int unknown(const std::string& word, const std::vector<std::unique_ptr<Entry>>& entries) {
+  std::vector<std::string> names;
+  for (const auto& entry : entries)
+    if (!entry->command.hidden) names.emplace_back(entry->command.name);
+  const auto near = mbb::nearest(word, names);
+  const std::string hint = near ? fmt::format("did you mean '{}'?", *near) : "commands: " + mbb::join(names, ", ");
+  fmt::print(stderr, "error: no command is called '{}'\n  hint: {}\n", mbb::printable(word), hint);
+  return mbb::suites::kExitUsage;
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -88,6 +100,9 @@ int main(int argc, char** argv) {
     entries.back()->command = std::move(command);
     declare(root, *entries.back());
   }
+  const auto is_named = [&](const auto& entry) { return argc > 1 && std::string_view(entry->command.name) == argv[1]; };
+  if (argc > 1 && argv[1][0] != '-' && std::none_of(entries.begin(), entries.end(), is_named))
+    return unknown(argv[1], entries);
   try {
     root.parse(argc, argv);
   } catch (const CLI::ParseError& error) {

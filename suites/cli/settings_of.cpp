@@ -20,7 +20,10 @@ void on_signal(int signal) {
 
 Result<Settings> settings_of(const Parsed& parsed) {
   MB_ASSIGN(auto arguments, parse_arguments(parsed.knobs));
-  return read_settings(find_places("."), std::move(arguments));
+  auto settings = read_settings(find_places("."), std::move(arguments));
+  // An unknown name is a bad command line when it was typed there.
+  if (!settings && settings.error().what.starts_with("argument")) settings.error().code = ErrorCode::kBadArgument;
+  return settings;
 }
 
 Result<baselines::Run> find_run(const Settings& settings, const std::string& spec) {

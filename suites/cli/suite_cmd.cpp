@@ -115,7 +115,11 @@ Result<int> run_suite(const Parsed& parsed) {
     MB_ASSIGN(const RunOutcome outcome, resume(parsed, settings, filter, options));
     return finish(parsed, outcome, options, signals);
   }
-  MB_ASSIGN(const Suite suite, open_suite(parsed.positionals[0], settings, filter, resolves));
+  auto opened = open_suite(parsed.positionals[0], settings, filter, resolves);
+  // A bad value is a bad file when it stands in the suite, a bad command line when it was typed.
+  if (!opened && !opened.error().what.starts_with("argument") && opened.error().code == ErrorCode::kBadArgument)
+    opened.error().code = ErrorCode::kBadFile;
+  MB_ASSIGN(const Suite suite, std::move(opened));
   if (parsed.flag("--dry-run")) {
     print_plan(parsed, suite);
     return 0;

@@ -81,4 +81,21 @@ void judge_losses(baselines::Cell& cell, const std::vector<baselines::Cell>& fin
   cell.verdicts.push_back(std::move(row));
 }
 
+void judge_learning(baselines::Cell& cell, double unigram_entropy) {
+  if (cell.status != baselines::CellStatus::kOk || cell.launches.empty() || cell.launches.front().steps.empty()) return;
+  const auto& steps = cell.launches.front().steps;
+  const size_t count = std::min<size_t>(5, steps.size());
+  double loss = 0;
+  for (size_t i = steps.size() - count; i < steps.size(); ++i) loss += steps[i].loss / static_cast<double>(count);
+  const bool below = loss < unigram_entropy;
+  baselines::VerdictRow row;
+  row.subject = "learning";
+  row.verdict = below ? baselines::Verdict::kSame : baselines::Verdict::kInconclusive;
+  row.against = "unigram entropy";
+  row.change = loss / unigram_entropy - 1;
+  row.text = fmt::format("last loss {:.3f} is {} the data's unigram entropy {:.3f}", loss,
+                         below ? "below" : "not below", unigram_entropy);
+  cell.verdicts.push_back(std::move(row));
+}
+
 }  // namespace mbb::suites

@@ -19,4 +19,9 @@ std::string work_key(const baselines::Cell& cell);
 // added.
 void judge_losses(baselines::Cell& cell, const std::vector<baselines::Cell>& finished);
 
+// Adds a "learning" verdict: whether the loss at the end (mean of the last five steps) is below `unigram_entropy`
+// (nats), which a model reaches that knows the frequencies of tokens and nothing else. "inconclusive" where it is not:
+// a short run.
+void judge_learning(baselines::Cell& cell, double unigram_entropy);
+
 }  // namespace mbb::suites

@@ -25,6 +25,7 @@
 #include "suites/runner/memory_rows.h"
 #include "suites/runner/process.h"
 #include "suites/runner/progress.h"
+#include "trainer/data/token_source.h"
 #include "trainer/models/flops.h"
 #include "trainer/program/explain.h"
 #include "trainer/run/knobs.h"
@@ -82,6 +83,15 @@ baselines::Cell describe_cell(const Cell& planned, int index, const std::string&
   cell.program_hash = trainer::program_hash(*programs);
   cell.identity_hash = baselines::identity_hash(cell);
   return cell;
+}
+
+// NaN when the data cannot be read: the launch has said so already.
+double entropy_of(const trainer::Config& config, int64_t vocab_size) {
+  trainer::DataSpec spec;
+  spec.path = config.data.path;
+  const auto source = trainer::open_tokens(spec, vocab_size);
+  if (!source) return baselines::kNotMeasured;
+  return trainer::unigram_entropy(**source).value_or(baselines::kNotMeasured);
 }
 
 std::string last_lines(const std::filesystem::path& file) {
@@ -231,6 +241,8 @@ Result<RunOutcome> run_cells(baselines::BundleWriter writer, RunOutcome outcome,
     outcome.stopped = runner.stopped();
     if (outcome.stopped) break;
     judge_losses(cell, outcome.run.cells);
+    if (const auto layout = trainer::resolve(suite.cells[i].config))
+      judge_learning(cell, entropy_of(suite.cells[i].config, layout->model.vocab_size));
     if (cell.status == CellStatus::kBroken) cell.metrics.clear();
     MB_TRY(writer.finish_cell(cell));
     keep_in_store(options, outcome.run, writer.folder(), &cell);
