@@ -159,7 +159,8 @@ StepTime step_time(Cell& cell, StepClock clock) {
     if (!state.found) {
       out.problems.push_back(fmt::format("launch {}: {}", launch.index, state.reason));
       // Ranks on shared cores need not settle, and their time is no claim: all steps but the first stand for it.
-      if (cell.result_class != ResultClass::kFunctionalCpu || !all_but_first(launch, clock, steady)) continue;
+      if (cell.result_class != baselines::ResultClass::kFunctionalCpu || !all_but_first(launch, clock, steady))
+        continue;
     }
     out.launch_medians.push_back(median(steady));
     only_steps = std::move(steady);

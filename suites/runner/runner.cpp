@@ -2,10 +2,10 @@
 #include "suites/runner/runner.h"
 
 #include <fmt/core.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cstdio>
-#include <random>
 #include <set>
 
 #include "analysis/exposure/breakdown.h"
@@ -268,7 +268,8 @@ Result<RunOutcome> start_run(const Suite& suite, const RunOptions& options) {
   RunOutcome outcome;
   baselines::Run& run = outcome.run;
   run.created_unix_ns = wall_ns();
-  run.id = baselines::new_run_id(run.created_unix_ns, std::random_device{}());
+  run.id = baselines::new_run_id(run.created_unix_ns,
+                                 static_cast<uint64_t>(monotonic_ns()) ^ (static_cast<uint64_t>(getpid()) << 32U));
   run.command = options.command;
   run.suite = suite.name;
   run.spec = suite.text;
