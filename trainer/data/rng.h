@@ -57,8 +57,13 @@ constexpr PhiloxBlock philox4x32(PhiloxBlock counter, std::uint32_t key0, std::u
   return counter;
 }
 
+// What of a key is known before the step is.
+constexpr std::uint64_t rng_stream(std::uint64_t seed, std::uint64_t hash_of_path) {
+  return rng_mix(rng_mix(seed + kRngGamma) ^ hash_of_path);
+}
+
 constexpr std::uint64_t rng_key(std::uint64_t seed, std::uint64_t hash_of_path, std::uint64_t step) {
-  return rng_mix(rng_mix(rng_mix(seed + kRngGamma) ^ hash_of_path) ^ (step + kRngGamma));
+  return rng_mix(rng_stream(seed, hash_of_path) ^ (step + kRngGamma));
 }
 
 // The stream of one (seed, path, step); a value each for (sample, element).

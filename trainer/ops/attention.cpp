@@ -1,5 +1,7 @@
-// Attention core and rotary embedding over packed qkv [s, b, (heads + 2·kv_heads)·d] (layout: attrs.h).
+// Attention core over packed qkv, or over queries and packed key-values (layouts and extra operands: attrs.h).
 #include <fmt/core.h>
+
+#include <algorithm>
 
 #include "trainer/ops/cpu/functions.h"
 #include "trainer/ops/op_case.h"
@@ -9,77 +11,144 @@
 namespace mbb::trainer {
 namespace {
 
-template <typename A>
-Status check_packed(const Tensor& qkv, const A& a) {
-  const int64_t want = static_cast<int64_t>(a.heads + 2 * a.kv_heads) * a.head_dim;
-  if (qkv.shape.rank() != 3 || qkv.shape[-1] != want)
-    return fail(ErrorCode::kBadArgument,
-                fmt::format("packed qkv is {}, last dimension must be {}", qkv.shape.str(), want));
+Status check_last(const Tensor& tensor, int64_t want, const char* what) {
+  if (tensor.shape.rank() == 3 && tensor.shape[-1] == want) return {};
+  return fail(ErrorCode::kBadArgument, fmt::format("{} is {}, must be [s, b, {}]", what, tensor.shape.str(), want));
+}
+
+// Operands from `first` on: sinks or bias table, then samples and step record.
+Status check_extras(Inputs in, const AttentionAttrs& a, size_t first) {
   if (a.heads % a.kv_heads != 0)
     return fail(ErrorCode::kBadArgument, fmt::format("{} heads do not divide into {} groups", a.heads, a.kv_heads));
+  const size_t want = first + (a.has_weight() ? 1 : 0) + (a.dropout > 0 ? 2 : 0);
+  if (in.size() != want)
+    return fail(ErrorCode::kBadArgument, fmt::format("attention has {} operands, not {}", in.size(), want));
+  const int64_t elements = a.sinks ? a.heads : int64_t{a.heads} * a.relative_buckets;
+  if (a.has_weight() && in[first]->shape.elements() != elements)
+    return fail(ErrorCode::kBadArgument,
+                fmt::format("sinks or bias table has {}, must have {} elements", in[first]->shape.str(), elements));
   return {};
 }
 
-Result<std::vector<TensorSpec>> rope_shape(Inputs in, const Attrs& attrs) {
-  MB_TRY(check_packed(*in[0], std::get<RopeAttrs>(attrs)));
-  return std::vector<TensorSpec>{{in[0]->shape, in[0]->dtype}};
+std::vector<TensorSpec> outputs(const Tensor& q, const AttentionAttrs& a) {
+  return {{q.shape.with_last(static_cast<int64_t>(a.heads) * a.value_dim()), q.dtype},
+          {Shape{q.shape[1], a.heads, q.shape[0]}, DType::kF32}};
 }
 
-void rope_grad(GradContext& c) {
-  RopeAttrs a = c.attrs<RopeAttrs>();
-  a.inverse = !a.inverse;
-  c.emit_grad(0, kRope, "bwd", {c.grad()}, a);
-}
-
-// in: qkv; out: [s, b, heads·d], log-sum-exp f32 [b, heads, s].
+// in: qkv, extras; out: [s, b, heads·dv], log-sum-exp f32 [b, heads, s].
 Result<std::vector<TensorSpec>> shape(Inputs in, const Attrs& attrs) {
   const auto& a = std::get<AttentionAttrs>(attrs);
-  MB_TRY(check_packed(*in[0], a));
-  const Shape& s = in[0]->shape;
-  return std::vector<TensorSpec>{{s.with_last(static_cast<int64_t>(a.heads) * a.head_dim), in[0]->dtype},
-                                 {Shape{s[1], a.heads, s[0]}, DType::kF32}};
+  const int64_t want = static_cast<int64_t>(a.heads + a.kv_heads) * a.head_dim + int64_t{a.kv_heads} * a.value_dim();
+  MB_TRY(check_last(*in[0], want, "packed qkv"));
+  MB_TRY(check_extras(in, a, 1));
+  return outputs(*in[0], a);
 }
 
-// in: dout, qkv, out, lse; out: dqkv.
-Result<std::vector<TensorSpec>> shape_grad(Inputs in, const Attrs&) {
-  return std::vector<TensorSpec>{{in[1]->shape, in[1]->dtype}};
+// in: dout, qkv, out, lse, extras [, main grad]; out: [main grad of sinks or bias table (f32),] dqkv.
+Result<std::vector<TensorSpec>> shape_grad(Inputs in, const Attrs& attrs) {
+  const TensorSpec dqkv{in[1]->shape, in[1]->dtype};
+  if (!std::get<AttentionAttrs>(attrs).has_weight()) return std::vector<TensorSpec>{dqkv};
+  return std::vector<TensorSpec>{{in[4]->shape, DType::kF32}, dqkv};
 }
 
 void grad(GradContext& c) {
-  c.emit_grad(0, kAttentionGrad, "bwd", {c.grad(), c.saved_in(0), c.saved_out(0), c.saved_out(1)},
-              c.attrs<AttentionAttrs>());
+  const AttentionAttrs a = c.attrs<AttentionAttrs>();
+  std::vector<TensorId> in{c.grad(), c.saved_in(0), c.saved_out(0), c.saved_out(1)};
+  for (size_t i = 1; i < c.op().in.size(); ++i) in.push_back(c.saved_in(i));
+  if (!a.has_weight()) {
+    c.emit_grad(0, kAttentionGrad, "bwd", in, a);
+    return;
+  }
+  const TensorId dqkv = c.declare_grad(0, "bwd");
+  c.emit_wgrad(1, kAttentionGrad, "bwd", in,
+               [&](bool accumulate) {
+                 AttentionAttrs with = a;
+                 with.accumulate = accumulate;
+                 return Attrs{with};
+               },
+               0, {.out = {kNoTensor, dqkv}});
+  c.set_grad(0, dqkv);
 }
 
-// QKᵀ and PV, halved when causal.
-double core_flops(const Tensor& qkv, const AttentionAttrs& a) {
-  const auto s = static_cast<double>(qkv.shape[0]);
-  return 4.0 * s * s * static_cast<double>(qkv.shape[1]) * a.heads * a.head_dim * (a.causal ? 0.5 : 1.0);
+// in: queries [sq, b, heads·d], key-values [sk, b, kv_heads·(d + dv)], extras; out as above.
+Result<std::vector<TensorSpec>> cross_shape(Inputs in, const Attrs& attrs) {
+  const auto& a = std::get<AttentionAttrs>(attrs);
+  MB_TRY(check_last(*in[0], int64_t{a.heads} * a.head_dim, "queries"));
+  MB_TRY(check_last(*in[1], int64_t{a.kv_heads} * (a.head_dim + a.value_dim()), "key-values"));
+  MB_TRY(check_extras(in, a, 2));
+  if (a.causal || a.has_weight())
+    return fail(ErrorCode::kBadArgument, "cross attention is neither causal, nor has it sinks or a position bias");
+  return outputs(*in[0], a);
+}
+
+// in: dout, queries, key-values, out, lse, extras; out: gradients of queries and key-values.
+Result<std::vector<TensorSpec>> cross_shape_grad(Inputs in, const Attrs&) {
+  return std::vector<TensorSpec>{{in[1]->shape, in[1]->dtype}, {in[2]->shape, in[2]->dtype}};
+}
+
+void cross_grad(GradContext& c) {
+  std::vector<TensorId> in{c.grad(), c.saved_in(0), c.saved_in(1), c.saved_out(0), c.saved_out(1)};
+  for (size_t i = 2; i < c.op().in.size(); ++i) in.push_back(c.saved_in(i));
+  const TensorId dkv = c.declare_grad(1, "bwd.kv");
+  c.emit_grad(0, kCrossAttentionGrad, "bwd", in, c.op().attrs, {.out = {kNoTensor, dkv}});
+  c.set_grad(1, dkv);
+}
+
+// QKᵀ and PV over the pairs that are looked at: half of all when causal, those inside the window where it cuts.
+double core_flops(const Shape& q, int64_t keys, const AttentionAttrs& a) {
+  const auto s = static_cast<double>(q[0]);
+  double pairs = s * static_cast<double>(keys) * (a.causal ? 0.5 : 1.0);
+  if (a.window > 0 && a.window < q[0]) pairs = a.window * s - 0.5 * a.window * (a.window - 1.0);
+  return 2.0 * pairs * static_cast<double>(q[1]) * a.heads * (a.head_dim + a.value_dim());
 }
 double flops(const OpView& op) {
-  return core_flops(op.in(0), std::get<AttentionAttrs>(op.op.attrs));
+  return core_flops(op.in(0).shape, op.in(0).shape[0], std::get<AttentionAttrs>(op.op.attrs));
 }
 // dV, dP, dQ, dK; the recomputed QKᵀ of a flash backward is not counted (NUMERICS.md 2).
 double flops_grad(const OpView& op) {
-  return 2.0 * core_flops(op.in(1), std::get<AttentionAttrs>(op.op.attrs));
+  return 2.0 * core_flops(op.in(1).shape, op.in(1).shape[0], std::get<AttentionAttrs>(op.op.attrs));
+}
+double cross_flops(const OpView& op) {
+  return core_flops(op.in(0).shape, op.in(1).shape[0], std::get<AttentionAttrs>(op.op.attrs));
+}
+double cross_flops_grad(const OpView& op) {
+  return 2.0 * core_flops(op.in(1).shape, op.in(2).shape[0], std::get<AttentionAttrs>(op.op.attrs));
 }
 
-void rope_cases(std::vector<OpCase>& all) {
-  all.push_back({"rope/gqa", &kRope, {{{5, 2, 64}}}, RopeAttrs{4, 2, 8, 10000.0, false}});
-}
 void cases(std::vector<OpCase>& all) {
-  all.push_back({"attention/causal-gqa", &kAttention, {{{7, 2, 64}}}, AttentionAttrs{4, 2, 8, true, 0.35F}});
+  const CaseInput samples{{2}, DType::kI32, Fill::kInts, 100};
+  const CaseInput record{{StepRecord::kFields}, DType::kF32, Fill::kZeros, 0, false, true};
+  const auto weight = [](Shape of) { return CaseInput{of, DType::kF32, Fill::kNormal, 0, true}; };
+  const AttentionAttrs base{4, 2, 8, true, 0.35F};
+  all.push_back({"attention/causal-gqa", &kAttention, {{{7, 2, 64}}}, base});
   all.push_back({"attention/full-mha", &kAttention, {{{6, 1, 48}}}, AttentionAttrs{2, 2, 8, false, 0.35F}});
+  AttentionAttrs a = base;
+  a.v_head_dim = 4;
+  all.push_back({"attention/narrow-values", &kAttention, {{{7, 2, 56}}}, a});
+  a = base;
+  a.window = 3;
+  all.push_back({"attention/window", &kAttention, {{{9, 2, 64}}}, a});
+  a.sinks = true;
+  all.push_back({"attention/window-sinks", &kAttention, {{{9, 1, 64}}, weight({4})}, a});
+  a = base;
+  a.relative_buckets = 8;
+  a.relative_max_distance = 16;
+  all.push_back({"attention/relative-causal", &kAttention, {{{9, 1, 64}}, weight({4, 8})}, a});
+  a.causal = false;
+  all.push_back({"attention/relative-both-ways", &kAttention, {{{9, 1, 64}}, weight({4, 8})}, a});
+  a = base;
+  a.dropout = 0.3;
+  a.dropout_stream = 5;
+  all.push_back({"attention/dropout", &kAttention, {{{7, 2, 64}}, samples, record}, a});
+}
+
+void cross_cases(std::vector<OpCase>& all) {
+  all.push_back(
+      {"cross_attention/gqa", &kCrossAttention, {{{5, 2, 32}}, {{7, 2, 32}}}, AttentionAttrs{4, 2, 8, false, 0.35F}});
 }
 
 }  // namespace
 
-const OpKind kRope{.name = "rope",
-                   .shape = rope_shape,
-                   .grad = rope_grad,
-                   .cpu = cpu_rope,
-                   .cuda = "rope",
-                   .cases = rope_cases,
-                   .in_place = true};
 const OpKind kAttention{.name = "attention",
                         .shape = shape,
                         .grad = grad,
@@ -94,5 +163,19 @@ const OpKind kAttentionGrad{.name = "attention_grad",
                             .cpu = cpu_attention_grad,
                             .cuda = "attention_grad",
                             .model_flops = true};
+const OpKind kCrossAttention{.name = "cross_attention",
+                             .shape = cross_shape,
+                             .grad = cross_grad,
+                             .flops = cross_flops,
+                             .cpu = cpu_cross_attention,
+                             .cuda = "cross_attention",
+                             .cases = cross_cases,
+                             .model_flops = true};
+const OpKind kCrossAttentionGrad{.name = "cross_attention_grad",
+                                 .shape = cross_shape_grad,
+                                 .flops = cross_flops_grad,
+                                 .cpu = cpu_cross_attention_grad,
+                                 .cuda = "cross_attention_grad",
+                                 .model_flops = true};
 
 }  // namespace mbb::trainer

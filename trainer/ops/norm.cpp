@@ -22,14 +22,7 @@ Result<std::vector<TensorSpec>> shape_grad(Inputs in, const Attrs&) {
 
 void grad(GradContext& c) {
   const NormAttrs a = c.attrs<NormAttrs>();
-  const TensorId dx = c.builder().declare([&] {
-    Tensor t;
-    t.path = c.base() + ".bwd.out";
-    t.dtype = c.in_tensor(0).dtype;
-    t.shape = c.in_tensor(0).shape;
-    t.category = Category::kGradient;
-    return t;
-  }());
+  const TensorId dx = c.declare_grad(0, "bwd");
   c.emit_wgrad(1, kRmsNormGrad, "bwd", {c.grad(), c.saved_in(0), c.saved_in(1), c.saved_out(1)},
                [&](bool accumulate) {
                  return Attrs{NormAttrs{a.eps, accumulate}};

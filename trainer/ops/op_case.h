@@ -10,7 +10,8 @@
 namespace mbb::trainer {
 
 // How a case fills an input with fresh random values.
-enum class Fill : uint8_t { kNormal, kUniform, kPositive, kInts, kZeros };
+// kApart: at least 0.15 from every multiple of one half, where functions may have kinks.
+enum class Fill : uint8_t { kNormal, kUniform, kPositive, kInts, kZeros, kApart };
 
 struct CaseInput {
   Shape shape;
@@ -18,6 +19,7 @@ struct CaseInput {
   Fill fill = Fill::kNormal;
   int64_t bound = 0;    // kInts: values in [0, bound)
   bool weight = false;  // has a main gradient
+  bool fixed = false;   // no gradient is asked for
 };
 
 struct OpCase {

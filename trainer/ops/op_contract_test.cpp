@@ -26,8 +26,8 @@ class OneOp {
     seed_tensor.path = "seed";
     seed_ = b.declare(seed_tensor);
     std::map<TensorId, TensorId> seeds{{outputs_[0], seed_}};
-    for (TensorId id : inputs_)
-      if (wants(id)) wanted_.push_back(id);
+    for (size_t i = 0; i < inputs_.size(); ++i)
+      if (!op_case.in[i].fixed && b.tensor(inputs_[i]).dtype == DType::kF32) wanted_.push_back(inputs_[i]);
     backward_ = b.add_segment("backward", SegmentKind::kBackward, 0);
     Autodiff autodiff(b);
     autodiff.run(forward_, seeds, {wanted_.begin(), wanted_.end()});
@@ -64,6 +64,7 @@ class OneOp {
     std::map<TensorId, std::vector<float>> once;
     for (TensorId id : wanted_)
       if (program_.tensor(id).main_grad != kNoTensor) once[id] = floats(grads_[id]);
+    run(forward_);  // what the differences left behind belongs to other inputs
     run(backward_, /*first=*/false);
     for (const auto& [id, before] : once) {
       const std::vector<float> after = floats(grads_[id]);
@@ -85,7 +86,6 @@ class OneOp {
     }
     return b.declare(t);
   }
-  bool wants(TensorId id) const { return program_.tensor(id).dtype == DType::kF32; }
 
   void fill(TensorId id, const CaseInput& input) {
     const Tensor& t = program_.tensor(id);
@@ -96,7 +96,18 @@ class OneOp {
       if (t.dtype == DType::kI32)
         static_cast<int32_t*>(data)[i] = ints(random_);
       else
-        static_cast<float*>(data)[i] = normal(random_);
+        static_cast<float*>(data)[i] = value(input.fill, normal(random_));
+    }
+  }
+
+  float value(Fill fill, float normal) {
+    switch (fill) {
+      case Fill::kZeros: return 0;
+      case Fill::kPositive: return std::abs(normal) + 0.1F;
+      case Fill::kUniform: return std::uniform_real_distribution<float>()(random_);
+      case Fill::kApart:
+        return std::floor(normal * 2) / 2 + 0.25F + std::uniform_real_distribution<float>(-0.1F, 0.1F)(random_);
+      default: return normal;
     }
   }
 

@@ -9,9 +9,16 @@ namespace mbb::trainer {
 
 extern const OpKind kGemm;
 extern const OpKind kEmbedding, kEmbeddingGrad;
+extern const OpKind kPositionEmbedding, kPositionEmbeddingGrad;
 extern const OpKind kRmsNorm, kRmsNormGrad;
+extern const OpKind kLayerNorm, kLayerNormGrad;
+extern const OpKind kQkNorm, kQkNormGrad;
 extern const OpKind kRope;
 extern const OpKind kAttention, kAttentionGrad;
+extern const OpKind kCrossAttention, kCrossAttentionGrad;
+extern const OpKind kBiasAdd, kBiasAddGrad;
+extern const OpKind kActivation, kActivationGrad;
+extern const OpKind kDropout, kScaleBy;
 extern const OpKind kSwiglu, kSwigluGrad;
 extern const OpKind kAdd, kFill, kCast;
 extern const OpKind kCrossEntropyMax, kCrossEntropySum, kCrossEntropyLoss, kCrossEntropyGrad;

@@ -92,6 +92,10 @@ void build_grad_sync(Builder& b, const Layout& layout, const std::vector<Bucket>
     b.emit(attrs.own_shard ? kReduceScatter : kAllReduce, path + (attrs.own_shard ? ".reduce_scatter" : ".all_reduce"),
            {bucket.main_grads}, attrs, in_place(bucket.main_grads, Stream::kDp));
   }
+  if (layout.dp > 1)
+    for (TensorId sum : b.program().ports.step_sums)
+      b.emit(kAllReduce, "grad_sync." + b.tensor(sum).path + ".all_reduce", {sum}, over(GroupKind::kDpCp, layout.dp),
+             in_place(sum, Stream::kDp));
   const TensorId loss = b.program().ports.loss_sum;
   if (b.program().ports.labels == kNoTensor)
     b.emit(kFill, "grad_sync.loss.zero", {loss}, NoAttrs{}, in_place(loss, Stream::kCompute));

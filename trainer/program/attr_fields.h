@@ -4,13 +4,14 @@
 #pragma once
 
 #include <string>
+#include <string_view>
 
 #include "trainer/ops/attrs.h"
 
 namespace mbb::trainer {
 
-// visit(name, value): value is bool, an integer, float, double, DType, GroupKind, Shape, ReduceKind, Direction or a
-// vector of BucketRange.
+// visit(name, value): value is bool, an integer, float, double, std::string_view, DType, GroupKind, Shape, ReduceKind,
+// Direction, or a vector of double or BucketRange.
 template <typename Visit>
 void attr_fields(const NoAttrs&, Visit&&) {}
 
@@ -24,9 +25,10 @@ void attr_fields(const GemmAttrs& attrs, Visit&& visit) {
 
 template <typename Visit>
 void attr_fields(const NormAttrs& attrs, Visit&& visit) {
-  const auto& [eps, accumulate] = attrs;
+  const auto& [eps, accumulate, one_plus] = attrs;
   visit("eps", eps);
   visit("accumulate", accumulate);
+  visit("one_plus", one_plus);
 }
 
 template <typename Visit>
@@ -37,22 +39,38 @@ void attr_fields(const EmbeddingAttrs& attrs, Visit&& visit) {
 
 template <typename Visit>
 void attr_fields(const AttentionAttrs& attrs, Visit&& visit) {
-  const auto& [heads, kv_heads, head_dim, causal, scale] = attrs;
+  const auto& [heads, kv_heads, head_dim, causal, scale, v_head_dim, window, sinks, relative_buckets,
+               relative_max_distance, dropout, dropout_stream, accumulate] = attrs;
   visit("heads", heads);
   visit("kv_heads", kv_heads);
   visit("head_dim", head_dim);
   visit("causal", causal);
   visit("scale", scale);
+  visit("v_head_dim", v_head_dim);
+  visit("window", window);
+  visit("sinks", sinks);
+  visit("relative_buckets", relative_buckets);
+  visit("relative_max_distance", relative_max_distance);
+  visit("dropout", dropout);
+  visit("dropout_stream", dropout_stream);
+  visit("accumulate", accumulate);
 }
 
 template <typename Visit>
 void attr_fields(const RopeAttrs& attrs, Visit&& visit) {
-  const auto& [heads, kv_heads, head_dim, theta, inverse] = attrs;
+  const auto& [heads, kv_heads, head_dim, theta, inverse, rotary_dim, rotary_offset, interleaved, v_head_dim,
+               frequencies, factor] = attrs;
   visit("heads", heads);
   visit("kv_heads", kv_heads);
   visit("head_dim", head_dim);
   visit("theta", theta);
   visit("inverse", inverse);
+  visit("rotary_dim", rotary_dim);
+  visit("rotary_offset", rotary_offset);
+  visit("interleaved", interleaved);
+  visit("v_head_dim", v_head_dim);
+  visit("frequencies", frequencies);
+  visit("factor", factor);
 }
 
 template <typename Visit>
@@ -90,6 +108,53 @@ void attr_fields(const CommAttrs& attrs, Visit&& visit) {
   visit("own_shard", own_shard);
   visit("message", message);
   visit("message_dtype", message_dtype);
+}
+
+template <typename Visit>
+void attr_fields(const QkNormAttrs& attrs, Visit&& visit) {
+  const auto& [heads, kv_heads, head_dim, eps, accumulate] = attrs;
+  visit("heads", heads);
+  visit("kv_heads", kv_heads);
+  visit("head_dim", head_dim);
+  visit("eps", eps);
+  visit("accumulate", accumulate);
+}
+
+template <typename Visit>
+void attr_fields(const BiasAttrs& attrs, Visit&& visit) {
+  const auto& [accumulate, scale] = attrs;
+  visit("accumulate", accumulate);
+  visit("scale", scale);
+}
+
+template <typename Visit>
+void attr_fields(const ActivationAttrs& attrs, Visit&& visit) {
+  const auto& [function, limit, alpha] = attrs;
+  visit("function", std::string_view(name(function)));
+  visit("limit", limit);
+  visit("alpha", alpha);
+}
+
+template <typename Visit>
+void attr_fields(const ScaleByAttrs& attrs, Visit&& visit) {
+  const auto& [forward, backward] = attrs;
+  visit("forward", forward);
+  visit("backward", backward);
+}
+
+template <typename Visit>
+void attr_fields(const PositionAttrs& attrs, Visit&& visit) {
+  const auto& [sequence_sharded, accumulate] = attrs;
+  visit("sequence_sharded", sequence_sharded);
+  visit("accumulate", accumulate);
+}
+
+template <typename Visit>
+void attr_fields(const DropoutAttrs& attrs, Visit&& visit) {
+  const auto& [probability, stream, sequence_sharded] = attrs;
+  visit("probability", probability);
+  visit("stream", stream);
+  visit("sequence_sharded", sequence_sharded);
 }
 
 }  // namespace mbb::trainer

@@ -56,14 +56,33 @@ void GradContext::emit_wgrad(size_t weight, const OpKind& kind, const std::strin
                              EmitOptions options) {
   const TensorId main_grad = in_tensor(weight).main_grad;
   MB_CHECK(main_grad != kNoTensor, "weight without main gradient: " + in_tensor(weight).path);
+  if (options.out.size() <= slot) options.out.resize(slot + 1, kNoTensor);
+  options.out[slot] = main_grad;
+  emit_accumulating({main_grad}, kind, suffix, in, attrs, std::move(options));
+}
+
+void GradContext::emit_wgrads(const std::vector<size_t>& weights, const OpKind& kind, const std::string& suffix,
+                              const std::vector<TensorId>& in, const std::function<Attrs(bool)>& attrs,
+                              EmitOptions options) {
+  if (options.out.size() < weights.size()) options.out.resize(weights.size(), kNoTensor);
+  std::vector<TensorId> main_grads;
+  for (size_t i = 0; i < weights.size(); ++i) {
+    main_grads.push_back(in_tensor(weights[i]).main_grad);
+    MB_CHECK(main_grads[i] != kNoTensor, "weight without main gradient: " + in_tensor(weights[i]).path);
+    options.out[i] = main_grads[i];
+  }
+  emit_accumulating(main_grads, kind, suffix, in, attrs, std::move(options));
+}
+
+void GradContext::emit_accumulating(const std::vector<TensorId>& main_grads, const OpKind& kind,
+                                    const std::string& suffix, const std::vector<TensorId>& in,
+                                    const std::function<Attrs(bool)>& attrs, EmitOptions options) {
   // A second op on the same weight in this segment (tied embeddings) always accumulates.
   const bool written = std::any_of(builder().ops().begin(), builder().ops().end(), [&](const Op& op) {
-    return std::find(op.out.begin(), op.out.end(), main_grad) != op.out.end();
+    return std::find(op.out.begin(), op.out.end(), main_grads[0]) != op.out.end();
   });
   options.category = Category::kGradient;
   options.role = Role::kWgrad;
-  if (options.out.size() <= slot) options.out.resize(slot + 1, kNoTensor);
-  options.out[slot] = main_grad;
   options.out_path = base_ + "." + suffix + ".out";
   const std::string path = base_ + "." + suffix;
   if (!written) {
@@ -72,8 +91,17 @@ void GradContext::emit_wgrad(size_t weight, const OpKind& kind, const std::strin
   }
   options.when = written ? When::kAlways : When::kNotFirst;
   std::vector<TensorId> reads = in;
-  reads.push_back(main_grad);
+  reads.insert(reads.end(), main_grads.begin(), main_grads.end());
   builder().emit(kind, path, reads, attrs(true), options);
+}
+
+TensorId GradContext::declare_grad(size_t input, const std::string& suffix) {
+  Tensor t;
+  t.path = base_ + "." + suffix + ".out";
+  t.dtype = in_tensor(input).dtype;
+  t.shape = in_tensor(input).shape;
+  t.category = Category::kGradient;
+  return builder().declare(std::move(t));
 }
 
 TensorId Autodiff::grad_of(TensorId tensor) const {

@@ -42,10 +42,21 @@ class GradContext {
   void emit_wgrad(size_t weight, const OpKind& kind, const std::string& suffix, const std::vector<TensorId>& in,
                   const std::function<Attrs(bool accumulate)>& attrs, size_t slot = 0, EmitOptions options = {});
 
+  // The same for an op that gives the gradients of several weights: its first outputs, in this order.
+  void emit_wgrads(const std::vector<size_t>& weights, const OpKind& kind, const std::string& suffix,
+                   const std::vector<TensorId>& in, const std::function<Attrs(bool accumulate)>& attrs,
+                   EmitOptions options = {});
+  // Declares "<base>.<suffix>.out", the gradient of `input`, for an op that writes it beside gradients of weights.
+  TensorId declare_grad(size_t input, const std::string& suffix);
+
   const std::string& base() const { return base_; }
   Builder& builder();
 
  private:
+  void emit_accumulating(const std::vector<TensorId>& main_grads, const OpKind& kind, const std::string& suffix,
+                         const std::vector<TensorId>& in, const std::function<Attrs(bool accumulate)>& attrs,
+                         EmitOptions options);
+
   Autodiff& autodiff_;
   const Op& op_;
   std::string base_;

@@ -83,6 +83,11 @@ struct AttrJson {
   void write(GroupKind value) { json.value(name(value)); }
   void write(ReduceKind value) { json.value(value == ReduceKind::kMax ? "max" : "sum"); }
   void write(Direction value) { json.value(value == Direction::kForward ? "forward" : "backward"); }
+  void write(const std::vector<double>& values) {
+    json.open('[');
+    for (double value : values) json.value(value);
+    json.close(']');
+  }
   void write(const std::vector<BucketRange>& ranges) {
     json.open('[');
     for (const BucketRange& range : ranges) {

@@ -71,11 +71,14 @@ struct Call {
 
 // Tensors through which the world reaches a program and hears from it.
 struct Ports {
-  TensorId tokens = kNoTensor;       // i32 [s, b], per micro-batch; first stage
-  TensorId labels = kNoTensor;       // i32 [s, b]; last stage
-  TensorId step_record = kNoTensor;  // f32 [StepRecord::kFields]
-  TensorId loss_sum = kNoTensor;     // f64 [2]: sum of token losses, tokens; all-reduced by the optimizer segment
-  TensorId grad_scale = kNoTensor;   // f32 [3]: factor on gradients, global gradient norm, found_inf
+  TensorId tokens = kNoTensor;          // i32 [s, b], per micro-batch; first stage
+  TensorId labels = kNoTensor;          // i32 [s, b]; last stage
+  TensorId samples = kNoTensor;         // i32 [b]: global sample numbers of a micro-batch, for dropout
+  TensorId encoder_tokens = kNoTensor;  // i32 [encoder s, b], per micro-batch; encoder-decoders
+  TensorId step_record = kNoTensor;     // f32 [StepRecord::kFields]
+  TensorId loss_sum = kNoTensor;        // f64 [2]: sum of token losses, tokens; all-reduced by the optimizer segment
+  TensorId grad_scale = kNoTensor;      // f32 [3]: factor on gradients, global gradient norm, found_inf
+  std::vector<TensorId> step_sums;      // sums over micro-batches which gradient sync adds up over data-parallel ranks
 };
 
 // Fields of the step record: what changes between steps, read on the device.

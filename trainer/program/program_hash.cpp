@@ -51,6 +51,11 @@ struct AttrDigest {
   void add(int64_t value) { digest.number(value); }
   void add(float value) { digest.real(static_cast<double>(value)); }
   void add(double value) { digest.real(value); }
+  void add(std::string_view value) { digest.text(value); }
+  void add(const std::vector<double>& values) {
+    digest.number(static_cast<int64_t>(values.size()));
+    for (double value : values) digest.real(value);
+  }
   void add(DType value) { digest.text(name(value)); }
   void add(GroupKind value) { digest.text(name(value)); }
   void add(ReduceKind value) { digest.number(static_cast<int64_t>(value)); }
@@ -125,8 +130,9 @@ void add(Digest& d, const Program& program) {
     d.number(segment);
     d.number(micro_batch);
   }
-  const auto& [tokens, labels, step_record, loss_sum, grad_scale] = ports;
-  for (TensorId id : {tokens, labels, step_record, loss_sum, grad_scale}) d.number(id);
+  const auto& [tokens, labels, samples, encoder_tokens, step_record, loss_sum, grad_scale, step_sums] = ports;
+  for (TensorId id : {tokens, labels, samples, encoder_tokens, step_record, loss_sum, grad_scale}) d.number(id);
+  add(d, step_sums);
 }
 
 }  // namespace

@@ -23,6 +23,23 @@ struct ModelConfig {
   int64_t num_query_groups = 0;
   int64_t kv_channels = 0;  // head dimension
   int64_t vocab_size = 0;
+  int64_t max_position_embeddings = 0;
+  int64_t window_size = 0;
+  int64_t num_experts = 0;
+  int64_t moe_router_topk = 0;
+  int64_t moe_ffn_hidden_size = 0;
+  int64_t moe_shared_expert_intermediate_size = 0;
+  int64_t moe_router_num_groups = 0;
+  int64_t moe_router_group_topk = 0;
+  int64_t kv_lora_rank = 0;
+  int64_t qk_head_dim = 0;
+  int64_t qk_pos_emb_head_dim = 0;
+  int64_t v_head_dim = 0;
+  int64_t encoder_num_layers = 0;
+  // Fields whose 0 means something: −1 is as the model has it.
+  int64_t moe_first_dense_layers = -1;
+  int64_t q_lora_rank = -1;
+  int64_t mtp_num_layers = -1;
 };
 
 struct DataConfig {
@@ -31,11 +48,14 @@ struct DataConfig {
 };
 
 struct TrainConfig {
-  int64_t micro_batch_size = 1;   // sequences
-  int64_t global_batch_size = 8;  // sequences
-  int64_t seq_length = 64;        // tokens
-  int64_t train_iters = 60;       // steps
+  int64_t micro_batch_size = 1;    // sequences
+  int64_t global_batch_size = 8;   // sequences
+  int64_t seq_length = 64;         // tokens
+  int64_t encoder_seq_length = 0;  // tokens; 0 = seq_length
+  int64_t train_iters = 60;        // steps
   int64_t seed = 1234;
+  double hidden_dropout = 0.0;  // probabilities
+  double attention_dropout = 0.0;
 };
 
 struct OptimizerConfig {

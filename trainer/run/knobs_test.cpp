@@ -49,7 +49,7 @@ TEST(TrainerKnobs, EveryKnobReachesAFieldOfItsOwn) {
     if (std::holds_alternative<bool>(before)) other = std::get<bool>(before) ? "false" : "true";
     if (std::holds_alternative<KnobAuto>(before)) other = "true";
     if (std::holds_alternative<int64_t>(before)) other = std::to_string(std::get<int64_t>(before) + 1);
-    if (std::holds_alternative<double>(before)) other = format_exact(std::get<double>(before) / 2);
+    if (std::holds_alternative<double>(before)) other = format_exact(std::get<double>(before) / 2 + 0.015625);
     if (knob.field.type == KnobType::kString) other = "other";
     if (knob.field.type == KnobType::kChoice) {
       if (knob.choices.size() == 1) continue;
@@ -73,7 +73,11 @@ TEST(TrainerKnobs, LinesReplayAConfiguration) {
   ASSERT_TRUE(knobs().from_lines(again, sources, knobs().to_lines(config), {Layer::kSuite, "stored", 0, 0}));
   EXPECT_EQ(knobs().to_lines(again), knobs().to_lines(config));
   EXPECT_EQ(again.optimizer.lr, config.optimizer.lr);
-  EXPECT_EQ(sources.at("data.path").line, 9);
+  const std::string text = knobs().to_lines(config);
+  const std::vector<std::string_view> lines = split(text, '\n');
+  const auto of_path = static_cast<size_t>(sources.at("data.path").line) - 1;
+  ASSERT_LT(of_path, lines.size());
+  EXPECT_TRUE(lines[of_path].starts_with("data.path"));
   EXPECT_EQ(knobs().identity_hash(again), knobs().identity_hash(config));
   EXPECT_NE(knobs().identity_hash(Config{}), knobs().identity_hash(config));
 }

@@ -24,6 +24,11 @@ std::vector<Knob> train_knobs() {
        .range = within(1, 1 << 24),
        .unit = "tokens",
        .doc = "Length of a sequence."},
+      {.key = "train.encoder_seq_length",
+       .field = field(&Config::train, &TrainConfig::encoder_seq_length),
+       .range = within(0, 1 << 24),
+       .unit = "tokens",
+       .doc = "Length of the encoder's sequence in encoder-decoder models; 0 = seq_length."},
       {.key = "train.train_iters",
        .aliases = {"iters"},
        .field = field(&Config::train, &TrainConfig::train_iters),
@@ -34,6 +39,16 @@ std::vector<Knob> train_knobs() {
        .field = field(&Config::train, &TrainConfig::seed),
        .range = at_least(0),
        .doc = "Seed of initialisation, data order and every other random number of a run."},
+      {.key = "train.hidden_dropout",
+       .field = field(&Config::train, &TrainConfig::hidden_dropout),
+       .range = at_least_and_below(0, 1),
+       .doc = "Probability with which an element of the embedding and of what is added to the residual is dropped.",
+       .history = "Megatron-Core: 0.1."},
+      {.key = "train.attention_dropout",
+       .field = field(&Config::train, &TrainConfig::attention_dropout),
+       .range = at_least_and_below(0, 1),
+       .doc = "Probability with which a softmax weight of attention is dropped.",
+       .history = "Megatron-Core: 0.1."},
   };
 }
 

@@ -3,6 +3,8 @@
 
 #include <fmt/core.h>
 
+#include "trainer/models/hf_config.h"
+
 namespace mbb::trainer {
 namespace {
 
@@ -21,55 +23,76 @@ Status at_least(int64_t value, int64_t least, const char* knob) {
 constexpr const char* kTp = "parallel.tensor_model_parallel_size";
 constexpr const char* kPp = "parallel.pipeline_model_parallel_size";
 
-// What the step builder can build today; the model table knows more.
-Status check_family(const ModelShape& m) {
-  const bool llama = m.norm == NormKind::kRms && m.activation == Activation::kSwiglu &&
-                     m.position == PositionKind::kRope && m.rope.scaling == RopeScaling::kNone &&
-                     m.rope.fraction == 1.0 && !m.rope.interleaved && !m.is_moe() && !m.is_mla() &&
-                     !m.is_encoder_decoder() && !m.qkv_bias && !m.attention_out_bias && !m.mlp_bias && !m.qk_norm &&
-                     !m.tied_embeddings && m.sliding_window == 0 && m.num_mtp_layers == 0 && !m.attention_sinks;
-  if (llama) return {};
-  return fail(
-      ErrorCode::kUnavailable,
-      fmt::format("model {} needs more than dense RMSNorm/RoPE/SwiGLU layers, which is what can be trained", m.name),
-      "its shapes, FLOPs and parameters are known: `mbbench list models`");
+Status unavailable(const ModelShape& m, const std::string& what, const std::string& hint) {
+  return fail(ErrorCode::kUnavailable, fmt::format("model {}: {}", m.name, what), hint);
 }
 
-Result<ModelShape> shape_of(const Config& config) {
-  MB_ASSIGN(ModelShape m, find_model(config.model.name));
-  const ModelConfig& o = config.model;
-  const auto replace = [](int64_t& field, int64_t value) {
-    if (value != 0) field = value;
+// What no stage can be cut around: weights that two stages would share.
+Status check_stages(const Layout& l) {
+  if (l.pp == 1) return {};
+  const ModelShape& m = l.model;
+  const auto refuse = [&](const char* part) {
+    return unavailable(m, fmt::format("{} = {} with {}", kPp, l.pp, part),
+                       "that part holds weights of the first and the last stage: use one stage");
   };
-  const bool heads_given = o.num_attention_heads != 0 || o.hidden_size != 0;
-  replace(m.num_layers, o.num_layers);
-  replace(m.hidden_size, o.hidden_size);
-  replace(m.ffn_hidden_size, o.ffn_hidden_size);
-  replace(m.num_attention_heads, o.num_attention_heads);
-  replace(m.num_query_groups, o.num_query_groups);
-  replace(m.vocab_size, o.vocab_size);
-  if (o.kv_channels != 0) {
-    m.head_dim = o.kv_channels;
-  } else if (heads_given) {
-    MB_TRY(divides(m.num_attention_heads, "model.num_attention_heads", m.hidden_size, "model.hidden_size"));
-    m.head_dim = m.hidden_size / m.num_attention_heads;
-  }
-  return m;
+  if (m.tied_embeddings) return refuse("tied embeddings");
+  if (m.num_mtp_layers > 0) return refuse("multi-token prediction");
+  if (m.is_encoder_decoder()) return refuse("an encoder and a decoder");
+  return {};
 }
 
-Status check_model(const ModelShape& m) {
-  for (const auto& [value, knob] : {std::pair{m.num_layers, "model.num_layers"},
-                                    {m.hidden_size, "model.hidden_size"},
-                                    {m.ffn_hidden_size, "model.ffn_hidden_size"},
-                                    {m.num_attention_heads, "model.num_attention_heads"},
-                                    {m.num_query_groups, "model.num_query_groups"},
-                                    {m.head_dim, "model.kv_channels"},
-                                    {m.vocab_size, "model.vocab_size"}})
-    MB_TRY(at_least(value, 1, knob));
-  MB_TRY(divides(m.num_query_groups, "model.num_query_groups", m.num_attention_heads, "model.num_attention_heads"));
-  if (m.head_dim % 2 != 0)
-    return fail(ErrorCode::kBadArgument, fmt::format("model.kv_channels = {} must be even for RoPE", m.head_dim));
-  return check_family(m);
+std::vector<ShapeOverride> overrides_of(const ModelConfig& o) {
+  std::vector<ShapeOverride> all;
+  const auto add = [&](const char* key, int64_t value, int64_t keeps) {
+    if (value != keeps) all.emplace_back(key, value);
+  };
+  add("num_layers", o.num_layers, 0);
+  add("hidden_size", o.hidden_size, 0);
+  add("ffn_hidden_size", o.ffn_hidden_size, 0);
+  add("num_attention_heads", o.num_attention_heads, 0);
+  add("num_query_groups", o.num_query_groups, 0);
+  add("kv_channels", o.kv_channels, 0);
+  add("vocab_size", o.vocab_size, 0);
+  add("max_position_embeddings", o.max_position_embeddings, 0);
+  add("window_size", o.window_size, 0);
+  add("num_experts", o.num_experts, 0);
+  add("moe_router_topk", o.moe_router_topk, 0);
+  add("moe_ffn_hidden_size", o.moe_ffn_hidden_size, 0);
+  add("moe_shared_expert_intermediate_size", o.moe_shared_expert_intermediate_size, 0);
+  add("moe_router_num_groups", o.moe_router_num_groups, 0);
+  add("moe_router_group_topk", o.moe_router_group_topk, 0);
+  add("moe_first_dense_layers", o.moe_first_dense_layers, -1);
+  add("q_lora_rank", o.q_lora_rank, -1);
+  add("kv_lora_rank", o.kv_lora_rank, 0);
+  add("qk_head_dim", o.qk_head_dim, 0);
+  add("qk_pos_emb_head_dim", o.qk_pos_emb_head_dim, 0);
+  add("v_head_dim", o.v_head_dim, 0);
+  add("mtp_num_layers", o.mtp_num_layers, -1);
+  add("encoder_num_layers", o.encoder_num_layers, 0);
+  return all;
+}
+
+Result<ModelShape> shape_of(const ModelConfig& o) {
+  MB_ASSIGN(ModelShape m, resolve_model(o.name));
+  if (o.kv_channels % 2 != 0 && !m.is_mla() && m.position == PositionKind::kRope)
+    return fail(ErrorCode::kBadArgument, fmt::format("model.kv_channels = {} must be even for RoPE", o.kv_channels));
+  return with_overrides(std::move(m), overrides_of(o));
+}
+
+// The families whose blocks are not built yet; the model table knows them.
+Status check_family(const Layout& l) {
+  const ModelShape& m = l.model;
+  if (!m.is_moe() && !m.is_mla() && !m.is_encoder_decoder() && m.num_mtp_layers == 0) return check_stages(l);
+  return unavailable(m, "experts, latent attention, multi-token prediction and encoders cannot be trained",
+                     "its shapes, FLOPs and parameters are known: `mbbench list models`");
+}
+
+Status check_lengths(const Layout& l) {
+  if (l.model.position != PositionKind::kLearned || l.sequence <= l.model.max_positions) return {};
+  return fail(ErrorCode::kBadArgument,
+              fmt::format("train.seq_length = {} is more than the {} positions of model {}", l.sequence,
+                          l.model.max_positions, l.model.name),
+              "lower train.seq_length or raise model.max_position_embeddings");
 }
 
 Status check_tensor_parallel(const Layout& l) {
@@ -94,8 +117,7 @@ void split_stages(Layout& l) {
 Result<Layout> resolve(const Config& config) {
   Layout l;
   l.config = config;
-  MB_ASSIGN(l.model, shape_of(config));
-  MB_TRY(check_model(l.model));
+  MB_ASSIGN(l.model, shape_of(config.model));
   const ParallelConfig& p = config.parallel;
   MB_TRY(at_least(p.tensor_model_parallel_size, 1, kTp));
   MB_TRY(at_least(p.pipeline_model_parallel_size, 1, kPp));
@@ -119,6 +141,8 @@ Result<Layout> resolve(const Config& config) {
   l.global_batch = config.train.global_batch_size;
   l.vocab = l.model.vocab_size;
   l.compute = config.precision.recipe == Recipe::kBf16 ? DType::kBf16 : DType::kF32;
+  MB_TRY(check_family(l));
+  MB_TRY(check_lengths(l));
   MB_TRY(check_tensor_parallel(l));
   MB_TRY(divides(l.pp, kPp, l.model.num_layers, "model.num_layers"));
   const int64_t per_step = l.micro_batch * l.dp;

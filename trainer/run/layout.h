@@ -29,14 +29,17 @@ struct Layout {
   int pp = 1;
   int dp = 1;
   bool sequence_parallel = false;
-  int64_t micro_batch = 1;      // sequences
-  int64_t sequence = 64;        // tokens
-  int64_t global_batch = 1;     // sequences
-  int micro_batches = 1;        // per step and data-parallel rank
-  int64_t vocab = 0;            // rows of the embedding table, over all TP ranks
-  DType compute = DType::kF32;  // activations and weights
-  std::vector<Chunk> stages;    // one chunk a stage
+  int64_t micro_batch = 1;       // sequences
+  int64_t sequence = 64;         // tokens
+  int64_t encoder_sequence = 0;  // tokens of an encoder-decoder's encoder; 0: there is none
+  int64_t global_batch = 1;      // sequences
+  int micro_batches = 1;         // per step and data-parallel rank
+  int64_t vocab = 0;             // rows of the embedding table, over all TP ranks
+  DType compute = DType::kF32;   // activations and weights
+  std::vector<Chunk> stages;     // one chunk a stage
 
+  // Tokens of one sample: the encoder's, the decoder's and one label more.
+  int64_t sample_tokens() const { return encoder_sequence + sequence + 1; }
   int64_t tokens_per_step() const { return global_batch * sequence; }
   bool has_master() const { return compute != DType::kF32; }
   bool shard_optimizer() const { return config.parallel.use_distributed_optimizer && dp > 1; }

@@ -18,22 +18,46 @@
 namespace mbb::trainer {
 namespace {
 
-// Samples of micro-batch m on data-parallel rank d are [(m·dp + d)·b, ... + b) of the step's global batch.
-Status read_batch(const Layout& layout, const SampleSource& data, int64_t step, int dp_rank, int micro_batch,
-                  std::span<int32_t> tokens, std::span<int32_t> labels) {
-  std::vector<int32_t> sample(static_cast<size_t>(layout.sequence) + 1);
-  const auto b = static_cast<size_t>(layout.micro_batch);
-  for (size_t i = 0; i < b; ++i) {
-    const int64_t index = step * layout.global_batch +
-                          (int64_t{micro_batch} * layout.dp + dp_rank) * layout.micro_batch + static_cast<int64_t>(i);
-    MB_TRY(data(index, sample));
-    for (size_t s = 0; s < static_cast<size_t>(layout.sequence); ++s) {
-      if (!tokens.empty()) tokens[s * b + i] = sample[s];
-      if (!labels.empty()) labels[s * b + i] = sample[s + 1];
-    }
+// Where the samples of a micro-batch come from and go to.
+struct BatchReader {
+  const Layout& layout;
+  const SampleSource& data;
+  int64_t step;
+  int dp_rank;
+
+  // Samples of micro-batch m on data-parallel rank d are [(m·dp + d)·b, ... + b) of the step's global batch.
+  int64_t index(int micro_batch, size_t i) const {
+    return step * layout.global_batch + (int64_t{micro_batch} * layout.dp + dp_rank) * layout.micro_batch +
+           static_cast<int64_t>(i);
   }
-  return {};
-}
+
+  // A sample is the encoder's tokens (if there is one), then the decoder's, then one label more.
+  Status tokens_and_labels(int micro_batch, std::span<int32_t> tokens, std::span<int32_t> labels) const {
+    std::vector<int32_t> sample(static_cast<size_t>(layout.sample_tokens()));
+    const auto b = static_cast<size_t>(layout.micro_batch);
+    const auto first = static_cast<size_t>(layout.encoder_sequence);
+    for (size_t i = 0; i < b; ++i) {
+      MB_TRY(data(index(micro_batch, i), sample));
+      for (size_t s = 0; s < static_cast<size_t>(layout.sequence); ++s) {
+        if (!tokens.empty()) tokens[s * b + i] = sample[first + s];
+        if (!labels.empty()) labels[s * b + i] = sample[first + s + 1];
+      }
+    }
+    return {};
+  }
+
+  Status samples_and_encoder(int micro_batch, std::span<int32_t> samples, std::span<int32_t> encoder_tokens) const {
+    std::vector<int32_t> sample(static_cast<size_t>(layout.sample_tokens()));
+    const auto b = static_cast<size_t>(layout.micro_batch);
+    for (size_t i = 0; i < b; ++i) {
+      if (!samples.empty()) samples[i] = static_cast<int32_t>(index(micro_batch, i));
+      if (encoder_tokens.empty()) continue;
+      MB_TRY(data(index(micro_batch, i), sample));
+      for (size_t s = 0; s < static_cast<size_t>(layout.encoder_sequence); ++s) encoder_tokens[s * b + i] = sample[s];
+    }
+    return {};
+  }
+};
 
 std::array<float, StepRecord::kFields> record_of(const OptimizerConfig& o, double rate, int64_t step) {
   std::array<float, StepRecord::kFields> record{};
@@ -83,9 +107,12 @@ class RankLoop {
     const double rate = learning_rate(o, l_.config.train.train_iters, step);
     StepInput input;
     input.record = record_of(o, rate, step);
-    const int dp_rank = l_.mesh.coordinates(world_.rank()).dp;
+    const BatchReader reader{l_, data_, step, l_.mesh.coordinates(world_.rank()).dp};
     input.batch = [&](int m, std::span<int32_t> tokens, std::span<int32_t> labels) {
-      return read_batch(l_, data_, step, dp_rank, m, tokens, labels);
+      return reader.tokens_and_labels(m, tokens, labels);
+    };
+    input.extra = [&](int m, std::span<int32_t> samples, std::span<int32_t> encoder_tokens) {
+      return reader.samples_and_encoder(m, samples, encoder_tokens);
     };
     MB_TRY(everyone_->barrier());
     if (options_.stop && options_.stop->load())

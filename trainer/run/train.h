@@ -54,7 +54,7 @@ struct TrainResult {
   std::vector<std::array<CommStats, 32>> comm;           // by rank and GroupKind, over all steps
 };
 
-// Fills seq_length + 1 tokens of the sample with this global index; called from every rank's thread.
+// Fills Layout::sample_tokens() tokens of the sample with this global index; called from every rank's thread.
 using SampleSource = std::function<Status(int64_t sample, std::span<int32_t> tokens)>;
 
 struct TrainOptions {

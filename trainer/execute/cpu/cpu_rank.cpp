@@ -91,9 +91,12 @@ Status CpuRank::write_inputs(const StepInput& input) {
     const Tensor& t = program_.tensor(id);
     return {reinterpret_cast<int32_t*>(data(id, micro_batch % t.ring)), static_cast<size_t>(t.shape.elements())};
   };
-  if (ports.tokens == kNoTensor && ports.labels == kNoTensor) return {};
-  for (int m = 0; m < program_.micro_batches; ++m)
-    MB_TRY(input.batch(m, slot_of(ports.tokens, m), slot_of(ports.labels, m)));
+  const bool batch = ports.tokens != kNoTensor || ports.labels != kNoTensor;
+  const bool extra = ports.samples != kNoTensor || ports.encoder_tokens != kNoTensor;
+  for (int m = 0; m < program_.micro_batches; ++m) {
+    if (batch) MB_TRY(input.batch(m, slot_of(ports.tokens, m), slot_of(ports.labels, m)));
+    if (extra) MB_TRY(input.extra(m, slot_of(ports.samples, m), slot_of(ports.encoder_tokens, m)));
+  }
   return {};
 }
 

@@ -20,6 +20,9 @@ struct StepInput {
   std::array<float, StepRecord::kFields> record{};
   // Fills tokens and labels of one micro-batch (either may be empty when the program does not read it).
   std::function<Status(int micro_batch, std::span<int32_t> tokens, std::span<int32_t> labels)> batch;
+  // What only some models read; not called where the program reads neither: global sample numbers [b], and the
+  // encoder's tokens [encoder s, b].
+  std::function<Status(int micro_batch, std::span<int32_t> samples, std::span<int32_t> encoder_tokens)> extra = {};
 };
 
 struct StepOutput {

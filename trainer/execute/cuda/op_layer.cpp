@@ -88,6 +88,10 @@ Status embedding_grad_op(const OpCall& call) {
 
 Status rope_op(const OpCall& call) {
   const auto& a = call.attrs<RopeAttrs>();
+  if (a.turned() != a.head_dim || a.value_dim() != a.head_dim || a.interleaved || !a.frequencies.empty() ||
+      a.factor != 1.0)
+    return fail(ErrorCode::kUnavailable, "partial, interleaved and scaled rotary positions do not run on CUDA",
+                "run on the CPU: --device cpu");
   Rope r;
   MB_ASSIGN(r.element, element_of(*call.in[0].tensor));
   r.tokens = call.in[0].shape().rows();
@@ -106,8 +110,18 @@ Status rope_op(const OpCall& call) {
   return rope(r, call.device.launch());
 }
 
+// What the kernels do not compute must never run as if it were not asked for.
+Status plain_attention(const AttentionAttrs& a) {
+  if (a.value_dim() == a.head_dim && a.window == 0 && !a.has_weight() && a.dropout == 0) return {};
+  return fail(ErrorCode::kUnavailable,
+              "attention with a window, sinks, a position bias, dropout or other value widths "
+              "does not run on CUDA",
+              "run on the CPU: --device cpu");
+}
+
 Status attention_op(const OpCall& call) {
   const auto& a = call.attrs<AttentionAttrs>();
+  MB_TRY(plain_attention(a));
   MB_ASSIGN(const Element element, element_of(*call.in[0].tensor));
   const AttentionShape shape = attention_shape(call.in[0].shape(), a);
   const AttentionForward f{shape, a.scale, call.in[0].data, call.out[0].data, call.out[1].as<float>()};
@@ -125,6 +139,7 @@ Status attention_op(const OpCall& call) {
 
 Status attention_grad_op(const OpCall& call) {
   const auto& a = call.attrs<AttentionAttrs>();
+  MB_TRY(plain_attention(a));
   MB_ASSIGN(const Element element, element_of(*call.in[1].tensor));
   const AttentionShape shape = attention_shape(call.in[1].shape(), a);
   AttentionBackward b{shape,

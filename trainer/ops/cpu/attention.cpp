@@ -1,28 +1,39 @@
-// Attention core and rotary embedding on the CPU: one query row at a time, softmax in double.
+// Attention core on the CPU: one query row at a time, softmax in double. Self-attention reads packed qkv, cross
+// attention queries and packed key-values; both are views over one core.
 #include <algorithm>
 #include <cmath>
+#include <optional>
 #include <vector>
 
+#include "trainer/ops/cpu/dropout.h"
 #include "trainer/ops/cpu/functions.h"
 #include "trainer/ops/cpu/operand.h"
 
 namespace mbb::trainer {
 namespace {
 
-// Offsets of head vectors in packed qkv [s, b, (heads + 2·kv_heads)·d].
-struct Packed {
-  int64_t s, b, width, d;
-  int heads, kv_heads;
-  Packed(const Shape& shape, int heads_in, int kv_heads_in, int head_dim)
-      : s(shape[0]), b(shape[1]), width(shape[2]), d(head_dim), heads(heads_in), kv_heads(kv_heads_in) {}
-  int64_t row(int64_t position, int64_t sample) const { return (position * b + sample) * width; }
-  int64_t q(int64_t position, int64_t sample, int head) const { return row(position, sample) + head * d; }
-  int64_t k(int64_t position, int64_t sample, int head) const {
-    return row(position, sample) + (heads + group(head)) * d;
+// Head vectors of one of q, k, v inside [s, b, width].
+struct Side {
+  int64_t s, b, width, offset, d;
+  int64_t at(int64_t position, int64_t sample, int64_t head) const {
+    return (position * b + sample) * width + offset + head * d;
   }
-  int64_t v(int64_t position, int64_t sample, int head) const { return k(position, sample, head) + kv_heads * d; }
-  int group(int head) const { return head / (heads / kv_heads); }
 };
+
+struct Sides {
+  Side q, k, v;
+};
+
+Sides packed(const Shape& shape, const AttentionAttrs& a) {
+  const int64_t d = a.head_dim;
+  const auto side = [&](int64_t offset, int64_t dim) { return Side{shape[0], shape[1], shape[2], offset, dim}; };
+  return {side(0, d), side(a.heads * d, d), side((a.heads + a.kv_heads) * d, a.value_dim())};
+}
+
+Sides crossed(const Shape& q, const Shape& kv, const AttentionAttrs& a) {
+  const int64_t d = a.head_dim;
+  return {{q[0], q[1], q[2], 0, d}, {kv[0], kv[1], kv[2], 0, d}, {kv[0], kv[1], kv[2], a.kv_heads * d, a.value_dim()}};
+}
 
 double dot(const float* a, const float* b, int64_t n) {
   double sum = 0;
@@ -30,107 +41,203 @@ double dot(const float* a, const float* b, int64_t n) {
   return sum;
 }
 
-}  // namespace
+// T5's bucket of a key at `distance` = key position − query position (Raffel et al., 2020), in fp32 like its reference.
+int bucket_of(int64_t distance, const AttentionAttrs& a) {
+  int buckets = a.relative_buckets;
+  int bucket = 0;
+  int64_t away = -std::min<int64_t>(distance, 0);
+  if (!a.causal) {
+    buckets /= 2;
+    if (distance > 0) bucket = buckets;
+    away = std::abs(distance);
+  }
+  const int exact = buckets / 2;
+  if (away < exact) return bucket + static_cast<int>(away);
+  const float whole = std::log(static_cast<float>(a.relative_max_distance) / static_cast<float>(exact));
+  const float part = std::log(static_cast<float>(away) / static_cast<float>(exact)) / whole;
+  const int steps = static_cast<int>(part * static_cast<float>(buckets - exact));
+  return bucket + std::min(exact + steps, buckets - 1);
+}
 
-Status cpu_rope(const CpuCall& call) {
-  const auto& a = call.attrs<RopeAttrs>();
-  const ReadF32 x(call.in[0]);
-  WriteF32 y(call.out[0]);
-  const Packed p(call.in[0].tensor->shape, a.heads, a.kv_heads, a.head_dim);
-  const int64_t half = p.d / 2;
-  for (int64_t s = 0; s < p.s; ++s) {
-    for (int64_t i = 0; i < half; ++i) {
-      const double frequency = std::pow(a.theta, -2.0 * static_cast<double>(i) / static_cast<double>(p.d));
-      const double angle = static_cast<double>(s) * frequency * (a.inverse ? -1.0 : 1.0);
-      const double cosine = std::cos(angle);
-      const double sine = std::sin(angle);
-      for (int64_t b = 0; b < p.b; ++b) {
-        for (int head = 0; head < a.heads + a.kv_heads; ++head) {
-          const int64_t at = p.row(s, b) + head * p.d + i;
-          const double lo = static_cast<double>(x[at]);
-          const double hi = static_cast<double>(x[at + half]);
-          y[at] = static_cast<float>(lo * cosine - hi * sine);
-          y[at + half] = static_cast<float>(hi * cosine + lo * sine);
+// Operands besides q, k and v.
+class Extras {
+ public:
+  Extras(const CpuCall& call, const AttentionAttrs& a, size_t first) : a_(a), rank_(call.rank) {
+    if (a.has_weight()) weight_.emplace(call.in[first++]);
+    if (a.dropout == 0) return;
+    samples_ = ints(call.in[first]);
+    const ReadF32 record(call.in[first + 1]);
+    mask_.emplace(a.dropout, a.dropout_stream, record.data());
+  }
+  double bias(int64_t head, int64_t query, int64_t key) const {
+    if (a_.relative_buckets == 0) return 0;
+    return static_cast<double>((*weight_)[head * a_.relative_buckets + bucket_of(key - query, a_)]);
+  }
+  std::optional<double> sink(int64_t head) const {
+    return a_.sinks ? std::optional(static_cast<double>((*weight_)[head])) : std::nullopt;
+  }
+  double kept(int64_t sample, int64_t head, int64_t query, int64_t key, const Sides& sides) const {
+    if (!mask_) return 1.0;
+    const int64_t global_head = rank_.coordinates.tp * a_.heads + head;
+    return mask_->factor(samples_[sample], (global_head * sides.q.s + query) * sides.k.s + key);
+  }
+
+ private:
+  const AttentionAttrs& a_;
+  const RankContext& rank_;
+  std::optional<ReadF32> weight_;
+  const int32_t* samples_ = nullptr;
+  std::optional<DropoutMask> mask_;
+};
+
+struct Keys {
+  int64_t begin, end;
+};
+
+Keys visible(const AttentionAttrs& a, int64_t query, int64_t keys) {
+  if (!a.causal) return {0, keys};
+  return {a.window > 0 ? std::max<int64_t>(0, query + 1 - a.window) : 0, query + 1};
+}
+
+void forward(const AttentionAttrs& a, const Sides& sides, const Extras& extras, const float* q, const float* kv,
+             float* out, float* lse) {
+  const int64_t dv = a.value_dim();
+  std::vector<double> scores(static_cast<size_t>(sides.k.s));
+  std::vector<double> row(static_cast<size_t>(dv));
+  for (int64_t b = 0; b < sides.q.b; ++b) {
+    for (int64_t head = 0; head < a.heads; ++head) {
+      const int64_t group = head / (a.heads / a.kv_heads);
+      for (int64_t i = 0; i < sides.q.s; ++i) {
+        const Keys keys = visible(a, i, sides.k.s);
+        const std::optional<double> sink = extras.sink(head);
+        double top = sink.value_or(-INFINITY);
+        for (int64_t j = keys.begin; j < keys.end; ++j) {
+          auto& score = scores[static_cast<size_t>(j)];
+          score =
+              static_cast<double>(a.scale) * dot(q + sides.q.at(i, b, head), kv + sides.k.at(j, b, group), sides.q.d) +
+              extras.bias(head, i, j);
+          top = std::max(top, score);
+        }
+        double sum = sink ? std::exp(*sink - top) : 0.0;
+        std::fill(row.begin(), row.end(), 0.0);
+        for (int64_t j = keys.begin; j < keys.end; ++j) {
+          const double weight = std::exp(scores[static_cast<size_t>(j)] - top);
+          sum += weight;
+          const double kept = weight * extras.kept(b, head, i, j, sides);
+          const float* v = kv + sides.v.at(j, b, group);
+          for (int64_t c = 0; c < dv; ++c) row[static_cast<size_t>(c)] += kept * static_cast<double>(v[c]);
+        }
+        const int64_t at = ((i * sides.q.b + b) * a.heads + head) * dv;
+        for (int64_t c = 0; c < dv; ++c) out[at + c] = static_cast<float>(row[static_cast<size_t>(c)] / sum);
+        lse[(b * a.heads + head) * sides.q.s + i] = static_cast<float>(top + std::log(sum));
+      }
+    }
+  }
+}
+
+struct Saved {
+  const float *dout, *q, *kv, *out, *lse;
+};
+
+// P = exp(scale·QKᵀ + bias − lse), M the dropout mask: dV = (P∘M)ᵀ·dO; dS = P ∘ (M∘(dO·Vᵀ) − rowsum(dO ∘ O));
+// dQ = scale·dS·K; dK = scale·dSᵀ·Q. `dq` and `dkv` may be one buffer (packed qkv).
+void backward(const AttentionAttrs& a, const Sides& sides, const Extras& extras, const Saved& saved, double* dq,
+              double* dkv, double* dweight) {
+  const int64_t d = a.head_dim;
+  const int64_t dv = a.value_dim();
+  for (int64_t b = 0; b < sides.q.b; ++b) {
+    for (int64_t head = 0; head < a.heads; ++head) {
+      const int64_t group = head / (a.heads / a.kv_heads);
+      for (int64_t i = 0; i < sides.q.s; ++i) {
+        const float* dout = saved.dout + ((i * sides.q.b + b) * a.heads + head) * dv;
+        const double delta = dot(dout, saved.out + ((i * sides.q.b + b) * a.heads + head) * dv, dv);
+        const double lse = static_cast<double>(saved.lse[(b * a.heads + head) * sides.q.s + i]);
+        const int64_t q = sides.q.at(i, b, head);
+        if (const auto sink = extras.sink(head)) dweight[head] -= std::exp(*sink - lse) * delta;
+        const Keys keys = visible(a, i, sides.k.s);
+        for (int64_t j = keys.begin; j < keys.end; ++j) {
+          const int64_t k = sides.k.at(j, b, group);
+          const int64_t v = sides.v.at(j, b, group);
+          const double score =
+              static_cast<double>(a.scale) * dot(saved.q + q, saved.kv + k, d) + extras.bias(head, i, j);
+          const double weight = std::exp(score - lse);
+          const double kept = extras.kept(b, head, i, j, sides);
+          const double ds = weight * (kept * dot(dout, saved.kv + v, dv) - delta);
+          if (a.relative_buckets > 0) dweight[head * a.relative_buckets + bucket_of(j - i, a)] += ds;
+          const double scaled = static_cast<double>(a.scale) * ds;
+          for (int64_t c = 0; c < dv; ++c) dkv[v + c] += weight * kept * static_cast<double>(dout[c]);
+          for (int64_t c = 0; c < d; ++c) {
+            dq[q + c] += scaled * static_cast<double>(saved.kv[k + c]);
+            dkv[k + c] += scaled * static_cast<double>(saved.q[q + c]);
+          }
         }
       }
     }
-    for (int64_t b = 0; b < p.b; ++b) {
-      const int64_t values = p.row(s, b) + (a.heads + a.kv_heads) * p.d;
-      for (int64_t i = 0; i < a.kv_heads * p.d; ++i) y[values + i] = x[values + i];
-    }
   }
-  return {};
 }
+
+void store(const CpuOperand& operand, const std::vector<double>& values, bool accumulate = false) {
+  WriteF32 out(operand, accumulate);
+  for (size_t i = 0; i < values.size(); ++i) {
+    const auto at = static_cast<int64_t>(i);
+    out[at] = static_cast<float>((accumulate ? static_cast<double>(out[at]) : 0.0) + values[i]);
+  }
+}
+
+std::vector<double> zeros(const CpuOperand& like) {
+  return std::vector<double>(static_cast<size_t>(like.elements()), 0.0);
+}
+
+}  // namespace
 
 Status cpu_attention(const CpuCall& call) {
   const auto& a = call.attrs<AttentionAttrs>();
   const ReadF32 qkv(call.in[0]);
   WriteF32 out(call.out[0]);
   WriteF32 lse(call.out[1]);
-  const Packed p(call.in[0].tensor->shape, a.heads, a.kv_heads, a.head_dim);
-  std::vector<double> scores(static_cast<size_t>(p.s));
-  std::vector<double> row(static_cast<size_t>(p.d));
-  for (int64_t b = 0; b < p.b; ++b) {
-    for (int head = 0; head < a.heads; ++head) {
-      for (int64_t i = 0; i < p.s; ++i) {
-        const int64_t keys = a.causal ? i + 1 : p.s;
-        double top = -INFINITY;
-        for (int64_t j = 0; j < keys; ++j) {
-          auto& score = scores[static_cast<size_t>(j)];
-          score = static_cast<double>(a.scale) * dot(qkv.data() + p.q(i, b, head), qkv.data() + p.k(j, b, head), p.d);
-          top = std::max(top, score);
-        }
-        double sum = 0;
-        std::fill(row.begin(), row.end(), 0.0);
-        for (int64_t j = 0; j < keys; ++j) {
-          const double weight = std::exp(scores[static_cast<size_t>(j)] - top);
-          sum += weight;
-          const float* v = qkv.data() + p.v(j, b, head);
-          for (int64_t c = 0; c < p.d; ++c) row[static_cast<size_t>(c)] += weight * static_cast<double>(v[c]);
-        }
-        const int64_t at = ((i * p.b + b) * a.heads + head) * p.d;
-        for (int64_t c = 0; c < p.d; ++c) out[at + c] = static_cast<float>(row[static_cast<size_t>(c)] / sum);
-        lse[(b * a.heads + head) * p.s + i] = static_cast<float>(top + std::log(sum));
-      }
-    }
-  }
+  forward(a, packed(call.in[0].tensor->shape, a), Extras(call, a, 1), qkv.data(), qkv.data(), out.data(), lse.data());
   return {};
 }
 
-// P = exp(scale·QKᵀ − lse); dV = Pᵀ·dO; dS = P ∘ (dO·Vᵀ − rowsum(dO ∘ O)); dQ = scale·dS·K; dK = scale·dSᵀ·Q.
 Status cpu_attention_grad(const CpuCall& call) {
   const auto& a = call.attrs<AttentionAttrs>();
   const ReadF32 dout(call.in[0]);
   const ReadF32 qkv(call.in[1]);
   const ReadF32 out(call.in[2]);
   const ReadF32 lse(call.in[3]);
-  const Packed p(call.in[1].tensor->shape, a.heads, a.kv_heads, a.head_dim);
-  std::vector<double> grad(static_cast<size_t>(call.out[0].elements()), 0.0);
-  for (int64_t b = 0; b < p.b; ++b) {
-    for (int head = 0; head < a.heads; ++head) {
-      for (int64_t i = 0; i < p.s; ++i) {
-        const int64_t at = ((i * p.b + b) * a.heads + head) * p.d;
-        const double delta = dot(dout.data() + at, out.data() + at, p.d);
-        const int64_t keys = a.causal ? i + 1 : p.s;
-        const int64_t q = p.q(i, b, head);
-        for (int64_t j = 0; j < keys; ++j) {
-          const int64_t k = p.k(j, b, head);
-          const int64_t v = p.v(j, b, head);
-          const double score = static_cast<double>(a.scale) * dot(qkv.data() + q, qkv.data() + k, p.d);
-          const double weight = std::exp(score - static_cast<double>(lse[(b * a.heads + head) * p.s + i]));
-          const double ds =
-              static_cast<double>(a.scale) * weight * (dot(dout.data() + at, qkv.data() + v, p.d) - delta);
-          for (int64_t c = 0; c < p.d; ++c) {
-            grad[static_cast<size_t>(v + c)] += weight * static_cast<double>(dout[at + c]);
-            grad[static_cast<size_t>(q + c)] += ds * static_cast<double>(qkv[k + c]);
-            grad[static_cast<size_t>(k + c)] += ds * static_cast<double>(qkv[q + c]);
-          }
-        }
-      }
-    }
-  }
-  WriteF32 dqkv(call.out[0]);
-  for (size_t i = 0; i < grad.size(); ++i) dqkv[static_cast<int64_t>(i)] = static_cast<float>(grad[i]);
+  std::vector<double> grad = zeros(call.in[1]);
+  std::vector<double> weight_grad = a.has_weight() ? zeros(call.out[0]) : std::vector<double>{};
+  backward(a, packed(call.in[1].tensor->shape, a), Extras(call, a, 4),
+           {dout.data(), qkv.data(), qkv.data(), out.data(), lse.data()}, grad.data(), grad.data(), weight_grad.data());
+  if (a.has_weight()) store(call.out[0], weight_grad, a.accumulate);
+  store(call.out[a.has_weight() ? 1 : 0], grad);
+  return {};
+}
+
+Status cpu_cross_attention(const CpuCall& call) {
+  const auto& a = call.attrs<AttentionAttrs>();
+  const ReadF32 q(call.in[0]);
+  const ReadF32 kv(call.in[1]);
+  WriteF32 out(call.out[0]);
+  WriteF32 lse(call.out[1]);
+  forward(a, crossed(call.in[0].tensor->shape, call.in[1].tensor->shape, a), Extras(call, a, 2), q.data(), kv.data(),
+          out.data(), lse.data());
+  return {};
+}
+
+Status cpu_cross_attention_grad(const CpuCall& call) {
+  const auto& a = call.attrs<AttentionAttrs>();
+  const ReadF32 dout(call.in[0]);
+  const ReadF32 q(call.in[1]);
+  const ReadF32 kv(call.in[2]);
+  const ReadF32 out(call.in[3]);
+  const ReadF32 lse(call.in[4]);
+  std::vector<double> dq = zeros(call.in[1]);
+  std::vector<double> dkv = zeros(call.in[2]);
+  backward(a, crossed(call.in[1].tensor->shape, call.in[2].tensor->shape, a), Extras(call, a, 5),
+           {dout.data(), q.data(), kv.data(), out.data(), lse.data()}, dq.data(), dkv.data(), nullptr);
+  store(call.out[0], dq);
+  store(call.out[1], dkv);
   return {};
 }
 

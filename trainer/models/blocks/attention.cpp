@@ -1,0 +1,83 @@
+// Self-attention over packed qkv: projections, biases, query and key norms, rotary positions, core.
+#include "trainer/models/blocks/blocks.h"
+
+namespace mbb::trainer {
+namespace {
+
+struct Heads {
+  int queries, keys, dim;
+};
+
+TensorId qk_norm(BlockBuilder& k, const std::string& path, TensorId qkv, const Heads& heads) {
+  // Every TP rank norms its own heads with the same weight.
+  const WeightOptions options{.init = {Init::Kind::kOnes, 0}, .partial_over_tp = true};
+  const TensorId q = k.weight(path + ".q_norm.weight", Shape{heads.dim}, options);
+  const TensorId key = k.weight(path + ".k_norm.weight", Shape{heads.dim}, options);
+  const QkNormAttrs attrs{heads.queries, heads.keys, heads.dim, static_cast<float>(k.model().norm_eps), false};
+  return k.builder().emit(kQkNorm, path + ".qk_norm.fwd", {qkv, q, key}, attrs, {.out_path = path + ".qk_norm.out"})[0];
+}
+
+TensorId rope(BlockBuilder& k, const std::string& path, TensorId qkv, const Heads& heads) {
+  const ModelShape& m = k.model();
+  RopeAttrs attrs{heads.queries, heads.keys, heads.dim, m.rope.theta};
+  if (m.rotary_dim() != heads.dim) attrs.rotary_dim = static_cast<int>(m.rotary_dim());
+  attrs.interleaved = m.rope.interleaved;
+  if (m.is_mla()) {
+    attrs.rotary_offset = static_cast<int>(m.mla.nope_head_dim);
+    attrs.v_head_dim = static_cast<int>(m.mla.v_head_dim);
+  }
+  if (m.rope.scaling != RopeScaling::kNone) {
+    attrs.frequencies = rope_inverse_frequencies(m);
+    attrs.factor = rope_attention_factor(m);
+  }
+  return k.builder().emit1(kRope, path + ".rope.fwd", {qkv}, attrs, {.out_path = path + ".rope.out"});
+}
+
+TensorId core(BlockBuilder& k, const std::string& path, TensorId qkv, const Heads& heads, const AttentionKind& kind) {
+  const ModelShape& m = k.model();
+  AttentionAttrs attrs{heads.queries, heads.keys, heads.dim, kind.causal, static_cast<float>(m.softmax_scale())};
+  if (m.v_head_dim() != heads.dim) attrs.v_head_dim = static_cast<int>(m.v_head_dim());
+  if (kind.window > 0 && kind.window < k.layout().sequence) attrs.window = static_cast<int>(kind.window);
+  std::vector<TensorId> in{qkv};
+  const std::vector<Cut> by_head{{0, Axis::kTp, {}}};
+  if (m.attention_sinks) {
+    attrs.sinks = true;
+    in.push_back(
+        k.weight(path + ".sinks", Shape{m.num_attention_heads}, {.cuts = by_head, .init = {Init::Kind::kZeros, 0}}));
+  } else if (!kind.relative_bias.empty()) {
+    attrs.relative_buckets = static_cast<int>(m.relative_buckets);
+    attrs.relative_max_distance = static_cast<int>(m.relative_max_distance);
+    in.push_back(k.weight(kind.relative_bias, Shape{m.num_attention_heads, m.relative_buckets},
+                          {.cuts = by_head, .init = k.normal()}));
+  }
+  attrs.dropout = k.layout().config.train.attention_dropout;
+  if (attrs.dropout > 0) {
+    attrs.dropout_stream = k.random_stream(path + ".core.dropout");
+    in.push_back(k.samples());
+    in.push_back(k.builder().program().ports.step_record);
+  }
+  return k.builder().emit(kAttention, path + ".core.fwd", in, attrs, {.out_path = path + ".core.out"})[0];
+}
+
+}  // namespace
+
+AttentionKind decoder_attention(const ModelShape& model, int64_t layer) {
+  AttentionKind kind;
+  if (model.is_sliding_layer(layer)) kind.window = model.sliding_window;
+  if (model.position == PositionKind::kRelativeBias) kind.relative_bias = "relative_bias.weight";
+  return kind;
+}
+
+TensorId attention_block(BlockBuilder& k, const std::string& path, TensorId x, const AttentionKind& kind) {
+  const ModelShape& m = k.model();
+  const int64_t q = m.query_size();
+  const int64_t kv = m.kv_size();
+  const Heads heads{static_cast<int>(m.num_attention_heads / k.layout().tp),
+                    static_cast<int>(m.num_query_groups / k.layout().tp), static_cast<int>(m.head_dim)};
+  TensorId qkv = k.column_linear(path + ".qkv", k.gather(path + ".qkv", x), {q, kv, kv}, m.qkv_bias);
+  if (m.qk_norm) qkv = qk_norm(k, path, qkv, heads);
+  if (m.position == PositionKind::kRope) qkv = rope(k, path, qkv, heads);
+  return k.row_linear(path + ".proj", core(k, path, qkv, heads, kind), q, m.attention_out_bias);
+}
+
+}  // namespace mbb::trainer

@@ -1,0 +1,75 @@
+// What every block of a model is built from: weights with their cuts, linear layers with the tensor-parallel
+// collectives around them, norms, dropout, step sums.
+//
+// Hidden states are [s, b, h]; with sequence parallelism norms and residuals work on [s/t, b, h], and a column-parallel
+// layer's input is all-gathered, a row-parallel layer's output reduce-scattered along s.
+#pragma once
+
+#include <map>
+#include <string>
+#include <vector>
+
+#include "trainer/models/model.h"
+#include "trainer/ops/table.h"
+#include "trainer/program/builder.h"
+#include "trainer/run/layout.h"
+
+namespace mbb::trainer {
+
+struct WeightOptions {
+  std::vector<Cut> cuts;
+  Init init;
+  bool decay = true;             // vectors never decay
+  bool partial_over_tp = false;  // TP ranks hold the whole weight but each sees part of its gradient
+};
+
+class BlockBuilder {
+ public:
+  BlockBuilder(Builder& builder, const Layout& layout) : b_(builder), l_(layout) {}
+
+  Builder& builder() { return b_; }
+  const Layout& layout() const { return l_; }
+  const ModelShape& model() const { return l_.model; }
+
+  // A trained weight, or the one declared before under this path (tied and shared weights).
+  TensorId weight(const std::string& path, Shape full, WeightOptions options);
+  // A value that the host writes before each micro-batch; declared once.
+  TensorId input(TensorId& port, const std::string& path, Shape shape);
+  // A sum over the step's micro-batches that gradient sync adds up over data-parallel ranks.
+  TensorId step_sum(const std::string& path, DType dtype, Shape shape);
+
+  // The model's norm over the last dimension, with weights of its own under `path`.
+  TensorId norm(const std::string& path, TensorId x);
+  // RMS norm of any width.
+  TensorId rms_norm(const std::string& path, TensorId x);
+  // x·Wᵀ.
+  TensorId linear(const std::string& path, TensorId x, TensorId w);
+  TensorId bias(const std::string& path, TensorId x, WeightOptions options);
+  // Output features divided over TP (part by part), x whole in its sequence.
+  TensorId column_linear(const std::string& path, TensorId x, std::vector<int64_t> parts, bool with_bias);
+  // Input features divided over TP; the sum over TP is scattered along the sequence, then the bias is added.
+  TensorId row_linear(const std::string& path, TensorId x, int64_t in_features, bool with_bias);
+  // The same weight on every TP rank, x as it is sharded.
+  TensorId replicated_linear(const std::string& path, TensorId x, int64_t out_features);
+  TensorId gather(const std::string& path, TensorId x);   // into a column-parallel layer
+  TensorId scatter(const std::string& path, TensorId x);  // out of a row-parallel layer
+  TensorId activation(const std::string& path, TensorId x);
+  TensorId dropout(const std::string& path, TensorId x);  // hidden_dropout; x itself when that is 0
+  TensorId residual(const std::string& path, TensorId x, TensorId branch);
+
+  // Operands and attributes dropout reads.
+  TensorId samples();
+  int64_t random_stream(const std::string& path) const;
+
+  CommAttrs tp_comm() const { return {.group = GroupKind::kTp, .group_size = l_.tp}; }
+  Init normal() const { return {Init::Kind::kNormal, l_.config.optimizer.init_method_std}; }
+  // Layers that write into the residual start smaller by the depth of the network.
+  Init scaled_normal() const;
+
+ private:
+  Builder& b_;
+  const Layout& l_;
+  std::map<std::string, TensorId> weights_;
+};
+
+}  // namespace mbb::trainer

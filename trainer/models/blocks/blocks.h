@@ -1,0 +1,38 @@
+// The blocks models are put together from, one file each. Every block reads the model's shape: a family is a shape, not
+// code of its own.
+#pragma once
+
+#include "trainer/models/blocks/block_builder.h"
+
+namespace mbb::trainer {
+
+// Tokens [s, b] to hidden states: vocabulary-parallel embedding, scattered along the sequence, no positions.
+TensorId embed_tokens(BlockBuilder& k, const std::string& path, TensorId tokens);
+// The first stage's beginning: tokens, learned positions where the model has them, dropout.
+TensorId embedding_block(BlockBuilder& k);
+
+// Which tokens attention sees and where its position bias lies.
+struct AttentionKind {
+  bool causal = true;
+  int64_t window = 0;
+  std::string relative_bias;  // path of the table of relative positions; empty: none
+};
+AttentionKind decoder_attention(const ModelShape& model, int64_t layer);
+
+// Self-attention with its projections; input normed hidden states, output what is added to the residual.
+TensorId attention_block(BlockBuilder& k, const std::string& path, TensorId x, const AttentionKind& kind);
+
+// Feed-forward of width `ffn`.
+TensorId mlp_block(BlockBuilder& k, const std::string& path, TensorId x, int64_t ffn);
+
+// LM head and summed token loss of normed hidden states into `total`, f64 [2]; paths begin with `prefix`. The loss's
+// gradient is multiplied by `weight`.
+void loss_block(BlockBuilder& k, const std::string& prefix, TensorId normed, TensorId labels, TensorId total,
+                double weight = 1.0);
+// The last stage's end: final norm, LM head, loss.
+void head_block(BlockBuilder& k, TensorId x);
+
+// One layer of the decoder: attention and feed-forward behind their norms and residuals.
+TensorId decoder_layer(BlockBuilder& k, const std::string& path, int64_t layer, TensorId x);
+
+}  // namespace mbb::trainer

@@ -1,0 +1,51 @@
+// Rotary embedding over packed qkv [s, b, (heads + kv_heads)·d + kv_heads·dv] (layout: attrs.h).
+#include <fmt/core.h>
+
+#include "trainer/ops/cpu/functions.h"
+#include "trainer/ops/op_case.h"
+#include "trainer/ops/table.h"
+#include "trainer/program/autodiff.h"
+
+namespace mbb::trainer {
+namespace {
+
+Result<std::vector<TensorSpec>> shape(Inputs in, const Attrs& attrs) {
+  const auto& a = std::get<RopeAttrs>(attrs);
+  const int64_t want = static_cast<int64_t>(a.heads + a.kv_heads) * a.head_dim + int64_t{a.kv_heads} * a.value_dim();
+  if (in[0]->shape.rank() != 3 || in[0]->shape[-1] != want)
+    return fail(ErrorCode::kBadArgument,
+                fmt::format("packed qkv is {}, last dimension must be {}", in[0]->shape.str(), want));
+  if (a.turned() % 2 != 0 || a.rotary_offset + a.turned() > a.head_dim ||
+      (!a.frequencies.empty() && static_cast<int>(a.frequencies.size()) != a.turned() / 2))
+    return fail(ErrorCode::kBadArgument, fmt::format("RoPE turns {} elements from {} of {} with {} frequencies",
+                                                     a.turned(), a.rotary_offset, a.head_dim, a.frequencies.size()));
+  return std::vector<TensorSpec>{{in[0]->shape, in[0]->dtype}};
+}
+
+void grad(GradContext& c) {
+  RopeAttrs a = c.attrs<RopeAttrs>();
+  a.inverse = !a.inverse;
+  c.emit_grad(0, kRope, "bwd", {c.grad()}, a);
+}
+
+void cases(std::vector<OpCase>& all) {
+  all.push_back({"rope/gqa", &kRope, {{{5, 2, 64}}}, RopeAttrs{4, 2, 8, 10000.0, false}});
+  RopeAttrs partial{4, 2, 8};
+  partial.rotary_dim = 4;
+  all.push_back({"rope/partial", &kRope, {{{5, 2, 64}}}, partial});
+  RopeAttrs latent{2, 2, 12};
+  latent.rotary_dim = 4;
+  latent.rotary_offset = 8;
+  latent.interleaved = true;
+  latent.v_head_dim = 6;
+  latent.frequencies = {0.7, 0.02};
+  latent.factor = 1.25;
+  all.push_back({"rope/latent", &kRope, {{{5, 1, 60}}}, latent});
+}
+
+}  // namespace
+
+const OpKind kRope{
+    .name = "rope", .shape = shape, .grad = grad, .cpu = cpu_rope, .cuda = "rope", .cases = cases, .in_place = true};
+
+}  // namespace mbb::trainer
