@@ -14,4 +14,7 @@ struct ProductSettings {
 
 const KnobTable& product_settings();
 
+// SETTINGS.md: these settings, where they are read from, and every environment variable the program listens to.
+std::string render_settings_markdown();
+
 }  // namespace mbb::suites

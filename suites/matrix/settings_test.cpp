@@ -150,6 +150,16 @@ TEST_F(SettingsTest, OtherRefusalsNameVariableAndArgument) {
             "error: reading DIR/none.toml: No such file or directory\n  hint: check the path");
 }
 
+TEST(ProductSettings, ReferencePageIsCurrent) {
+  const auto page = read_file(MBB_SOURCE_DIR "/suites/matrix/SETTINGS.md");
+  const std::string wanted = render_settings_markdown();
+  if (!page || *page != wanted) {
+    ASSERT_TRUE(write_file(MBB_BINARY_DIR "/SETTINGS.md", wanted));
+  }
+  EXPECT_TRUE(page && *page == wanted) << "suites/matrix/SETTINGS.md is not what the records say: copy " MBB_BINARY_DIR
+                                          "/SETTINGS.md over it";
+}
+
 TEST(Arguments, EverySpelling) {
   const auto parsed = arguments({"--tensor-model-parallel-size", "4", "--pp=2", "mbs=1", "train.seed=-1",
                                  "--sequence-parallel", "--no-use-distributed-optimizer", "--lr", "-1", "--sp", "auto",
