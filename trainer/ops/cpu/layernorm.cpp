@@ -34,7 +34,8 @@ Status cpu_layernorm(const CpuCall& call) {
   return {};
 }
 
-// With x̂ = (x − mean)·inv and g = (w or 1 + w)·dy: dx = inv · (g − mean(g) − x̂ · mean(g·x̂)), dw = Σ dy·x̂, db = Σ dy.
+// With x̂ = (x − mean)·inv and g = (w or 1 + w)·dy:
+// dx = inv · (g − mean(g) − x̂ · mean(g·x̂)), dw = Σ dy·x̂, db = Σ dy.
 Status cpu_layernorm_grad(const CpuCall& call) {
   const auto& a = call.attrs<NormAttrs>();
   const double plus = a.one_plus ? 1.0 : 0.0;
