@@ -28,9 +28,10 @@ TensorId receive(BlockBuilder& k) {
 }
 
 void build_forward(BlockBuilder& k, const Chunk& chunk) {
+  const TensorId memory = k.model().is_encoder_decoder() ? encoder_block(k) : kNoTensor;
   TensorId x = chunk.embedding ? embedding_block(k) : receive(k);
   for (int64_t i = chunk.first_layer; i < chunk.first_layer + chunk.num_layers; ++i)
-    x = decoder_layer(k, fmt::format("layers.{}", i), i, x);
+    x = decoder_layer(k, fmt::format("layers.{}", i), i, x, memory);
   if (chunk.head) {
     head_block(k, x);
   } else {
@@ -70,6 +71,9 @@ Program build_program(const Layout& layout, const RankClass& rank_class) {
   build_grad_sync(b, layout, buckets);
   const int optimizer = b.add_segment("optimizer", SegmentKind::kOptimizer, 0);
   build_optimizer(b, layout, buckets);
+  for (const BlockBuilder::ExpertState& state : blocks.expert_states())
+    b.emit(kExpertBias, "optimizer." + state.path + ".expert_bias", {state.load, state.bias},
+           ExpertBiasAttrs{state.rate}, {.out = {state.bias}});
 
   program.schedule = one_f_one_b(rank_class.pp, layout.pp, layout.micro_batches, forward, backward);
   program.schedule.push_back({sync, 0});

@@ -22,6 +22,7 @@ struct GemmAttrs {
   bool trans_a = false;
   bool trans_b = false;
   bool accumulate = false;  // beta 1
+  bool out_f32 = false;     // router logits
   bool operator==(const GemmAttrs&) const = default;
 };
 
@@ -136,6 +137,75 @@ struct RopeAttrs {
   int value_dim() const { return v_head_dim == 0 ? head_dim : v_head_dim; }
 };
 
+// Multi-head latent attention's assembly of packed qkv: queries [heads·(nope + rope)], one rotary key [rope] that all
+// heads share, and per head its key part and value [heads·(nope + value)].
+struct LatentAttrs {
+  int heads = 1;
+  int nope = 64;
+  int rope = 32;
+  int value = 64;
+  bool operator==(const LatentAttrs&) const = default;
+};
+
+// How logits [tokens, experts] become kept weights [tokens, top_k].
+struct RouterAttrs {
+  int top_k = 1;
+  bool sigmoid = false;      // scores; else softmax
+  bool top_k_first = false;  // softmax over the kept logits only
+  bool normalize = false;    // kept weights are divided by their sum
+  double scaling = 1.0;
+  int groups = 1;  // only the best top_k_groups may win; a group's score is the sum of its best two
+  int top_k_groups = 1;
+  bool biased = false;    // a second operand, f32 [experts], is added to the scores that select
+  bool balanced = false;  // token t takes experts t·top_k, t·top_k + 1, ... mod experts, whatever the logits say
+  bool operator==(const RouterAttrs&) const = default;
+};
+
+// Rows of the expert buffer. Dropless: expert after expert, as many rows as it has tokens. With a capacity: expert e
+// owns rows [e·capacity, (e + 1)·capacity) and keeps the tokens of greatest weight, or the first ones.
+struct DispatchAttrs {
+  int64_t experts = 1;
+  int64_t rows = 0;
+  int64_t capacity = 0;  // 0: dropless
+  bool by_position = false;
+  bool operator==(const DispatchAttrs&) const = default;
+};
+
+// Matrix products of each expert's rows with its own weight. `useful_rows` is what FLOPs count: tokens × top_k.
+struct GroupedGemmAttrs {
+  int64_t useful_rows = 0;
+  bool accumulate = false;
+  bool operator==(const GroupedGemmAttrs&) const = default;
+};
+
+// tokens · (aux · experts · Σ f·P + z · mean(logsumexp²)) as gradients of the summed loss (model.h has f and P).
+struct MoeLossAttrs {
+  double aux = 0.0;
+  double z = 0.0;
+  bool sigmoid = false;       // P from sigmoid scores over their sum; else softmax
+  int64_t sequences = 1;      // in the micro-batch
+  bool per_sequence = false;  // f and P of each sequence, then averaged
+  double gradient = 1.0;      // factor of the backward: 1/t where t ranks compute the same
+  bool operator==(const MoeLossAttrs&) const = default;
+};
+
+struct CountAttrs {
+  int64_t experts = 1;
+  bool accumulate = false;
+  bool operator==(const CountAttrs&) const = default;
+};
+
+struct ExpertBiasAttrs {
+  double rate = 1e-3;
+  bool operator==(const ExpertBiasAttrs&) const = default;
+};
+
+// Tokens [s, b] moved forward by `by` positions; the last ones become -1, which is no token.
+struct ShiftAttrs {
+  int by = 1;
+  bool operator==(const ShiftAttrs&) const = default;
+};
+
 // A contiguous piece of a flat optimizer bucket that one tensor fills.
 struct BucketRange {
   std::string path;
@@ -185,6 +255,7 @@ struct CommAttrs {
 
 using Attrs = std::variant<NoAttrs, GemmAttrs, NormAttrs, EmbeddingAttrs, AttentionAttrs, RopeAttrs, BucketAttrs,
                            AdamAttrs, ScaleAttrs, CommAttrs, QkNormAttrs, BiasAttrs, ActivationAttrs, ScaleByAttrs,
-                           PositionAttrs, DropoutAttrs>;
+                           PositionAttrs, DropoutAttrs, LatentAttrs, RouterAttrs, DispatchAttrs, GroupedGemmAttrs,
+                           MoeLossAttrs, CountAttrs, ExpertBiasAttrs, ShiftAttrs>;
 
 }  // namespace mbb::trainer

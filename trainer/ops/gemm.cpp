@@ -19,7 +19,8 @@ Result<std::vector<TensorSpec>> shape(Inputs in, const Attrs& attrs) {
     return fail(ErrorCode::kBadArgument,
                 fmt::format("inner dimensions differ: {} and {} ({} · {})", k_a, k_b, x.str(), w.str()));
   const int64_t n = a.trans_b ? w.rows() : w.cols();
-  return std::vector<TensorSpec>{{a.trans_a ? Shape{x.cols(), n} : x.with_last(n), in[0]->dtype}};
+  return std::vector<TensorSpec>{
+      {a.trans_a ? Shape{x.cols(), n} : x.with_last(n), a.out_f32 ? DType::kF32 : in[0]->dtype}};
 }
 
 // Y = X·Wᵀ: dX = dY·W, dW += dYᵀ·X.
@@ -32,6 +33,20 @@ void grad(GradContext& c) {
     c.emit_wgrad(1, kGemm, "wgrad", {dy, c.saved_in(0)}, [](bool accumulate) {
       return Attrs{GemmAttrs{.trans_a = true, .trans_b = false, .accumulate = accumulate}};
     });
+}
+
+// The router's linear layer: logits in fp32 whatever x is, and no model FLOPs (NUMERICS.md 2).
+Result<std::vector<TensorSpec>> router_shape(Inputs in, const Attrs& attrs) {
+  MB_ASSIGN(auto out, shape(in, attrs));
+  if (!std::get<GemmAttrs>(attrs).out_f32) out[0].dtype = in[1]->dtype;
+  return out;
+}
+
+void router_grad(GradContext& c) {
+  if (c.wants(0)) c.emit_grad(0, kRouterGemm, "dgrad", {c.grad(), c.saved_in(1)}, GemmAttrs{}, {.role = Role::kDgrad});
+  c.emit_wgrad(1, kRouterGemm, "wgrad", {c.grad(), c.saved_in(0)}, [](bool accumulate) {
+    return Attrs{GemmAttrs{.trans_a = true, .trans_b = false, .accumulate = accumulate, .out_f32 = true}};
+  });
 }
 
 double flops(const OpView& op) {
@@ -57,8 +72,22 @@ void cases(std::vector<OpCase>& all) {
       {"gemm/tn-accumulate", &kGemm, {{{64, 48}}, {{64, 32}}, {{48, 32}}}, GemmAttrs{true, false, true}, false});
 }
 
+void router_cases(std::vector<OpCase>& all) {
+  all.push_back({"router_gemm/linear",
+                 &kRouterGemm,
+                 {{{6, 2, 24}}, {{5, 24}, DType::kF32, Fill::kNormal, 0, true}},
+                 GemmAttrs{false, true, false, true}});
+}
+
 }  // namespace
 
+const OpKind kRouterGemm{.name = "router_gemm",
+                         .shape = router_shape,
+                         .grad = router_grad,
+                         .flops = flops,
+                         .cpu = cpu_gemm,
+                         .cuda = "router_gemm",
+                         .cases = router_cases};
 const OpKind kGemm{.name = "gemm",
                    .shape = shape,
                    .grad = grad,

@@ -10,8 +10,9 @@
 namespace mbb::trainer {
 
 // How a case fills an input with fresh random values.
-// kApart: at least 0.15 from every multiple of one half, where functions may have kinks.
-enum class Fill : uint8_t { kNormal, kUniform, kPositive, kInts, kZeros, kApart };
+// kDistinct: each of 0 .. bound − 1 at most once. kSegments: [2, n] first rows and counts of n pieces that fill `bound`
+// rows. kApart: at least 0.15 from every multiple of one half, where functions may have kinks.
+enum class Fill : uint8_t { kNormal, kUniform, kPositive, kInts, kZeros, kApart, kDistinct, kSegments };
 
 struct CaseInput {
   Shape shape;

@@ -1,8 +1,10 @@
 // Every differentiable op case: gradients from the record's rule, run on the CPU, against finite differences.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <map>
+#include <numeric>
 #include <random>
 
 #include "trainer/ops/op_case.h"
@@ -92,11 +94,35 @@ class OneOp {
     void* data = buffers_[static_cast<size_t>(id)].data();
     std::normal_distribution<float> normal;
     std::uniform_int_distribution<int32_t> ints(0, static_cast<int32_t>(std::max<int64_t>(1, input.bound) - 1));
+    if (input.fill == Fill::kDistinct || input.fill == Fill::kSegments) return fill_rows(t, input);
     for (int64_t i = 0; i < t.shape.elements(); ++i) {
       if (t.dtype == DType::kI32)
         static_cast<int32_t*>(data)[i] = ints(random_);
       else
         static_cast<float*>(data)[i] = value(input.fill, normal(random_));
+    }
+  }
+
+  void fill_rows(const Tensor& t, const CaseInput& input) {
+    const TensorId id = static_cast<TensorId>(&t - program_.tensors.data());
+    auto* data = reinterpret_cast<int32_t*>(buffers_[static_cast<size_t>(id)].data());
+    const auto bound = static_cast<int32_t>(input.bound);
+    if (input.fill == Fill::kDistinct) {
+      std::vector<int32_t> all(static_cast<size_t>(bound));
+      std::iota(all.begin(), all.end(), 0);
+      std::shuffle(all.begin(), all.end(), random_);
+      std::copy_n(all.begin(), t.shape.elements(), data);
+      return;
+    }
+    const int64_t pieces = t.shape[1];
+    std::vector<int32_t> cuts(static_cast<size_t>(pieces) + 1, bound);
+    for (int32_t& cut : cuts) cut = static_cast<int32_t>(random_() % static_cast<uint32_t>(bound + 1));
+    cuts.front() = 0;
+    cuts.back() = bound;
+    std::sort(cuts.begin(), cuts.end());
+    for (size_t e = 0; e < static_cast<size_t>(pieces); ++e) {
+      data[e] = cuts[e];
+      data[static_cast<size_t>(pieces) + e] = cuts[e + 1] - cuts[e];
     }
   }
 

@@ -17,10 +17,11 @@ void attr_fields(const NoAttrs&, Visit&&) {}
 
 template <typename Visit>
 void attr_fields(const GemmAttrs& attrs, Visit&& visit) {
-  const auto& [trans_a, trans_b, accumulate] = attrs;
+  const auto& [trans_a, trans_b, accumulate, out_f32] = attrs;
   visit("trans_a", trans_a);
   visit("trans_b", trans_b);
   visit("accumulate", accumulate);
+  visit("out_f32", out_f32);
 }
 
 template <typename Visit>
@@ -155,6 +156,75 @@ void attr_fields(const DropoutAttrs& attrs, Visit&& visit) {
   visit("probability", probability);
   visit("stream", stream);
   visit("sequence_sharded", sequence_sharded);
+}
+
+template <typename Visit>
+void attr_fields(const LatentAttrs& attrs, Visit&& visit) {
+  const auto& [heads, nope, rope, value] = attrs;
+  visit("heads", heads);
+  visit("nope", nope);
+  visit("rope", rope);
+  visit("value", value);
+}
+
+template <typename Visit>
+void attr_fields(const RouterAttrs& attrs, Visit&& visit) {
+  const auto& [top_k, sigmoid, top_k_first, normalize, scaling, groups, top_k_groups, biased, balanced] = attrs;
+  visit("top_k", top_k);
+  visit("sigmoid", sigmoid);
+  visit("top_k_first", top_k_first);
+  visit("normalize", normalize);
+  visit("scaling", scaling);
+  visit("groups", groups);
+  visit("top_k_groups", top_k_groups);
+  visit("biased", biased);
+  visit("balanced", balanced);
+}
+
+template <typename Visit>
+void attr_fields(const DispatchAttrs& attrs, Visit&& visit) {
+  const auto& [experts, rows, capacity, by_position] = attrs;
+  visit("experts", experts);
+  visit("rows", rows);
+  visit("capacity", capacity);
+  visit("by_position", by_position);
+}
+
+template <typename Visit>
+void attr_fields(const GroupedGemmAttrs& attrs, Visit&& visit) {
+  const auto& [useful_rows, accumulate] = attrs;
+  visit("useful_rows", useful_rows);
+  visit("accumulate", accumulate);
+}
+
+template <typename Visit>
+void attr_fields(const MoeLossAttrs& attrs, Visit&& visit) {
+  const auto& [aux, z, sigmoid, sequences, per_sequence, gradient] = attrs;
+  visit("aux", aux);
+  visit("z", z);
+  visit("sigmoid", sigmoid);
+  visit("sequences", sequences);
+  visit("per_sequence", per_sequence);
+  visit("gradient", gradient);
+}
+
+template <typename Visit>
+void attr_fields(const CountAttrs& attrs, Visit&& visit) {
+  const auto& [experts, accumulate] = attrs;
+  visit("experts", experts);
+  visit("accumulate", accumulate);
+}
+
+template <typename Visit>
+void attr_fields(const ExpertBiasAttrs& attrs, Visit&& visit) {
+  const auto& [rate] = attrs;
+  visit("rate", rate);
+}
+
+template <typename Visit>
+void attr_fields(const ShiftAttrs& attrs, Visit&& visit) {
+  const auto& [by] = attrs;
+  visit("by", by);
 }
 
 }  // namespace mbb::trainer

@@ -225,7 +225,9 @@ Explain explain(const Layout& layout, const StepPrograms& programs) {
   constexpr FlopsConvention kConvention = FlopsConvention::kCausal;
   out.convention = name(kConvention);
   out.closed_form_flops =
-      model_flops(layout.model, BatchLengths::uniform(layout.sequence, layout.global_batch), kConvention).total();
+      model_flops(layout.model, BatchLengths::uniform(layout.sequence, layout.global_batch, layout.encoder_sequence),
+                  kConvention)
+          .total();
   out.flops_per_token = flops_per_token(layout.model, layout.sequence, kConvention);
   add_bubble(layout, programs, out);
   return out;

@@ -9,6 +9,7 @@
 namespace mbb::trainer {
 
 enum class Tokenizer { kBytes };
+enum class TokenDrop { kProbs, kPosition };
 enum class LrDecay { kCosine, kLinear, kConstant };
 enum class Recipe { kFp32, kBf16 };
 enum class Device { kCpu, kCuda };
@@ -40,6 +41,8 @@ struct ModelConfig {
   int64_t moe_first_dense_layers = -1;
   int64_t q_lora_rank = -1;
   int64_t mtp_num_layers = -1;
+  double moe_aux_loss_coeff = -1;
+  double moe_z_loss_coeff = -1;
 };
 
 struct DataConfig {
@@ -81,6 +84,9 @@ struct ParallelConfig {
   std::optional<bool> sequence_parallel;  // nothing = auto: on when tensor_model_parallel_size > 1
   int64_t pipeline_model_parallel_size = 1;
   bool use_distributed_optimizer = true;
+  double moe_expert_capacity_factor = 0;  // rows of an expert over the balanced load; 0 = dropless
+  TokenDrop moe_token_drop_policy = TokenDrop::kProbs;
+  bool moe_router_force_load_balancing = false;
 
   bool sequence_parallel_on() const { return sequence_parallel.value_or(tensor_model_parallel_size > 1); }
 };

@@ -55,6 +55,16 @@ std::vector<Knob> model_knobs() {
       shape("qk_pos_emb_head_dim", {}, &ModelConfig::qk_pos_emb_head_dim, "Part of an MLA head that RoPE turns"),
       shape("v_head_dim", {}, &ModelConfig::v_head_dim, "Value dimension of an MLA head"),
       from_minus_one("mtp_num_layers", &ModelConfig::mtp_num_layers, "Multi-token-prediction layers"),
+      {.key = "model.moe_aux_loss_coeff",
+       .field = field(&Config::model, &ModelConfig::moe_aux_loss_coeff),
+       .range = at_least(-1),
+       .doc = "Weight of the loss that balances the experts' load; -1 = as the model has it.",
+       .history = "Megatron-Core: 0."},
+      {.key = "model.moe_z_loss_coeff",
+       .field = field(&Config::model, &ModelConfig::moe_z_loss_coeff),
+       .range = at_least(-1),
+       .doc = "Weight of the loss that keeps router logits small; -1 = as the model has it.",
+       .history = "Megatron-Core: none."},
       shape("encoder_num_layers", {}, &ModelConfig::encoder_num_layers, "Encoder layers", "layers"),
   };
 }

@@ -35,6 +35,18 @@ std::vector<Knob> parallel_knobs() {
        .doc = "Shards master weights and moments over the data-parallel GPUs: reduce-scatter of gradients, all-gather "
               "of parameters.",
        .history = "Megatron-Core: off."},
+      {.key = "parallel.moe_expert_capacity_factor",
+       .field = field(&Config::parallel, &ParallelConfig::moe_expert_capacity_factor),
+       .range = at_least(0),
+       .doc = "Tokens an expert takes at most, over the balanced load; what is more is dropped. 0 = none is dropped."},
+      {.key = "parallel.moe_token_drop_policy",
+       .field = field(&Config::parallel, &ParallelConfig::moe_token_drop_policy),
+       .choices = {choice("probs", TokenDrop::kProbs, "the tokens of smallest weight"),
+                   choice("position", TokenDrop::kPosition, "the last tokens of the micro-batch")},
+       .doc = "Which tokens an expert over its capacity drops."},
+      {.key = "parallel.moe_router_force_load_balancing",
+       .field = field(&Config::parallel, &ParallelConfig::moe_router_force_load_balancing),
+       .doc = "Sends tokens to experts in turn, whatever the router says: balanced load for timings, no training."},
   };
 }
 

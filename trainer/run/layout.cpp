@@ -76,15 +76,13 @@ Result<ModelShape> shape_of(const ModelConfig& o) {
   MB_ASSIGN(ModelShape m, resolve_model(o.name));
   if (o.kv_channels % 2 != 0 && !m.is_mla() && m.position == PositionKind::kRope)
     return fail(ErrorCode::kBadArgument, fmt::format("model.kv_channels = {} must be even for RoPE", o.kv_channels));
-  return with_overrides(std::move(m), overrides_of(o));
-}
-
-// The families whose blocks are not built yet; the model table knows them.
-Status check_family(const Layout& l) {
-  const ModelShape& m = l.model;
-  if (!m.is_moe() && !m.is_mla() && !m.is_encoder_decoder() && m.num_mtp_layers == 0) return check_stages(l);
-  return unavailable(m, "experts, latent attention, multi-token prediction and encoders cannot be trained",
-                     "its shapes, FLOPs and parameters are known: `mbbench list models`");
+  MB_ASSIGN(m, with_overrides(std::move(m), overrides_of(o)));
+  if (o.moe_aux_loss_coeff >= 0) {
+    if (m.moe.aux_loss == AuxLoss::kNone) m.moe.aux_loss = AuxLoss::kBatch;
+    m.moe.aux_loss_coefficient = o.moe_aux_loss_coeff;
+  }
+  if (o.moe_z_loss_coeff >= 0) m.moe.z_loss_coefficient = o.moe_z_loss_coeff;
+  return m;
 }
 
 Status check_lengths(const Layout& l) {
@@ -99,8 +97,13 @@ Status check_tensor_parallel(const Layout& l) {
   MB_TRY(divides(l.tp, kTp, l.model.num_attention_heads, "model.num_attention_heads"));
   MB_TRY(divides(l.tp, kTp, l.model.num_query_groups, "model.num_query_groups"));
   MB_TRY(divides(l.tp, kTp, l.model.ffn_hidden_size, "model.ffn_hidden_size"));
+  MB_TRY(divides(l.tp, kTp, l.model.moe.expert_ffn_hidden_size, "model.moe_ffn_hidden_size"));
+  MB_TRY(divides(l.tp, kTp, l.model.moe.shared_ffn_hidden_size, "model.moe_shared_expert_intermediate_size"));
   MB_TRY(divides(l.tp, kTp, l.vocab, "model.vocab_size"));
-  if (l.sequence_parallel) MB_TRY(divides(l.tp, kTp, l.sequence, "train.seq_length (sequence parallel)"));
+  if (l.sequence_parallel) {
+    MB_TRY(divides(l.tp, kTp, l.sequence, "train.seq_length (sequence parallel)"));
+    MB_TRY(divides(l.tp, kTp, l.encoder_sequence, "train.encoder_seq_length (sequence parallel)"));
+  }
   if (l.config.parallel.sequence_parallel.value_or(false) && l.tp == 1)
     return fail(ErrorCode::kBadArgument, fmt::format("parallel.sequence_parallel = true needs {} above 1", kTp));
   return {};
@@ -138,10 +141,12 @@ Result<Layout> resolve(const Config& config) {
   l.sequence_parallel = p.sequence_parallel_on() && l.tp > 1;
   l.micro_batch = config.train.micro_batch_size;
   l.sequence = config.train.seq_length;
+  if (l.model.is_encoder_decoder())
+    l.encoder_sequence = config.train.encoder_seq_length > 0 ? config.train.encoder_seq_length : l.sequence;
   l.global_batch = config.train.global_batch_size;
   l.vocab = l.model.vocab_size;
   l.compute = config.precision.recipe == Recipe::kBf16 ? DType::kBf16 : DType::kF32;
-  MB_TRY(check_family(l));
+  MB_TRY(check_stages(l));
   MB_TRY(check_lengths(l));
   MB_TRY(check_tensor_parallel(l));
   MB_TRY(divides(l.pp, kPp, l.model.num_layers, "model.num_layers"));

@@ -59,6 +59,25 @@ TensorId core(BlockBuilder& k, const std::string& path, TensorId qkv, const Head
   return k.builder().emit(kAttention, path + ".core.fwd", in, attrs, {.out_path = path + ".core.out"})[0];
 }
 
+// Latent attention (DeepSeek-AI, "DeepSeek-V2", 2024). Latents and the rotary key come from the sharded sequence, are
+// normed there and then gathered, which moves less than the hidden states.
+TensorId latent_qkv(BlockBuilder& k, const std::string& path, TensorId x, const Heads& heads) {
+  const ModelShape& m = k.model();
+  const MlaShape& mla = m.mla;
+  const auto latent = [&](const std::string& name, int64_t rank) {
+    const TensorId down = k.replicated_linear(path + name + "_down", x, rank);
+    return k.gather(path + name + "_up", k.rms_norm(path + name + "_norm", down));
+  };
+  const TensorId q_in = mla.q_lora_rank > 0 ? latent(".q", mla.q_lora_rank) : k.gather(path + ".q_up", x);
+  const TensorId q = k.column_linear(path + ".q_up", q_in, {m.num_attention_heads * m.qk_head_dim()}, false);
+  const TensorId kv = k.column_linear(path + ".kv_up", latent(".kv", mla.kv_lora_rank),
+                                      {m.num_attention_heads * (mla.nope_head_dim + mla.v_head_dim)}, false);
+  const TensorId key = k.gather(path + ".k_rope", k.replicated_linear(path + ".k_rope", x, mla.rope_head_dim));
+  const LatentAttrs attrs{heads.queries, static_cast<int>(mla.nope_head_dim), static_cast<int>(mla.rope_head_dim),
+                          static_cast<int>(mla.v_head_dim)};
+  return k.builder().emit1(kLatentPack, path + ".pack.fwd", {q, key, kv}, attrs, {.out_path = path + ".pack.out"});
+}
+
 }  // namespace
 
 AttentionKind decoder_attention(const ModelShape& model, int64_t layer) {
@@ -70,14 +89,16 @@ AttentionKind decoder_attention(const ModelShape& model, int64_t layer) {
 
 TensorId attention_block(BlockBuilder& k, const std::string& path, TensorId x, const AttentionKind& kind) {
   const ModelShape& m = k.model();
-  const int64_t q = m.query_size();
   const int64_t kv = m.kv_size();
   const Heads heads{static_cast<int>(m.num_attention_heads / k.layout().tp),
-                    static_cast<int>(m.num_query_groups / k.layout().tp), static_cast<int>(m.head_dim)};
-  TensorId qkv = k.column_linear(path + ".qkv", k.gather(path + ".qkv", x), {q, kv, kv}, m.qkv_bias);
+                    static_cast<int>(m.num_query_groups / k.layout().tp), static_cast<int>(m.qk_head_dim())};
+  TensorId qkv = m.is_mla()
+                     ? latent_qkv(k, path, x, heads)
+                     : k.column_linear(path + ".qkv", k.gather(path + ".qkv", x), {m.query_size(), kv, kv}, m.qkv_bias);
   if (m.qk_norm) qkv = qk_norm(k, path, qkv, heads);
   if (m.position == PositionKind::kRope) qkv = rope(k, path, qkv, heads);
-  return k.row_linear(path + ".proj", core(k, path, qkv, heads, kind), q, m.attention_out_bias);
+  return k.row_linear(path + ".proj", core(k, path, qkv, heads, kind), m.num_attention_heads * m.v_head_dim(),
+                      m.attention_out_bias);
 }
 
 }  // namespace mbb::trainer

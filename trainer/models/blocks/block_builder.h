@@ -55,11 +55,23 @@ class BlockBuilder {
   TensorId scatter(const std::string& path, TensorId x);  // out of a row-parallel layer
   TensorId activation(const std::string& path, TensorId x);
   TensorId dropout(const std::string& path, TensorId x);  // hidden_dropout; x itself when that is 0
+  // T5 drops after its final norms too.
+  TensorId dropout_after(const std::string& path, TensorId x) {
+    return model().is_encoder_decoder() ? dropout(path, x) : x;
+  }
   TensorId residual(const std::string& path, TensorId x, TensorId branch);
 
   // Operands and attributes dropout reads.
   TensorId samples();
   int64_t random_stream(const std::string& path) const;
+
+  // Layers whose router steers by load: the optimizer segment updates their bias.
+  struct ExpertState {
+    std::string path;
+    TensorId load, bias;
+    double rate;
+  };
+  std::vector<ExpertState>& expert_states() { return expert_states_; }
 
   CommAttrs tp_comm() const { return {.group = GroupKind::kTp, .group_size = l_.tp}; }
   Init normal() const { return {Init::Kind::kNormal, l_.config.optimizer.init_method_std}; }
@@ -70,6 +82,7 @@ class BlockBuilder {
   Builder& b_;
   const Layout& l_;
   std::map<std::string, TensorId> weights_;
+  std::vector<ExpertState> expert_states_;
 };
 
 }  // namespace mbb::trainer

@@ -25,6 +25,13 @@ TensorId attention_block(BlockBuilder& k, const std::string& path, TensorId x, c
 // Feed-forward of width `ffn`.
 TensorId mlp_block(BlockBuilder& k, const std::string& path, TensorId x, int64_t ffn);
 
+// Routed experts, and the shared one where the model has it.
+TensorId moe_block(BlockBuilder& k, const std::string& path, TensorId x);
+
+// The encoder's stack; what it gives is whole in its sequence, for cross attention.
+TensorId encoder_block(BlockBuilder& k);
+TensorId cross_attention_block(BlockBuilder& k, const std::string& path, TensorId x, TensorId memory);
+
 // LM head and summed token loss of normed hidden states into `total`, f64 [2]; paths begin with `prefix`. The loss's
 // gradient is multiplied by `weight`.
 void loss_block(BlockBuilder& k, const std::string& prefix, TensorId normed, TensorId labels, TensorId total,
@@ -32,7 +39,12 @@ void loss_block(BlockBuilder& k, const std::string& prefix, TensorId normed, Ten
 // The last stage's end: final norm, LM head, loss.
 void head_block(BlockBuilder& k, TensorId x);
 
-// One layer of the decoder: attention and feed-forward behind their norms and residuals.
-TensorId decoder_layer(BlockBuilder& k, const std::string& path, int64_t layer, TensorId x);
+// One layer of the decoder: attention, cross attention where there is a memory, dense or expert feed-forward, each
+// behind its norm and residual.
+TensorId decoder_layer(BlockBuilder& k, const std::string& path, int64_t layer, TensorId x,
+                       TensorId memory = kNoTensor);
+
+// Layers and losses for tokens further on than the next; `hidden` is what the last layer gave.
+void mtp_block(BlockBuilder& k, TensorId hidden);
 
 }  // namespace mbb::trainer

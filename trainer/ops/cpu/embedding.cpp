@@ -30,6 +30,15 @@ Status cpu_embedding(const CpuCall& call) {
   return {};
 }
 
+Status cpu_shift_tokens(const CpuCall& call) {
+  const int32_t* tokens = ints(call.in[0]);
+  auto* moved = static_cast<int32_t*>(call.out[0].data);
+  const int64_t by = call.attrs<ShiftAttrs>().by * call.in[0].tensor->shape[1];
+  const int64_t count = call.in[0].elements();
+  for (int64_t i = 0; i < count; ++i) moved[i] = i + by < count ? tokens[i + by] : -1;
+  return {};
+}
+
 Status cpu_embedding_grad(const CpuCall& call) {
   const ReadF32 dy(call.in[0]);
   const int32_t* tokens = ints(call.in[1]);

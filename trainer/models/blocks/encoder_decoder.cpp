@@ -1,0 +1,42 @@
+// T5: an encoder whose tokens see each other both ways, and cross attention of every decoder layer to what it gives.
+#include <fmt/core.h>
+
+#include "trainer/models/blocks/blocks.h"
+
+namespace mbb::trainer {
+
+TensorId encoder_block(BlockBuilder& k) {
+  const ModelShape& m = k.model();
+  const TensorId tokens = k.input(k.builder().program().ports.encoder_tokens, "encoder.tokens",
+                                  Shape{k.layout().encoder_sequence, k.layout().micro_batch});
+  TensorId x = k.dropout("encoder.embedding", embed_tokens(k, "encoder.embedding", tokens));
+  const AttentionKind both_ways{.causal = false, .relative_bias = "encoder.relative_bias.weight"};
+  for (int64_t i = 0; i < m.num_encoder_layers; ++i) {
+    const std::string attn = fmt::format("encoder.layers.{}.attn", i);
+    const std::string mlp = fmt::format("encoder.layers.{}.mlp", i);
+    x = k.residual(attn + ".residual", x, attention_block(k, attn, k.norm(attn + ".norm", x), both_ways));
+    x = k.residual(mlp + ".residual", x, mlp_block(k, mlp, k.norm(mlp + ".norm", x), m.ffn_hidden_size));
+  }
+  return k.gather("encoder.memory", k.dropout("encoder.final_norm", k.norm("encoder.final_norm", x)));
+}
+
+TensorId cross_attention_block(BlockBuilder& k, const std::string& path, TensorId x, TensorId memory) {
+  const ModelShape& m = k.model();
+  const int64_t kv = m.kv_size();
+  AttentionAttrs attrs{static_cast<int>(m.num_attention_heads / k.layout().tp),
+                       static_cast<int>(m.num_query_groups / k.layout().tp), static_cast<int>(m.head_dim), false,
+                       static_cast<float>(m.softmax_scale())};
+  const TensorId q = k.column_linear(path + ".q", k.gather(path + ".q", x), {m.query_size()}, m.qkv_bias);
+  std::vector<TensorId> in{q, k.column_linear(path + ".kv", memory, {kv, kv}, m.qkv_bias)};
+  attrs.dropout = k.layout().config.train.attention_dropout;
+  if (attrs.dropout > 0) {
+    attrs.dropout_stream = k.random_stream(path + ".core.dropout");
+    in.push_back(k.samples());
+    in.push_back(k.builder().program().ports.step_record);
+  }
+  const TensorId context =
+      k.builder().emit(kCrossAttention, path + ".core.fwd", in, attrs, {.out_path = path + ".core.out"})[0];
+  return k.row_linear(path + ".proj", context, m.query_size(), m.attention_out_bias);
+}
+
+}  // namespace mbb::trainer
