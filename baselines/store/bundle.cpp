@@ -8,8 +8,10 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <chrono>
 #include <cstring>
 #include <system_error>
+#include <thread>
 #include <utility>
 
 #include "baselines/store/checksums.h"
@@ -46,8 +48,14 @@ Result<int> lock_bundle(const fs::path& folder) {
     return fail(ErrorCode::kIo, fmt::format("creating {}: {}", file.string(), std::strerror(errno)),
                 "a bundle can only be continued in a folder that may be written");
   }
-  if (::flock(fd, LOCK_EX | LOCK_NB) == 0) return fd;
-  const int error = errno;
+  // A writer that was killed a moment ago may leave a child that is about to end and still holds the lock.
+  int error = 0;
+  for (int attempt = 0; attempt < 20; ++attempt) {
+    if (::flock(fd, LOCK_EX | LOCK_NB) == 0) return fd;
+    error = errno;
+    if (error != EWOULDBLOCK) break;
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+  }
   // A file system without locks: go on, the user keeps writers apart.
   if (error != EWOULDBLOCK) return fd;
   ::close(fd);
@@ -57,7 +65,12 @@ Result<int> lock_bundle(const fs::path& folder) {
 
 Status remove_tree(const fs::path& folder) {
   std::error_code error;
-  fs::remove_all(folder, error);
+  // A launch whose parent was killed a moment ago may still be writing here: it dies with its parent, so try again.
+  for (int attempt = 0; attempt < 20; ++attempt) {
+    fs::remove_all(folder, error);
+    if (!error) break;
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+  }
   if (error) return fail(ErrorCode::kIo, fmt::format("removing {}: {}", folder.string(), error.message()));
   return {};
 }
