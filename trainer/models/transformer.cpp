@@ -7,6 +7,7 @@
 #include "trainer/models/blocks/blocks.h"
 #include "trainer/ops/table.h"
 #include "trainer/optim/optimizer.h"
+#include "trainer/passes/fp8_current.h"
 #include "trainer/program/autodiff.h"
 #include "trainer/program/finish.h"
 #include "trainer/schedule/pipeline.h"
@@ -65,6 +66,7 @@ Program build_program(const Layout& layout, const RankClass& rank_class) {
   build_forward(blocks, layout.stages[static_cast<size_t>(rank_class.pp)]);
   const int backward = b.add_segment("chunk0.backward", SegmentKind::kBackward, 0);
   Autodiff(b).run(forward, {});
+  if (layout.config.precision.recipe == Recipe::kFp8Current) to_fp8_current(program, forward, backward);
 
   const std::vector<Bucket> buckets = bucket_weights(b, layout);
   const int sync = b.add_segment("grad_sync", SegmentKind::kGradSync, 0);

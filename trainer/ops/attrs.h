@@ -26,6 +26,19 @@ struct GemmAttrs {
   bool operator==(const GemmAttrs&) const = default;
 };
 
+// D = A·Bᵀ (+ D) of tensorwise FP8 operands.
+struct ScaledGemmAttrs {
+  bool accumulate = false;
+  bool fast = false;  // accumulate in the tensor core's own width
+  DType out = DType::kBf16;
+  bool operator==(const ScaledGemmAttrs&) const = default;
+};
+
+struct QuantizeAttrs {
+  DType to = DType::kE4M3;
+  bool operator==(const QuantizeAttrs&) const = default;
+};
+
 struct NormAttrs {
   float eps = 1e-5F;
   bool accumulate = false;  // backward: weight gradient added to what is there
@@ -253,9 +266,10 @@ struct CommAttrs {
   bool operator==(const CommAttrs&) const = default;
 };
 
-using Attrs = std::variant<NoAttrs, GemmAttrs, NormAttrs, EmbeddingAttrs, AttentionAttrs, RopeAttrs, BucketAttrs,
-                           AdamAttrs, ScaleAttrs, CommAttrs, QkNormAttrs, BiasAttrs, ActivationAttrs, ScaleByAttrs,
-                           PositionAttrs, DropoutAttrs, LatentAttrs, RouterAttrs, DispatchAttrs, GroupedGemmAttrs,
-                           MoeLossAttrs, CountAttrs, ExpertBiasAttrs, ShiftAttrs>;
+using Attrs =
+    std::variant<NoAttrs, GemmAttrs, ScaledGemmAttrs, QuantizeAttrs, NormAttrs, EmbeddingAttrs, AttentionAttrs,
+                 RopeAttrs, BucketAttrs, AdamAttrs, ScaleAttrs, CommAttrs, QkNormAttrs, BiasAttrs, ActivationAttrs,
+                 ScaleByAttrs, PositionAttrs, DropoutAttrs, LatentAttrs, RouterAttrs, DispatchAttrs, GroupedGemmAttrs,
+                 MoeLossAttrs, CountAttrs, ExpertBiasAttrs, ShiftAttrs>;
 
 }  // namespace mbb::trainer

@@ -25,6 +25,20 @@ void attr_fields(const GemmAttrs& attrs, Visit&& visit) {
 }
 
 template <typename Visit>
+void attr_fields(const ScaledGemmAttrs& attrs, Visit&& visit) {
+  const auto& [accumulate, fast, out] = attrs;
+  visit("accumulate", accumulate);
+  visit("fast", fast);
+  visit("out", out);
+}
+
+template <typename Visit>
+void attr_fields(const QuantizeAttrs& attrs, Visit&& visit) {
+  const auto& [to] = attrs;
+  visit("to", to);
+}
+
+template <typename Visit>
 void attr_fields(const NormAttrs& attrs, Visit&& visit) {
   const auto& [eps, accumulate, one_plus] = attrs;
   visit("eps", eps);

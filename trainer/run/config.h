@@ -11,7 +11,7 @@ namespace mbb::trainer {
 enum class Tokenizer { kBytes };
 enum class TokenDrop { kProbs, kPosition };
 enum class LrDecay { kCosine, kLinear, kConstant };
-enum class Recipe { kFp32, kBf16 };
+enum class Recipe { kFp32, kBf16, kFp8Current };
 enum class Device { kCpu, kCuda };
 
 // A shape field of 0 means: as the model named `name` has it.

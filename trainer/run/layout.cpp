@@ -145,7 +145,7 @@ Result<Layout> resolve(const Config& config) {
     l.encoder_sequence = config.train.encoder_seq_length > 0 ? config.train.encoder_seq_length : l.sequence;
   l.global_batch = config.train.global_batch_size;
   l.vocab = l.model.vocab_size;
-  l.compute = config.precision.recipe == Recipe::kBf16 ? DType::kBf16 : DType::kF32;
+  l.compute = config.precision.recipe == Recipe::kFp32 ? DType::kF32 : DType::kBf16;
   MB_TRY(check_stages(l));
   MB_TRY(check_lengths(l));
   MB_TRY(check_tensor_parallel(l));

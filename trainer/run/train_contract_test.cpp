@@ -1,4 +1,5 @@
 // Every mapping trains the same model: losses equal one rank's, step by step.
+#include "trainer/ops/op_kind.h"
 #include "trainer/run/train.h"
 
 #include <gtest/gtest.h>
@@ -97,6 +98,34 @@ TEST(Train, Bf16StaysNearFp32) {
   for (size_t i = 0; i < one.steps.size(); ++i)
     EXPECT_NEAR(bf16.steps[i].loss, one.steps[i].loss, 1e-2 * one.steps[i].loss);
   EXPECT_NE(bf16.steps.back().loss, one.steps.back().loss);
+}
+
+TEST(Train, Fp8CurrentStaysNearBf16AndQuantizesTheBlocksOnly) {
+  Config c = small();
+  c.precision.recipe = Recipe::kBf16;
+  const TrainResult bf16 = run(c);
+  c.precision.recipe = Recipe::kFp8Current;
+  const TrainResult fp8 = run(c);
+  for (size_t i = 0; i < bf16.steps.size(); ++i)
+    EXPECT_NEAR(fp8.steps[i].loss, bf16.steps[i].loss, 2e-2 * bf16.steps[i].loss) << "step " << i;
+  EXPECT_NE(fp8.steps.back().loss, bf16.steps.back().loss);
+
+  const auto layout = resolve(c);
+  ASSERT_TRUE(layout.has_value());
+  const auto programs = build_programs(*layout);
+  ASSERT_TRUE(programs.has_value());
+  int64_t scaled = 0;
+  for (const Segment& segment : programs->programs[0].segments) {
+    for (const Op& op : segment.ops) {
+      const bool block = op.path.starts_with("layers.");
+      EXPECT_FALSE(block && op.kind->name == "gemm") << op.path << " stayed in bf16";
+      EXPECT_FALSE(block && op.kind->name == "rmsnorm") << op.path << " writes a bf16 value that nobody reads";
+      EXPECT_TRUE(block || op.kind->name != "gemm_scaled") << op.path << " lies outside the blocks";
+      scaled += op.kind->name == "gemm_scaled" ? 1 : 0;
+    }
+  }
+  // Four layers of weights a block: fprop, dgrad, and wgrad once overwriting and once accumulating.
+  EXPECT_EQ(scaled, layout->model.num_layers * 4 * 4);
 }
 
 }  // namespace

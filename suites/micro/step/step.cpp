@@ -23,7 +23,8 @@ namespace {
 using namespace trainer;  // NOLINT: a program of the trainer's
 
 constexpr const char* kUsage =
-    "mbbench-step --model NAME [--layers N] [--seq N] [--mbs N] [--gbs N] [--recipe fp32|bf16] [--steps N] [--device "
+    "mbbench-step --model NAME [--layers N] [--seq N] [--mbs N] [--gbs N] [--recipe fp32|bf16|fp8] [--steps N] "
+    "[--device "
     "cuda|cpu]\n"
     "             [--ops 1]   (also one step op by op, summed by kind and role)\n";
 
@@ -57,8 +58,10 @@ Result<Options> parse(int argc, char** argv) {
       o.config.train.train_iters = number;
     else if (flag == "--ops")
       o.ops = number != 0;
-    else if (flag == "--recipe" && (value == "bf16" || value == "fp32"))
-      o.config.precision.recipe = value == "bf16" ? Recipe::kBf16 : Recipe::kFp32;
+    else if (flag == "--recipe" && (value == "bf16" || value == "fp32" || value == "fp8"))
+      o.config.precision.recipe = value == "bf16"  ? Recipe::kBf16
+                                  : value == "fp8" ? Recipe::kFp8Current
+                                                   : Recipe::kFp32;
     else if (flag == "--device" && (value == "cuda" || value == "cpu"))
       o.config.host.device = value == "cuda" ? Device::kCuda : Device::kCpu;
     else
@@ -68,6 +71,10 @@ Result<Options> parse(int argc, char** argv) {
   o.config.optimizer.lr = 1e-4;
   o.config.optimizer.min_lr = 1e-5;
   return o;
+}
+
+const char* recipe_name(Recipe recipe) {
+  return recipe == Recipe::kFp32 ? "fp32" : recipe == Recipe::kBf16 ? "bf16" : "fp8-current";
 }
 
 double median(std::vector<double> values) {
@@ -130,7 +137,7 @@ Status run(const Options& options) {
         {"seq", layout.sequence},
         {"mbs", layout.micro_batch},
         {"micro_batches", layout.micro_batches},
-        {"prec", layout.compute == DType::kBf16 ? "bf16" : "fp32"},
+        {"prec", recipe_name(layout.config.precision.recipe)},
         {"states", "fp32 master, moments, main grads"},
         {"step_ms", ms},
         {"fwdbwd_ms", median(half)},

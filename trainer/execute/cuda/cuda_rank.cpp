@@ -102,9 +102,9 @@ Status CudaRank::tune() {
   const cudaStream_t stream = device_->stream();
   MB_TRY(fill_normal(Element::kBf16, arena_, 0, plan_.arena_bytes / 2, request_.seed, 1.0f, stream));
   for (const Bound& bound : walk_) {
-    if (bound.function != gemm_op) continue;
+    if (bound.function != gemm_op && bound.function != gemm_scaled_op) continue;
     const OpCall call{*bound.op, bound.in, bound.out, coordinates_, bound.shard_index, *device_};
-    Status status = tune_gemm_op(call);
+    Status status = bound.function == gemm_op ? tune_gemm_op(call) : tune_gemm_scaled_op(call);
     if (!status)
       return tl::unexpected<Error>(std::move(status.error()).during(fmt::format("tuning op {}", bound.op->path)));
   }

@@ -1,0 +1,108 @@
+// CUDA functions of tensorwise FP8: amax first, then one kernel that quantizes and transposes, computing the value
+// again where it is cheap to; and the scaled GEMM.
+#include "trainer/execute/cuda/op_call.h"
+#include "trainer/ops/cuda/status.h"
+
+namespace mbb::trainer::cuda {
+namespace {
+
+// out: q, its transpose, {inverse scale, amax}. Clears amax for the pass that finds it.
+Result<Quantize> begin(const OpCall& call, const Shape& value) {
+  Quantize q;
+  q.to = call.out[0].tensor->dtype == DType::kE4M3 ? Element::kE4m3 : Element::kE5m2;
+  q.shape = {value.rows(), value.cols()};
+  auto* scales = call.out[2].as<float>();
+  q.inverse_scale = scales;
+  q.amax = scales + 1;
+  q.q = call.out[0].data;
+  q.qt = call.out[1].data;
+  if (call.in[0].tensor->dtype != DType::kBf16)
+    return fail(ErrorCode::kUnavailable,
+                "CUDA: FP8 quantization of " + call.in[0].tensor->path + ": only bf16 is quantized");
+  MB_TRY(ok(cudaMemsetAsync(scales + 1, 0, 4, call.device.stream()), "clearing amax"));
+  return q;
+}
+
+float* amax_of(const OpCall& call) {
+  return call.out[2].as<float>() + 1;
+}
+
+}  // namespace
+
+Status quantize_op(const OpCall& call) {
+  MB_ASSIGN(const Quantize q, begin(call, call.in[0].shape()));
+  MB_TRY(cuda::amax_of(Element::kBf16, call.in[0].data, call.in[0].elements(), amax_of(call), call.device.launch()));
+  return quantize(q, call.in[0].data, call.device.launch());
+}
+
+Status rmsnorm_quantize_op(const OpCall& call) {
+  MB_ASSIGN(const Quantize q, begin(call, call.in[0].shape()));
+  NormForward n;
+  n.shape = q.shape;
+  n.eps = call.attrs<NormAttrs>().eps;
+  n.x = call.in[0].data;
+  n.weight = call.in[1].data;
+  n.rstd = call.out[3].as<float>();
+  n.amax = amax_of(call);
+  MB_TRY(norm_forward(n, call.device.launch()));
+  return quantize_norm(q, n.x, n.rstd, n.weight, call.device.launch());
+}
+
+Status swiglu_quantize_op(const OpCall& call) {
+  MB_ASSIGN(const Quantize q, begin(call, call.out[0].shape()));
+  MB_TRY(swiglu_amax(q.shape, call.in[0].data, amax_of(call), call.device.launch()));
+  return quantize_swiglu(q, call.in[0].data, call.device.launch());
+}
+
+Status swiglu_grad_quantize_op(const OpCall& call) {
+  MB_ASSIGN(const Quantize q, begin(call, call.in[0].shape()));
+  MB_TRY(swiglu_backward_amax(q.shape, call.in[1].data, call.in[0].data, amax_of(call), call.device.launch()));
+  return quantize_swiglu_backward(q, call.in[1].data, call.in[0].data, call.device.launch());
+}
+
+namespace {
+
+Element fp8_of(const Tensor& tensor) {
+  return tensor.dtype == DType::kE5M2 ? Element::kE5m2 : Element::kE4m3;
+}
+
+struct ScaledCall {
+  GemmProblem problem;
+  GemmBuffers buffers;
+};
+
+Result<ScaledCall> scaled_call(const OpCall& call) {
+  const auto& a = call.attrs<ScaledGemmAttrs>();
+  ScaledCall s;
+  s.problem.m = call.in[0].shape().rows();
+  s.problem.k = call.in[0].shape().cols();
+  s.problem.n = call.in[1].shape().rows();
+  s.problem.b_transposed = true;
+  s.problem.a = fp8_of(*call.in[0].tensor);
+  s.problem.b = fp8_of(*call.in[1].tensor);
+  MB_ASSIGN(s.problem.d, element_of(*call.out[0].tensor));
+  s.problem.accumulate = a.accumulate;
+  s.problem.fast_accumulation = a.fast;
+  s.buffers.a = call.in[0].data;
+  s.buffers.b = call.in[1].data;
+  s.buffers.d = call.out[0].data;
+  s.buffers.a_scale = call.in[2].as<const float>();
+  s.buffers.b_scale = call.in[3].as<const float>();
+  s.buffers.workspace = call.device.gemm_workspace();
+  s.problem.alignment = gemm_alignment(s.buffers);
+  return s;
+}
+
+}  // namespace
+
+Status gemm_scaled_op(const OpCall& call) {
+  MB_ASSIGN(const ScaledCall s, scaled_call(call));
+  return call.device.gemm().run(s.problem, s.buffers, call.device.stream());
+}
+
+Status tune_gemm_scaled_op(const OpCall& call) {
+  MB_ASSIGN(const ScaledCall s, scaled_call(call));
+  return call.device.tune(s.problem, s.buffers);
+}
+
+}  // namespace mbb::trainer::cuda

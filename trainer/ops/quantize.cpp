@@ -1,0 +1,105 @@
+// Tensorwise FP8: quantization with a transposed copy, alone or fused with the op that makes the values, and the scaled
+// GEMM.
+//
+// A quantized tensor is three: q in the shape of the value, its transpose [columns, rows], and scales f32 [2] =
+// {inverse scale, amax}. GEMMs of FP8 operands are D = A·Bᵀ with both operands' inner dimension last, the only form
+// Hopper has, which is why the producer makes the transpose: dgrad reads Wᵀ, wgrad dYᵀ and Xᵀ.
+#include <fmt/core.h>
+
+#include "trainer/ops/cpu/functions.h"
+#include "trainer/ops/op_case.h"
+#include "trainer/ops/table.h"
+
+namespace mbb::trainer {
+namespace {
+
+std::vector<TensorSpec> quantized(const Shape& shape, DType dtype) {
+  return {{shape, dtype}, {Shape{shape.cols(), shape.rows()}, dtype}, {Shape{2}, DType::kF32}};
+}
+
+// in: x; out: q, qᵀ, scales.
+Result<std::vector<TensorSpec>> quantize_shape(Inputs in, const Attrs& attrs) {
+  const DType to = std::get<QuantizeAttrs>(attrs).to;
+  if (to != DType::kE4M3 && to != DType::kE5M2)
+    return fail(ErrorCode::kBadArgument, fmt::format("quantization to {}; FP8 is e4m3 or e5m2", name(to)));
+  return quantized(in[0]->shape, to);
+}
+
+// in: x, w; out: q, qᵀ, scales of RMSNorm(x)·w, inverse norms.
+Result<std::vector<TensorSpec>> norm_shape(Inputs in, const Attrs&) {
+  auto out = quantized(in[0]->shape, DType::kE4M3);
+  out.push_back({Shape{in[0]->shape.rows()}, DType::kF32});
+  return out;
+}
+
+// in: [.., 2f] = [gate | up]; out: q, qᵀ, scales of silu(gate)·up.
+Result<std::vector<TensorSpec>> swiglu_shape(Inputs in, const Attrs&) {
+  return quantized(in[0]->shape.with_last(in[0]->shape.cols() / 2), DType::kE4M3);
+}
+
+// in: dout, [gate | up]; out: q, qᵀ, scales of the gradient of [gate | up].
+Result<std::vector<TensorSpec>> swiglu_grad_shape(Inputs in, const Attrs&) {
+  return quantized(in[1]->shape, DType::kE5M2);
+}
+
+// in: A [m, k], B [n, k] FP8, their scales [, C]; out: D = A·Bᵀ (+ C), in attrs.out.
+Result<std::vector<TensorSpec>> scaled_shape(Inputs in, const Attrs& attrs) {
+  if (in[0]->shape.cols() != in[1]->shape.cols())
+    return fail(ErrorCode::kBadArgument,
+                fmt::format("inner dimensions differ: {} · {}ᵀ", in[0]->shape.str(), in[1]->shape.str()));
+  return std::vector<TensorSpec>{{in[0]->shape.with_last(in[1]->shape.rows()), std::get<ScaledGemmAttrs>(attrs).out}};
+}
+
+double scaled_flops(const OpView& op) {
+  return 2.0 * static_cast<double>(op.in(0).shape.rows()) * static_cast<double>(op.in(0).shape.cols()) *
+         static_cast<double>(op.in(1).shape.rows());
+}
+
+void cases(std::vector<OpCase>& all) {
+  for (const DType to : {DType::kE4M3, DType::kE5M2})
+    all.push_back(
+        {fmt::format("quantize/{}", name(to)), &kQuantize, {{{24, 2, 40}, DType::kBf16}}, QuantizeAttrs{to}, false});
+  all.push_back({"rmsnorm_quantize/small",
+                 &kRmsNormQuantize,
+                 {{{24, 2, 64}, DType::kBf16}, {{64}, DType::kBf16}},
+                 NormAttrs{},
+                 false});
+  all.push_back({"swiglu_quantize/small", &kSwigluQuantize, {{{24, 2, 96}, DType::kBf16}}, NoAttrs{}, false});
+  all.push_back({"swiglu_grad_quantize/small",
+                 &kSwigluGradQuantize,
+                 {{{24, 2, 48}, DType::kBf16}, {{24, 2, 96}, DType::kBf16}},
+                 NoAttrs{},
+                 false});
+  const CaseInput scales{{2}, DType::kF32, Fill::kPositive};
+  all.push_back({"gemm_scaled/fprop",
+                 &kGemmScaled,
+                 {{{24, 2, 64}, DType::kE4M3}, {{80, 64}, DType::kE4M3}, scales, scales},
+                 ScaledGemmAttrs{false, true, DType::kBf16},
+                 false});
+  all.push_back({"gemm_scaled/wgrad-accumulate",
+                 &kGemmScaled,
+                 {{{64, 48}, DType::kE5M2}, {{80, 48}, DType::kE4M3}, scales, scales, {{64, 80}}},
+                 ScaledGemmAttrs{true, false, DType::kF32},
+                 false});
+}
+
+}  // namespace
+
+const OpKind kQuantize{
+    .name = "quantize", .shape = quantize_shape, .cpu = cpu_quantize, .cuda = "quantize", .cases = cases};
+const OpKind kRmsNormQuantize{
+    .name = "rmsnorm_quantize", .shape = norm_shape, .cpu = cpu_rmsnorm_quantize, .cuda = "rmsnorm_quantize"};
+const OpKind kSwigluQuantize{
+    .name = "swiglu_quantize", .shape = swiglu_shape, .cpu = cpu_swiglu_quantize, .cuda = "swiglu_quantize"};
+const OpKind kSwigluGradQuantize{.name = "swiglu_grad_quantize",
+                                 .shape = swiglu_grad_shape,
+                                 .cpu = cpu_swiglu_grad_quantize,
+                                 .cuda = "swiglu_grad_quantize"};
+const OpKind kGemmScaled{.name = "gemm_scaled",
+                         .shape = scaled_shape,
+                         .flops = scaled_flops,
+                         .cpu = cpu_gemm_scaled,
+                         .cuda = "gemm_scaled",
+                         .model_flops = true};
+
+}  // namespace mbb::trainer
