@@ -8,6 +8,7 @@
 #include "trainer/ops/table.h"
 #include "trainer/optim/optimizer.h"
 #include "trainer/passes/fp8_current.h"
+#include "trainer/passes/fusion.h"
 #include "trainer/program/autodiff.h"
 #include "trainer/program/finish.h"
 #include "trainer/schedule/pipeline.h"
@@ -67,6 +68,8 @@ Program build_program(const Layout& layout, const RankClass& rank_class) {
   const int backward = b.add_segment("chunk0.backward", SegmentKind::kBackward, 0);
   Autodiff(b).run(forward, {});
   if (layout.config.precision.recipe == Recipe::kFp8Current) to_fp8_current(program, forward, backward);
+  if (layout.config.fusion.residual_fusion) fuse_residuals(program, forward, backward);
+  if (layout.config.fusion.cross_entropy_loss_fusion) fuse_cross_entropy(program, forward, backward);
 
   const std::vector<Bucket> buckets = bucket_weights(b, layout);
   const int sync = b.add_segment("grad_sync", SegmentKind::kGradSync, 0);

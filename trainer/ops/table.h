@@ -27,6 +27,7 @@ extern const OpKind kGroupedGemm, kGroupedGemmDgrad, kGroupedGemmWgrad, kGrouped
 extern const OpKind kShiftTokens;
 extern const OpKind kSwiglu, kSwigluGrad;
 extern const OpKind kAdd, kFill, kCast;
+extern const OpKind kGemmAdd, kGemmScaledAdd, kRmsNormGradAdd, kCrossEntropyFused;
 extern const OpKind kQuantize, kRmsNormQuantize, kSwigluQuantize, kSwigluGradQuantize, kGemmScaled;
 extern const OpKind kCrossEntropyMax, kCrossEntropySum, kCrossEntropyLoss, kCrossEntropyGrad;
 extern const OpKind kAllGather, kReduceScatter, kAllReduce, kGroupIdentity, kSend, kRecv;

@@ -91,6 +91,11 @@ struct ParallelConfig {
   bool sequence_parallel_on() const { return sequence_parallel.value_or(tensor_model_parallel_size > 1); }
 };
 
+struct FusionConfig {
+  bool residual_fusion = false;
+  bool cross_entropy_loss_fusion = false;
+};
+
 struct HostConfig {
   Device device = Device::kCpu;
 };
@@ -102,6 +107,7 @@ struct Config {
   OptimizerConfig optimizer;
   PrecisionConfig precision;
   ParallelConfig parallel;
+  FusionConfig fusion;
   HostConfig host;
 };
 

@@ -15,6 +15,7 @@ std::vector<Knob> train_knobs();
 std::vector<Knob> optimizer_knobs();
 std::vector<Knob> precision_knobs();
 std::vector<Knob> parallel_knobs();
+std::vector<Knob> fusion_knobs();
 std::vector<Knob> host_knobs();
 
 // The table over Config, built on first use.

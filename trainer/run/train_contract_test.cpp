@@ -5,6 +5,8 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <map>
+#include <string_view>
 
 #include "trainer/data/rng.h"
 #include "trainer/program/verify.h"
@@ -126,6 +128,33 @@ TEST(Train, Fp8CurrentStaysNearBf16AndQuantizesTheBlocksOnly) {
   }
   // Four layers of weights a block: fprop, dgrad, and wgrad once overwriting and once accumulating.
   EXPECT_EQ(scaled, layout->model.num_layers * 4 * 4);
+}
+
+TEST(Train, FusionChangesTheProgramAndNotTheNumbers) {
+  for (const Recipe recipe : {Recipe::kFp32, Recipe::kFp8Current}) {
+    Config c = small();
+    c.precision.recipe = recipe;
+    const TrainResult apart = run(c);
+    c.fusion.residual_fusion = true;
+    c.fusion.cross_entropy_loss_fusion = true;
+    const TrainResult fused = run(c);
+    const double bound = recipe == Recipe::kFp32 ? 1e-5 : 1e-2;
+    for (size_t i = 0; i < apart.steps.size(); ++i)
+      EXPECT_NEAR(fused.steps[i].loss, apart.steps[i].loss, bound * apart.steps[i].loss) << "step " << i;
+    const auto layout = resolve(c);
+    ASSERT_TRUE(layout.has_value());
+    const auto programs = build_programs(*layout);
+    ASSERT_TRUE(programs.has_value());
+    std::map<std::string_view, int64_t> kinds;
+    for (const Segment& segment : programs->programs[0].segments)
+      for (const Op& op : segment.ops) ++kinds[op.kind->name];
+    EXPECT_EQ(kinds["cross_entropy_fused"], 1);
+    EXPECT_EQ(kinds["cross_entropy_max"] + kinds["cross_entropy_sum"] + kinds["cross_entropy_grad"], 0);
+    EXPECT_EQ(kinds["gemm_add"] + kinds["gemm_scaled_add"], 2 * layout->model.num_layers);
+    // Two norms a layer, each with a first and a later form.
+    EXPECT_EQ(kinds["rmsnorm_grad_add"], 2 * 2 * layout->model.num_layers);
+    EXPECT_EQ(kinds["add"], 0);
+  }
 }
 
 }  // namespace

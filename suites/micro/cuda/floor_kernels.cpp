@@ -238,7 +238,7 @@ std::vector<FloorRow> floor_kernels(FloorContext& x, const FloorCase& c) {
   run(x, rows, bytes_row(c, "ce_fused", 4.0 * static_cast<double>(t * c.vocab)), [&] {
     ce.gradient = x.pool.output(t * c.vocab * 2);
     ce.logits = ce.gradient;
-    return ce_fused(ce, table, x.launch);
+    return ce_fused(ce, table, table + t, x.launch);
   });
   optimizer_rows(x, rows, c);
   return rows;

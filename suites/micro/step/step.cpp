@@ -38,6 +38,8 @@ Result<Options> parse(int argc, char** argv) {
   o.config.host.device = Device::kCuda;
   o.config.precision.recipe = Recipe::kBf16;
   o.config.train.train_iters = 12;
+  o.config.fusion.residual_fusion = true;
+  o.config.fusion.cross_entropy_loss_fusion = true;
   int64_t gbs = 0;
   for (int i = 1; i < argc; i += 2) {
     const std::string flag = argv[i];

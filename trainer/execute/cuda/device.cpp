@@ -69,8 +69,9 @@ Status Device::tune(const GemmProblem& problem, const GemmBuffers& buffers) {
   }
   std::sort(ranked.begin(), ranked.end());
   ranked.resize(std::min<size_t>(ranked.size(), 3));
+  // Long enough for the card to reach its power limit, where it spends a step: a burst prefers other algorithms.
   for (auto& [ms, i] : ranked) {
-    MB_ASSIGN(ms, time(candidates[i], std::clamp(static_cast<int>(25.0f / std::max(ms, 1e-3f)), 4, 200)));
+    MB_ASSIGN(ms, time(candidates[i], std::clamp(static_cast<int>(90.0f / std::max(ms, 1e-3f)), 4, 1000)));
   }
   std::sort(ranked.begin(), ranked.end());
   cudaEventDestroy(start);

@@ -28,6 +28,10 @@ constexpr std::array kFunctions = {
     Named{"add", add_op},
     Named{"fill_zero", fill_zero_op},
     Named{"cast", cast_op},
+    Named{"gemm_add", gemm_op},
+    Named{"gemm_scaled_add", gemm_scaled_op},
+    Named{"rmsnorm_grad_add", rmsnorm_grad_add_op},
+    Named{"cross_entropy_fused", cross_entropy_fused_op},
     Named{"quantize", quantize_op},
     Named{"rmsnorm_quantize", rmsnorm_quantize_op},
     Named{"swiglu_quantize", swiglu_quantize_op},
@@ -115,6 +119,8 @@ Result<GemmCall> gemm_call(const OpCall& call) {
   g.buffers.a = call.in[0].data;
   g.buffers.b = call.in[1].data;
   g.buffers.d = call.out[0].data;
+  p.add_c = !a.accumulate && call.in.size() > 2;  // gemm_add
+  if (p.add_c) g.buffers.c = call.in[2].data;
   g.buffers.workspace = call.device.gemm_workspace();
   p.alignment = gemm_alignment(g.buffers);
   return g;

@@ -72,6 +72,8 @@ Status swiglu_quantize_op(const OpCall& call);
 Status swiglu_grad_quantize_op(const OpCall& call);
 Status gemm_scaled_op(const OpCall& call);
 Status tune_gemm_scaled_op(const OpCall& call);
+Status rmsnorm_grad_add_op(const OpCall& call);
+Status cross_entropy_fused_op(const OpCall& call);
 Status grad_square_sum_op(const OpCall& call);
 Status grad_scale_op(const OpCall& call);
 Status adamw_op(const OpCall& call);

@@ -88,6 +88,8 @@ Result<ScaledCall> scaled_call(const OpCall& call) {
   s.buffers.d = call.out[0].data;
   s.buffers.a_scale = call.in[2].as<const float>();
   s.buffers.b_scale = call.in[3].as<const float>();
+  s.problem.add_c = !a.accumulate && call.in.size() > 4;  // gemm_scaled_add
+  if (s.problem.add_c) s.buffers.c = call.in[4].data;
   s.buffers.workspace = call.device.gemm_workspace();
   s.problem.alignment = gemm_alignment(s.buffers);
   return s;

@@ -65,12 +65,12 @@ Status ce_gradient(const CrossEntropy& args, const float* max, const float* sum_
                    });
 }
 
-Status ce_fused(const CrossEntropy& args, float* loss, const Launch& launch) {
+Status ce_fused(const CrossEntropy& args, float* sum_exp, float* target_logit, const Launch& launch) {
   if (args.first != 0)
     return fail(ErrorCode::kBadArgument, "ce_fused: needs the whole vocabulary; use the vocabulary-parallel pieces");
   return over_rows("ce_fused", args, launch,
                    [&](auto p, auto width, unsigned grid, unsigned block, cudaStream_t stream) {
-                     ce_fused_kernel<decltype(width)::value><<<grid, block, 0, stream>>>(p, loss);
+                     ce_fused_kernel<decltype(width)::value><<<grid, block, 0, stream>>>(p, sum_exp, target_logit);
                    });
 }
 

@@ -1,4 +1,4 @@
-// Cross entropy kernels: one block a row of logits. A row of 128 k bf16 is 256 kB, so its second pass is served by L2.
+// Cross entropy kernels: one block a row of logits, whose second pass finds part of the row in L2.
 // kWidth is how many logits a thread reads at once: 8, or 1 where rows are not 16-byte vectors.
 #pragma once
 
@@ -118,13 +118,16 @@ __global__ void ce_gradient_kernel(CrossEntropyParams<T> p, const float* max, co
 }
 
 template <int kWidth, typename T>
-__global__ void ce_fused_kernel(CrossEntropyParams<T> p, float* loss) {
+__global__ void ce_fused_kernel(CrossEntropyParams<T> p, float* sum_exp, float* target) {
   __shared__ float scratch[32];
   const int64_t row = int64_t{blockIdx.x} * p.vocab;
   const int32_t id = p.targets[blockIdx.x];
   const float target_logit = id >= 0 ? to_float(p.logits[row + id]) : 0.0f;
   const SoftmaxSum s = row_softmax_sum<kWidth>(p.logits + row, p.vocab, p.real, scratch);
-  if (threadIdx.x == 0) loss[blockIdx.x] = id < 0 ? 0.0f : logf(s.sum) + s.max - target_logit;
+  if (threadIdx.x == 0) {
+    sum_exp[blockIdx.x] = s.sum;
+    target[blockIdx.x] = id < 0 ? 0.0f : target_logit - s.max;
+  }
   __syncthreads();  // every thread has read the target's logit before its gradient overwrites it
   write_gradient<kWidth>(p.logits + row, p.gradient + row, p.vocab, p.real, id, s.max, 1.0f / s.sum,
                          id < 0 ? 0.0f : 1.0f);

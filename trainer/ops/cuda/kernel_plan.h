@@ -54,7 +54,7 @@ KernelPlan plan_elementwise(const char* kernel, int64_t count, int bytes_per_ele
 // 128 x 128 tiles: quantize, and write both q [rows, cols] and its transpose [cols, rows].
 Result<KernelPlan> plan_quantize(const char* kernel, RowShape shape, int bytes_per_element);
 
-// One block a row of logits: two passes, of which the second finds the row in L2.
+// One block a row of logits.
 KernelPlan plan_cross_entropy(const char* kernel, int64_t rows, int64_t vocab, int passes_bytes);
 
 struct AttentionShape {

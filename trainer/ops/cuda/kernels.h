@@ -126,8 +126,8 @@ Status ce_loss(const float* sum_exp, const float* target_logit, const int32_t* t
                bool accumulate, const Launch& launch);
 // gradient = softmax - onehot, from the global max and sum.
 Status ce_gradient(const CrossEntropy& args, const float* max, const float* sum_exp, const Launch& launch);
-// The same in one kernel when this rank holds the whole vocabulary: loss[rows] and the gradient.
-Status ce_fused(const CrossEntropy& args, float* loss, const Launch& launch);
+// ce_row_max, ce_sum_exp and ce_gradient in one kernel, when this rank holds the whole vocabulary.
+Status ce_fused(const CrossEntropy& args, float* sum_exp, float* target_logit, const Launch& launch);
 
 // FP8 tensorwise quantization. amax and scale are device scalars; scale = max / amax, inverse_scale is what the
 // GEMM reads. amax 0, infinite or NaN gives scale 1. q [rows, cols] and qt [cols, rows], either may be null.

@@ -1,4 +1,6 @@
 // Launches of the FP8 quantization kernels.
+#include <algorithm>
+
 #include "trainer/ops/cuda/kernels.h"
 #include "trainer/ops/cuda/quantize_kernel.cuh"
 #include "trainer/ops/cuda/status.h"
@@ -32,9 +34,14 @@ template <typename Producer>
 Status amax(const char* kernel, RowShape shape, Producer produce, float* out, int read_bytes, const Launch& launch) {
   if (shape.cols % 8 != 0)
     return fail(ErrorCode::kBadArgument, std::string(kernel) + ": columns must be a multiple of 8");
+  if (shape.rows * shape.cols / 8 >= int64_t{1} << 32)
+    return fail(ErrorCode::kBadArgument, std::string(kernel) + ": more than 2^32 vectors of 8 elements");
+  // With several vectors in flight a thread needs a long walk: a few blocks an SM.
   const auto plan = plan_elementwise(kernel, shape.rows * shape.cols, read_bytes, launch.sms);
-  amax_kernel<<<static_cast<unsigned>(plan.grid_x), static_cast<unsigned>(plan.block), 0, launch.stream>>>(
-      produce, shape.rows, shape.cols, out);
+  const int64_t grid =
+      Producer::kInFlight > 1 ? std::min<int64_t>(plan.grid_x, int64_t{launch.sms.count} * 8) : plan.grid_x;
+  amax_kernel<<<static_cast<unsigned>(grid), static_cast<unsigned>(plan.block), 0, launch.stream>>>(produce, shape.rows,
+                                                                                                    shape.cols, out);
   return launched(kernel);
 }
 

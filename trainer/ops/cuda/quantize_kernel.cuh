@@ -11,6 +11,7 @@ namespace mbb::trainer::cuda {
 // + column.
 struct PlainProducer {
   static constexpr int kOutputs = 1;
+  static constexpr int kInFlight = 4;
   const bf16* x;
   int64_t cols;
   __device__ void operator()(int64_t row, int64_t column, float (&out)[1][8]) const {
@@ -20,6 +21,7 @@ struct PlainProducer {
 
 struct NormProducer {
   static constexpr int kOutputs = 1;
+  static constexpr int kInFlight = 1;
   const bf16* x;
   const bf16* weight;
   const float* rstd;
@@ -36,6 +38,7 @@ struct NormProducer {
 
 struct SwigluProducer {
   static constexpr int kOutputs = 1;
+  static constexpr int kInFlight = 1;
   const bf16* gate_up;
   int64_t cols;
   __device__ void operator()(int64_t row, int64_t column, float (&out)[1][8]) const {
@@ -49,6 +52,7 @@ struct SwigluProducer {
 
 struct SwigluBackwardProducer {
   static constexpr int kOutputs = 2;
+  static constexpr int kInFlight = 1;
   const bf16* gate_up;
   const bf16* dy;
   int64_t cols;
@@ -67,19 +71,30 @@ struct SwigluBackwardProducer {
   }
 };
 
-// amax as the bit pattern of a non-negative float; NaN compares above infinity and so survives.
+// amax as the bit pattern of a non-negative float; NaN compares above infinity and so survives. A thread has
+// Producer::kInFlight vectors in flight; the host keeps the count of vectors below 2^32.
 template <typename Producer>
 __global__ void amax_kernel(Producer produce, int64_t rows, int64_t cols, float* amax) {
-  const int64_t vectors = cols / 8, count = rows * vectors, stride = int64_t{gridDim.x} * blockDim.x;
+  constexpr uint32_t kUnroll = Producer::kInFlight;
+  const auto vectors = static_cast<uint32_t>(cols / 8);
+  const auto count = static_cast<uint32_t>(rows * (cols / 8));
+  const uint32_t stride = gridDim.x * blockDim.x;
   unsigned int top = 0;
-  for (int64_t at = int64_t{blockIdx.x} * blockDim.x + threadIdx.x; at < count; at += stride) {
-    float values[Producer::kOutputs][8];
-    const int64_t row = at / vectors;
-    produce(row, (at - row * vectors) * 8, values);
+  for (uint64_t first = blockIdx.x * blockDim.x + threadIdx.x; first < count; first += uint64_t{stride} * kUnroll) {
+    float values[kUnroll][Producer::kOutputs][8] = {};
 #pragma unroll
-    for (int o = 0; o < Producer::kOutputs; ++o)
+    for (uint32_t u = 0; u < kUnroll; ++u) {
+      const uint64_t at = first + uint64_t{u} * stride;
+      if (at >= count) continue;
+      const uint32_t row = rows == 1 ? 0 : static_cast<uint32_t>(at) / vectors;
+      produce(row, int64_t{static_cast<uint32_t>(at) - row * vectors} * 8, values[u]);
+    }
 #pragma unroll
-      for (int i = 0; i < 8; ++i) top = max(top, __float_as_uint(fabsf(values[o][i])));
+    for (uint32_t u = 0; u < kUnroll; ++u)
+#pragma unroll
+      for (int o = 0; o < Producer::kOutputs; ++o)
+#pragma unroll
+        for (int i = 0; i < 8; ++i) top = max(top, __float_as_uint(fabsf(values[u][o][i])));
   }
   top = __reduce_max_sync(0xffffffffu, top);
   if ((threadIdx.x & 31) == 0) atomicMax(reinterpret_cast<unsigned int*>(amax), top);

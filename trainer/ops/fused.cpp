@@ -1,0 +1,91 @@
+// Fused ops that the fusion pass puts in place of pairs: residual sums inside GEMMs and norm gradients, cross entropy
+// in one.
+#include <fmt/core.h>
+
+#include "trainer/ops/cpu/functions.h"
+#include "trainer/ops/op_case.h"
+#include "trainer/ops/table.h"
+
+namespace mbb::trainer {
+namespace {
+
+// in: A, B, C; out: op(A)·op(B) + C.
+Result<std::vector<TensorSpec>> gemm_add_shape(Inputs in, const Attrs& attrs) {
+  MB_ASSIGN(auto out, kGemm.shape(in, attrs));
+  if (in[2]->shape.elements() != out[0].shape.elements())
+    return fail(ErrorCode::kBadArgument,
+                fmt::format("{} is added to a product of {}", in[2]->shape.str(), out[0].shape.str()));
+  return out;
+}
+
+// in: A, B FP8, their scales, C; out: A·Bᵀ + C.
+Result<std::vector<TensorSpec>> scaled_add_shape(Inputs in, const Attrs& attrs) {
+  MB_ASSIGN(auto out, kGemmScaled.shape(in, attrs));
+  if (in[4]->shape.elements() != out[0].shape.elements())
+    return fail(ErrorCode::kBadArgument,
+                fmt::format("{} is added to a product of {}", in[4]->shape.str(), out[0].shape.str()));
+  return out;
+}
+
+double gemm_flops(const OpView& op) {
+  return kGemm.flops(op);
+}
+double scaled_flops(const OpView& op) {
+  return kGemmScaled.flops(op);
+}
+
+// in: dy, x, w, inverse norms, gradient of the residual [, main grad]; out: main grad of w (f32), dx + that gradient.
+Result<std::vector<TensorSpec>> norm_grad_shape(Inputs in, const Attrs& attrs) {
+  return kRmsNormGrad.shape(in, attrs);
+}
+
+// in: logits [s, b, v] (the whole vocabulary), labels i32; out: gradient of the summed loss, f32 [2, s·b] as
+// cross_entropy_sum.
+Result<std::vector<TensorSpec>> cross_entropy_shape(Inputs in, const Attrs&) {
+  return std::vector<TensorSpec>{{in[0]->shape, in[0]->dtype}, {Shape{2, in[0]->shape.rows()}, DType::kF32}};
+}
+
+double logits_twice(const OpView& op) {
+  return 2.0 * static_cast<double>(op.in(0).bytes());
+}
+
+void cases(std::vector<OpCase>& all) {
+  all.push_back(
+      {"gemm_add/linear", &kGemmAdd, {{{6, 2, 24}}, {{40, 24}}, {{6, 2, 40}}}, GemmAttrs{false, true, false}, false});
+  all.push_back({"rmsnorm_grad_add/small",
+                 &kRmsNormGradAdd,
+                 {{{5, 2, 16}}, {{5, 2, 16}}, {{16}}, {{10}, DType::kF32, Fill::kPositive}, {{5, 2, 16}}},
+                 NormAttrs{},
+                 false});
+  all.push_back({"cross_entropy_fused/small",
+                 &kCrossEntropyFused,
+                 {{{5, 2, 11}}, {{5, 2}, DType::kI32, Fill::kInts, 11}},
+                 NoAttrs{},
+                 false});
+}
+
+}  // namespace
+
+const OpKind kGemmAdd{.name = "gemm_add",
+                      .shape = gemm_add_shape,
+                      .flops = gemm_flops,
+                      .cpu = cpu_gemm_add,
+                      .cuda = "gemm_add",
+                      .cases = cases,
+                      .model_flops = true};
+const OpKind kGemmScaledAdd{.name = "gemm_scaled_add",
+                            .shape = scaled_add_shape,
+                            .flops = scaled_flops,
+                            .cpu = cpu_gemm_scaled_add,
+                            .cuda = "gemm_scaled_add",
+                            .model_flops = true};
+const OpKind kRmsNormGradAdd{
+    .name = "rmsnorm_grad_add", .shape = norm_grad_shape, .cpu = cpu_rmsnorm_grad_add, .cuda = "rmsnorm_grad_add"};
+const OpKind kCrossEntropyFused{.name = "cross_entropy_fused",
+                                .shape = cross_entropy_shape,
+                                .bytes = logits_twice,
+                                .cpu = cpu_cross_entropy_fused,
+                                .cuda = "cross_entropy_fused",
+                                .in_place = true};
+
+}  // namespace mbb::trainer

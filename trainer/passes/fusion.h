@@ -1,0 +1,19 @@
+// The fusion pass: pairs of ops that one kernel does with fewer bytes.
+//
+// Runs after precision, before buckets, schedule and scopes. It looks at patterns only, so that it leaves alone what a
+// collective stands between.
+#pragma once
+
+#include "trainer/program/program.h"
+
+namespace mbb::trainer {
+
+// A residual sum whose branch is a GEMM's output that nothing else reads moves into the GEMM; one whose part is the
+// gradient a norm gives back moves into the norm's backward.
+void fuse_residuals(Program& program, int forward, int backward);
+
+// Cross entropy over the whole vocabulary in one op of the forward: two passes over the logits become the loss's sums
+// and, in place, the gradient.
+void fuse_cross_entropy(Program& program, int forward, int backward);
+
+}  // namespace mbb::trainer
