@@ -1,7 +1,14 @@
 // Synthetic runs with generated traces beside their launches.
 #include "viewer/app/demo_runs.h"
 
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "analysis/exposure/op_rows.h"
+#include "analysis/metrics/cell_metrics.h"
 #include "baselines/store/bundle.h"
+#include "profiler/base/text.h"
 #include "profiler/trace/trace_file.h"
 #include "viewer/timeline/generate.h"
 
@@ -12,8 +19,32 @@ constexpr std::int64_t kFirstUnixNs = 1'780'000'000'000'000'000;
 constexpr std::int64_t kDayNs = 86'400'000'000'000;
 constexpr const char* kTraceFile = "trace.mbtrace";
 
+// The step program of a cell in explain's form, made from its op table.
+std::string program_text(const baselines::Cell& cell) {
+  std::string ops;
+  if (!cell.launches.empty()) {
+    for (const baselines::OpRow& row : cell.launches.front().ops) {
+      const auto runs = static_cast<double>(std::max<std::int64_t>(1, row.calls));
+      ops += fmt::format(R"({}{{"path":{},"kind":{},"what":{},"role":{},"stream":{},"runs":{},"flops":{},"bytes":{}}})",
+                         ops.empty() ? "" : ",", json_quote(row.path), json_quote(row.kind),
+                         json_quote(row.kind + " made up"), json_quote(row.role), json_quote(row.stream), row.calls,
+                         row.flops / runs, static_cast<double>(row.bytes) / runs);
+    }
+  }
+  return fmt::format(
+      R"({{"format":"mbbench-program","version":1,"model":{},"mapping":{},"rank_classes":[{{"role":"decoder",)"
+      R"("stage":0,"segments":[{{"name":"forward","ops":[{}]}}]}}]}})",
+      json_quote(cell.model), json_quote(cell.name), ops);
+}
+
 Status write_cell(baselines::BundleWriter& writer, baselines::Cell& cell, const DemoOptions& options,
                   std::uint64_t seed, double stretch) {
+  // The metrics a real run would have, from the made-up steps.
+  if (cell.status == baselines::CellStatus::kOk) MB_TRY(analysis::fill_metrics(cell, {}));
+  cell.program_json = program_text(cell);
+  for (baselines::Launch& launch : cell.launches) {
+    launch.counts.push_back({std::string(analysis::kOpStepsCount), static_cast<std::int64_t>(launch.steps.size())});
+  }
   MB_TRY(writer.begin_cell(cell));
   for (baselines::Launch& launch : cell.launches) {
     MB_ASSIGN(const std::filesystem::path folder, writer.launch_folder(cell.name, launch.index));

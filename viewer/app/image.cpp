@@ -8,6 +8,7 @@
 #include <array>
 #include <cstdlib>
 #include <fstream>
+#include <functional>
 #include <set>
 #include <sstream>
 #include <unordered_map>
@@ -210,6 +211,56 @@ std::string encode_png(const Image& image) {
   }
   put_chunk(out, "IDAT", deflate_all(raw));
   put_chunk(out, "IEND", "");
+  return out;
+}
+
+namespace {
+
+std::uint32_t rgb_at(const Image& image, std::size_t i) {
+  return (static_cast<std::uint32_t>(image.rgb[i]) << 16U) | (static_cast<std::uint32_t>(image.rgb[i + 1]) << 8U) |
+         image.rgb[i + 2];
+}
+
+int distance(std::uint32_t a, std::uint32_t b) {
+  int sum = 0;
+  for (unsigned shift = 0; shift < 24; shift += 8) {
+    sum += std::abs(static_cast<int>((a >> shift) & 0xFFU) - static_cast<int>((b >> shift) & 0xFFU));
+  }
+  return sum;
+}
+
+std::uint32_t nearest_of(const std::vector<std::uint32_t>& colors, std::uint32_t rgb) {
+  return *std::min_element(colors.begin(), colors.end(),
+                           [&](std::uint32_t a, std::uint32_t b) { return distance(a, rgb) < distance(b, rgb); });
+}
+
+}  // namespace
+
+Image with_few_colors(const Image& image) {
+  constexpr int kSame = 14;  // summed over the channels: shades this near share one colour
+  constexpr int kNear = 64;  // a shade farther from all chosen ones is kept exact, and with it the picture
+  std::unordered_map<std::uint32_t, std::size_t> counts;
+  for (std::size_t i = 0; i + 2 < image.rgb.size(); i += 3) ++counts[rgb_at(image, i)];
+  if (counts.size() <= kMaxPalette) return image;
+  std::vector<std::pair<std::size_t, std::uint32_t>> order;
+  for (const auto& [rgb, count] : counts) order.emplace_back(count, rgb);
+  std::sort(order.begin(), order.end(), std::greater<>());
+  // Frequent colours first, none beside one that was chosen: the flat grounds stay exact, the edges of letters share.
+  std::vector<std::uint32_t> chosen;
+  for (const auto& [count, rgb] : order) {
+    if (chosen.size() == kMaxPalette) break;
+    if (chosen.empty() || distance(nearest_of(chosen, rgb), rgb) > kSame) chosen.push_back(rgb);
+  }
+  std::unordered_map<std::uint32_t, std::uint32_t> mapped;
+  for (const auto& [count, rgb] : order) {
+    mapped[rgb] = nearest_of(chosen, rgb);
+    if (distance(mapped[rgb], rgb) > kNear) return image;
+  }
+  Image out = image;
+  for (std::size_t i = 0; i + 2 < out.rgb.size(); i += 3) {
+    const std::uint32_t rgb = mapped[rgb_at(image, i)];
+    for (std::size_t c = 0; c < 3; ++c) out.rgb[i + c] = static_cast<std::uint8_t>(rgb >> (16 - 8 * c));
+  }
   return out;
 }
 

@@ -25,6 +25,10 @@ struct Image {
 // Pictures of few colours (most screens) are written with a palette, which makes them several times smaller; the pixels
 // are exact in both forms.
 std::string encode_png(const Image& image);
+// With at most 256 colours: rare shades (the edges of letters) become the nearest frequent ones where all of them are
+// near, which makes a screenshot a third as large; else as it is.
+Image with_few_colors(const Image& image);
+
 // What encode_png writes (8-bit RGB or palette, not interlaced); other PNG forms are kBadFile.
 Result<Image> decode_png(const std::string& bytes);
 

@@ -41,6 +41,23 @@ TEST(Png, DamageIsAnErrorAtEveryByte) {
   }
 }
 
+TEST(Png, FewColorsStayNearAndFarOnesStayExact) {
+  Image shades{300, 2, {}};
+  for (int i = 0; i < 600; ++i) {
+    for (int c = 0; c < 3; ++c) shades.rgb.push_back(static_cast<std::uint8_t>(i % 300 * (c + 1) / 4));
+  }
+  const Image few = with_few_colors(shades);
+  EXPECT_LE(count_colors(few, 1000), 256);
+  EXPECT_LT(compare(shades, few).mean, 8);
+  Image far{100, 100, {}};
+  std::uint64_t state = 1;
+  for (int i = 0; i < 30000; ++i) {
+    state = state * 6364136223846793005ULL + 1442695040888963407ULL;
+    far.rgb.push_back(static_cast<std::uint8_t>(state >> 56U));
+  }
+  EXPECT_EQ(with_few_colors(far).rgb, far.rgb);
+}
+
 TEST(Png, Comparison) {
   Image a = picture(20, 20, 50);
   Image b = a;

@@ -80,11 +80,11 @@ WindowSize parse_size(const std::string& text) {
 fs::path default_store() {
   std::error_code error;
   for (fs::path at = fs::current_path(error); !error && !at.empty(); at = at.parent_path()) {
-    const fs::path store = at / "mbbench-runs" / "store.sqlite";
+    const fs::path store = at / "mbbench-runs" / "mbbench.sqlite";
     if (fs::exists(store, error)) return store;
     if (at == at.parent_path()) break;
   }
-  return fs::path("mbbench-runs") / "store.sqlite";
+  return fs::path("mbbench-runs") / "mbbench.sqlite";
 }
 
 Result<Options> parse_options(int argc, const char* const* argv) {
@@ -92,7 +92,7 @@ Result<Options> parse_options(int argc, const char* const* argv) {
   CLI::App app("Looks at runs: timelines, memory, comparisons, history. Reads a store and bundles, changes nothing.",
                "mbbench view");
   app.add_option("RUN", raw.runs, "run A and run B: @latest, @2, @tag, an id, or a bundle folder");
-  app.add_option("--store", raw.store, "store file (default: mbbench-runs/store.sqlite here or in a folder above)");
+  app.add_option("--store", raw.store, "store file (default: mbbench-runs/mbbench.sqlite here or in a folder above)");
   app.add_option("--panel", raw.panel, "panel in front: " + panel_names());
   app.add_option("--select", raw.selects,
                  "FIELD=VALUE of the selection: run, other, cell, op, launch, step, rank, ...");

@@ -37,7 +37,7 @@ WindowSize parse_size(const std::string& text);
 // Errors are kBadArgument (exit 64).
 Result<Options> parse_options(int argc, const char* const* argv);
 
-// The store this command would open without --store: the nearest mbbench-runs/store.sqlite upward from here.
+// The store this command would open without --store: the nearest mbbench-runs/mbbench.sqlite upward from here.
 std::filesystem::path default_store();
 
 }  // namespace mbb::viewer

@@ -10,6 +10,7 @@
 #include <filesystem>
 #include <fstream>
 
+#include "baselines/store/store.h"
 #include "viewer/app/demo_runs.h"
 #include "viewer/app/image.h"
 #include "viewer/panels/panel.h"
@@ -46,7 +47,10 @@ class ScreenshotTest : public ::testing::Test {
     if (run("command -v xvfb-run").status != 0) GTEST_SKIP() << "xvfb-run is not installed: apt-get install xvfb";
     const auto bundles = write_demo_bundles(folder_, {.runs = 2, .cells = 3, .trace_spans = 10'000});
     ASSERT_TRUE(bundles.has_value()) << bundles.error().what;
-    runs_ = fmt::format("{} {}", (*bundles)[0].string(), (*bundles)[1].string());
+    auto store = baselines::Store::open(folder_ / "store.sqlite");
+    ASSERT_TRUE(store.has_value()) << store.error().what;
+    ASSERT_TRUE(store->index(folder_).has_value());
+    runs_ = fmt::format("--store {} @2 @latest", (folder_ / "store.sqlite").string());
   }
   void TearDown() override { fs::remove_all(folder_); }
 

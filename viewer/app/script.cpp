@@ -288,7 +288,7 @@ Status ScriptRunner::screenshot(const std::string& file) {
   app_.show_timing = true;
   if (count_colors(image, 2) < 2)
     return fail(ErrorCode::kUnavailable, "the picture is blank: OpenGL drew nothing", "install libgl1-mesa-dri");
-  return write_png(file, image);
+  return write_png(file, with_few_colors(image));
 }
 
 }  // namespace mbb::viewer

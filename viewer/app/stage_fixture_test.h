@@ -9,6 +9,7 @@
 #include <optional>
 #include <string>
 
+#include "baselines/store/store.h"
 #include "viewer/app/app.h"
 #include "viewer/app/demo_runs.h"
 #include "viewer/app/script.h"
@@ -47,6 +48,23 @@ class StageTest : public ::testing::Test {
     bundles_ = *folders;
     SourceSpec source;
     source.bundles = bundles_;
+    open(source);
+  }
+
+  // The same runs, read from a store that was indexed from their bundles.
+  void open_store(const DemoOptions& options = {}) {
+    const auto folders = write_demo_bundles(folder_, options);
+    ASSERT_TRUE(folders.has_value()) << folders.error().what;
+    bundles_ = *folders;
+    SourceSpec source;
+    source.store = folder_ / "store.sqlite";
+    {
+      auto store = baselines::Store::open(source.store);
+      ASSERT_TRUE(store.has_value()) << store.error().what;
+      const auto report = store->index(folder_);
+      ASSERT_TRUE(report.has_value()) << report.error().what;
+      ASSERT_EQ(report->runs, options.runs);
+    }
     open(source);
   }
 

@@ -33,7 +33,7 @@ TEST_F(PanelsTest, EveryPanelDrawsEveryState) {
     const std::string state = probe_find_value("state").value_or("");
     EXPECT_TRUE(state == "error" || state == "empty") << entry.name << ": " << state;
   }
-  open_demo();
+  open_store();
   for (const PanelEntry& entry : panels()) {
     play(fmt::format("panel {}\nwait\nexpect panel {}\ntheme light\nwait\ntheme dark\n", entry.name, entry.name));
     EXPECT_NE(probe_find_value("state").value_or(""), "error")

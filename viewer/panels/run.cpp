@@ -3,6 +3,7 @@
 #include <imgui.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 
 #include "analysis/metrics/cell_metrics.h"
@@ -24,19 +25,30 @@ using baselines::Launch;
 using baselines::Run;
 using baselines::Step;
 
-constexpr std::size_t kMetricColumns = 10;
+// What the table shows, as far as it fits; the list beside the plots has all of them.
+constexpr std::array<const char*, 8> kHeadline = {
+    "step_time", "tokens_per_second_per_gpu", "mfu_bf16", "exposed_comm", "bubble", "peak_memory",
+    "last_loss", "tokens_per_second"};
+constexpr float kMetricWidth = 122;
 
-TableData cells_table(const Run& run) {
+TableData cells_table(const Run& run, std::size_t metric_columns) {
   TableData data;
   data.columns = {
       {"cell", "", Align::kLeft, 0, "One resolved configuration.", false},
       {"status", "", Align::kLeft, 84, "ok, skipped, broken or unstable.", false},
       {"class", "", Align::kLeft, 130, "Result classes never mix: measured, ghost, projected, functional/cpu.", false},
       {"launches", "", Align::kRight, 66, "Fresh process trees; evidence counts launches.", false}};
-  std::vector<std::string> names = metric_names(run);
-  if (names.size() > kMetricColumns) names.resize(kMetricColumns);
+  std::vector<std::string> names;
+  const std::vector<std::string> known = metric_names(run);
+  for (const char* metric : kHeadline) {
+    if (std::find(known.begin(), known.end(), metric) != known.end()) names.emplace_back(metric);
+  }
+  for (const std::string& metric : known) {
+    if (std::find(names.begin(), names.end(), metric) == names.end()) names.push_back(metric);
+  }
+  if (names.size() > metric_columns) names.resize(metric_columns);
   for (const std::string& metric : names) {
-    data.columns.push_back({metric_title(metric), "", Align::kRight, 128, metric_meaning(metric), false});
+    data.columns.push_back({metric_title(metric), "", Align::kRight, kMetricWidth, metric_meaning(metric), false});
   }
   const bool reasons =
       std::any_of(run.cells.begin(), run.cells.end(), [](const Cell& cell) { return !cell.reason.empty(); });
@@ -134,17 +146,20 @@ class RunPanel : public Panel {
   }
 
   void draw_cells(Session& session, const Run& run) {
-    if (built_ != session.run_a.value_key()) {
-      data_ = cells_table(run);
-      built_ = session.run_a.value_key();
+    const float fits = (ImGui::GetContentRegionAvail().x / scale() - 620) / (kMetricWidth + 14);
+    const auto columns = static_cast<std::size_t>(std::clamp(fits, 1.0F, 12.0F));
+    const std::string key = fmt::format("{}|{}", session.run_a.value_key(), columns);
+    if (built_ != key) {
+      data_ = cells_table(run, columns);
+      built_ = key;
       state_.dirty = true;
     }
-    const float rows = static_cast<float>(std::min<std::size_t>(run.cells.size(), 12)) + 1;
     TableLook look;
     const Cell* chosen = session.cell_a();
     look.selected = chosen != nullptr ? chosen->name : std::string();
     look.keyboard = true;
-    look.height = std::min(rows * 23 + 6, ImGui::GetContentRegionAvail().y / scale() * 0.5F);
+    look.height = std::min(table_height(std::min<std::size_t>(run.cells.size(), 12)),
+                           ImGui::GetContentRegionAvail().y / scale() * 0.5F);
     const TableEvents events = draw_table("cells", data_, state_, look);
     if (events.clicked) session.select_cell(data_.keys[*events.clicked]);
     if (events.opened) session.panel = "timeline";
@@ -167,12 +182,42 @@ class RunPanel : public Panel {
       badge("functional/cpu: time is no performance claim", color(Ink::kWarning));
     }
     draw_clock_choice(cell);
-    const ImVec2 room = ImGui::GetContentRegionAvail();
-    const bool wide = room.x > px(760);
+    const float list = ImGui::GetContentRegionAvail().x > px(1000) ? px(270) : 0;
+    ImVec2 room = ImGui::GetContentRegionAvail();
+    room.x -= list > 0 ? list + px(12) : 0;
+    const bool wide = room.x > px(700);
     const ImVec2 size(wide ? (room.x - px(12)) * 0.62F : room.x, wide ? room.y - px(4) : room.y / 2 - px(6));
     draw_times(session, cell, size);
     if (wide) ImGui::SameLine(0, px(12));
     draw_losses(session, cell, ImVec2(wide ? room.x - size.x - px(12) : room.x, size.y));
+    if (list <= 0) return;
+    ImGui::SameLine(0, px(12));
+    ImGui::BeginChild("metrics", ImVec2(list, 0), false);
+    draw_metrics(cell);
+    ImGui::EndChild();
+  }
+
+  static void draw_metrics(const Cell& cell) {
+    heading("metrics");
+    for (std::size_t i = 0; i < cell.metrics.size() && i < 100; ++i) {
+      const baselines::Metric& metric = cell.metrics[i];
+      const TableCell shown = metric_cell(&metric);
+      const float width = ImGui::CalcTextSize(shown.text.c_str()).x;
+      muted(metric_title(metric.name));
+      hover_text(metric_meaning(metric.name));
+      ImGui::SameLine(std::max(px(96), ImGui::GetContentRegionAvail().x + ImGui::GetCursorPosX() - width));
+      ImGui::TextUnformatted(shown.text.c_str());
+      hover_text(shown.hover);
+    }
+    if (cell.verdicts.empty()) return;
+    ImGui::Dummy(ImVec2(0, px(6)));
+    heading("verdicts");
+    for (const baselines::VerdictRow& row : cell.verdicts) {
+      badge(verdict_text(row.verdict), color(verdict_ink(row.verdict)));
+      hover_text(clean(row.text, 400));
+      ImGui::SameLine(0, px(8));
+      muted(clean(row.subject, 60));
+    }
   }
 
   // Ranks that are threads share cores: their wall time says little, the modelled time says what the program would
@@ -210,6 +255,7 @@ class RunPanel : public Panel {
       const std::uint32_t ink = color(Ink::kRunA, front ? 1.0F : 0.35F);
       plot.line(all[i].index, all[i].time_ns, ink, front ? 1.5F : 1.0F);
       plot.points(all[i].index, all[i].time_ns, ink, Mark::kDot, front ? 2.2F : 1.5F);
+      for (double& value : all[i].odd_ns) value = std::min(value, ys.high);
       plot.points(all[i].odd_index, all[i].odd_ns, color(Ink::kMuted, front ? 0.9F : 0.4F), Mark::kCross, 2.5F);
     }
     const baselines::Metric* metric = analysis::find(cell, modelled_ ? "modelled_step_time" : "step_time");
@@ -232,12 +278,12 @@ class RunPanel : public Panel {
     ImGui::EndTooltip();
   }
 
-  // Warm-up steps may be many times slower; they may stretch the axis to twice the steady steps, no further.
+  // Warm-up steps may be many times slower; they may stretch the axis a little; beyond its end they stand on its edge.
   static Range with_warm_up(Range steady, const std::vector<Series>& all) {
     Range out = steady;
     for (const Series& series : all) {
       for (const double value : series.odd_ns) {
-        if (steady.empty() || value <= steady.high * 2) out.add(value);
+        out.add(steady.empty() ? value : std::min(value, steady.high + (steady.high - steady.low) * 0.6));
       }
     }
     return out;

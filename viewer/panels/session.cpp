@@ -34,7 +34,34 @@ void want_run(Session& session, Query<Run>& query, const std::string& id) {
              [source = session.source, id](const std::atomic<bool>&) { return read_run(source, id); });
 }
 
+void want_trace(Session& session, Query<std::shared_ptr<const profiler::Trace>>& query, const std::string& run,
+                const Cell* cell) {
+  const baselines::Launch* launch = cell == nullptr ? nullptr : session.launch_of(*cell);
+  if (launch == nullptr) {
+    query.clear();
+    return;
+  }
+  // Without the generation: a trace is written once, and reading ten million spans again because another cell ended
+  // would be a waste.
+  const std::string key = fmt::format("{}|{}|{}|{}", run, cell->name, launch->index, launch->trace_files.size());
+  query.want(session.worker, key,
+             [source = session.source, run, cell_name = cell->name,
+              copy = *launch](const std::atomic<bool>& cancelled) -> Result<std::shared_ptr<const profiler::Trace>> {
+               MB_ASSIGN(const auto files, trace_files(source, run, cell_name, copy));
+               MB_ASSIGN(profiler::Trace read, read_traces(files, cancelled));
+               return std::make_shared<const profiler::Trace>(std::move(read));
+             });
+}
+
 }  // namespace
+
+void Session::want_trace_a() {
+  want_trace(*this, trace_a, selection.run, cell_a());
+}
+
+void Session::want_trace_b() {
+  want_trace(*this, trace_b, selection.other, selection.other.empty() ? nullptr : cell_b());
+}
 
 void Session::load() {
   runs.want(worker, fmt::format("runs {}", generation),
@@ -47,7 +74,7 @@ void Session::load() {
 }
 
 bool Session::loading() const {
-  return runs.loading() || run_a.loading() || run_b.loading();
+  return runs.loading() || run_a.loading() || run_b.loading() || trace_a.loading() || trace_b.loading();
 }
 
 const Cell* Session::cell_a() const {

@@ -9,6 +9,7 @@
 #include "baselines/store/records.h"
 #include "viewer/load/query.h"
 #include "viewer/load/source.h"
+#include "viewer/load/traces.h"
 #include "viewer/load/worker.h"
 #include "viewer/theme/palette.h"
 
@@ -50,12 +51,19 @@ struct Session {
   Query<RunList> runs;
   Query<baselines::Run> run_a;
   Query<baselines::Run> run_b;
+  // Of the selected launches; loaded when a panel asks, shared by those that do.
+  Query<std::shared_ptr<const profiler::Trace>> trace_a;
+  Query<std::shared_ptr<const profiler::Trace>> trace_b;
 
   // Last: its threads end before anything they might write to.
   Worker worker;
 
   // Asks for the list and for the runs selected; call once a frame.
   void load();
+  // Asks for the trace of A's (B's) selected launch; call every frame in which it is shown. Without a launch it is
+  // forgotten.
+  void want_trace_a();
+  void want_trace_b();
   // True while a shared load has not come back.
   bool loading() const;
 

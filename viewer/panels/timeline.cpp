@@ -57,41 +57,67 @@ Result<Found> find_spans(const Trace& trace, const std::string& words, const std
 
 // One run's side of the panel.
 struct Side {
-  Query<std::shared_ptr<const Trace>> trace;
   Query<TimelineModel> model;
+  Query<TimelineModel>::Load load;
+  Query<std::vector<std::uint32_t>> linked;
   Canvas canvas;
   std::uint32_t selected = kNoItem;
-  std::string selected_of;  // the model's key the number belongs to
+  std::string selected_of;               // key of the trace the number belongs to
+  std::string trace_key;                 // of the model shown
+  std::vector<std::uint8_t> op_matches;  // by string: the selected op, or a pattern of ops
+  std::string op_matches_of;
 
-  void want(Session& session, const std::string& run, const baselines::Cell* cell, const baselines::Launch* launch,
-            ColorBy color_by) {
-    if (cell == nullptr || launch == nullptr) {
-      trace.clear();
-      model.clear();
+  void want(Session& session, const Query<std::shared_ptr<const Trace>>& trace, ColorBy color_by,
+            const baselines::Cell* cell) {
+    if (trace.value() == nullptr) {
+      if (!trace.loading()) model.clear();
       return;
     }
-    const std::string key = fmt::format("{}|{}|{}|{}", run, cell->name, launch->index, launch->trace_files.size());
-    trace.want(session.worker, key,
-               [source = session.source, run, cell_name = cell->name,
-                copy = *launch](const std::atomic<bool>& cancelled) -> Result<std::shared_ptr<const Trace>> {
-                 MB_ASSIGN(const auto files, trace_files(source, run, cell_name, copy));
-                 MB_ASSIGN(Trace read, read_traces(files, cancelled));
-                 return std::make_shared<const Trace>(std::move(read));
-               });
-    if (trace.value() == nullptr || trace.value_key() != key) {
-      if (trace.error() != nullptr) model.clear();
-      return;
+    trace_key = trace.value_key();
+    const std::string key = fmt::format("{}|{}", trace_key, static_cast<int>(color_by));
+    if (key != model.key()) {
+      OpKinds kinds;
+      const baselines::Launch* launch = cell == nullptr ? nullptr : session.launch_of(*cell);
+      for (std::size_t i = 0; launch != nullptr && i < launch->ops.size(); ++i)
+        kinds[launch->ops[i].path] = launch->ops[i].kind;
+      load = [read = *trace.value(), color_by, kinds = std::move(kinds)](const std::atomic<bool>& cancelled) {
+        return build_timeline(read, color_by, cancelled, kinds);
+      };
     }
-    model.want(session.worker, fmt::format("{}|{}", key, static_cast<int>(color_by)),
-               [read = *trace.value(), color_by](const std::atomic<bool>& cancelled) {
-                 return build_timeline(read, color_by, cancelled);
-               });
-    if (selected_of != key) selected = kNoItem;
-    selected_of = key;
+    model.want(session.worker, key, load);
+    if (selected_of != trace_key) selected = kNoItem;
+    selected_of = trace_key;
   }
 
-  bool loading() const { return trace.loading() || model.loading(); }
-  const Error* error() const { return trace.error() != nullptr ? trace.error() : model.error(); }
+  // Launch and device spans of the selection, found beside the frames.
+  void want_linked(Session& session) {
+    const TimelineModel& shown = *model.value();
+    if (selected == kNoItem || selected >= shown.trace->spans.size() || shown.trace->spans[selected].correlation == 0) {
+      linked.clear();
+      return;
+    }
+    linked.want(session.worker, fmt::format("{}|{}", trace_key, selected),
+                [trace = shown.trace, span = selected](const std::atomic<bool>& cancelled) {
+                  return find_linked(*trace, span, cancelled);
+                });
+  }
+
+  // Comparisons name ops with * for the layer: all of them are meant.
+  void match_op(const std::string& op) {
+    const std::string key = model.value_key() + "|" + op;
+    if (key == op_matches_of) return;
+    op_matches_of = key;
+    op_matches.clear();
+    if (op.empty()) return;
+    const std::vector<std::string>& strings = model.value()->trace->strings;
+    op_matches.resize(strings.size());
+    bool any = false;
+    for (std::size_t i = 0; i < strings.size(); ++i) {
+      op_matches[i] = strings[i] == op || glob_match(op, strings[i]) ? 1 : 0;
+      any = any || op_matches[i] != 0;
+    }
+    if (!any) op_matches.clear();
+  }
 };
 
 class TimelinePanel : public Panel {
@@ -108,15 +134,19 @@ class TimelinePanel : public Panel {
     const baselines::Launch* launch = session.launch_of(*cell);
     if (launch == nullptr)
       return draw_empty(fmt::format("Cell {} has no launches", clean(cell->name, 80)), clean(cell->reason, 400));
-    a_.want(session, session.selection.run, cell, launch, color_by_);
-    const baselines::Cell* other = session.selection.other.empty() ? nullptr : session.cell_b();
-    b_.want(session, session.selection.other, other, other == nullptr ? nullptr : session.launch_of(*other), color_by_);
-    if (a_.error() != nullptr) return draw_trace_error(*a_.error());
+    session.want_trace_a();
+    session.want_trace_b();
+    a_.want(session, session.trace_a, color_by_, cell);
+    b_.want(session, session.trace_b, color_by_, session.selection.other.empty() ? nullptr : session.cell_b());
+    if (session.trace_a.error() != nullptr) return draw_trace_error(*session.trace_a.error());
+    if (a_.model.error() != nullptr) return draw_error(*a_.model.error());
     if (a_.model.value() == nullptr) return draw_loading("reading the trace");
     draw_body(session);
   }
 
-  bool loading() const override { return a_.loading() || b_.loading() || diff_.loading() || found_.loading(); }
+  bool loading() const override {
+    return a_.model.loading() || b_.model.loading() || diff_.loading() || found_.loading();
+  }
 
  private:
   static void draw_trace_error(const Error& error) {
@@ -200,7 +230,7 @@ class TimelinePanel : public Panel {
     const TimelineModel& other = *b_.model.value();
     const std::int32_t step_a = step_of(session, model);
     const std::int32_t step_b = step_of(session, other);
-    diff_.want(session.worker, fmt::format("{}@{}|{}@{}", a_.trace.value_key(), step_a, b_.trace.value_key(), step_b),
+    diff_.want(session.worker, fmt::format("{}@{}|{}@{}", a_.trace_key, step_a, b_.trace_key, step_b),
                [a = model.trace, b = other.trace, step_a, step_b](const std::atomic<bool>&) -> Result<TraceDiff> {
                  return diff_traces(*a, step_a, *b, step_b);
                });
@@ -231,10 +261,10 @@ class TimelinePanel : public Panel {
       probe_item("timeline.align");
       probe_value("timeline.align", align_by_op_ ? "op" : "step");
       hover_text("Both runs share the time axis. Its zero is the start of the step, or of the selected op in it.");
-    } else if (b_.error() != nullptr) {
+    } else if (session.trace_b.error() != nullptr) {
       ImGui::SameLine(0, px(14));
       badge("B has no trace", color(Ink::kWarning));
-      hover_text(clean(b_.error()->what, 300));
+      hover_text(clean(session.trace_b.error()->what, 300));
     }
     if (model.trace->dropped_spans > 0 || model.left_out > 0) {
       ImGui::SameLine(0, px(14));
@@ -289,6 +319,10 @@ class TimelinePanel : public Panel {
     CanvasLook look;
     look.origin_ns = origin(session, model);
     look.selected_span = side.selected;
+    side.match_op(session.selection.op);
+    side.want_linked(session);
+    if (side.linked.value() != nullptr && !side.linked.loading()) look.linked = *side.linked.value();
+    look.selected_ops = side.op_matches;
     if (two) {
       look.letter = is_a ? "A" : "B";
       look.letter_ink = color(is_a ? Ink::kRunA : Ink::kRunB);

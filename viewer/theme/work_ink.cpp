@@ -30,7 +30,8 @@ Ink op_ink(std::string_view kind, std::string_view path) {
     std::string_view word;
     Ink ink;
   };
-  static constexpr std::array kRules = {Rule{"adam", Ink::kOptimizer},
+  static constexpr std::array kRules = {Rule{"idle", Ink::kHost},
+                                        Rule{"adam", Ink::kOptimizer},
                                         Rule{"optim", Ink::kOptimizer},
                                         Rule{"all_reduce", Ink::kCommunication},
                                         Rule{"all_gather", Ink::kCommunication},

@@ -288,7 +288,7 @@ void Canvas::draw_bar(const TimelineModel& model, const Lane& lane, const PaintB
   const profiler::StringId op = span.op != 0 ? span.op : span.name;
   const bool searched = !look.found.empty();
   const bool hit = searched ? look.found[span.name] != 0 || look.found[span.op] != 0
-                            : look.selected_op == 0 || op == look.selected_op;
+                            : look.selected_ops.empty() || look.selected_ops[op] != 0;
   const float inset = width > 4 ? 0.5F : 0.0F;
   const ImVec2 inner_high(high.x - inset, high.y);
   draw_->AddRectFilled(low, inner_high, hit ? full : (full & 0x00FFFFFFU) | 0x60000000U);
@@ -349,8 +349,8 @@ void Canvas::draw_links(const TimelineModel& model, const Area& area, const Time
   Ink ink = Ink::kCommunication;
   if (from.collective != 0) {
     others = model.members(from.collective);
-  } else if (from.correlation != 0) {
-    others = model.linked(model.trace->rank_of(from), from.correlation);
+  } else if (span == look.selected_span) {
+    others.assign(look.linked.begin(), look.linked.end());
     ink = Ink::kAccent;
   }
   if (others.size() < 2) return;

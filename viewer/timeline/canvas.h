@@ -23,8 +23,9 @@ struct CanvasLook {
   std::span<const DeltaMark> marks;     // by string; may be empty
   std::span<const std::uint8_t> found;  // by string: 1 where the search matches; empty: no search
   std::uint32_t selected_span = kNoItem;
-  profiler::StringId selected_op = 0;
-  std::uint32_t letter_ink = 0;  // of A or B; 0: one run only
+  std::span<const std::uint32_t> linked;       // spans that the selected one launched, or its launch
+  std::span<const std::uint8_t> selected_ops;  // by string: 1 for the selected op; empty: none
+  std::uint32_t letter_ink = 0;                // of A or B; 0: one run only
   const char* letter = "";
 };
 

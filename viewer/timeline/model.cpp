@@ -34,10 +34,13 @@ WorkShade shade_of_ink(Ink ink) {
 // Names are few and spans are many: the words of a name are looked at once.
 class Shader {
  public:
-  Shader(const Trace& trace, ColorBy color_by) : color_by_(color_by) {
+  Shader(const Trace& trace, ColorBy color_by, const OpKinds& kinds) : color_by_(color_by) {
     if (color_by != ColorBy::kWork) return;
     by_name_.reserve(trace.strings.size());
-    for (const std::string& text : trace.strings) by_name_.push_back(shade_of_ink(op_ink(text, "")));
+    for (const std::string& text : trace.strings) {
+      const auto kind = kinds.find(text);
+      by_name_.push_back(shade_of_ink(kind == kinds.end() ? op_ink(text, "") : op_ink(kind->second, text)));
+    }
   }
 
   std::uint8_t operator()(const Span& span) const {
@@ -125,14 +128,20 @@ std::string track_title(const Trace& trace, const profiler::Track& track) {
 }
 
 // First fit: a span goes to the first lane whose last one has ended. Children of a nest land below their parent.
-std::vector<Lane> lanes_of_track(const Trace& trace, std::uint32_t track, std::vector<std::uint32_t>& order,
+std::vector<Lane> lanes_of_track(const Trace& trace, std::uint32_t track, const std::vector<std::uint32_t>& given,
                                  const Shader& shader, std::uint64_t& left_out) {
   const auto before = [&](std::uint32_t a, std::uint32_t b) {
     const Span& left = trace.spans[a];
     const Span& right = trace.spans[b];
     return left.start_ns != right.start_ns ? left.start_ns < right.start_ns : left.end_ns > right.end_ns;
   };
-  if (!std::is_sorted(order.begin(), order.end(), before)) std::stable_sort(order.begin(), order.end(), before);
+  // Readers give a track in time order nearly always; only what is not is copied and sorted.
+  std::vector<std::uint32_t> sorted;
+  if (!std::is_sorted(given.begin(), given.end(), before)) {
+    sorted = given;
+    std::stable_sort(sorted.begin(), sorted.end(), before);
+  }
+  const std::vector<std::uint32_t>& order = sorted.empty() ? given : sorted;
   std::vector<Lane> lanes;
   for (const std::uint32_t index : order) {
     const Span& span = trace.spans[index];
@@ -209,8 +218,6 @@ void spread(std::size_t count, const Work& work) {
 
 struct Grouped {
   std::vector<std::vector<std::uint32_t>> by_track;
-  std::vector<std::uint32_t> collectives;
-  std::vector<std::uint32_t> correlations;
 };
 
 Grouped group(const Trace& trace, TimelineModel& model) {
@@ -233,8 +240,7 @@ Grouped group(const Trace& trace, TimelineModel& model) {
     model.start_ns = std::min(model.start_ns, span.start_ns);
     model.end_ns = std::max(model.end_ns, span.end_ns);
     model.micro_batches = std::max(model.micro_batches, span.micro_batch + 1);
-    if (span.collective != 0) out.collectives.push_back(i);
-    if (span.correlation != 0) out.correlations.push_back(i);
+    if (span.collective != 0) model.by_collective.push_back({span.collective, i});
   }
   if (model.start_ns > model.end_ns) model.start_ns = model.end_ns = 0;
   return out;
@@ -278,23 +284,9 @@ std::uint32_t Lane::item_at(std::int64_t at_ns, std::int64_t slack_ns) const {
 
 std::vector<std::uint32_t> TimelineModel::members(std::uint64_t collective) const {
   std::vector<std::uint32_t> out;
-  const auto first =
-      std::lower_bound(by_collective.begin(), by_collective.end(), collective,
-                       [&](std::uint32_t span, std::uint64_t id) { return trace->spans[span].collective < id; });
-  for (auto at = first; at != by_collective.end() && trace->spans[*at].collective == collective; ++at)
-    out.push_back(*at);
-  return out;
-}
-
-std::vector<std::uint32_t> TimelineModel::linked(std::int32_t rank, std::uint32_t correlation) const {
-  std::vector<std::uint32_t> out;
-  const auto key = [&](std::uint32_t span) {
-    return std::pair(trace->rank_of(trace->spans[span]), trace->spans[span].correlation);
-  };
-  const std::pair wanted(rank, correlation);
-  const auto first = std::lower_bound(by_correlation.begin(), by_correlation.end(), wanted,
-                                      [&](std::uint32_t span, const auto& id) { return key(span) < id; });
-  for (auto at = first; at != by_correlation.end() && key(*at) == wanted; ++at) out.push_back(*at);
+  auto at = std::lower_bound(by_collective.begin(), by_collective.end(), collective,
+                             [](const Member& member, std::uint64_t id) { return member.collective < id; });
+  for (; at != by_collective.end() && at->collective == collective; ++at) out.push_back(at->span);
   return out;
 }
 
@@ -318,7 +310,7 @@ std::vector<std::int32_t> TimelineModel::steps() const {
 }
 
 Result<TimelineModel> build_timeline(std::shared_ptr<const Trace> trace, ColorBy color_by,
-                                     const std::atomic<bool>& cancelled) {
+                                     const std::atomic<bool>& cancelled, const OpKinds& kinds) {
   TimelineModel model;
   model.trace = std::move(trace);
   model.color_by = color_by;
@@ -326,9 +318,9 @@ Result<TimelineModel> build_timeline(std::shared_ptr<const Trace> trace, ColorBy
   if (source.spans.size() >= kNoItem)
     return fail(ErrorCode::kOutOfMemory, fmt::format("a trace of {} spans", source.spans.size()),
                 "trace fewer steps or ranks");
-  Grouped grouped = group(source, model);
+  const Grouped grouped = group(source, model);
   if (cancelled.load()) return fail(ErrorCode::kCancelled, "building the timeline");
-  const Shader shader(source, color_by);
+  const Shader shader(source, color_by, kinds);
   std::vector<std::vector<Lane>> lanes(grouped.by_track.size());
   std::vector<std::uint64_t> left_out(grouped.by_track.size(), 0);
   // One more piece of work beside the tracks: the two indexes and the exposed communication.
@@ -336,26 +328,19 @@ Result<TimelineModel> build_timeline(std::shared_ptr<const Trace> trace, ColorBy
     if (cancelled.load()) return;
     if (i == 0) {
       add_exposed(source, model, grouped);
-      std::stable_sort(grouped.collectives.begin(), grouped.collectives.end(), [&](std::uint32_t a, std::uint32_t b) {
-        return source.spans[a].collective < source.spans[b].collective;
-      });
-      std::stable_sort(grouped.correlations.begin(), grouped.correlations.end(), [&](std::uint32_t a, std::uint32_t b) {
-        return std::pair(source.rank_of(source.spans[a]), source.spans[a].correlation) <
-               std::pair(source.rank_of(source.spans[b]), source.spans[b].correlation);
+      std::sort(model.by_collective.begin(), model.by_collective.end(), [](const auto& x, const auto& y) {
+        return std::pair(x.collective, x.span) < std::pair(y.collective, y.span);
       });
       return;
     }
-    // A copy of the order: the other work reads the original.
-    std::vector<std::uint32_t> order = grouped.by_track[i - 1];
-    lanes[i - 1] = lanes_of_track(source, static_cast<std::uint32_t>(i - 1), order, shader, left_out[i - 1]);
+    lanes[i - 1] =
+        lanes_of_track(source, static_cast<std::uint32_t>(i - 1), grouped.by_track[i - 1], shader, left_out[i - 1]);
   });
   if (cancelled.load()) return fail(ErrorCode::kCancelled, "building the timeline");
   for (std::size_t i = 0; i < lanes.size(); ++i) {
     model.left_out += left_out[i];
     for (Lane& lane : lanes[i]) model.lanes.push_back(std::move(lane));
   }
-  model.by_collective = std::move(grouped.collectives);
-  model.by_correlation = std::move(grouped.correlations);
   std::stable_sort(model.lanes.begin(), model.lanes.end(), [&](const Lane& a, const Lane& b) {
     const auto key = [&](const Lane& lane) {
       return std::tuple(lane.rank, order_of(source, lane), lane.track, lane.depth);
@@ -366,6 +351,22 @@ Result<TimelineModel> build_timeline(std::shared_ptr<const Trace> trace, ColorBy
     if (model.ranks.empty() || model.ranks.back() != lane.rank) model.ranks.push_back(lane.rank);
   }
   return model;
+}
+
+Result<std::vector<std::uint32_t>> find_linked(const Trace& trace, std::uint32_t span,
+                                               const std::atomic<bool>& cancelled) {
+  std::vector<std::uint32_t> out;
+  if (span >= trace.spans.size() || trace.spans[span].correlation == 0) return out;
+  const std::uint32_t correlation = trace.spans[span].correlation;
+  const std::int32_t rank = trace.rank_of(trace.spans[span]);
+  for (std::uint32_t i = 0; i < trace.spans.size(); ++i) {
+    if (i % 65536 == 0 && cancelled.load()) return fail(ErrorCode::kCancelled, "looking for linked spans");
+    const Span& other = trace.spans[i];
+    if (other.correlation == correlation && other.track < trace.tracks.size() && trace.rank_of(other) == rank) {
+      out.push_back(i);
+    }
+  }
+  return out;
 }
 
 }  // namespace mbb::viewer

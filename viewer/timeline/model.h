@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <unordered_map>
 #include <vector>
 
 #include "analysis/exposure/intervals.h"
@@ -35,7 +36,7 @@ inline constexpr int kWorkShades = 8;
 inline constexpr int kMaxShades = 64;
 
 inline constexpr std::uint32_t kNoItem = 0xFFFFFFFFU;
-inline constexpr std::size_t kFan = 16;
+inline constexpr std::size_t kFan = 8;
 
 struct LaneNode {
   std::int64_t start_ns = 0;
@@ -70,13 +71,14 @@ struct TimelineModel {
   std::int64_t end_ns = 0;
   int micro_batches = 0;
   std::uint64_t left_out = 0;  // spans with impossible numbers, or more than kMaxDepth deep: said on the panel
-  std::vector<std::uint32_t> by_collective;   // spans with a collective, sorted by it
-  std::vector<std::uint32_t> by_correlation;  // spans with a correlation, sorted by (rank, correlation)
+  struct Member {
+    std::uint64_t collective = 0;
+    std::uint32_t span = 0;
+  };
+  std::vector<Member> by_collective;  // spans with a collective, sorted by it
 
   // Members of one collective call, in rank order.
   std::vector<std::uint32_t> members(std::uint64_t collective) const;
-  // Spans of a rank with one correlation: a launch and what it caused.
-  std::vector<std::uint32_t> linked(std::int32_t rank, std::uint32_t correlation) const;
   // Earliest start and latest end of a step over all ranks; false where it is not traced.
   bool step_window(std::int64_t step, analysis::TimeInterval& window) const;
   std::vector<std::int32_t> steps() const;
@@ -86,7 +88,13 @@ struct TimelineModel {
 inline constexpr int kMaxDepth = 12;
 
 // kCancelled when `cancelled` was set meanwhile. Uses a few threads. An empty trace is an empty model.
+// `kinds` tells the kind of an op by its path ("gemm"), where the run knows it; names tell the rest.
+using OpKinds = std::unordered_map<std::string, std::string>;
 Result<TimelineModel> build_timeline(std::shared_ptr<const profiler::Trace> trace, ColorBy color_by,
-                                     const std::atomic<bool>& cancelled);
+                                     const std::atomic<bool>& cancelled, const OpKinds& kinds = {});
+
+// Spans of `span`'s rank with its correlation: a launch and what it caused. Looks at every span: for a worker thread.
+Result<std::vector<std::uint32_t>> find_linked(const profiler::Trace& trace, std::uint32_t span,
+                                               const std::atomic<bool>& cancelled);
 
 }  // namespace mbb::viewer

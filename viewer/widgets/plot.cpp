@@ -82,11 +82,11 @@ Ticks axis_ticks(Range range, int count, std::string_view unit) {
   if (range.empty() || !(range.high > range.low) || !std::isfinite(range.high - range.low)) return out;
   const UnitScale by = unit_scale(unit, std::max(std::fabs(range.low), std::fabs(range.high)));
   out.unit = by.unit;
-  if (out.unit.empty() && unit != "count" && unit != "1") out.unit = unit;
+  if (out.unit.empty() && unit != "count" && unit != "1" && unit != "index") out.unit = unit;
   const double low = range.low / by.factor;
   const double high = range.high / by.factor;
   double step = round_step((high - low) / std::max(count, 1));
-  if ((unit == "step" || unit == "op") && step < 1) step = 1;
+  if ((unit == "step" || unit == "op" || unit == "index") && step < 1) step = 1;
   const int places = std::clamp(static_cast<int>(std::ceil(-std::log10(step) - 1e-9)), 0, 9);
   for (int i = 0; i < 64; ++i) {
     const double at = (std::ceil(low / step - 1e-9) + i) * step;
@@ -122,7 +122,7 @@ Plot::~Plot() {
 void Plot::draw_axes() {
   ImGui::PushFont(fonts().small);
   const float line = ImGui::GetTextLineHeight();
-  const Ticks ys = axis_ticks(y_.range, std::max(2, static_cast<int>((high_.y - low_.y) / px(36))), y_.unit);
+  const Ticks ys = axis_ticks(y_.range, std::max(2, static_cast<int>((high_.y - low_.y) / px(64))), y_.unit);
   for (const Tick& tick : ys.ticks) {
     const float at = std::round(y(tick.at));
     draw_->AddLine(ImVec2(low_.x, at), ImVec2(high_.x, at), color(Ink::kGrid));
@@ -170,8 +170,9 @@ double Plot::value_y(float screen) const {
 void Plot::line(std::span<const double> xs, std::span<const double> ys, std::uint32_t ink, float width) {
   std::vector<ImVec2> path;
   const std::size_t count = std::min(xs.size(), ys.size());
+  // Segment by segment: a joined path would be mitred, which tears at the sharp corners of noisy series.
   const auto flush = [&] {
-    if (path.size() > 1) draw_->AddPolyline(path.data(), static_cast<int>(path.size()), ink, 0, width * scale());
+    for (std::size_t i = 1; i < path.size(); ++i) draw_->AddLine(path[i - 1], path[i], ink, width * scale());
     path.clear();
   };
   for (std::size_t i = 0; i < count;) {
@@ -181,16 +182,21 @@ void Plot::line(std::span<const double> xs, std::span<const double> ys, std::uin
       continue;
     }
     const float column = x(xs[i]);
-    float top = y(ys[i]);
-    float bottom = top;
+    const float first = y(ys[i]);
+    float top = first;
+    float bottom = first;
+    float last = first;
     std::size_t next = i + 1;
     while (next < count && std::isfinite(ys[next]) && x(xs[next]) - column < 1.0F) {
-      top = std::min(top, y(ys[next]));
-      bottom = std::max(bottom, y(ys[next]));
+      last = y(ys[next]);
+      top = std::min(top, last);
+      bottom = std::max(bottom, last);
       ++next;
     }
-    path.emplace_back(column, bottom);
-    if (next > i + 1) path.emplace_back(column, top);
+    path.emplace_back(column, first);
+    if (top < std::min(first, last)) path.emplace_back(column, top);
+    if (bottom > std::max(first, last)) path.emplace_back(column, bottom);
+    if (next > i + 1) path.emplace_back(column, last);
     i = next;
   }
   flush();

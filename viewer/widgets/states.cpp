@@ -107,7 +107,8 @@ void badge(std::string_view text, unsigned packed_color) {
   ImGui::PushFont(fonts().small);
   const ImVec2 size = ImGui::CalcTextSize(text.data(), text.data() + text.size());
   const ImVec2 pad(px(6), px(1));
-  const ImVec2 low = ImGui::GetCursorScreenPos();
+  const ImVec2 at = ImGui::GetCursorScreenPos();
+  const ImVec2 low(at.x, at.y + px(1));
   const ImVec2 high(low.x + size.x + 2 * pad.x, low.y + size.y + 2 * pad.y);
   ImDrawList* draw = ImGui::GetWindowDrawList();
   draw->AddRectFilled(low, high, (packed_color & 0x00FFFFFFU) | 0x2E000000U, px(4));

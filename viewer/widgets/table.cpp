@@ -179,6 +179,11 @@ void setup_columns(const TableData& data, bool marks) {
 
 }  // namespace
 
+float table_height(std::size_t rows) {
+  const float row = ImGui::GetTextLineHeight() + 2 * ImGui::GetStyle().CellPadding.y;
+  return (row * static_cast<float>(rows + 1) + px(4)) / scale();
+}
+
 TableEvents draw_table(const char* id, const TableData& data, TableState& state, const TableLook& look) {
   TableEvents events;
   refresh(data, state);

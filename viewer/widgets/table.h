@@ -69,6 +69,9 @@ struct TableLook {
 // Draws `data`; `id` also names its probes: "<id>.row.<n>" (shown order), "<id>.shown".
 TableEvents draw_table(const char* id, const TableData& data, TableState& state, const TableLook& look);
 
+// Design pixels that a header and `rows` rows take.
+float table_height(std::size_t rows);
+
 // The rows in `order`, as text. Markdown escapes pipes; CSV quotes as RFC 4180 says.
 std::string table_markdown(const TableData& data, const std::vector<std::uint32_t>& order);
 std::string table_csv(const TableData& data, const std::vector<std::uint32_t>& order);
