@@ -113,6 +113,15 @@ TEST_F(Cli, BadInputSaysWhatAndWhereAndLeavesNothing) {
   expect_refused("suite ./missing.toml", 4, "missing.toml");
 }
 
+// On a machine with GPUs this would train on one, so it is asked for more than any has.
+TEST_F(Cli, MissingGpusSkipTheCellAndSayWhy) {
+  const Answer answer = run("run --device cuda gpus=512 gbs=512 train_iters=1 --quiet");
+  EXPECT_EQ(answer.status, 0) << answer.out;
+  EXPECT_NE(answer.out.find("skipped"), std::string::npos) << answer.out;
+  EXPECT_NE(answer.out.find("needs 512 GPUs"), std::string::npos) << answer.out;
+  EXPECT_EQ(run("run --device cuda gpus=512 gbs=512 train_iters=1 --quiet --require measured").status, 4);
+}
+
 TEST_F(Cli, AStoreThatIsNoDatabaseIsRefusedAndTheBundleKept) {
   fs::create_directories(folder_ / "mbbench-runs");
   write("mbbench-runs/mbbench.sqlite", "this is no database, and it is long enough to be looked at as one. ");

@@ -57,7 +57,7 @@ void judge_losses(baselines::Cell& cell, const std::vector<baselines::Cell>& fin
   if (cell.status != baselines::CellStatus::kOk || is_reference(cell) || cell.launches.empty()) return;
   const std::string key = work_key(cell);
   const auto reference = std::find_if(finished.begin(), finished.end(), [&](const baselines::Cell& other) {
-    return is_reference(other) && work_key(other) == key;
+    return is_reference(other) && other.device == cell.device && work_key(other) == key;
   });
   if (reference == finished.end()) return;
   baselines::VerdictRow row;

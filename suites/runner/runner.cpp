@@ -19,6 +19,7 @@
 #include "profiler/base/text.h"
 #include "profiler/host/captured.h"
 #include "profiler/host/fingerprint.h"
+#include "profiler/host/gpus.h"
 #include "profiler/trace/trace_file.h"
 #include "suites/runner/child.h"
 #include "suites/runner/equality.h"
@@ -45,6 +46,18 @@ std::vector<baselines::KnobValue> knob_values(const Cell& cell) {
   return values;
 }
 
+// A cell that asks for GPUs is measured on all of them, or skipped with the reason.
+void place_on_gpus(baselines::Cell& cell) {
+  const profiler::GpuInventory found = profiler::list_gpus();
+  cell.result_class = baselines::ResultClass::kMeasured;
+  cell.device = found.gpus.empty() ? "cuda" : found.gpus.front().model;
+  cell.devices = cell.ranks;
+  if (static_cast<int>(found.gpus.size()) >= cell.ranks) return;
+  cell.status = CellStatus::kSkipped;
+  cell.reason = fmt::format("needs {} GPU{}, this machine has {}{}", cell.ranks, cell.ranks == 1 ? "" : "s",
+                            found.gpus.size(), found.note.empty() ? "" : " (" + found.note + ")");
+}
+
 // The record of a cell before it runs: everything that the configuration alone says.
 baselines::Cell describe_cell(const Cell& planned, int index, const std::string& run) {
   baselines::Cell cell;
@@ -67,6 +80,7 @@ baselines::Cell describe_cell(const Cell& planned, int index, const std::string&
     return cell;
   }
   cell.ranks = cell.gpus = layout->mesh.world_size();
+  if (planned.config.host.device == trainer::Device::kCuda) place_on_gpus(cell);
   using trainer::FlopsConvention;
   cell.work = {layout->tokens_per_step(),
                trainer::flops_per_token(layout->model, layout->sequence, FlopsConvention::kCausal),
