@@ -15,11 +15,11 @@
 #include "profiler/base/text.h"
 #include "profiler/trace/trace_file.h"
 #include "suites/runner/memory_rows.h"
-#include "trainer/data/dataset.h"
 #include "trainer/ops/op_kind.h"
 #include "trainer/run/knobs.h"
 #include "trainer/run/layout.h"
 #include "trainer/run/train.h"
+#include "trainer/run/training_data.h"
 
 namespace mbb::suites {
 namespace {
@@ -39,16 +39,6 @@ Result<trainer::Config> read_config(const std::filesystem::path& folder) {
   KnobSources sources;
   MB_TRY(trainer::knobs().from_lines(config, sources, lines, Source{Layer::kCommandLine, path}));
   return config;
-}
-
-Result<trainer::Dataset> open_data(const trainer::Layout& layout) {
-  trainer::DataSpec spec;
-  spec.path = layout.config.data.path;
-  MB_ASSIGN(auto source, trainer::open_tokens(spec, layout.model.vocab_size));
-  trainer::DataOrder order;
-  order.seq_length = layout.sequence;
-  order.seed = static_cast<uint64_t>(layout.config.train.seed);
-  return trainer::Dataset::open(std::move(source), order);
 }
 
 std::string stage_name(const trainer::Layout& layout, int rank) {
@@ -133,7 +123,7 @@ Status train_into(const std::filesystem::path& folder, baselines::Launch& launch
   launch.seed = config.train.seed;
   MB_ASSIGN(const trainer::Layout layout, trainer::resolve(config));
   MB_ASSIGN(const trainer::StepPrograms programs, trainer::build_programs(layout));
-  MB_ASSIGN(const trainer::Dataset data, open_data(layout));
+  MB_ASSIGN(const trainer::Dataset data, trainer::open_dataset(layout));
   trainer::TrainOptions options;
   options.trace_end = config.train.train_iters;
   options.trace_first = std::max<int64_t>(config.train.train_iters / 2, config.train.train_iters - kProfiledSteps);

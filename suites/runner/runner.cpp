@@ -30,6 +30,7 @@
 #include "trainer/models/flops.h"
 #include "trainer/program/explain.h"
 #include "trainer/run/knobs.h"
+#include "trainer/run/training_data.h"
 
 namespace mbb::suites {
 namespace {
@@ -82,10 +83,11 @@ baselines::Cell describe_cell(const Cell& planned, int index, const std::string&
   cell.ranks = cell.gpus = layout->mesh.world_size();
   if (planned.config.host.device == trainer::Device::kCuda) place_on_gpus(cell);
   using trainer::FlopsConvention;
-  cell.work = {layout->tokens_per_step(),
-               trainer::flops_per_token(layout->model, layout->sequence, FlopsConvention::kCausal),
-               trainer::flops_per_token(layout->model, layout->sequence, FlopsConvention::kFull),
-               trainer::kFlopsFormulaId, trainer::kFlopsFormulaVersion};
+  cell.work = {
+      layout->tokens_per_step(),
+      trainer::flops_per_token(layout->model, layout->sequence, FlopsConvention::kCausal, layout->encoder_sequence),
+      trainer::flops_per_token(layout->model, layout->sequence, FlopsConvention::kFull, layout->encoder_sequence),
+      trainer::kFlopsFormulaId, trainer::kFlopsFormulaVersion};
   const auto programs = trainer::build_programs(*layout);
   if (!programs) {
     cell.status = CellStatus::kBroken;
@@ -99,10 +101,10 @@ baselines::Cell describe_cell(const Cell& planned, int index, const std::string&
   return cell;
 }
 
-// NaN when the data cannot be read: the launch has said so already.
+// NaN when the data cannot be read (the launch has said so already), and of independent tokens, which teach nothing.
 double entropy_of(const trainer::Config& config, int64_t vocab_size) {
-  trainer::DataSpec spec;
-  spec.path = config.data.path;
+  const trainer::DataSpec spec = trainer::data_spec(config);
+  if (spec.kind == trainer::DataKind::kSynthetic) return baselines::kNotMeasured;
   const auto source = trainer::open_tokens(spec, vocab_size);
   if (!source) return baselines::kNotMeasured;
   return trainer::unigram_entropy(**source).value_or(baselines::kNotMeasured);

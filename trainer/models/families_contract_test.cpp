@@ -5,138 +5,13 @@
 
 #include "trainer/data/rng.h"
 #include "trainer/models/flops.h"
+#include "trainer/models/small_families.h"
 #include "trainer/program/explain.h"
 #include "trainer/program/verify.h"
 #include "trainer/run/train.h"
 
 namespace mbb::trainer {
 namespace {
-
-struct Small {
-  const char* name;
-  void (*shape)(Config&);
-  bool stages = true;  // whether the model can be cut into pipeline stages
-};
-
-void PrintTo(const Small& small, std::ostream* out) {
-  *out << small.name;
-}
-
-void sizes(Config& c, const char* model, int64_t kv_heads) {
-  c.model.name = model;
-  c.model.num_layers = 2;
-  c.model.hidden_size = 32;
-  c.model.ffn_hidden_size = 48;
-  c.model.num_attention_heads = 4;
-  c.model.num_query_groups = kv_heads;
-  c.model.vocab_size = 64;
-}
-
-void experts(Config& c, int64_t count, int64_t top_k) {
-  c.model.num_experts = count;
-  c.model.moe_router_topk = top_k;
-  c.model.moe_ffn_hidden_size = 24;
-}
-
-void deepseek(Config& c) {
-  sizes(c, "deepseek-v3", 0);
-  experts(c, 8, 3);
-  c.model.moe_shared_expert_intermediate_size = 24;
-  c.model.moe_router_num_groups = 4;
-  c.model.moe_router_group_topk = 2;
-  c.model.moe_first_dense_layers = 1;
-  c.model.q_lora_rank = 12;
-  c.model.kv_lora_rank = 8;
-  c.model.qk_head_dim = 8;
-  c.model.qk_pos_emb_head_dim = 4;
-  c.model.v_head_dim = 6;
-}
-
-Config config_of(const Small& small) {
-  Config c;
-  c.train.seq_length = 16;
-  c.train.micro_batch_size = 2;
-  c.train.global_batch_size = 4;
-  c.train.train_iters = 3;
-  c.optimizer.lr_warmup_iters = 1;
-  small.shape(c);
-  return c;
-}
-
-const Small kFamilies[] = {
-    {"gpt", [](Config& c) { sizes(c, "gpt3-126m", 0); }, false},
-    {"gpt_untied", [](Config& c) { sizes(c, "gpt-462b", 0); }},
-    {"llama31",
-     [](Config& c) {
-       sizes(c, "llama3.1-8b", 2);
-       c.model.kv_channels = 8;
-     }},
-    {"nemotron",
-     [](Config& c) {
-       sizes(c, "nemotron4-15b", 2);
-       c.model.kv_channels = 8;
-     }},
-    {"qwen25", [](Config& c) { sizes(c, "qwen2.5-7b", 2); }},
-    {"qwen25_tied", [](Config& c) { sizes(c, "qwen2.5-0.5b", 2); }, false},
-    {"qwen3",
-     [](Config& c) {
-       sizes(c, "qwen3-8b", 2);
-       c.model.kv_channels = 16;
-     }},
-    {"mixtral",
-     [](Config& c) {
-       sizes(c, "mixtral-8x7b", 2);
-       experts(c, 4, 2);
-     }},
-    {"mixtral_capacity",
-     [](Config& c) {
-       sizes(c, "mixtral-8x7b", 2);
-       experts(c, 4, 2);
-       c.parallel.moe_expert_capacity_factor = 0.75;
-       c.model.moe_z_loss_coeff = 0.01;
-     }},
-    {"mixtral_balanced",
-     [](Config& c) {
-       sizes(c, "mixtral-8x7b", 2);
-       experts(c, 4, 2);
-       c.parallel.moe_router_force_load_balancing = true;
-     }},
-    {"qwen3_moe",
-     [](Config& c) {
-       sizes(c, "qwen3-30b-a3b", 2);
-       experts(c, 6, 3);
-       c.model.kv_channels = 16;
-     }},
-    {"gpt_oss",
-     [](Config& c) {
-       sizes(c, "gpt-oss-20b", 2);
-       experts(c, 4, 2);
-       c.model.kv_channels = 8;
-       c.model.window_size = 5;
-     }},
-    {"deepseek_v3", deepseek},
-    {"deepseek_v3_mtp",
-     [](Config& c) {
-       deepseek(c);
-       c.model.mtp_num_layers = 2;
-     },
-     false},
-    {"t5",
-     [](Config& c) {
-       sizes(c, "t5-220m", 0);
-       c.model.kv_channels = 8;
-       c.model.encoder_num_layers = 2;
-       c.train.encoder_seq_length = 12;
-       c.train.hidden_dropout = 0.1;
-     },
-     false},
-    {"gpt_dropout",
-     [](Config& c) {
-       sizes(c, "gpt-462b", 0);
-       c.train.hidden_dropout = 0.1;
-       c.train.attention_dropout = 0.1;
-     }},
-};
 
 // Each token follows from the one before, with noise.
 Status sample(int64_t index, std::span<int32_t> tokens) {

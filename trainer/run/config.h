@@ -6,6 +6,8 @@
 #include <optional>
 #include <string>
 
+#include "trainer/data/token_source.h"
+
 namespace mbb::trainer {
 
 enum class Tokenizer { kBytes };
@@ -46,6 +48,7 @@ struct ModelConfig {
 };
 
 struct DataConfig {
+  DataKind kind = DataKind::kAuto;
   std::string path;  // empty: the text shipped with the project
   Tokenizer tokenizer = Tokenizer::kBytes;
 };

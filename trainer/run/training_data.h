@@ -1,0 +1,15 @@
+// The samples a configuration trains on: where its tokens come from and the windows they are cut into.
+#pragma once
+
+#include "trainer/data/dataset.h"
+#include "trainer/run/layout.h"
+
+namespace mbb::trainer {
+
+// What the [data] knobs name; synthetic tokens follow train.seed.
+DataSpec data_spec(const Config& config);
+
+// Windows of Layout::sample_tokens(), shuffled by train.seed. Errors name file and offset.
+Result<Dataset> open_dataset(const Layout& layout);
+
+}  // namespace mbb::trainer
