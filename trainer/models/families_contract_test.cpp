@@ -60,6 +60,25 @@ TEST_P(Families, ParametersAndFlopsEqualTheFormulas) {
   EXPECT_DOUBLE_EQ(costs.model_flops, costs.closed_form_flops);
 }
 
+TEST_P(Families, ShardedPartsAddUpToTheFormulas) {
+  Config c = config_of(GetParam());
+  c.parallel.tensor_model_parallel_size = 2;
+  c.parallel.sequence_parallel = true;
+  const auto built = build(c);
+  ASSERT_TRUE(built.has_value()) << format(built.error());
+  const Explain costs = explain(built->layout, built->programs);
+  EXPECT_DOUBLE_EQ(costs.model_flops, costs.closed_form_flops);
+}
+
+TEST_P(Families, Bf16StaysNearFp32) {
+  Config c = config_of(GetParam());
+  const std::vector<StepReport> exact = run(c);
+  c.precision.recipe = Recipe::kBf16;
+  const std::vector<StepReport> rounded = run(c);
+  ASSERT_EQ(rounded.size(), exact.size());
+  for (size_t i = 0; i < exact.size(); ++i) EXPECT_NEAR(rounded[i].loss, exact[i].loss, 1e-2 * exact[i].loss);
+}
+
 // Four ways at once: tensor + sequence parallel, tensor parallel alone, data parallel, and stages where there can be.
 TEST_P(Families, EveryMappingTrainsLikeOneRank) {
   const std::vector<StepReport> one = run(config_of(GetParam()));

@@ -17,9 +17,12 @@ TEST_P(Learning, BelowUnigramEntropy) {
   c.train.encoder_seq_length = 0;
   c.train.micro_batch_size = 4;
   c.train.global_batch_size = 4;
-  c.train.train_iters = 80;
-  c.optimizer.lr = 2e-2;
-  c.optimizer.min_lr = 2e-3;
+  // One table that both embeds and predicts learns more slowly.
+  const bool tied = std::string(GetParam().name) == "gpt";
+  c.train.train_iters = tied ? 160 : 50;
+  c.optimizer.lr = 1e-2;
+  c.optimizer.min_lr = 1e-3;
+  c.optimizer.init_method_std = 0.1;
   if (c.model.window_size > 0) c.model.window_size = 16;
   c.model.max_position_embeddings = 64;
   const auto layout = resolve(c);

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <ostream>
+#include <random>
 #include <string>
 #include <vector>
 
@@ -22,6 +23,9 @@ struct CaseInput {
   bool weight = false;  // has a main gradient
   bool fixed = false;   // no gradient is asked for
 };
+
+// Fresh values of an input, row-major; integers where the input holds them.
+std::vector<double> case_values(const CaseInput& input, std::mt19937_64& random);
 
 struct OpCase {
   std::string name;  // "gemm/tn-odd"

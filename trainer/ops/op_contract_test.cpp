@@ -1,10 +1,8 @@
 // Every differentiable op case: gradients from the record's rule, run on the CPU, against finite differences.
 #include <gtest/gtest.h>
 
-#include <algorithm>
 #include <cmath>
 #include <map>
-#include <numeric>
 #include <random>
 
 #include "trainer/ops/op_case.h"
@@ -90,50 +88,15 @@ class OneOp {
   }
 
   void fill(TensorId id, const CaseInput& input) {
-    const Tensor& t = program_.tensor(id);
+    CaseInput whole = input;
+    whole.shape = program_.tensor(id).shape;
+    const std::vector<double> values = case_values(whole, random_);
     void* data = buffers_[static_cast<size_t>(id)].data();
-    std::normal_distribution<float> normal;
-    std::uniform_int_distribution<int32_t> ints(0, static_cast<int32_t>(std::max<int64_t>(1, input.bound) - 1));
-    if (input.fill == Fill::kDistinct || input.fill == Fill::kSegments) return fill_rows(t, input);
-    for (int64_t i = 0; i < t.shape.elements(); ++i) {
-      if (t.dtype == DType::kI32)
-        static_cast<int32_t*>(data)[i] = ints(random_);
+    for (size_t i = 0; i < values.size(); ++i) {
+      if (program_.tensor(id).dtype == DType::kI32)
+        static_cast<int32_t*>(data)[i] = static_cast<int32_t>(values[i]);
       else
-        static_cast<float*>(data)[i] = value(input.fill, normal(random_));
-    }
-  }
-
-  void fill_rows(const Tensor& t, const CaseInput& input) {
-    const TensorId id = static_cast<TensorId>(&t - program_.tensors.data());
-    auto* data = reinterpret_cast<int32_t*>(buffers_[static_cast<size_t>(id)].data());
-    const auto bound = static_cast<int32_t>(input.bound);
-    if (input.fill == Fill::kDistinct) {
-      std::vector<int32_t> all(static_cast<size_t>(bound));
-      std::iota(all.begin(), all.end(), 0);
-      std::shuffle(all.begin(), all.end(), random_);
-      std::copy_n(all.begin(), t.shape.elements(), data);
-      return;
-    }
-    const int64_t pieces = t.shape[1];
-    std::vector<int32_t> cuts(static_cast<size_t>(pieces) + 1, bound);
-    for (int32_t& cut : cuts) cut = static_cast<int32_t>(random_() % static_cast<uint32_t>(bound + 1));
-    cuts.front() = 0;
-    cuts.back() = bound;
-    std::sort(cuts.begin(), cuts.end());
-    for (size_t e = 0; e < static_cast<size_t>(pieces); ++e) {
-      data[e] = cuts[e];
-      data[static_cast<size_t>(pieces) + e] = cuts[e + 1] - cuts[e];
-    }
-  }
-
-  float value(Fill fill, float normal) {
-    switch (fill) {
-      case Fill::kZeros: return 0;
-      case Fill::kPositive: return std::abs(normal) + 0.1F;
-      case Fill::kUniform: return std::uniform_real_distribution<float>()(random_);
-      case Fill::kApart:
-        return std::floor(normal * 2) / 2 + 0.25F + std::uniform_real_distribution<float>(-0.1F, 0.1F)(random_);
-      default: return normal;
+        static_cast<float*>(data)[i] = static_cast<float>(values[i]);
     }
   }
 
@@ -178,7 +141,7 @@ class OneOp {
   }
 
   const OpCase& case_;
-  std::mt19937 random_;
+  std::mt19937_64 random_;
   Program program_;
   std::vector<TensorId> inputs_, outputs_, wanted_;
   TensorId seed_ = kNoTensor;

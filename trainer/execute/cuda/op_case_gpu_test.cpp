@@ -79,8 +79,8 @@ class OpOnBoth {
       gradient.path = "dout";
       const TensorId dout = b.declare(gradient);
       std::set<TensorId> wanted;
-      for (const TensorId id : inputs_)
-        if (is_float(program_.tensor(id).dtype)) wanted.insert(id);
+      for (size_t i = 0; i < inputs_.size(); ++i)
+        if (is_float(program_.tensor(inputs_[i]).dtype) && !variant.op_case.in[i].fixed) wanted.insert(inputs_[i]);
       const int forward = b.segment();
       b.add_segment("backward", SegmentKind::kBackward, 0);
       Autodiff(b).run(forward, {{outputs[0], dout}}, wanted);
@@ -112,8 +112,9 @@ class OpOnBoth {
         const Status on_cpu = op.kind->cpu(CpuCall{op, in, out, context});
         ASSERT_TRUE(on_cpu.has_value()) << format(on_cpu.error());
         const OpFunction function = find_op_function(op.kind->cuda);
-        ASSERT_NE(function, nullptr) << "no CUDA function " << op.kind->cuda;
+        if (function == nullptr) GTEST_SKIP() << "no CUDA function " << op.kind->cuda;
         const Status on_device = function(OpCall{op, device_in, device_out, coordinates, 0, device});
+        if (!on_device && on_device.error().code == ErrorCode::kUnavailable) GTEST_SKIP() << on_device.error().what;
         ASSERT_TRUE(on_device.has_value()) << format(on_device.error());
         ASSERT_EQ(cudaStreamSynchronize(device.stream()), cudaSuccess);
         for (const TensorId id : op.out) compare(id);
@@ -139,22 +140,20 @@ class OpOnBoth {
   void fill(TensorId id, const CaseInput& input) {
     const HostTensor& t = program_.tensor(id);
     void* data = host_[static_cast<size_t>(id)].data();
-    std::normal_distribution<float> normal;
     std::uniform_real_distribution<float> uniform(0.0f, 1.0f);
+    CaseInput whole = input;
+    whole.shape = t.shape;
+    const std::vector<double> values = case_values(whole, random_);
     for (int64_t i = 0; i < t.shape.elements(); ++i) {
+      auto value = static_cast<float>(values[static_cast<size_t>(i)]);
       if (t.dtype == DType::kI32) {
-        static_cast<int32_t*>(data)[i] =
-            static_cast<int32_t>(random_() % static_cast<uint64_t>(std::max<int64_t>(1, input.bound)));
+        static_cast<int32_t*>(data)[i] = static_cast<int32_t>(values[static_cast<size_t>(i)]);
         continue;
       }
       if (bits_of(t.dtype) == 8) {  // small exponents: no NaN, and sums that fp32 holds
         static_cast<uint8_t*>(data)[i] = static_cast<uint8_t>(random_() & 0xb7);
         continue;
       }
-      float value = normal(random_);
-      if (input.fill == Fill::kPositive) value = std::fabs(value) + 0.1f;
-      if (input.fill == Fill::kUniform) value = uniform(random_);
-      if (input.fill == Fill::kZeros) value = 0.0f;
       // A grad scale's third field is found_inf: an update with it set would compare nothing.
       if (variant_.op_case.kind == &kAdamW && id == inputs_[5] && i == 2) value = 0.0f;
       // Bias corrections lie in (0, 1).

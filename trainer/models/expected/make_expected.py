@@ -1,8 +1,8 @@
 """Writes expected.tsv: loss and gradients of small models, computed by Hugging Face `transformers`.
 
 Run with PyTorch and transformers: python3 make_expected.py [OUTPUT]. Each NAME.json beside this script is a model's
-configuration. Weights and tokens are formulas (hash of path and element), which expected_contract_test.cpp beside this folder repeats, so
-only small numbers are stored: the mean loss, and for every tensor of this project the norm of its gradient and four of
+configuration. Weights and tokens are formulas (hash of path and element), which expected_contract_test.cpp beside this
+folder repeats, so only small numbers are stored: the mean loss, and for every tensor of this project the norm of its gradient and four of
 its values. Weights are leaf tensors in this project's layout; the model is called with parameters that are functions of
 them, so that autograd gives gradients in the same layout.
 """
@@ -201,7 +201,8 @@ def t5(w, config):
         if name in w.known:
             w.set(name, table)
     w.set("lm_head.weight", table if config.tie_word_embeddings else w.leaf("lm_head.weight", *table.shape))
-    for side, prefix, layers in (("encoder", "encoder.", config.num_layers), ("decoder", "", config.num_decoder_layers)):
+    sides = (("encoder", "encoder.", config.num_layers), ("decoder", "", config.num_decoder_layers))
+    for side, prefix, layers in sides:
         bias = f"{side}.block.0.layer.0.SelfAttention.relative_attention_bias.weight"
         buckets, heads = w.known[bias].shape
         w.set(bias, w.leaf(f"{prefix}relative_bias.weight", heads, buckets).T)
@@ -244,8 +245,8 @@ def losses(name, model, w, config):
     inputs = tokens(config.vocab_size, LENGTH + 1, 7, 5, 3, 1)
     call = {"input_ids": inputs[:, :-1], "use_cache": False}
     if name == "t5":
-        call = {"input_ids": tokens(config.vocab_size, ENCODER_LENGTH, 11, 3, 1, 2), "decoder_input_ids": inputs[:, :-1],
-                "use_cache": False}
+        encoder = tokens(config.vocab_size, ENCODER_LENGTH, 11, 3, 1, 2)
+        call = {"input_ids": encoder, "decoder_input_ids": inputs[:, :-1], "use_cache": False}
     seen = router_logits_of(model)
     logits = torch.func.functional_call(model, w.parameters, (), call).logits
     loss = F.cross_entropy(logits.reshape(-1, logits.shape[-1]).float(), inputs[:, 1:].reshape(-1))
