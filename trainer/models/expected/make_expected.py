@@ -2,8 +2,9 @@
 
 Run with PyTorch and transformers: python3 make_expected.py [OUTPUT]. Each NAME.json beside this script is a model's
 configuration. Weights and tokens are formulas (hash of path and element), which expected_contract_test.cpp beside this
-folder repeats, so only small numbers are stored: the mean loss, and for every tensor of this project the norm of its gradient and four of
-its values. Weights are leaf tensors in this project's layout; the model is called with parameters that are functions of
+folder repeats, so only small numbers are stored: the mean loss, and for every tensor of this project the norm of its
+gradient and four of its values. Weights are leaf tensors in this project's layout; the model is called with
+parameters that are functions of
 them, so that autograd gives gradients in the same layout.
 """
 import json
