@@ -49,7 +49,7 @@ SteadyState find_steady(Launch& launch, StepClock clock, std::vector<double>& st
   return state;
 }
 
-// All timed steps but the first, which is marked as warm-up; false when there are too few.
+// All timed steps but the first, which is marked as warm-up; false when there is no other.
 bool all_but_first(Launch& launch, StepClock clock, std::vector<double>& times) {
   bool first = true;
   for (Step& step : launch.steps) {
@@ -60,7 +60,7 @@ bool all_but_first(Launch& launch, StepClock clock, std::vector<double>& times) 
       times.push_back(time_of(step, clock));
     first = false;
   }
-  return times.size() >= 2;
+  return !times.empty();
 }
 
 // Adds metrics of one cell under the declared names and units.
