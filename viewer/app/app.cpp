@@ -62,7 +62,8 @@ bool App::animating() const {
 void App::follow(double now_s) {
   stamp_.want(
       session_.worker, fmt::format("stamp {}", looks_),
-      [source = session_.source](const std::atomic<bool>&) -> Result<std::uint64_t> { return source_stamp(source); });
+      [source = session_.source](const std::atomic<bool>&) -> Result<std::uint64_t> { return source_stamp(source); },
+      true);
   if (stamp_.value() != nullptr && !stamp_.loading()) {
     if (stamp_known_ && *stamp_.value() != seen_stamp_) ++session_.generation;
     seen_stamp_ = *stamp_.value();

@@ -25,19 +25,22 @@ class Query {
 
   ~Query() { drop(); }
 
-  // Call every frame with what is wanted now.
-  void want(Worker& worker, const std::string& key, const Load& load) {
+  // Call every frame with what is wanted now. `quiet`: its answer is no reason to draw (worker.h).
+  void want(Worker& worker, const std::string& key, const Load& load, bool quiet = false) {
     take();
     if (key == key_) return;
     drop();
     key_ = key;
     ticket_ = std::make_shared<Ticket>();
     cancel_ = std::make_shared<std::atomic<bool>>(false);
-    worker.submit(cancel_, [ticket = ticket_, cancel = cancel_, load] {
-      Result<T> result = run(load, *cancel);
-      const std::lock_guard lock(ticket->mutex);
-      ticket->result.emplace(std::move(result));
-    });
+    worker.submit(
+        cancel_,
+        [ticket = ticket_, cancel = cancel_, load] {
+          Result<T> result = run(load, *cancel);
+          const std::lock_guard lock(ticket->mutex);
+          ticket->result.emplace(std::move(result));
+        },
+        quiet);
   }
 
   // Nothing is wanted: forget the value too.

@@ -32,6 +32,20 @@ TEST(LoadQuery, DeliversAndWakes) {
   EXPECT_EQ(*query.value(), 41) << "the same key loads once";
 }
 
+TEST(LoadQuery, QuietLoadsWakeNobody) {
+  std::atomic<int> woken{0};
+  Worker worker([&] { ++woken; });
+  Query<int> query;
+  for (int i = 0; i < 5000 && query.value() == nullptr; ++i) {
+    query.want(
+        worker, "q", [](const auto&) { return Result<int>(5); }, true);
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  ASSERT_NE(query.value(), nullptr);
+  while (worker.pending() > 0) std::this_thread::yield();
+  EXPECT_EQ(woken.load(), 0);
+}
+
 TEST(LoadQuery, KeepsTheOldValueWhileTheNextLoads) {
   Worker worker({});
   Query<int> query;

@@ -20,12 +20,12 @@ Worker::~Worker() {
   for (std::thread& thread : threads_) thread.join();
 }
 
-void Worker::submit(Cancel cancel, std::function<void()> job) {
+void Worker::submit(Cancel cancel, std::function<void()> job, bool quiet) {
   {
     const std::lock_guard lock(mutex_);
     // A superseded job that has not begun gives its place up, which bounds the queue by the number of queries.
     std::erase_if(queue_, [](const Job& waiting) { return waiting.cancel->load(); });
-    queue_.push_back({std::move(cancel), std::move(job)});
+    queue_.push_back({std::move(cancel), std::move(job), quiet});
   }
   ready_.notify_one();
 }
@@ -49,7 +49,7 @@ void Worker::serve() {
     lock.lock();
     running_.erase(std::find(running_.begin(), running_.end(), job.cancel));
     lock.unlock();
-    if (wake_) wake_();
+    if (wake_ && !job.quiet) wake_();
     lock.lock();
   }
 }

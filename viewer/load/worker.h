@@ -25,7 +25,8 @@ class Worker {
   Worker& operator=(const Worker&) = delete;
 
   // Runs `job` soon, unless `cancel` is set by then. Jobs must not throw: Query wraps them.
-  void submit(Cancel cancel, std::function<void()> job);
+  // A quiet job's end wakes nobody: what it found is looked at with the next frame or look.
+  void submit(Cancel cancel, std::function<void()> job, bool quiet = false);
 
   // Jobs queued or running.
   std::size_t pending() const;
@@ -34,6 +35,7 @@ class Worker {
   struct Job {
     Cancel cancel;
     std::function<void()> run;
+    bool quiet = false;
   };
   void serve();
 
