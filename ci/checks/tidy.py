@@ -46,7 +46,7 @@ REGISTRY = re.compile(r"(?i)\b((deb|security|snapshot|ftp)[.]debian[.]org|pypi[.
                       r"npmjs[.](org|com)|crates[.]io|rubygems[.]org|proxy[.]golang[.]org|nodesource[.]com|"
                       r"conda[.]anaconda[.]org|packages[.]cloud[.]google[.]com|repo1?[.]maven[.](apache[.]org|org))\b")
 MACHINE_PATH = re.compile(r"(?<![\w.}$])/(work|home|root|Users)/[\w.]")
-WORK_PATH = re.compile(r"(?<![\w.}$])/work/[\w.]")  # all that tests must avoid: they invent homes
+SHARED_PATH = re.compile(r"(?<![\w.}$])/(work|scratch)/[\w.]")  # all that tests must avoid: they invent homes
 AUTHOR = re.compile(r"(?i)(@[a]uthor\b|//\s*authors?:|copyright \(c\))")
 DECORATION = re.compile(r"^\s*(//|#)\s*[-=*~#/+]{4,}")
 
@@ -160,7 +160,7 @@ def check_text(source):
     ours = source.is_cpp or SCRIPT.search(source.path) or PROSE.search(source.path)
     rules = [(UNFINISHED, "unfinished", "finish it, or leave it out"),
              (REGISTRY, "registry-address", "name the package, not where it is fetched"),
-             (WORK_PATH if source.is_test else MACHINE_PATH, "machine-path", "use a relative path, or a knob"),
+             (SHARED_PATH if source.is_test else MACHINE_PATH, "machine-path", "use a relative path, or a knob"),
              (AUTHOR, "author", "history keeps who wrote what")]
     if not ours or source.path == "LICENSE":
         return
