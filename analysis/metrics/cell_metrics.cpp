@@ -133,6 +133,28 @@ void add_memory(Writer& writer, const Cell& cell) {
   if (peak > 0) writer.add("peak_memory", static_cast<double>(peak));
 }
 
+// Of the first good launch with profiled steps. Ranks that share cores are judged by their CPU time.
+void add_tracing(Writer& writer, const Cell& cell) {
+  const bool cpu = cell.result_class == baselines::ResultClass::kFunctionalCpu;
+  for (const Launch& launch : cell.launches) {
+    std::vector<double> traced, timed;
+    for (const Step& step : launch.steps) {
+      if ((step.flags & baselines::kStepWarmUp) != 0U) continue;
+      const auto ns = static_cast<double>(cpu ? step.cpu_ns : step.wall_ns);
+      if (ns > 0.0) (is_timed(step) ? timed : traced).push_back(ns);
+    }
+    if (!is_good(launch) || traced.empty() || timed.empty()) continue;
+    const Estimate a = median_of_steps(traced), b = median_of_steps(timed);
+    const auto percent = [](double over, double under) { return 100.0 * (over / under - 1.0); };
+    const bool bounds = a.has_interval() && b.has_interval() && b.low > 0.0;
+    writer.add(
+        "tracing_overhead", percent(a.value, b.value), bounds ? percent(a.low, b.high) : kNotMeasured,
+        bounds ? percent(a.high, b.low) : kNotMeasured,
+        bounds ? fmt::format("ends of both medians' intervals, {} and {} steps", traced.size(), timed.size()) : "", 1);
+    return;
+  }
+}
+
 void add_losses(Writer& writer, const Cell& cell) {
   for (const Launch& launch : cell.launches) {
     if (!is_good(launch) || launch.steps.empty()) continue;
@@ -208,6 +230,7 @@ Status fill_metrics(Cell& cell, const std::vector<StepBreakdown>& breakdowns, bo
   add_throughput(writer, cell, time, uses_fp8);
   add_shares(writer, breakdowns);
   add_memory(writer, cell);
+  add_tracing(writer, cell);
   add_losses(writer, cell);
   return {};
 }

@@ -73,6 +73,10 @@ constexpr auto kMetrics = std::to_array<MetricInfo>({
     {"peak_memory", "peak", "bytes", Better::kLower, MetricForm::kBytes,
      "Largest number of bytes in use on any rank during a step.",
      "From the memory plan where the step's memory is planned."},
+    {"tracing_overhead", "tracing", "%", Better::kLower, MetricForm::kPercent,
+     "Median time of the profiled steps over the median of the timed ones of the same launch, minus one.",
+     "Profiled steps are never timed: this is what tracing would have cost them. Negative within the noise. Of CPU "
+     "time where ranks share cores."},
     {"first_loss", "first loss", "", Better::kNeither, MetricForm::kPlain, "Loss of the first step, per token.", ""},
     {"last_loss", "last loss", "", Better::kLower, MetricForm::kPlain, "Loss of the last step, per token.",
      "Equal work has equal losses: a difference is a fault, not a result."},

@@ -105,6 +105,25 @@ TEST(CellMetrics, ThroughputAgreesWithTheStepTime) {
   EXPECT_EQ(cell.launches[0].steps[1].flags & baselines::kStepWarmUp, 0u);
 }
 
+TEST(CellMetrics, TracingOverheadComparesProfiledStepsWithTimedOnes) {
+  Launch launch = launch_of(0, 1'000'000'000);
+  for (int i = 20; i < 30; ++i) {
+    launch.steps[static_cast<size_t>(i)].flags |= baselines::kStepProfiled;
+    launch.steps[static_cast<size_t>(i)].wall_ns += 20'000'000;
+  }
+  Cell cell = cell_of({launch});
+  cell.result_class = baselines::ResultClass::kMeasured;
+  ASSERT_TRUE(fill_metrics(cell, {}));
+  const auto* cost = find(cell, "tracing_overhead");
+  ASSERT_NE(cost, nullptr);
+  EXPECT_NEAR(cost->value, 2.0, 0.1);
+  EXPECT_LT(cost->low, cost->value);
+  EXPECT_NEAR(find(cell, "step_time")->value, 1e9, 1e6) << "profiled steps are never timed";
+  Cell untraced = cell_of({launch_of(0, 1'000'000'000)});
+  ASSERT_TRUE(fill_metrics(untraced, {}));
+  EXPECT_EQ(find(untraced, "tracing_overhead"), nullptr);
+}
+
 TEST(CellMetrics, OneLaunchSaysWhatItsIntervalCovers) {
   Cell cell = cell_of({launch_of(0, 1'000'000'000)});
   const StepTime time = step_time(cell);

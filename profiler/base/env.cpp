@@ -15,10 +15,13 @@ namespace mbb {
 namespace {
 
 constexpr EnvVar kVars[] = {
+    {"CUDA_INJECTION64_PATH", "set by a CUDA tool that watches this process; named when it holds CUPTI"},
     {"HOME", "home folder, for the user's settings file and for ~ in paths"},
     {"MBBENCH_LOG", "how much is logged to stderr: error, warning, info (default), debug"},
     {"MBBENCH_TEST_DATA", "folder with the reference data that tests read"},
     {"NO_COLOR", "set to anything: no colour on a terminal"},
+    {"NSYS_PROFILING_SESSION_ID", "set by nsys in the processes it profiles; named when it holds CUPTI"},
+    {"NVTX_INJECTION64_PATH", "set by a tool that records NVTX ranges; named when it holds CUPTI"},
     {"TERM", "terminal type; 'dumb' means no progress line"},
     {"TMPDIR", "folder for temporary files, default /tmp"},
     {"XDG_CONFIG_HOME", "folder that holds mbbench/mbbench.toml, default ~/.config"},

@@ -9,10 +9,11 @@
 #include <string>
 
 #include "profiler/base/error.h"
+#include "profiler/capture/records.h"
 
 namespace mbb::profiler {
 
-inline constexpr uint32_t kCudaTableAbi = 2;
+inline constexpr uint32_t kCudaTableAbi = 3;
 
 struct CudaDeviceFacts {
   char name[256];
@@ -75,6 +76,14 @@ struct CudaTable {
   bool (*rank_read)(void* rank, int32_t tensor, int32_t slot, void* to, int64_t bytes, CudaText* error);
   void (*rank_times)(void* rank, CudaStepTimes* times);
   void (*rank_memory)(void* rank, CudaMemoryFacts* facts);
+
+  // Capture of the whole process's device work (profiler/capture/capture.h). Around a change, every rank calls
+  // rank_profile: its graphs are captured anew, so that their nodes are known while a capture is attached and carry
+  // nothing of it afterwards. Op ids: walk position + 1, then trainer/execute/op_sites.h.
+  bool (*capture_begin)(CudaText* error);
+  bool (*capture_end)(const CaptureSink* sink, CudaText* error);
+  bool (*profiler_range)(bool on, CudaText* error);
+  bool (*rank_profile)(void* rank, CudaText* error);
 };
 
 // Opens libmbbench_cuda.so once for the process. The error says where it was looked for, or what the loader said.

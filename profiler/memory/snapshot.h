@@ -35,7 +35,8 @@ struct SnapshotBlock {
   int64_t address = 0;
   int64_t bytes = 0;
   int64_t requested_bytes = 0;
-  std::string state;  // "active_allocated", "active_pending_free" ("active_awaiting_free"), "inactive"
+  std::string state;   // "active_allocated", "active_pending_free" ("active_awaiting_free"), "inactive"
+  int32_t stack = -1;  // index into MemorySnapshot::stacks, where it was allocated; -1: none
 };
 
 struct SnapshotSegment {

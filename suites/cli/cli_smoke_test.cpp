@@ -13,6 +13,7 @@
 #include <thread>
 
 #include "baselines/store/bundle.h"
+#include "profiler/trace/trace_file.h"
 
 namespace mbb::suites {
 namespace {
@@ -93,6 +94,29 @@ TEST_F(Cli, ASuiteTrainsStoresShowsAndCompares) {
   const Answer index = run("index");
   EXPECT_EQ(index.status, 0) << index.out;
   EXPECT_EQ(run("show @a").out, show.out) << "the store is rebuilt from bundles";
+}
+
+TEST_F(Cli, TheProfiledWindowIsTheUsers) {
+  ASSERT_EQ(run("run tp=2 mbs=2 gbs=4 seq_length=16 train_iters=12 profile_step_start=4 profile_step_end=6 "
+                "profile_ranks=1 --quiet")
+                .status,
+            0);
+  const auto bundle = fs::directory_iterator(folder_ / "mbbench-runs" / "runs")->path();
+  const auto reader = baselines::BundleReader::open(bundle);
+  ASSERT_TRUE(reader);
+  const auto stored = reader->read_all();
+  ASSERT_TRUE(stored) << stored.error().what;
+  const baselines::Launch& launch = stored->cells[0].launches[0];
+  for (const baselines::Step& step : launch.steps)
+    EXPECT_EQ((step.flags & baselines::kStepProfiled) != 0, step.index == 4 || step.index == 5) << step.index;
+  const auto trace = profiler::read_trace(reader->launch_file(stored->cells[0].name, 0, launch.trace_files.at(0)));
+  ASSERT_TRUE(trace);
+  EXPECT_EQ(profiler::ranks(*trace), std::vector<int32_t>{1});
+  ASSERT_EQ(trace->steps.size(), 2U);
+  EXPECT_EQ(trace->steps[0].step, 4);
+  expect_refused("run train_iters=12 profile_step_end=13", 64, "profiling.profile_step_end");
+  expect_refused("run train_iters=12 profile_ranks=3", 64, "profiling.profile_ranks");
+  expect_refused("run use_nsys_profiler=true", 64, "use_nsys_profiler");
 }
 
 TEST_F(Cli, BadInputSaysWhatAndWhereAndLeavesNothing) {

@@ -6,6 +6,7 @@
 #include <atomic>
 #include <csignal>
 #include <map>
+#include <optional>
 
 #include "analysis/exposure/breakdown.h"
 #include "analysis/exposure/op_rows.h"
@@ -16,16 +17,15 @@
 #include "profiler/trace/trace_file.h"
 #include "suites/runner/memory_rows.h"
 #include "trainer/ops/op_kind.h"
+#include "trainer/program/walk.h"
 #include "trainer/run/knobs.h"
 #include "trainer/run/layout.h"
+#include "trainer/run/profile_window.h"
 #include "trainer/run/train.h"
 #include "trainer/run/training_data.h"
 
 namespace mbb::suites {
 namespace {
-
-// How many steps at the end of a run are timed op by op and replayed. They are never timed otherwise.
-constexpr int64_t kProfiledSteps = 5;
 
 std::atomic<bool> stop_requested = false;
 void request_stop(int) {
@@ -45,27 +45,32 @@ std::string stage_name(const trainer::Layout& layout, int rank) {
   return fmt::format("stage{}", layout.mesh.rank_class(rank).pp);
 }
 
-// What the trace does not know of an op: kind, role, FLOPs and bytes of one execution.
+// What the trace does not know of an op: kind, role, how often a step runs it (it may be several kernels), FLOPs and
+// bytes of one execution.
 void complete_op_rows(baselines::Launch& launch, const trainer::Layout& layout, const trainer::StepPrograms& programs) {
   struct Known {
     const trainer::Op* op;
     double flops, bytes;
+    int64_t calls;  // a step
   };
   std::map<std::pair<std::string, std::string>, Known> known;
   for (int i = 0; i < layout.mesh.rank_class_count(); ++i) {
     const trainer::Program& program = programs.programs[static_cast<size_t>(i)];
     const std::string stage = stage_name(layout, layout.mesh.representative(i));
-    for (const auto& segment : program.segments)
-      for (const auto& op : segment.ops) {
-        const trainer::OpView view{program, op};
-        known[{stage, op.path}] = {&op, trainer::op_flops(view), trainer::op_bytes(view)};
-      }
+    trainer::walk(program, [&](int, const trainer::Call&, int, const trainer::Op& op) {
+      const trainer::OpView view{program, op};
+      const auto [entry, added] = known.try_emplace({stage, op.path}, Known{&op, 0, 0, 0});
+      if (added) entry->second.flops = trainer::op_flops(view), entry->second.bytes = trainer::op_bytes(view);
+      ++entry->second.calls;
+    });
   }
+  const int64_t steps = analysis::op_steps(launch);
   for (baselines::OpRow& row : launch.ops) {
     const auto found = known.find({row.rank_class, row.path});
     if (found == known.end()) continue;
     row.kind = std::string(found->second.op->kind->name);
     row.role = trainer::name(found->second.op->role);
+    row.calls = found->second.calls * steps;
     row.flops = found->second.flops * static_cast<double>(row.calls);
     row.bytes = static_cast<int64_t>(found->second.bytes) * row.calls;
   }
@@ -102,6 +107,45 @@ profiler::Trace join(std::vector<profiler::Trace> traces) {
   return all;
 }
 
+// The spans, steps and tracks of the ranks that are profiled.
+void keep_ranks(profiler::Trace& trace, const trainer::ProfileWindow& window) {
+  if (window.ranks.empty()) return;
+  const auto kept = [&](int32_t rank) { return window.has_rank(rank); };
+  std::erase_if(trace.spans, [&](const profiler::Span& span) { return !kept(trace.rank_of(span)); });
+  std::erase_if(trace.steps, [&](const profiler::StepWindow& step) { return !kept(step.rank); });
+  std::vector<uint32_t> renumbered(trace.tracks.size());
+  std::vector<profiler::Track> tracks;
+  for (size_t i = 0; i < trace.tracks.size(); ++i) {
+    renumbered[i] = static_cast<uint32_t>(tracks.size());
+    if (kept(trace.tracks[i].rank)) tracks.push_back(trace.tracks[i]);
+  }
+  for (profiler::Span& span : trace.spans) span.track = renumbered[span.track];
+  trace.tracks = std::move(tracks);
+}
+
+// What capture could not do or lost is a named count of the launch.
+void count_capture(baselines::Launch& launch, const trainer::TrainResult& result) {
+  if (!result.capture_note.empty()) launch.counts.push_back({"capture: " + result.capture_note, 1});
+  if (!result.captured) return;
+  const profiler::Attribution& a = result.captured->attribution;
+  launch.counts.push_back({"capture_dropped_records", static_cast<int64_t>(result.captured->trace.dropped_spans)});
+  launch.counts.push_back({"captured_device_events", a.device_events});
+  launch.counts.push_back({"captured_device_ns", a.device_ns});
+  launch.counts.push_back({"unattributed_device_events", a.unattributed_events});
+  launch.counts.push_back({"unattributed_device_ns", a.unattributed_ns});
+}
+
+// The window's trace: captured on a GPU, else replayed; nothing where no step was traced.
+std::optional<profiler::Trace> traced(trainer::TrainResult& result) {
+  if (result.captured && result.captured->attribution.device_events == 0) {
+    result.capture_note = "CUPTI attached and gave no device record";
+    return std::nullopt;
+  }
+  if (result.captured) return result.captured->trace;
+  if (result.traces.empty()) return std::nullopt;
+  return join(std::move(result.traces));
+}
+
 void add_steps(baselines::Launch& launch, const trainer::TrainResult& result, const trainer::TrainOptions& options) {
   for (const trainer::StepReport& r : result.steps) {
     baselines::Step step;
@@ -124,9 +168,11 @@ Status train_into(const std::filesystem::path& folder, baselines::Launch& launch
   MB_ASSIGN(const trainer::Layout layout, trainer::resolve(config));
   MB_ASSIGN(const trainer::StepPrograms programs, trainer::build_programs(layout));
   MB_ASSIGN(const trainer::Dataset data, trainer::open_dataset(layout));
+  MB_ASSIGN(const trainer::ProfileWindow window, trainer::profile_window(config, layout.mesh.world_size()));
   trainer::TrainOptions options;
-  options.trace_end = config.train.train_iters;
-  options.trace_first = std::max<int64_t>(config.train.train_iters / 2, config.train.train_iters - kProfiledSteps);
+  options.trace_first = window.first;
+  options.trace_end = window.end;
+  options.external_profiler = config.profiling.use_nsys_profiler;
   options.stop = &stop_requested;
   options.on_step = [&](const trainer::StepReport& r) {
     fmt::print("step {} {} {:.6f}\n", r.index + 1, config.train.train_iters, r.loss);
@@ -139,13 +185,15 @@ Status train_into(const std::filesystem::path& folder, baselines::Launch& launch
   add_steps(launch, result, options);
   launch.loss_checksum = baselines::loss_checksum(launch.steps);
   launch.memory = memory_maps(layout, programs);
-  if (result.traces.empty()) return {};
-  const profiler::Trace trace = join(std::move(result.traces));
-  analysis::fill_op_rows(launch, trace, analysis::break_down(trace),
+  std::optional<profiler::Trace> trace = traced(result);
+  count_capture(launch, result);
+  if (!trace) return {};
+  keep_ranks(*trace, window);
+  analysis::fill_op_rows(launch, *trace, analysis::break_down(*trace),
                          [&](int32_t rank) { return stage_name(layout, rank); });
   complete_op_rows(launch, layout, programs);
   launch.trace_files.push_back("trace.mbt");
-  return profiler::write_trace(folder / "trace.mbt", trace);
+  return profiler::write_trace(folder / "trace.mbt", *trace);
 }
 
 }  // namespace

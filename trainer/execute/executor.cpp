@@ -32,7 +32,8 @@ int64_t nanoseconds(float ms) {
 
 class CudaExecutor final : public Executor {
  public:
-  CudaExecutor(const CudaTable& table, void* rank, size_t ops) : table_(table), rank_(rank), ops_(ops) {}
+  CudaExecutor(const CudaTable& table, void* rank, int device, size_t ops)
+      : table_(table), rank_(rank), device_(device), ops_(ops) {}
   CudaExecutor(const CudaExecutor&) = delete;
   CudaExecutor& operator=(const CudaExecutor&) = delete;
   ~CudaExecutor() override { table_.rank_close(rank_); }
@@ -54,6 +55,11 @@ class CudaExecutor final : public Executor {
     table_.rank_times(rank_, &times);
     return {nanoseconds(times.forward_backward_ms), nanoseconds(times.step_ms)};
   }
+  int device() const override { return device_; }
+  Status capture_changed() override {
+    CudaText error{};
+    return profiler::cuda_answer(table_.rank_profile(rank_, &error), error);
+  }
   int64_t extra_bytes() const override {
     profiler::CudaMemoryFacts facts{};
     table_.rank_memory(rank_, &facts);
@@ -63,6 +69,7 @@ class CudaExecutor final : public Executor {
  private:
   const CudaTable& table_;
   void* rank_;
+  int device_;
   size_t ops_;
 };
 
@@ -96,7 +103,7 @@ Result<std::unique_ptr<Executor>> make_executor(const HostConfig& host, const Pr
   CudaText error{};
   void* rank = nullptr;
   MB_TRY(profiler::cuda_answer(table->rank_open(&request, &rank, &error), error));
-  return std::unique_ptr<Executor>(std::make_unique<CudaExecutor>(*table, rank, walk_length(program)));
+  return std::unique_ptr<Executor>(std::make_unique<CudaExecutor>(*table, rank, request.device, walk_length(program)));
 }
 
 }  // namespace mbb::trainer

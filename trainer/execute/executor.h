@@ -23,6 +23,10 @@ class Executor {
   virtual Result<StepOutput> step(const StepInput& input, std::vector<int64_t>* op_ns) = 0;
   virtual CommStats stats(GroupKind kind) const = 0;
   virtual DeviceTimes device_times() const { return {}; }
+  // The CUDA device this rank runs on; -1 on the CPU.
+  virtual int device() const { return -1; }
+  // Call on every rank after a capture of the process (profiler/capture/capture.h) began or ended, between steps.
+  virtual Status capture_changed() { return {}; }
   // Bytes beside the arena (workspaces, tables); 0 on the CPU.
   virtual int64_t extra_bytes() const { return 0; }
 };

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "trainer/data/token_source.h"
 
@@ -103,6 +104,14 @@ struct HostConfig {
   Device device = Device::kCpu;
 };
 
+// Steps [profile_step_start, profile_step_end) are traced and never timed; -1 = chosen (profile_window.h).
+struct ProfilingConfig {
+  int64_t profile_step_start = -1;
+  int64_t profile_step_end = -1;
+  std::vector<int64_t> profile_ranks;  // empty: all
+  bool use_nsys_profiler = false;
+};
+
 struct Config {
   ModelConfig model;
   DataConfig data;
@@ -112,6 +121,7 @@ struct Config {
   ParallelConfig parallel;
   FusionConfig fusion;
   HostConfig host;
+  ProfilingConfig profiling;
 };
 
 }  // namespace mbb::trainer

@@ -17,6 +17,7 @@ std::vector<Knob> precision_knobs();
 std::vector<Knob> parallel_knobs();
 std::vector<Knob> fusion_knobs();
 std::vector<Knob> host_knobs();
+std::vector<Knob> profiling_knobs();
 
 // The table over Config, built on first use.
 const KnobTable& knobs();

@@ -4,6 +4,7 @@
 #include <fmt/core.h>
 
 #include "trainer/models/hf_config.h"
+#include "trainer/run/profile_window.h"
 
 namespace mbb::trainer {
 namespace {
@@ -161,6 +162,10 @@ Result<Layout> resolve(const Config& config) {
   sizes.pp = l.pp;
   sizes.dp = l.dp;
   MB_ASSIGN(l.mesh, Mesh::make(sizes));
+  MB_TRY(profile_window(config, l.mesh.world_size()));
+  if (config.profiling.use_nsys_profiler && config.host.device != Device::kCuda)
+    return fail(ErrorCode::kBadArgument, "profiling.use_nsys_profiler = true needs host.device = cuda",
+                "leave it off: CPU runs are traced without nsys");
   split_stages(l);
   return l;
 }

@@ -6,10 +6,13 @@
 
 #include <algorithm>
 #include <cmath>
+#include <utility>
 
 #include "profiler/base/clock.h"
+#include "profiler/capture/capture.h"
 #include "trainer/comm/local/run_ranks.h"
 #include "trainer/execute/executor.h"
+#include "trainer/execute/op_sites.h"
 #include "trainer/execute/simulate/replay.h"
 #include "trainer/models/transformer.h"
 #include "trainer/optim/schedule.h"
@@ -70,8 +73,13 @@ std::array<float, StepRecord::kFields> record_of(const OptimizerConfig& o, doubl
   return record;
 }
 
-// What the rank threads hand to rank 0 between two barriers.
+// How the steps of the window are traced.
+enum class Tracing { kOff, kOpByOp, kCapture, kExternal };
+
+// What the rank threads hand to rank 0 between two barriers; `tracing` goes from rank 0 to all.
 struct Shared {
+  Tracing tracing = Tracing::kOff;
+  std::vector<profiler::CapturedRank> captured;
   std::vector<int64_t> start_ns, end_ns, cpu_ns;
   std::vector<std::vector<int64_t>> op_ns;
   TrainResult result;
@@ -94,16 +102,77 @@ class RankLoop {
     MB_ASSIGN(auto rank, make_executor(l_.config.host, programs_.programs[rank_class], programs_.plans[rank_class],
                                        l_.mesh, world_, static_cast<uint64_t>(l_.config.train.seed)));
     MB_ASSIGN(everyone_, world_.group(GroupKind::kWorld, l_.mesh));
-    for (int64_t step = 0; step < l_.config.train.train_iters; ++step) MB_TRY(one_step(*rank, step));
+    for (int64_t step = 0; step < l_.config.train.train_iters; ++step) {
+      const bool was = step > 0 && in_window(step - 1), is = in_window(step);
+      if (was && !is) MB_TRY(end_window(*rank));
+      if (is && !was) MB_TRY(begin_window(*rank));
+      MB_TRY(one_step(*rank, step));
+    }
+    if (in_window(l_.config.train.train_iters - 1)) MB_TRY(end_window(*rank));
     for (size_t kind = 0; kind < kGroupKinds.size(); ++kind)
       shared_.result.comm[rank_][kind] = rank->stats(static_cast<GroupKind>(kind));
     return {};
   }
 
  private:
+  bool in_window(int64_t step) const {
+    if (step < options_.trace_first || options_.trace_first >= options_.trace_end) return false;
+    const int64_t since = step - options_.trace_first, length = options_.trace_end - options_.trace_first;
+    return (options_.trace_period > 0 ? since % options_.trace_period : since) < length;
+  }
+
+  // Rank 0 decides and attaches while all others wait.
+  Status begin_window(Executor& rank) {
+    MB_TRY(everyone_->barrier());
+    if (rank_ == 0) MB_TRY(choose_tracing(rank));
+    MB_TRY(everyone_->barrier());
+    if (shared_.tracing != Tracing::kCapture) return {};
+    profiler::CapturedRank& mine = shared_.captured[rank_];
+    mine.rank = world_.rank();
+    mine.device = rank.device();
+    mine.steps.clear();
+    mine.sites = op_sites(programs_.of_rank(l_.mesh, world_.rank()), l_.mesh, world_.rank());
+    return rank.capture_changed();
+  }
+
+  Status choose_tracing(const Executor& rank) {
+    shared_.tracing = Tracing::kOpByOp;
+    if (rank.device() < 0) return {};
+    if (options_.external_profiler) {
+      shared_.tracing = Tracing::kExternal;
+      shared_.result.capture_note = "the window was left to an external profiler";
+      return profiler::profiler_range(true);
+    }
+    if (!options_.capture) return {};
+    const Status begun = profiler::begin_capture();
+    if (begun)
+      shared_.tracing = Tracing::kCapture;
+    else
+      shared_.result.capture_note = "timed op by op: " + begun.error().what;
+    return {};
+  }
+
+  Status end_window(Executor& rank) {
+    MB_TRY(everyone_->barrier());
+    const Tracing was = shared_.tracing;
+    MB_TRY(everyone_->barrier());
+    if (rank_ == 0) MB_TRY(finish_tracing());
+    MB_TRY(everyone_->barrier());
+    return was == Tracing::kCapture ? rank.capture_changed() : Status{};
+  }
+
+  Status finish_tracing() {
+    const Tracing was = std::exchange(shared_.tracing, Tracing::kOff);
+    if (was == Tracing::kExternal) return profiler::profiler_range(false);
+    if (was != Tracing::kCapture) return {};
+    MB_ASSIGN(const profiler::CaptureRecords records, profiler::end_capture());
+    shared_.result.captured = profiler::device_trace(records, shared_.captured);
+    return {};
+  }
+
   Status one_step(Executor& rank, int64_t step) {
     const OptimizerConfig& o = l_.config.optimizer;
-    const bool traced = step >= options_.trace_first && step < options_.trace_end;
+    const bool op_by_op = shared_.tracing == Tracing::kOpByOp;
     const double rate = learning_rate(o, l_.config.train.train_iters, step);
     StepInput input;
     input.record = record_of(o, rate, step);
@@ -119,8 +188,11 @@ class RankLoop {
       return fail(ErrorCode::kCancelled, fmt::format("stopped before step {}", step));
     const int64_t cpu_begin = thread_cpu_ns();
     shared_.start_ns[rank_] = monotonic_ns();
-    MB_ASSIGN(const StepOutput output, rank.step(input, traced ? &shared_.op_ns[rank_] : nullptr));
+    MB_ASSIGN(const StepOutput output, rank.step(input, op_by_op ? &shared_.op_ns[rank_] : nullptr));
     shared_.end_ns[rank_] = monotonic_ns();
+    if (shared_.tracing == Tracing::kCapture)
+      shared_.captured[rank_].steps.push_back(
+          {world_.rank(), static_cast<int32_t>(step), shared_.start_ns[rank_], shared_.end_ns[rank_]});
     shared_.cpu_ns[rank_] = thread_cpu_ns() - cpu_begin;
     if (output.found_inf || !std::isfinite(output.loss()))
       return fail(ErrorCode::kNumerics,
@@ -128,11 +200,11 @@ class RankLoop {
                               output.grad_norm),
                   "lower optimizer.lr, or look for the first op that produced it");
     MB_TRY(everyone_->barrier());
-    return rank_ == 0 ? report(output, rank.device_times(), step, rate, traced) : Status{};
+    return rank_ == 0 ? report(output, rank.device_times(), step, rate, op_by_op) : Status{};
   }
 
   // Others wait at the next barrier meanwhile, so their times can be read.
-  Status report(const StepOutput& output, const DeviceTimes& device, int64_t step, double rate, bool traced) {
+  Status report(const StepOutput& output, const DeviceTimes& device, int64_t step, double rate, bool op_by_op) {
     StepReport r;
     r.index = step;
     r.wall_ns = *std::max_element(shared_.end_ns.begin(), shared_.end_ns.end()) -
@@ -144,7 +216,7 @@ class RankLoop {
     r.grad_norm = output.grad_norm;
     r.learning_rate = rate;
     r.tokens = static_cast<int64_t>(output.tokens);
-    if (traced) {
+    if (op_by_op) {
       MB_ASSIGN(Replay replayed, replay(l_.mesh, programs_.by_rank(l_.mesh), [&](int rank, size_t i) {
                   return shared_.op_ns[static_cast<size_t>(rank)][i];
                 }));
@@ -195,11 +267,15 @@ Result<TrainResult> train(const Layout& layout, const StepPrograms& programs, co
   shared.end_ns.resize(static_cast<size_t>(ranks));
   shared.cpu_ns.resize(static_cast<size_t>(ranks));
   shared.op_ns.resize(static_cast<size_t>(ranks));
+  shared.captured.resize(static_cast<size_t>(ranks));
   shared.result.comm.resize(static_cast<size_t>(ranks));
   LocalOptions local;
   local.no_progress_ms = options.no_progress_ms;
-  MB_TRY(run_ranks(
-      ranks, [&](World& world) { return RankLoop(layout, programs, data, options, world, shared).run(); }, local));
+  const Status trained = run_ranks(
+      ranks, [&](World& world) { return RankLoop(layout, programs, data, options, world, shared).run(); }, local);
+  // A run that failed inside its window leaves the process as it found it.
+  if (!trained && shared.tracing == Tracing::kCapture) static_cast<void>(profiler::end_capture());
+  MB_TRY(trained);
   return std::move(shared.result);
 }
 

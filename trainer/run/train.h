@@ -5,10 +5,13 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "profiler/base/error.h"
+#include "profiler/capture/device_trace.h"
 #include "profiler/trace/trace.h"
 #include "trainer/comm/communicator.h"
 #include "trainer/program/memory_plan.h"
@@ -50,16 +53,23 @@ struct StepReport {
 struct TrainResult {
   std::vector<StepReport> steps;
   std::vector<profiler::Trace> traces;                   // one a traced step, from the replay
-  std::vector<std::vector<std::vector<int64_t>>> op_ns;  // [traced step][rank][walk position]
-  std::vector<std::array<CommStats, 32>> comm;           // by rank and GroupKind, over all steps
+  std::vector<std::vector<std::vector<int64_t>>> op_ns;  // [traced step][rank][walk position]; with `traces`
+  std::optional<profiler::DeviceTrace> captured;         // of GPU ranks, instead of `traces`, where capture works
+  std::string capture_note;  // why a GPU's window was not captured, or was traced op by op; empty when it was
+  std::vector<std::array<CommStats, 32>> comm;  // by rank and GroupKind, over all steps
 };
 
 // Fills Layout::sample_tokens() tokens of the sample with this global index; called from every rank's thread.
 using SampleSource = std::function<Status(int64_t sample, std::span<int32_t> tokens)>;
 
 struct TrainOptions {
-  int64_t trace_first = 0;  // steps [trace_first, trace_end) are timed op by op and replayed
+  // Steps [trace_first, trace_end) are traced: on the CPU timed op by op and replayed; on GPUs captured, or timed op by
+  // op where `capture` is off or no tracing library can be had.
+  int64_t trace_first = 0;
   int64_t trace_end = 0;
+  int64_t trace_period = 0;  // above 0: the window comes again every so many steps; `captured` is the last one's
+  bool capture = true;
+  bool external_profiler = false;                  // only bracket the steps for nsys
   std::function<void(const StepReport&)> on_step;  // from rank 0's thread, after each step
   const std::atomic<bool>* stop = nullptr;         // checked between steps; ends with kCancelled
   int64_t no_progress_ms = 120'000;

@@ -119,6 +119,7 @@ Status run(const Options& options) {
     return {};
   };
   TrainOptions train_options;
+  train_options.capture = false;
   if (options.ops) {
     train_options.trace_first = train_config.train_iters - 1;
     train_options.trace_end = train_config.train_iters;

@@ -6,7 +6,10 @@
 #include <algorithm>
 #include <cstring>
 #include <map>
+#include <optional>
+#include <utility>
 
+#include "profiler/capture/cupti/cupti_capture.h"
 #include "trainer/data/rng.h"
 #include "trainer/execute/cuda/initial_values.h"
 #include "trainer/ops/cuda/status.h"
@@ -26,6 +29,15 @@ const BucketAttrs* bucket_of(const Op& op) {
   if (const auto* adam = std::get_if<AdamAttrs>(&op.attrs)) return &adam->bucket;
   return nullptr;
 }
+
+// What a thread launches while this lives belongs to one op, in a capture.
+class OpMark {
+ public:
+  explicit OpMark(uint32_t id) { profiler::cupti::mark(id); }
+  OpMark(const OpMark&) = delete;
+  OpMark& operator=(const OpMark&) = delete;
+  ~OpMark() { profiler::cupti::unmark(); }
+};
 
 }  // namespace
 
@@ -48,12 +60,23 @@ Result<std::unique_ptr<CudaRank>> CudaRank::create(const profiler::CudaRankReque
 
 CudaRank::~CudaRank() {
   if (device_ != nullptr) cudaStreamSynchronize(device_->stream());
-  for (cudaGraphExec_t graph : {forward_backward_graph_, optimizer_graph_})
-    if (graph != nullptr) cudaGraphExecDestroy(graph);
+  drop_graphs();
   for (cudaEvent_t event : {start_, optimizer_, end_})
     if (event != nullptr) cudaEventDestroy(event);
   cudaFreeHost(staging_);
   cudaFree(arena_);
+}
+
+void CudaRank::drop_graphs() {
+  for (cudaGraphExec_t* graph : {&forward_backward_graph_, &optimizer_graph_})
+    if (*graph != nullptr) cudaGraphExecDestroy(std::exchange(*graph, nullptr));
+}
+
+Status CudaRank::recapture() {
+  if (forward_backward_graph_ == nullptr) return {};
+  MB_TRY(ok(cudaStreamSynchronize(device_->stream()), "capturing the step anew"));
+  drop_graphs();
+  return capture();
 }
 
 Status CudaRank::bind_all() {
@@ -74,6 +97,9 @@ Status CudaRank::bind_all() {
       bound.shard_index = mesh_.group_index(bucket->shard_group, request_.rank);
     bound.micro_batch = call.micro_batch;
     bound.optimizer = program_.segment(call).kind == SegmentKind::kOptimizer;
+    bound.id = static_cast<uint32_t>(walk_.size() + 1);
+    bound.range = profiler::nvtx::text(op.path);
+    bound.segment = profiler::nvtx::text(program_.segment(call).name);
     walk_.push_back(std::move(bound));
     return {};
   });
@@ -172,6 +198,7 @@ Status CudaRank::initial_master(const Bound& bound) {
 Status CudaRank::upload(const StepInput& input) {
   const Ports& ports = program_.ports;
   const cudaStream_t stream = device_->stream();
+  const OpMark mark(op_id(0));
   std::byte* at = staging_;
   std::memcpy(at, input.record.data(), sizeof(input.record));
   MB_TRY(ok(cudaMemcpyAsync(data(ports.step_record, 0), at, sizeof(input.record), cudaMemcpyHostToDevice, stream),
@@ -203,6 +230,8 @@ namespace {
 template <typename Bound>
 Status run_bound(const Bound& bound, const MeshCoordinates& coordinates, Device& device) {
   const OpCall call{*bound.op, bound.in, bound.out, coordinates, bound.shard_index, device};
+  const profiler::nvtx::Range range(bound.range, bound.micro_batch);
+  const OpMark mark(bound.id);
   Status status = bound.function(call);
   if (!status)
     return tl::unexpected<Error>(
@@ -212,31 +241,40 @@ Status run_bound(const Bound& bound, const MeshCoordinates& coordinates, Device&
 
 }  // namespace
 
-Status CudaRank::enqueue() {
-  const cudaStream_t stream = device_->stream();
-  if (forward_backward_graph_ != nullptr) {
-    MB_TRY(ok(cudaGraphLaunch(forward_backward_graph_, stream), "launching the forward and backward graph"));
-    MB_TRY(ok(cudaEventRecord(optimizer_, stream), "timing the step"));
-    return ok(cudaGraphLaunch(optimizer_graph_, stream), "launching the optimizer graph");
-  }
-  bool optimizer = false;
+// Forward and backward, or the optimizer, op by op; NVTX ranges for every call of a segment and every op.
+Status CudaRank::run_half(bool optimizer) {
+  std::optional<profiler::nvtx::Range> call_range;
+  profiler::nvtx::Text segment = nullptr;
+  int micro_batch = -1;
   for (const Bound& bound : walk_) {
-    if (bound.optimizer && !optimizer) {
-      MB_TRY(ok(cudaEventRecord(optimizer_, stream), "timing the step"));
-      optimizer = true;
+    if (bound.optimizer != optimizer) continue;
+    if (bound.segment != segment || bound.micro_batch != micro_batch) {
+      segment = bound.segment, micro_batch = bound.micro_batch;
+      call_range.reset();
+      call_range.emplace(segment, micro_batch);
     }
     MB_TRY(run_bound(bound, coordinates_, *device_));
   }
   return {};
 }
 
+Status CudaRank::enqueue() {
+  const cudaStream_t stream = device_->stream();
+  const bool graphs = forward_backward_graph_ != nullptr;
+  if (graphs)
+    MB_TRY(ok(cudaGraphLaunch(forward_backward_graph_, stream), "launching the forward and backward graph"));
+  else
+    MB_TRY(run_half(false));
+  MB_TRY(ok(cudaEventRecord(optimizer_, stream), "timing the step"));
+  if (graphs) return ok(cudaGraphLaunch(optimizer_graph_, stream), "launching the optimizer graph");
+  return run_half(true);
+}
+
 Status CudaRank::capture() {
   const cudaStream_t stream = device_->stream();
   for (const bool optimizer : {false, true}) {
     MB_TRY(ok(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal), "starting a capture"));
-    Status status;
-    for (const Bound& bound : walk_)
-      if (status && bound.optimizer == optimizer) status = run_bound(bound, coordinates_, *device_);
+    const Status status = run_half(optimizer);
     cudaGraph_t graph = nullptr;
     const Status ended = ok(cudaStreamEndCapture(stream, &graph), "ending a capture");
     MB_TRY(status);
@@ -251,6 +289,7 @@ Status CudaRank::capture() {
 
 Status CudaRank::finish(StepOutput* output) {
   const cudaStream_t stream = device_->stream();
+  const OpMark mark(op_id(1));
   std::byte* const back = staging_ + staging_bytes_ - 2 * kStagingAlign;
   MB_TRY(ok(cudaMemcpyAsync(back, data(program_.ports.loss_sum, 0), 16, cudaMemcpyDeviceToHost, stream),
             "reading the loss"));
@@ -269,7 +308,8 @@ Status CudaRank::finish(StepOutput* output) {
 
 Status CudaRank::step(const StepInput& input, StepOutput* output) {
   const cudaStream_t stream = device_->stream();
-  if (request_.graphs && steps_ == 1) MB_TRY(capture());
+  const profiler::nvtx::Range range(profiler::nvtx::text("step"), steps_);
+  if (request_.graphs && steps_ > 0 && forward_backward_graph_ == nullptr) MB_TRY(capture());
   MB_TRY(upload(input));
   MB_TRY(ok(cudaEventRecord(start_, stream), "timing the step"));
   MB_TRY(enqueue());

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "profiler/host/cuda_table.h"
+#include "profiler/ranges/cuda/nvtx.h"
 #include "trainer/execute/cpu/cpu_rank.h"
 #include "trainer/execute/cuda/op_call.h"
 
@@ -29,6 +30,8 @@ class CudaRank {
   // throughput.
   Status timed_step(const StepInput& input, StepOutput* output, int64_t* op_ns);
   Status read(TensorId tensor, int slot, void* to, int64_t bytes);
+  // Makes the graphs again, where there are some: call after a capture began or ended.
+  Status recapture();
 
   // Of the last step, by events on the device: until the first optimizer op, and to the end.
   profiler::CudaStepTimes times() const { return times_; }
@@ -43,6 +46,8 @@ class CudaRank {
     int shard_index = 0;
     int micro_batch = 0;
     bool optimizer = false;
+    uint32_t id = 0;                                          // its op id in a capture: walk position + 1
+    profiler::nvtx::Text range = nullptr, segment = nullptr;  // of the op, and of the call it runs in
   };
 
   explicit CudaRank(const profiler::CudaRankRequest& request);
@@ -52,9 +57,12 @@ class CudaRank {
   Status initial_master(const Bound& bound);
   Status bind_all();
   Status upload(const StepInput& input);
+  Status run_half(bool optimizer);
   Status enqueue();
   Status capture();
+  void drop_graphs();
   Status finish(StepOutput* output);
+  uint32_t op_id(size_t behind_walk) const { return static_cast<uint32_t>(walk_.size() + 1 + behind_walk); }
   std::byte* data(TensorId id, int slot) const { return arena_ + plan_.offset(program_, id, slot); }
 
   const Program& program_;

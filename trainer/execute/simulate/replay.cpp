@@ -8,39 +8,12 @@
 #include <map>
 #include <set>
 
+#include "trainer/execute/op_sites.h"
 #include "trainer/ops/table.h"
 #include "trainer/program/walk.h"
 
 namespace mbb::trainer {
 namespace {
-
-profiler::StreamKind stream_kind(Stream stream) {
-  constexpr std::array kKinds{profiler::StreamKind::kCompute, profiler::StreamKind::kTp,  profiler::StreamKind::kCp,
-                              profiler::StreamKind::kEp,      profiler::StreamKind::kPp,  profiler::StreamKind::kPp,
-                              profiler::StreamKind::kDp,      profiler::StreamKind::kCopy};
-  return kKinds[static_cast<size_t>(stream)];
-}
-
-profiler::SpanKind span_kind(const Op& op) {
-  using profiler::SpanKind;
-  if (!op.kind->communicates) return op.stream == Stream::kCopy ? SpanKind::kCopy : SpanKind::kCompute;
-  switch (std::get<CommAttrs>(op.attrs).group) {
-    case GroupKind::kTp: return SpanKind::kCommTp;
-    case GroupKind::kCp: return SpanKind::kCommCp;
-    case GroupKind::kPp: return SpanKind::kCommPp;
-    case GroupKind::kEp: return SpanKind::kCommEp;
-    case GroupKind::kDp:
-    case GroupKind::kDpCp: return SpanKind::kCommDp;
-    default: return SpanKind::kCommOther;
-  }
-}
-
-profiler::Phase phase_of(SegmentKind kind, const Op& op) {
-  using profiler::Phase;
-  if (op.role == Role::kWgrad) return Phase::kWgrad;
-  constexpr std::array kPhases{Phase::kForward, Phase::kBackward, Phase::kGradSync, Phase::kOptimizer};
-  return kPhases[static_cast<size_t>(kind)];
-}
 
 struct Position {
   Call call;

@@ -1,9 +1,11 @@
 // The exported table: the only symbol of libmbbench_cuda.so.
+#include <cuda_profiler_api.h>
 #include <cuda_runtime_api.h>
 
 #include <algorithm>
 #include <cstring>
 
+#include "profiler/capture/cupti/cupti_capture.h"
 #include "profiler/host/cuda_table.h"
 #include "trainer/execute/cuda/cuda_rank.h"
 #include "trainer/ops/cuda/attention.h"
@@ -101,6 +103,19 @@ void rank_memory(void* rank, profiler::CudaMemoryFacts* facts) {
   *facts = as_rank(rank).memory();
 }
 
+bool capture_begin(CudaText* error) {
+  return answer(profiler::cupti::begin(), error);
+}
+bool capture_end(const profiler::CaptureSink* sink, CudaText* error) {
+  return answer(profiler::cupti::end(*sink), error);
+}
+bool profiler_range(bool on, CudaText* error) {
+  return answer(ok(on ? cudaProfilerStart() : cudaProfilerStop(), "marking the profiler's window"), error);
+}
+bool rank_profile(void* rank, CudaText* error) {
+  return answer(as_rank(rank).recapture(), error);
+}
+
 constexpr CudaTable kTable = {profiler::kCudaTableAbi,
                               sizeof(CudaTable),
                               device_count,
@@ -113,7 +128,11 @@ constexpr CudaTable kTable = {profiler::kCudaTableAbi,
                               rank_timed_step,
                               rank_read,
                               rank_times,
-                              rank_memory};
+                              rank_memory,
+                              capture_begin,
+                              capture_end,
+                              profiler_range,
+                              rank_profile};
 
 }  // namespace
 }  // namespace mbb::trainer::cuda
