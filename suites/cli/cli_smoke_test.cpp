@@ -188,8 +188,11 @@ TEST_F(Cli, AKilledSuiteResumesToTheSameResult) {
     } else {
       ASSERT_EQ(resumed.status, 0) << resumed.out;
     }
-    for (const auto& entry : fs::directory_iterator(folder_ / "mbbench-runs" / "runs"))
+    for (const auto& entry : fs::directory_iterator(folder_ / "mbbench-runs" / "runs")) {
+      // A process killed while it made the folder leaves one without run.json: no bundle.
+      if (!baselines::looks_like_bundle(entry.path())) continue;
       EXPECT_EQ(read(entry.path()), expected);
+    }
   }
 }
 
