@@ -24,9 +24,11 @@ const char* name(Phase phase) {
 }
 
 StringId StringTable::intern(std::string_view text) {
-  const auto [entry, added] = ids_.try_emplace(std::string(text), static_cast<StringId>(strings_.size()));
-  if (added) strings_.emplace_back(text);
-  return entry->second;
+  if (const auto known = ids_.find(text); known != ids_.end()) return known->second;
+  const auto id = static_cast<StringId>(strings_.size());
+  ids_.emplace(text, id);
+  strings_.emplace_back(text);
+  return id;
 }
 
 void sort_spans(Trace& trace) {

@@ -6,6 +6,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <string_view>
 #include <unordered_map>
@@ -87,8 +88,13 @@ class StringTable {
   const std::vector<std::string>& strings() const { return strings_; }
 
  private:
+  // Looked up by view: no copy of a text that is known.
+  struct Hash {
+    using is_transparent = void;
+    size_t operator()(std::string_view text) const { return std::hash<std::string_view>{}(text); }
+  };
   std::vector<std::string> strings_;
-  std::unordered_map<std::string, StringId> ids_;
+  std::unordered_map<std::string, StringId, Hash, std::equal_to<>> ids_;
 };
 
 struct Trace {

@@ -1,9 +1,6 @@
 // A streaming reader of Kineto's Chrome JSON.
 #include "profiler/trace/readers/kineto.h"
 
-#include <rapidjson/error/en.h>
-#include <rapidjson/reader.h>
-
 #include <array>
 #include <cmath>
 #include <cstdlib>
@@ -14,52 +11,11 @@
 
 #include "profiler/base/text.h"
 #include "profiler/trace/readers/gzip_stream.h"
+#include "profiler/trace/readers/json_scanner.h"
 
 namespace mbb::profiler {
 
 namespace {
-
-// RapidJSON's input stream over a GzipStream. After a read error it looks like the end of the file; error() has it.
-class JsonInput {
- public:
-  using Ch = char;
-  explicit JsonInput(GzipStream& file) : file_(file), buffer_(1U << 18U) { fill(); }
-
-  Ch Peek() const { return at_ < size_ ? buffer_[at_] : '\0'; }
-  Ch Take() {
-    const Ch c = Peek();
-    if (at_ < size_ && ++at_ == size_) fill();
-    return c;
-  }
-  size_t Tell() const { return before_ + at_; }
-  // The writing half of the stream concept, which reading never calls.
-  Ch* PutBegin() { return nullptr; }
-  void Put(Ch) {}
-  void Flush() {}
-  size_t PutEnd(Ch*) { return 0; }
-
-  const Status& status() const { return status_; }
-
- private:
-  void fill() {
-    before_ += size_;
-    at_ = 0;
-    size_ = 0;
-    auto got = file_.read(buffer_);
-    if (got) {
-      size_ = *got;
-    } else {
-      status_ = tl::unexpected(got.error());
-    }
-  }
-
-  GzipStream& file_;
-  std::vector<char> buffer_;
-  size_t at_ = 0;
-  size_t size_ = 0;
-  size_t before_ = 0;
-  Status status_;
-};
 
 // Decimal microseconds, exact to the nanosecond (further digits are rounded). False when it is no such number or does
 // not fit.
@@ -102,42 +58,31 @@ class Collector {
  public:
   explicit Collector(KinetoTrace& out) : out_(out) {}
 
-  bool Null() { return done(); }
-  bool Bool(bool) { return done(); }
-  // Numbers come as text (kParseNumbersAsStringsFlag); these are never called.
-  bool Int(int) { return done(); }
-  bool Uint(unsigned) { return done(); }
-  bool Int64(int64_t) { return done(); }
-  bool Uint64(uint64_t) { return done(); }
-  bool Double(double) { return done(); }
-  bool RawNumber(const char* text, rapidjson::SizeType size, bool) { return value({text, size}, true); }
-  bool String(const char* text, rapidjson::SizeType size, bool) { return value({text, size}, false); }
-  bool Key(const char* text, rapidjson::SizeType size, bool) {
-    const std::string_view key(text, size);
+  void literal() { key_ = kOther; }
+  void number(std::string_view text) { value(text, true); }
+  void string(std::string_view text) { value(text, false); }
+  void key(std::string_view key) {
     if (depth_ == root_) key_ = root_key(key);
     if (depth_ == root_ + 1 && in_info_) key_ = key == "rank" ? kRank : key == "world_size" ? kWorld : kOther;
     if (depth_ == root_ + 2 && in_event_) key_ = event_key(key);
     if (depth_ == root_ + 3 && in_args_) key_ = args_key(key);
-    return true;
   }
 
-  bool StartObject() {
+  void start_object() {
     ++depth_;
     if (depth_ == 1) root_ = 1;
     if (depth_ == root_ + 1 && key_ == kInfo) in_info_ = true;
     if (depth_ == root_ + 2 && in_events_) begin_event();
     if (depth_ == root_ + 3 && in_event_ && key_ == kArgs) in_args_ = true;
     key_ = kOther;
-    return true;
   }
-  bool EndObject(rapidjson::SizeType) {
+  void end_object() {
     if (depth_ == root_ + 3) in_args_ = false;
     if (depth_ == root_ + 2 && in_event_) end_event();
     if (depth_ == root_ + 1) in_info_ = false;
     --depth_;
-    return true;
   }
-  bool StartArray() {
+  void start_array() {
     ++depth_;
     if (depth_ == 1) {  // the other Chrome form: the file is the list of events
       root_ = 0;
@@ -146,12 +91,10 @@ class Collector {
       in_events_ = saw_events_ = true;
     }
     key_ = kOther;
-    return true;
   }
-  bool EndArray(rapidjson::SizeType) {
+  void end_array() {
     if (depth_ == root_ + 1) in_events_ = false;
     --depth_;
-    return true;
   }
 
   bool saw_events() const { return saw_events_; }
@@ -210,11 +153,6 @@ class Collector {
     return kOther;
   }
 
-  bool done() {
-    key_ = kOther;
-    return true;
-  }
-
   void begin_event() {
     in_event_ = true;
     event_ = {};
@@ -253,9 +191,9 @@ class Collector {
     has_collective_ = true;
   }
 
-  bool value(std::string_view text, bool number) {
+  void value(std::string_view text, bool number) {
     switch (key_) {
-      case kOther: return true;
+      case kOther: return;
       case kRank: integer(text, out_.rank); break;
       case kWorld: integer(text, out_.world_size); break;
       case kPhase: complete_ = text == "X"; break;
@@ -288,7 +226,7 @@ class Collector {
       case kInfo:
       case kArgs: break;
     }
-    return done();
+    key_ = kOther;
   }
 
   KinetoTrace& out_;
@@ -316,18 +254,11 @@ Result<KinetoTrace> read_kineto(const std::filesystem::path& path) {
   MB_ASSIGN(GzipStream file, GzipStream::open(path));
   KinetoTrace trace;
   Collector collector(trace);
-  JsonInput input(file);
-  rapidjson::Reader reader;
-  // Iterative: a deeply nested file must not exhaust the stack. Some writers put NaN and Infinity into args.
-  constexpr unsigned kFlags =
-      rapidjson::kParseIterativeFlag | rapidjson::kParseNumbersAsStringsFlag | rapidjson::kParseNanAndInfFlag;
-  const rapidjson::ParseResult parsed = reader.Parse<kFlags>(input, collector);
-  MB_TRY(input.status());
-  if (!parsed)
-    return fail(ErrorCode::kBadFile,
-                fmt::format("{}: not valid JSON at byte {}: {}", path.string(), parsed.Offset(),
-                            rapidjson::GetParseError_En(parsed.Code())),
-                "the file was cut off or is no Chrome trace");
+  if (Status scanned = JsonScanner(file, collector).run(); !scanned) {
+    // The stream's own errors name the file already.
+    if (scanned.error().what.find(path.string()) != std::string::npos) return tl::unexpected(scanned.error());
+    return tl::unexpected(std::move(scanned.error()).during(path.string()));
+  }
   if (!collector.saw_events())
     return fail(ErrorCode::kBadFile, fmt::format("{}: JSON without traceEvents: no Chrome trace", path.string()));
   collector.finish();
