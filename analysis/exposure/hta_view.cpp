@@ -46,6 +46,35 @@ Intervals union_of(const HtaEvents& events, Keep keep) {
   return unite_all(std::move(list));
 }
 
+// Length and end of the merged intervals as HTA merges them: by start, a new one where the start lies behind every end
+// so far. Rounding inward turns an event shorter than a microsecond round, and alone it then counts −1, as in HTA.
+struct HtaMerged {
+  int64_t length_us = 0;
+  int64_t end_us = 0;  // of the last one
+};
+
+template <typename Keep>
+HtaMerged merge_as_hta(const HtaEvents& events, Keep keep) {
+  std::vector<TimeInterval> list;
+  for (const HtaEvent& one : events.gpu)
+    if (keep(events.trace->text(one.event->name))) list.push_back({one.start_us, one.end_us});
+  std::stable_sort(list.begin(), list.end(),
+                   [](const TimeInterval& a, const TimeInterval& b) { return a.start_ns < b.start_ns; });
+  HtaMerged merged;
+  int64_t furthest = std::numeric_limits<int64_t>::min();
+  for (size_t i = 0; i < list.size(); ++i) {
+    if (i == 0 || list[i].start_ns > furthest) {
+      merged.length_us += list[i].end_ns - list[i].start_ns;
+      merged.end_us = list[i].end_ns;
+    } else if (list[i].end_ns > merged.end_us) {
+      merged.length_us += list[i].end_ns - merged.end_us;
+      merged.end_us = list[i].end_ns;
+    }
+    furthest = std::max(furthest, list[i].end_ns);
+  }
+  return merged;
+}
+
 // GPU work of a stream in order of start.
 std::vector<HtaEvent> work_of(const HtaEvents& events, int32_t stream) {
   std::vector<HtaEvent> work;
@@ -126,16 +155,13 @@ Result<HtaBreakdown> hta_breakdown(const HtaEvents& events) {
                 "record with CUDA activities, or on a machine with a GPU");
   HtaBreakdown out;
   int64_t first = std::numeric_limits<int64_t>::max();
-  int64_t last = std::numeric_limits<int64_t>::min();
-  for (const HtaEvent& one : events.gpu) {
-    first = std::min(first, one.start_us);
-    last = std::max(last, one.end_us);
-  }
-  out.span_us = last - first;
+  for (const HtaEvent& one : events.gpu) first = std::min(first, one.start_us);
+  const HtaMerged all = merge_as_hta(events, [](const std::string&) { return true; });
   const Intervals compute = union_of(events, profiler::is_compute_kernel);
   const Intervals comm = union_of(events, profiler::is_comm_kernel);
-  out.idle_us = out.span_us - length_ns(union_of(events, [](const std::string&) { return true; }));
-  out.compute_us = length_ns(compute);
+  out.span_us = all.end_us - first;
+  out.idle_us = out.span_us - all.length_us;
+  out.compute_us = merge_as_hta(events, profiler::is_compute_kernel).length_us;
   out.non_compute_us = out.span_us - out.compute_us - out.idle_us;
   out.comm_us = length_ns(comm);
   out.overlap_us = length_ns(intersect(comm, compute));
