@@ -8,6 +8,7 @@
 #include <map>
 #include <tuple>
 #include <unordered_map>
+#include <unordered_set>
 
 namespace mbb::profiler {
 namespace {
@@ -31,6 +32,8 @@ class Assembler {
   DeviceTrace run() {
     for (const CaptureRecord& record : captured_.records)
       if (is_device(record.kind)) add_device(record);
+    for (const CaptureRecord& record : captured_.records)
+      if (record.kind == RecordKind::kApi) runtime_calls_.insert(record.correlation);
     for (const CaptureRecord& record : captured_.records)
       if (!is_device(record.kind)) add_host(record);
     for (const auto& [key, votes] : stream_votes_) {
@@ -84,18 +87,20 @@ class Assembler {
     } else if (const auto thread = rank_of_thread_.find(record.lane); thread != rank_of_thread_.end()) {
       owner = thread->second;
     }
-    if (ranks_.empty()) return;
+    // A driver launch inside a runtime call says the same again.
+    if (ranks_.empty() || (record.kind == RecordKind::kDriverApi && runtime_calls_.contains(record.correlation)))
+      return;
     const CapturedRank& rank = ranks_[owner];
     Span span;
     span.start_ns = record.start_ns;
     span.end_ns = std::max(record.end_ns, record.start_ns);
-    span.correlation = record.kind == RecordKind::kApi ? record.correlation : 0;
+    const bool call = record.kind == RecordKind::kApi || record.kind == RecordKind::kDriverApi;
+    span.correlation = call ? record.correlation : 0;
     span.name = names_[record.name];
     span.step = step_at(rank, span.start_ns);
     // Waits and CUPTI's own work overlap the calls they happen in: beside them, never among them.
-    span.track = record.kind == RecordKind::kApi
-                     ? track(rank, StreamKind::kHost, record.lane)
-                     : track(rank, StreamKind::kHost, kBeside + static_cast<uint32_t>(record.kind));
+    span.track = call ? track(rank, StreamKind::kHost, record.lane)
+                      : track(rank, StreamKind::kHost, kBeside + static_cast<uint32_t>(record.kind));
     span.kind = SpanKind::kHost;
     out_.trace.spans.push_back(span);
   }
@@ -148,6 +153,7 @@ class Assembler {
   std::map<uint32_t, size_t> of_device_;
   std::map<std::tuple<int32_t, bool, uint32_t>, uint32_t> tracks_;
   std::map<uint32_t, std::array<int64_t, kStreamKinds>> stream_votes_;
+  std::unordered_set<uint32_t> runtime_calls_;  // correlations
   std::unordered_map<uint32_t, size_t> rank_of_correlation_;
   std::unordered_map<uint32_t, size_t> rank_of_thread_;
   std::map<StringId, int64_t> unattributed_;

@@ -9,7 +9,8 @@
 
 namespace mbb::profiler {
 
-enum class RecordKind : uint32_t { kKernel, kCopy, kFill, kApi, kWait, kOverhead };
+// kDriverApi: a launch through the driver, by a library or by the runtime itself.
+enum class RecordKind : uint32_t { kKernel, kCopy, kFill, kApi, kDriverApi, kWait, kOverhead };
 
 // `op` is the id that was marked while the work was launched, or while its graph node was made; 0: none.
 struct CaptureRecord {

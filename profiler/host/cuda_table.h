@@ -77,6 +77,9 @@ struct CudaTable {
   void (*rank_times)(void* rank, CudaStepTimes* times);
   void (*rank_memory)(void* rank, CudaMemoryFacts* facts);
 
+  // Allocation number `index` beside the arena; false behind the last.
+  bool (*rank_allocation)(void* rank, int32_t index, CudaText* what, int64_t* bytes);
+
   // Capture of the whole process's device work (profiler/capture/capture.h). Around a change, every rank calls
   // rank_profile: its graphs are captured anew, so that their nodes are known while a capture is attached and carry
   // nothing of it afterwards. Op ids: walk position + 1, then trainer/execute/op_sites.h.

@@ -66,6 +66,10 @@ class OpenNvml final : public Nvml {
     MB_TRY(good(reasons_(handle, &reasons), "reading the throttle reasons"));
     t.power_w = milliwatts * 1e-3;
     t.throttle_reasons = reasons;
+    t.ecc_corrected = ecc_errors(handle, 0);
+    t.ecc_uncorrected = ecc_errors(handle, 1);
+    t.nvlink_tx_kib = field_value(handle, kNvlinkTxKib);
+    t.nvlink_rx_kib = field_value(handle, kNvlinkRxKib);
     return t;
   }
 
@@ -92,6 +96,8 @@ class OpenNvml final : public Nvml {
     MB_TRY(symbol(power_, "nvmlDeviceGetPowerUsage"));
     MB_TRY(symbol(temperature_, "nvmlDeviceGetTemperature"));
     MB_TRY(symbol(reasons_, "nvmlDeviceGetCurrentClocksThrottleReasons"));
+    ecc_ = reinterpret_cast<decltype(ecc_)>(dlsym(library_, "nvmlDeviceGetTotalEccErrors"));
+    fields_ = reinterpret_cast<decltype(fields_)>(dlsym(library_, "nvmlDeviceGetFieldValues"));
     MB_TRY(good(init(), "starting"));
     return symbol(shutdown_, "nvmlShutdown");
   }
@@ -108,6 +114,38 @@ class OpenNvml final : public Nvml {
   }
 
   void* library_;
+  // Counters that not every card has: absence is no error.
+  int64_t ecc_errors(Device handle, int type) const {
+    constexpr int kSinceDriverLoad = 0;
+    unsigned long long count = 0;
+    if (ecc_ == nullptr || ecc_(handle, type, kSinceDriverLoad, &count) != 0) return -1;
+    return static_cast<int64_t>(count);
+  }
+
+  int64_t field_value(Device handle, unsigned id) const {
+    FieldValue value;
+    value.id = id;
+    value.scope = kAllLinks;
+    if (fields_ == nullptr || fields_(handle, 1, &value) != 0 || value.status != 0) return -1;
+    return static_cast<int64_t>(value.value);
+  }
+
+  // nvmlFieldValue_t.
+  struct FieldValue {
+    unsigned id = 0;
+    unsigned scope = 0;
+    long long timestamp = 0;
+    long long latency_us = 0;
+    int value_type = 0;
+    int status = 0;
+    unsigned long long value = 0;
+  };
+  static constexpr unsigned kNvlinkTxKib = 138;  // NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_TX
+  static constexpr unsigned kNvlinkRxKib = 139;
+  static constexpr unsigned kAllLinks = ~0U;
+
+  int (*ecc_)(Device, int, int, unsigned long long*) = nullptr;
+  int (*fields_)(Device, int, FieldValue*) = nullptr;
   const char* (*error_)(int) = nullptr;
   int (*shutdown_)() = nullptr;
   int (*count_)(unsigned*) = nullptr;

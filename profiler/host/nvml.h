@@ -19,6 +19,11 @@ struct GpuTelemetry {
   double power_w = 0.0;
   uint64_t throttle_reasons =
       0;  // NVML's bit set: 0x1 idle, 0x4 power cap, 0x20 thermal (software), 0x40 hardware slowdown
+  // Counters since the driver was loaded; -1 where the card or driver has none.
+  int64_t ecc_corrected = -1;
+  int64_t ecc_uncorrected = -1;
+  int64_t nvlink_tx_kib = -1;  // payload over all links
+  int64_t nvlink_rx_kib = -1;
 };
 
 class Nvml {

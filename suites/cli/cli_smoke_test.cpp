@@ -9,10 +9,14 @@
 #include <filesystem>
 #include <fstream>
 #include <map>
+#include <nlohmann/json.hpp>
 #include <random>
 #include <thread>
 
+#include "analysis/exposure/breakdown.h"
+#include "analysis/exposure/hta_view.h"
 #include "baselines/store/bundle.h"
+#include "profiler/memory/snapshot.h"
 #include "profiler/trace/trace_file.h"
 
 namespace mbb::suites {
@@ -117,6 +121,106 @@ TEST_F(Cli, TheProfiledWindowIsTheUsers) {
   expect_refused("run train_iters=12 profile_step_end=13", 64, "profiling.profile_step_end");
   expect_refused("run train_iters=12 profile_ranks=3", 64, "profiling.profile_ranks");
   expect_refused("run use_nsys_profiler=true", 64, "use_nsys_profiler");
+}
+
+constexpr const char* kTraced =
+    "run tp=2 pp=2 mbs=1 gbs=4 seq_length=64 train_iters=12 profile_step_start=6 profile_step_end=10 --quiet "
+    "record_memory_history=true memory_snapshot_path=snapshot.pickle";
+
+TEST_F(Cli, ARunIsExportedForOtherTools) {
+  ASSERT_EQ(run(kTraced).status, 0);
+  const Answer kineto = run("export @latest --format kineto --output k");
+  ASSERT_EQ(kineto.status, 0) << kineto.out;
+  const auto cell = fs::directory_iterator(folder_ / "k")->path().filename().string();
+  for (int rank = 0; rank < 4; ++rank) {
+    const auto read =
+        profiler::read_kineto(folder_ / "k" / cell / "launch0" / ("rank" + std::to_string(rank) + ".json.gz"));
+    ASSERT_TRUE(read) << read.error().what;
+    EXPECT_EQ(read->rank, rank);
+    EXPECT_EQ(read->world_size, 4);
+    ASSERT_FALSE(read->collectives.empty());
+    bool tp = false;
+    for (const auto& c : read->collectives) tp = tp || (c.group == "tp" && c.group_size == 2 && c.in_elements > 0);
+    EXPECT_TRUE(tp) << "collectives say which group they are of";
+  }
+  ASSERT_EQ(run("export @latest --format memory --output m").status, 0);
+  for (const char* file : {"stage0.pickle", "stage1.pickle"}) {
+    const auto snapshot = profiler::read_snapshot(folder_ / "m" / cell / "launch0" / file);
+    ASSERT_TRUE(snapshot) << snapshot.error().what;
+    EXPECT_GT(profiler::replay(snapshot->events.at(0)).peak_bytes, 100'000);
+  }
+  const auto bundle = fs::directory_iterator(folder_ / "mbbench-runs" / "runs")->path();
+  EXPECT_NE(run("show @latest --timeline").out.find("rank 3  step 6"), std::string::npos);
+  expect_refused("show @latest --timeline --step 2", 4, "traced steps are 6 to 9");
+  EXPECT_TRUE(profiler::read_snapshot(bundle / "cells" / cell / "launches" / "0" / "snapshot.stage1.pickle"));
+  EXPECT_TRUE(fs::exists(bundle / "cells" / cell / "launches" / "0" / "telemetry.csv"));
+  ASSERT_EQ(run("export @latest --format csv --output c").status, 0);
+  for (const char* file : {"metrics.csv", "steps.csv", "ops.csv", "memory.csv", "kernels.csv"})
+    EXPECT_GT(fs::file_size(folder_ / "c" / file), 100U) << file;
+  ASSERT_EQ(run("export @latest --format json --output j.json").status, 0);
+  const auto json = nlohmann::json::parse(std::ifstream(folder_ / "j.json"));
+  EXPECT_EQ(json["cells"][0]["launches"][0]["steps"].size(), 12U);
+  EXPECT_GT(json["cells"][0]["launches"][0]["memory"][0]["tensors"].size(), 10U);
+}
+
+TEST_F(Cli, BadExportsSayWhatIsMissing) {
+  ASSERT_EQ(run("run train_iters=6 profile_step_start=3 profile_step_end=3 --quiet").status, 0);
+  expect_refused("export @latest --format kineto", 4, "holds no trace");
+  expect_refused("export @latest --format memory", 4, "record_memory_history");
+  expect_refused("export @latest", 64, "--format");
+  expect_refused("export @latest --format pdf", 64, "kineto");
+  expect_refused("export @latest --format csv --cell nosuch", 4, "nosuch");
+  expect_refused("export @nosuch --format csv", 4, "nosuch");
+  write("plain", "a file");
+  expect_refused("export @latest --format csv --output plain/x", 4, "plain");
+  const Answer broken = run("run train_iters=6 memory_snapshot_path=/no/such/folder/s.pickle --quiet");
+  EXPECT_EQ(broken.status, 4);
+  EXPECT_NE(broken.out.find("memory_snapshot_path"), std::string::npos) << broken.out;
+  const Answer bound = run("run train_iters=6 cpu_binding=9999 --quiet");
+  EXPECT_EQ(bound.status, 4);
+  EXPECT_NE(bound.out.find("host.cpu_binding"), std::string::npos) << bound.out;
+  const Answer clocks = run("run train_iters=6 --device cuda vboost=1 --quiet");
+  EXPECT_NE(clocks.out.find("--allow-clock-changes"), std::string::npos) << clocks.out;
+}
+
+// HolisticTraceAnalysis, where a Python with it is: MBBENCH_TEST_PYTHON, or python3.
+TEST_F(Cli, HolisticTraceAnalysisAgreesOnOurExport) {
+  const char* const set = std::getenv("MBBENCH_TEST_PYTHON");
+  const std::string python = set != nullptr ? set : "python3";
+  if (std::system((python + " -c 'import hta.trace_analysis' >/dev/null 2>&1").c_str()) != 0)
+    GTEST_SKIP() << python << " has no hta (pip install HolisticTraceAnalysis)";
+  ASSERT_EQ(run(kTraced).status, 0);
+  ASSERT_EQ(run("export @latest --format kineto --output k").status, 0);
+  const fs::path traces = fs::directory_iterator(folder_ / "k")->path() / "launch0";
+  write("ask.py", R"(import json, sys, logging
+logging.disable(logging.CRITICAL)
+from hta.trace_analysis import TraceAnalysis
+t = TraceAnalysis(trace_dir=sys.argv[1])
+b = t.get_temporal_breakdown(visualize=False)
+o = t.get_comm_comp_overlap(visualize=False)
+rows = [{k: float(v) for k, v in r.items()} for r in b.to_dict("records")]
+for row in rows:
+  row["overlap"] = float(o[o["rank"] == row["rank"]]["comp_comm_overlap_pctg"].iloc[0])
+json.dump(rows, open(sys.argv[2], "w"))
+)");
+  const std::string command =
+      "cd " + folder_.string() + " && " + python + " ask.py " + traces.string() + " out.json > hta.log 2>&1";
+  ASSERT_EQ(std::system(command.c_str()), 0) << std::ifstream(folder_ / "hta.log").rdbuf();
+  const auto rows = nlohmann::json::parse(std::ifstream(folder_ / "out.json"));
+  ASSERT_EQ(rows.size(), 4U);
+  for (const auto& row : rows) {
+    const int rank = row["rank"].get<int>();
+    const auto read = profiler::read_kineto(traces / ("rank" + std::to_string(rank) + ".json.gz"));
+    ASSERT_TRUE(read);
+    const auto ours = analysis::hta_breakdown(analysis::hta_events(*read));
+    ASSERT_TRUE(ours);
+    EXPECT_EQ(row["idle_time(us)"].get<double>(), static_cast<double>(ours->idle_us)) << "rank " << rank;
+    EXPECT_EQ(row["compute_time(us)"].get<double>(), static_cast<double>(ours->compute_us)) << "rank " << rank;
+    EXPECT_EQ(row["non_compute_time(us)"].get<double>(), static_cast<double>(ours->non_compute_us)) << "rank " << rank;
+    EXPECT_NEAR(
+        row["overlap"].get<double>(),
+        100.0 * static_cast<double>(ours->overlap_us) / static_cast<double>(std::max<int64_t>(1, ours->comm_us)), 1.0);
+  }
 }
 
 TEST_F(Cli, BadInputSaysWhatAndWhereAndLeavesNothing) {

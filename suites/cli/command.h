@@ -69,6 +69,7 @@ Command compare_command();
 Command explain_command();
 Command knobs_command();
 Command config_command();
+Command export_command();
 Command index_command();
 Command view_command();
 Command help_command();

@@ -3,6 +3,7 @@
 
 #include <csignal>
 
+#include "baselines/store/bundle.h"
 #include "profiler/base/file.h"
 
 namespace mbb::suites {
@@ -31,6 +32,14 @@ Result<baselines::Run> find_run(const Settings& settings, const std::string& spe
   if (!file_exists(file)) return baselines::load_run(spec, nullptr);
   MB_ASSIGN(const auto store, baselines::Store::open(file));
   return baselines::load_run(spec, &store);
+}
+
+Result<std::filesystem::path> find_bundle(const Settings& settings, const std::string& spec) {
+  if (baselines::looks_like_bundle(spec)) return std::filesystem::path(spec);
+  MB_ASSIGN(const baselines::Run run, find_run(settings, spec));  // its errors name the runs there are
+  MB_ASSIGN(const auto store, baselines::Store::open(store_file(settings.product.runs_dir)));
+  MB_ASSIGN(const baselines::RunSummary summary, store.summary(run.id));
+  return std::filesystem::path(summary.bundle);
 }
 
 StopSignals::StopSignals() {

@@ -14,6 +14,9 @@ Result<Settings> settings_of(const Parsed& parsed);
 // A run by any name a user may give (@latest, @2, @tag, id, prefix, bundle folder).
 Result<baselines::Run> find_run(const Settings& settings, const std::string& spec);
 
+// The folder of that run's bundle.
+Result<std::filesystem::path> find_bundle(const Settings& settings, const std::string& spec);
+
 // Set by SIGINT and SIGTERM while a run is going on.
 class StopSignals {
  public:

@@ -2,11 +2,15 @@
 #include <fmt/core.h>
 
 #include <algorithm>
+#include <cstdint>
 
 #include "analysis/metrics/metrics.h"
 #include "analysis/report/suite_table.h"
+#include "analysis/report/timeline.h"
+#include "baselines/store/bundle.h"
 #include "profiler/base/clock.h"
 #include "profiler/base/text.h"
+#include "profiler/trace/trace_file.h"
 #include "suites/cli/command.h"
 #include "suites/cli/print.h"
 #include "suites/cli/settings_of.h"
@@ -106,9 +110,38 @@ Table knobs_table(const baselines::Cell& cell) {
   return table;
 }
 
+// The traced step of the named cell, or of the first that has a trace.
+Result<int> show_timeline(const Parsed& parsed, const Settings& settings, const baselines::Run& run) {
+  MB_ASSIGN(const std::filesystem::path bundle, find_bundle(settings, parsed.positionals[0]));
+  MB_ASSIGN(const auto reader, baselines::BundleReader::open(bundle));
+  analysis::TimelineOptions options;
+  if (const auto step = parsed.value("--step")) {
+    const auto number = parse_int(*step);
+    if (!number || *number < 0 || *number > INT32_MAX)
+      return fail(ErrorCode::kBadArgument, fmt::format("--step {} is no step", printable(*step)));
+    options.step = static_cast<int32_t>(*number);
+  }
+  const std::string wanted = parsed.value("--cell").value_or("");
+  for (const baselines::Cell& cell : run.cells) {
+    if (!wanted.empty() && cell.name != wanted) continue;
+    for (const baselines::Launch& launch : cell.launches) {
+      if (launch.trace_files.empty()) continue;
+      MB_ASSIGN(const profiler::Trace trace,
+                profiler::read_trace(reader.launch_file(cell.name, launch.index, launch.trace_files.front())));
+      MB_ASSIGN(const std::string text, analysis::timeline_text(trace, options));
+      fmt::print("{}  {}\n{}", cell.name, class_label(cell), text);
+      return 0;
+    }
+  }
+  return fail(ErrorCode::kNotFound,
+              fmt::format("run {} holds no trace{}", run.id, wanted.empty() ? "" : " of " + wanted),
+              "profile some steps: profiling.profile_step_start below profiling.profile_step_end");
+}
+
 Result<int> show(const Parsed& parsed) {
   MB_ASSIGN(const Settings settings, settings_of(parsed));
   MB_ASSIGN(const baselines::Run run, find_run(settings, parsed.positionals[0]));
+  if (parsed.flag("--timeline")) return show_timeline(parsed, settings, run);
   if (!parsed.flag("--json") && !parsed.flag("--markdown")) {
     fmt::print("{}  {}  {}\n", run.id, run.suite, iso_time(run.created_unix_ns).substr(0, 19));
     if (!run.synthetic.empty()) fmt::print("SYNTHETIC: {}\n", run.synthetic);
@@ -139,6 +172,8 @@ Command show_command() {
           "print a run, or one cell of it",
           {{"RUN", "@latest, @2, @tag, id, prefix of an id, or bundle folder"}},
           {{"--cell", "NAME", "metrics, ops, memory and knobs of one cell"},
+           {"--timeline", nullptr, "one traced step as text, a line a stream"},
+           {"--step", "N", "which step (default: the first traced)"},
            {"--rows", "N", "ops to print (default 15)"},
            kJsonOption,
            kMarkdownOption},

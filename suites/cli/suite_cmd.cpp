@@ -31,6 +31,7 @@ Result<RunOptions> run_options(const Parsed& parsed, const Settings& settings, c
   options.tag = parsed.value("--tag").value_or("");
   options.require_measured = parsed.value("--require") == "measured";
   options.quiet = parsed.flag("--quiet");
+  options.allow_clock_changes = parsed.flag("--allow-clock-changes");
   options.stop = signals.flag();
   if (const auto required = parsed.value("--require"); required && *required != "measured")
     return fail(ErrorCode::kBadArgument,
@@ -144,6 +145,7 @@ Result<int> run_one(const Parsed& parsed) {
 const std::vector<OptionSpec> kRunOptions{{"--tag", "NAME", "find the run later as @NAME"},
                                           {"--launches", "N", "fresh processes a cell (default 1)"},
                                           {"--require", "CLASS", "'measured': skip what this machine cannot measure"},
+                                          {"--allow-clock-changes", nullptr, "host.vboost may move the boost slider"},
                                           {"--quiet", nullptr, "no progress"},
                                           kJsonOption,
                                           kMarkdownOption};

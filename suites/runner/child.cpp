@@ -2,6 +2,7 @@
 #include "suites/runner/child.h"
 
 #include <fmt/core.h>
+#include <unistd.h>
 
 #include <atomic>
 #include <csignal>
@@ -14,7 +15,11 @@
 #include "profiler/base/clock.h"
 #include "profiler/base/file.h"
 #include "profiler/base/text.h"
+#include "profiler/capture/telemetry.h"
+#include "profiler/memory/snapshot_writer.h"
 #include "profiler/trace/trace_file.h"
+#include "suites/export/export.h"
+#include "suites/runner/memory_history.h"
 #include "suites/runner/memory_rows.h"
 #include "trainer/ops/op_kind.h"
 #include "trainer/program/walk.h"
@@ -162,6 +167,77 @@ void add_steps(baselines::Launch& launch, const trainer::TrainResult& result, co
   }
 }
 
+bool records_memory(const trainer::Config& config) {
+  return config.profiling.record_memory_history || !config.profiling.memory_snapshot_path.empty();
+}
+
+// Before hours of training, not after them.
+Status check_snapshot_path(const trainer::Config& config, const std::filesystem::path& folder) {
+  const std::string& knob = config.profiling.memory_snapshot_path;
+  if (knob.empty()) return {};
+  const std::filesystem::path parent = std::filesystem::path(snapshot_file(knob, folder, "", false)).parent_path();
+  if (is_folder(parent) && access(parent.c_str(), W_OK) == 0) return {};
+  return fail(
+      ErrorCode::kBadArgument,
+      fmt::format("profiling.memory_snapshot_path = {}: {} is no folder that can be written", knob, parent.string()),
+      "name a file in a folder that is there; a relative path lies in the launch's folder");
+}
+
+// The plan as it was executed, or every lifetime where the history is recorded.
+Status add_memory(baselines::Launch& launch, const trainer::Layout& layout, const trainer::StepPrograms& programs,
+                  const profiler::Trace* trace, const trainer::TrainResult& result,
+                  const std::filesystem::path& folder) {
+  if (!records_memory(layout.config)) {
+    launch.memory = memory_maps(layout, programs);
+    return {};
+  }
+  launch.memory = memory_history(layout, programs, trace, result.outside);
+  const std::string& knob = layout.config.profiling.memory_snapshot_path;
+  if (knob.empty()) return {};
+  for (const baselines::MemoryMap& map : launch.memory) {
+    MB_ASSIGN(const profiler::MemorySnapshot snapshot, memory_snapshot(map));
+    MB_TRY(profiler::write_snapshot(snapshot_file(knob, folder, map.rank_class, launch.memory.size() > 1), snapshot));
+  }
+  return {};
+}
+
+void add_bindings(baselines::Launch& launch, const trainer::TrainResult& result) {
+  for (size_t rank = 0; rank < result.bindings.size(); ++rank)
+    launch.counts.push_back({fmt::format("cpus of rank {}: {}", rank, result.bindings[rank]), 1});
+}
+
+// Telemetry of a launch: telemetry.csv beside its traces.
+class Watch {
+ public:
+  Watch(const trainer::Config& config, const trainer::Layout& layout) : telemetry_(options_of(config, layout)) {}
+
+  Status finish(const std::filesystem::path& folder, baselines::Launch& launch) {
+    const std::vector<profiler::TelemetrySample> samples = telemetry_.stop();
+    if (!telemetry_.note().empty()) launch.counts.push_back({"telemetry: " + telemetry_.note(), 1});
+    constexpr uint64_t kIdle = 1;
+    int64_t throttled = 0, failed = 0;
+    for (const profiler::TelemetrySample& sample : samples) {
+      if (sample.gpu >= 0 && (sample.device.throttle_reasons & ~kIdle) != 0) ++throttled;
+      if (sample.failed) ++failed;
+    }
+    launch.counts.push_back({"telemetry_samples", static_cast<int64_t>(samples.size())});
+    if (throttled > 0) launch.counts.push_back({"telemetry_throttled_samples", throttled});
+    if (failed > 0) launch.counts.push_back({"telemetry_failed_samples", failed});
+    return write_file(folder / kTelemetryFile, profiler::telemetry_csv(samples));
+  }
+
+ private:
+  static profiler::TelemetryOptions options_of(const trainer::Config& config, const trainer::Layout& layout) {
+    profiler::TelemetryOptions options;
+    if (config.host.device == trainer::Device::kCuda)
+      for (int gpu = 0; gpu < layout.mesh.world_size(); ++gpu) options.gpus.push_back(gpu);
+    if (const auto named = profiler::parse_cpus(config.host.cpu_binding)) options.launch_cpus = *named;
+    return options;
+  }
+
+  profiler::Telemetry telemetry_;
+};
+
 Status train_into(const std::filesystem::path& folder, baselines::Launch& launch) {
   MB_ASSIGN(const trainer::Config config, read_config(folder));
   launch.seed = config.train.seed;
@@ -181,12 +257,16 @@ Status train_into(const std::filesystem::path& folder, baselines::Launch& launch
   const trainer::SampleSource sample = [&](int64_t index, std::span<int32_t> tokens) {
     return data.sample(index, tokens);
   };
+  MB_TRY(check_snapshot_path(config, folder));
+  Watch watch(config, layout);
   MB_ASSIGN(trainer::TrainResult result, trainer::train(layout, programs, sample, options));
+  MB_TRY(watch.finish(folder, launch));
   add_steps(launch, result, options);
+  add_bindings(launch, result);
   launch.loss_checksum = baselines::loss_checksum(launch.steps);
-  launch.memory = memory_maps(layout, programs);
   std::optional<profiler::Trace> trace = traced(result);
   count_capture(launch, result);
+  MB_TRY(add_memory(launch, layout, programs, trace ? &*trace : nullptr, result, folder));
   if (!trace) return {};
   keep_ranks(*trace, window);
   analysis::fill_op_rows(launch, *trace, analysis::break_down(*trace),

@@ -14,6 +14,7 @@ inline constexpr const char* kLaunchCommand = "launch-cell";
 
 // Files of a launch folder that pass between parent and child, beside what bundles define.
 inline constexpr const char* kLaunchConfigFile = "config.knobs";  // "key=value" lines, the whole configuration
+inline constexpr const char* kTelemetryFile = "telemetry.csv";
 inline constexpr const char* kLaunchLogFile = "stderr.log";
 
 // Trains the configuration in `folder`/config.knobs and writes the launch there, also when it fails (its reason says

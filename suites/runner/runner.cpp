@@ -17,6 +17,7 @@
 #include "profiler/base/file.h"
 #include "profiler/base/log.h"
 #include "profiler/base/text.h"
+#include "profiler/host/boost_slider.h"
 #include "profiler/host/captured.h"
 #include "profiler/host/fingerprint.h"
 #include "profiler/host/gpus.h"
@@ -60,7 +61,7 @@ void place_on_gpus(baselines::Cell& cell) {
 }
 
 // The record of a cell before it runs: everything that the configuration alone says.
-baselines::Cell describe_cell(const Cell& planned, int index, const std::string& run) {
+baselines::Cell describe_cell(const Cell& planned, int index, const std::string& run, const RunOptions& options) {
   baselines::Cell cell;
   cell.run = run;
   cell.name = planned.name;
@@ -81,6 +82,11 @@ baselines::Cell describe_cell(const Cell& planned, int index, const std::string&
     return cell;
   }
   cell.ranks = cell.gpus = layout->mesh.world_size();
+  if (planned.config.host.vboost >= 0 && !options.allow_clock_changes) {
+    cell.status = CellStatus::kSkipped;
+    cell.reason =
+        fmt::format("host.vboost = {} changes clocks, which needs --allow-clock-changes", planned.config.host.vboost);
+  }
   if (planned.config.host.device == trainer::Device::kCuda) place_on_gpus(cell);
   using trainer::FlopsConvention;
   cell.work = {
@@ -118,6 +124,21 @@ std::string last_lines(const std::filesystem::path& file) {
   return printable(tail, 400);
 }
 
+// The boost sliders of a cell's GPUs for as long as it runs.
+class BoostGuards {
+ public:
+  Status set(int64_t value, int gpus) {
+    for (int gpu = 0; value >= 0 && gpu < gpus; ++gpu) {
+      MB_ASSIGN(auto guard, profiler::BoostGuard::set(gpu, static_cast<int>(value)));
+      guards_.push_back(std::move(guard));
+    }
+    return {};
+  }
+
+ private:
+  std::vector<std::unique_ptr<profiler::BoostGuard>> guards_;
+};
+
 class CellRunner {
  public:
   CellRunner(baselines::BundleWriter& writer, const RunOptions& options, Progress& progress)
@@ -128,6 +149,11 @@ class CellRunner {
   // Runs all launches of a cell and fills what they leave. kIo when the machine does not let us.
   Status run(const Cell& planned, baselines::Cell& cell) {
     std::vector<analysis::StepBreakdown> breakdowns;
+    BoostGuards boost;
+    if (const Status set = boost.set(planned.config.host.vboost, cell.ranks); !set) {
+      cell.status = CellStatus::kSkipped;
+      cell.reason = set.error().what;
+    }
     for (int i = 0; i < options_.launches && cell.status == CellStatus::kOk && !stopped_; ++i)
       MB_TRY(launch(planned, cell, i, breakdowns));
     if (stopped_ || cell.status != CellStatus::kOk) return {};
@@ -234,7 +260,7 @@ Result<RunOutcome> run_cells(baselines::BundleWriter writer, RunOutcome outcome,
                              const RunOptions& options) {
   std::vector<baselines::Cell> planned;
   for (size_t i = 0; i < suite.cells.size(); ++i)
-    planned.push_back(describe_cell(suite.cells[i], static_cast<int>(i), outcome.run.id));
+    planned.push_back(describe_cell(suite.cells[i], static_cast<int>(i), outcome.run.id, options));
   std::set<std::string> finished;
   for (const baselines::Cell& cell : outcome.run.cells) finished.insert(cell.name);
   Progress progress(planned.size() - finished.size(), options.quiet);

@@ -25,6 +25,7 @@ struct RunOptions {
   std::string tag;
   int launches = 1;                         // fresh processes a cell
   bool require_measured = false;            // cells that nothing can measure are skipped
+  bool allow_clock_changes = false;         // the user agreed to host.vboost
   bool quiet = false;                       // no progress
   const std::atomic<bool>* stop = nullptr;  // finishes nothing more; the running cell is lost
 };

@@ -60,6 +60,21 @@ class CudaExecutor final : public Executor {
     CudaText error{};
     return profiler::cuda_answer(table_.rank_profile(rank_, &error), error);
   }
+  std::vector<OutsideBytes> outside_arena() const override {
+    std::vector<OutsideBytes> all;
+    CudaText what{};
+    int64_t bytes = 0, known = 0;
+    for (int32_t i = 0; table_.rank_allocation(rank_, i, &what, &bytes); ++i) {
+      all.push_back({what.text, bytes});
+      known += bytes;
+    }
+    profiler::CudaMemoryFacts facts{};
+    table_.rank_memory(rank_, &facts);
+    // The rest of what the driver counts as used: contexts, modules, library workspaces, other processes.
+    const int64_t rest = facts.device_used_bytes - facts.arena_bytes - known;
+    if (rest > 0) all.push_back({"driver and libraries", rest});
+    return all;
+  }
   int64_t extra_bytes() const override {
     profiler::CudaMemoryFacts facts{};
     table_.rank_memory(rank_, &facts);

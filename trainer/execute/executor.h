@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "trainer/execute/cpu/cpu_rank.h"
@@ -16,6 +17,12 @@ struct DeviceTimes {
   int64_t step_ns = 0;
 };
 
+// An allocation beside the memory plan's arena.
+struct OutsideBytes {
+  std::string what;
+  int64_t bytes = 0;
+};
+
 class Executor {
  public:
   virtual ~Executor() = default;
@@ -27,6 +34,8 @@ class Executor {
   virtual int device() const { return -1; }
   // Call on every rank after a capture of the process (profiler/capture/capture.h) began or ended, between steps.
   virtual Status capture_changed() { return {}; }
+  // What the rank holds beside the arena (workspaces, tables, what the driver and libraries took); empty on the CPU.
+  virtual std::vector<OutsideBytes> outside_arena() const { return {}; }
   // Bytes beside the arena (workspaces, tables); 0 on the CPU.
   virtual int64_t extra_bytes() const { return 0; }
 };

@@ -102,6 +102,8 @@ struct FusionConfig {
 
 struct HostConfig {
   Device device = Device::kCpu;
+  std::string cpu_binding = "none";
+  int64_t vboost = -1;  // -1: as found
 };
 
 // Steps [profile_step_start, profile_step_end) are traced and never timed; -1 = chosen (profile_window.h).
@@ -110,6 +112,8 @@ struct ProfilingConfig {
   int64_t profile_step_end = -1;
   std::vector<int64_t> profile_ranks;  // empty: all
   bool use_nsys_profiler = false;
+  bool record_memory_history = false;
+  std::string memory_snapshot_path;  // empty: none
 };
 
 struct Config {

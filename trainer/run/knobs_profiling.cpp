@@ -33,6 +33,17 @@ std::vector<Knob> profiling_knobs() {
        .doc = "Bracket the window with cudaProfilerStart and cudaProfilerStop for nsys -c cudaProfilerApi, instead of "
               "capturing it here; needs host.device = cuda.",
        .identity = false},
+      {.key = "profiling.record_memory_history",
+       .field = field(&Config::profiling, &ProfilingConfig::record_memory_history),
+       .doc = "Store every tensor with its bytes, place and traced lifetime, from its first writer to its last reader.",
+       .identity = false},
+      {.key = "profiling.memory_snapshot_path",
+       .field = field(&Config::profiling, &ProfilingConfig::memory_snapshot_path),
+       .doc =
+           "Also write that history as an allocator snapshot (PyTorch's pickle, for memory_viz); a relative path lies "
+           "in the launch's folder.",
+       .history = "Megatron-Core: snapshot.pickle.",
+       .identity = false},
   };
 }
 

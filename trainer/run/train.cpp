@@ -17,6 +17,7 @@
 #include "trainer/models/transformer.h"
 #include "trainer/optim/schedule.h"
 #include "trainer/program/verify.h"
+#include "trainer/run/cpu_binding.h"
 
 namespace mbb::trainer {
 namespace {
@@ -101,6 +102,8 @@ class RankLoop {
     const auto rank_class = static_cast<size_t>(l_.mesh.rank_class_index(world_.rank()));
     MB_ASSIGN(auto rank, make_executor(l_.config.host, programs_.programs[rank_class], programs_.plans[rank_class],
                                        l_.mesh, world_, static_cast<uint64_t>(l_.config.train.seed)));
+    MB_TRY(bind_rank(l_.config.host.cpu_binding, rank->device(), world_.rank(), l_.mesh.world_size()));
+    shared_.result.bindings[rank_] = binding_in_force();
     MB_ASSIGN(everyone_, world_.group(GroupKind::kWorld, l_.mesh));
     for (int64_t step = 0; step < l_.config.train.train_iters; ++step) {
       const bool was = step > 0 && in_window(step - 1), is = in_window(step);
@@ -111,6 +114,7 @@ class RankLoop {
     if (in_window(l_.config.train.train_iters - 1)) MB_TRY(end_window(*rank));
     for (size_t kind = 0; kind < kGroupKinds.size(); ++kind)
       shared_.result.comm[rank_][kind] = rank->stats(static_cast<GroupKind>(kind));
+    if (rank_ == 0) shared_.result.outside = rank->outside_arena();
     return {};
   }
 
@@ -269,6 +273,7 @@ Result<TrainResult> train(const Layout& layout, const StepPrograms& programs, co
   shared.op_ns.resize(static_cast<size_t>(ranks));
   shared.captured.resize(static_cast<size_t>(ranks));
   shared.result.comm.resize(static_cast<size_t>(ranks));
+  shared.result.bindings.resize(static_cast<size_t>(ranks));
   LocalOptions local;
   local.no_progress_ms = options.no_progress_ms;
   const Status trained = run_ranks(

@@ -14,6 +14,7 @@
 #include "profiler/capture/device_trace.h"
 #include "profiler/trace/trace.h"
 #include "trainer/comm/communicator.h"
+#include "trainer/execute/executor.h"
 #include "trainer/program/memory_plan.h"
 #include "trainer/program/program.h"
 #include "trainer/run/layout.h"
@@ -55,7 +56,9 @@ struct TrainResult {
   std::vector<profiler::Trace> traces;                   // one a traced step, from the replay
   std::vector<std::vector<std::vector<int64_t>>> op_ns;  // [traced step][rank][walk position]; with `traces`
   std::optional<profiler::DeviceTrace> captured;         // of GPU ranks, instead of `traces`, where capture works
-  std::string capture_note;  // why a GPU's window was not captured, or was traced op by op; empty when it was
+  std::vector<OutsideBytes> outside;                     // of rank 0, after its last step
+  std::vector<std::string> bindings;  // by rank: CPUs in force, as the kernel says, and their NUMA nodes
+  std::string capture_note;           // why a GPU's window was not captured, or was traced op by op; empty when it was
   std::vector<std::array<CommStats, 32>> comm;  // by rank and GroupKind, over all steps
 };
 

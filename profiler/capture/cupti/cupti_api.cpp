@@ -46,7 +46,6 @@ Result<Api> open_api() {
   symbols.find(found.register_timestamp, "cuptiActivityRegisterTimestampCallback");
   symbols.find(found.enable, "cuptiActivityEnable");
   symbols.find(found.disable, "cuptiActivityDisable");
-  symbols.find(found.enable_driver_api, "cuptiActivityEnableDriverApi");
   symbols.find(found.next_record, "cuptiActivityGetNextRecord");
   symbols.find(found.dropped_records, "cuptiActivityGetNumDroppedRecords");
   symbols.find(found.flush_all, "cuptiActivityFlushAll");

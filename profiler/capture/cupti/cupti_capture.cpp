@@ -25,19 +25,16 @@ constexpr size_t kBufferBytes = size_t{4} << 20U;
 constexpr size_t kBufferAlign = 64;
 
 constexpr CUpti_ActivityKind kKinds[] = {
-    CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL, CUPTI_ACTIVITY_KIND_MEMCPY,
-    CUPTI_ACTIVITY_KIND_MEMCPY2,           CUPTI_ACTIVITY_KIND_MEMSET,
-    CUPTI_ACTIVITY_KIND_RUNTIME,           CUPTI_ACTIVITY_KIND_EXTERNAL_CORRELATION,
-    CUPTI_ACTIVITY_KIND_SYNCHRONIZATION,   CUPTI_ACTIVITY_KIND_CUDA_EVENT,
+    CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL,
+    CUPTI_ACTIVITY_KIND_MEMCPY,
+    CUPTI_ACTIVITY_KIND_MEMCPY2,
+    CUPTI_ACTIVITY_KIND_MEMSET,
+    CUPTI_ACTIVITY_KIND_RUNTIME,
+    CUPTI_ACTIVITY_KIND_DRIVER,
+    CUPTI_ACTIVITY_KIND_EXTERNAL_CORRELATION,
+    CUPTI_ACTIVITY_KIND_SYNCHRONIZATION,
+    CUPTI_ACTIVITY_KIND_CUDA_EVENT,
     CUPTI_ACTIVITY_KIND_OVERHEAD,
-};
-
-// Libraries launch through the driver too; its other calls are not recorded.
-constexpr CUpti_CallbackId kDriverLaunches[] = {
-    CUPTI_DRIVER_TRACE_CBID_cuLaunchKernel,
-    CUPTI_DRIVER_TRACE_CBID_cuLaunchKernel_ptsz,
-    CUPTI_DRIVER_TRACE_CBID_cuLaunchKernelEx,
-    CUPTI_DRIVER_TRACE_CBID_cuLaunchKernelEx_ptsz,
 };
 
 constexpr CUpti_CallbackId kGraphCallbacks[] = {CUPTI_CBID_RESOURCE_GRAPHNODE_CREATED,
@@ -221,15 +218,14 @@ Status attach(const Api& api, Session& session) {
   for (const CUpti_CallbackId id : kGraphCallbacks)
     MB_TRY(api.good(api.enable_callback(1, session.subscriber, CUPTI_CB_DOMAIN_RESOURCE, id), "watching graph nodes"));
   for (const CUpti_ActivityKind kind : kKinds) MB_TRY(api.good(api.enable(kind), "switching records on"));
-  for (const CUpti_CallbackId id : kDriverLaunches)
-    MB_TRY(api.good(api.enable_driver_api(id, 1), "recording driver launches"));
   return {};
 }
 
+// Records first stop, then everything is flushed: what came after the flush would be lost, and counted as dropped by
+// the next capture.
 Status detach(const Api& api, Session& session) {
-  const Status flushed = api.good(api.flush_all(1), "flushing records");
-  for (const CUpti_CallbackId id : kDriverLaunches) api.enable_driver_api(id, 0);
   for (const CUpti_ActivityKind kind : kKinds) api.disable(kind);
+  const Status flushed = api.good(api.flush_all(1), "flushing records");
   if (session.subscriber != nullptr) api.unsubscribe(session.subscriber);
   const Status gone = api.good(api.finalize(), "detaching");
   MB_TRY(flushed);

@@ -41,6 +41,33 @@ const char* wait_name(CUpti_ActivitySynchronizationType type) {
   }
 }
 
+const char* overhead_name(CUpti_ActivityOverheadKind kind) {
+  switch (kind) {
+    case CUPTI_ACTIVITY_OVERHEAD_DRIVER_COMPILER: return "CUPTI: driver compiler";
+    case CUPTI_ACTIVITY_OVERHEAD_CUPTI_BUFFER_FLUSH: return "CUPTI: buffer flush";
+    case CUPTI_ACTIVITY_OVERHEAD_CUPTI_INSTRUMENTATION: return "CUPTI: instrumentation";
+    case CUPTI_ACTIVITY_OVERHEAD_CUPTI_RESOURCE: return "CUPTI: resources";
+    case CUPTI_ACTIVITY_OVERHEAD_RUNTIME_TRIGGERED_MODULE_LOADING: return "CUDA: module loading";
+    case CUPTI_ACTIVITY_OVERHEAD_LAZY_FUNCTION_LOADING: return "CUDA: function loading";
+    case CUPTI_ACTIVITY_OVERHEAD_COMMAND_BUFFER_FULL: return "CUDA: command buffer full";
+    case CUPTI_ACTIVITY_OVERHEAD_ACTIVITY_BUFFER_REQUEST: return "CUPTI: buffer request";
+    default: return "CUPTI: overhead";
+  }
+}
+
+// Libraries launch through the driver; its other calls say nothing that the runtime's do not.
+bool is_driver_launch(CUpti_CallbackId id) {
+  switch (id) {
+    case CUPTI_DRIVER_TRACE_CBID_cuLaunchKernel:
+    case CUPTI_DRIVER_TRACE_CBID_cuLaunchKernel_ptsz:
+    case CUPTI_DRIVER_TRACE_CBID_cuLaunchKernelEx:
+    case CUPTI_DRIVER_TRACE_CBID_cuLaunchKernelEx_ptsz:
+    case CUPTI_DRIVER_TRACE_CBID_cuLaunchCooperativeKernel:
+    case CUPTI_DRIVER_TRACE_CBID_cuLaunchCooperativeKernel_ptsz: return true;
+    default: return false;
+  }
+}
+
 // "cudaLaunchKernelExC_v11060" as the runtime's users know it.
 std::string without_version(std::string_view name) {
   const size_t cut = name.rfind("_v");
@@ -85,9 +112,11 @@ void RecordReader::add(const CUpti_Activity& activity) {
     case CUPTI_ACTIVITY_KIND_RUNTIME:
     case CUPTI_ACTIVITY_KIND_DRIVER: {
       const auto& a = reinterpret_cast<const CUpti_ActivityAPI&>(activity);
-      const auto domain =
-          activity.kind == CUPTI_ACTIVITY_KIND_RUNTIME ? CUPTI_CB_DOMAIN_RUNTIME_API : CUPTI_CB_DOMAIN_DRIVER_API;
-      add_host(RecordKind::kApi, api_name(domain, a.cbid), a.start, a.end, a.correlationId, a.threadId);
+      const bool driver = activity.kind == CUPTI_ACTIVITY_KIND_DRIVER;
+      if (driver && !is_driver_launch(a.cbid)) break;
+      const auto domain = driver ? CUPTI_CB_DOMAIN_DRIVER_API : CUPTI_CB_DOMAIN_RUNTIME_API;
+      add_host(driver ? RecordKind::kDriverApi : RecordKind::kApi, api_name(domain, a.cbid), a.start, a.end,
+               a.correlationId, a.threadId);
       break;
     }
     case CUPTI_ACTIVITY_KIND_SYNCHRONIZATION: {
@@ -97,8 +126,7 @@ void RecordReader::add(const CUpti_Activity& activity) {
     }
     case CUPTI_ACTIVITY_KIND_OVERHEAD: {
       const auto& a = reinterpret_cast<const CUpti_ActivityOverhead3&>(activity);
-      add_host(RecordKind::kOverhead, intern(fmt::format("CUPTI overhead {}", static_cast<int>(a.overheadKind))),
-               a.start, a.end, 0, 0);
+      add_host(RecordKind::kOverhead, intern(overhead_name(a.overheadKind)), a.start, a.end, 0, 0);
       break;
     }
     case CUPTI_ACTIVITY_KIND_EXTERNAL_CORRELATION: {

@@ -36,6 +36,8 @@ class CudaRank {
   // Of the last step, by events on the device: until the first optimizer op, and to the end.
   profiler::CudaStepTimes times() const { return times_; }
   profiler::CudaMemoryFacts memory() const;
+  // What the rank's device holds beside the arena, in order of allocation.
+  const std::vector<std::pair<std::string, int64_t>>& allocations() const { return device_->allocations(); }
 
  private:
   // A walk position with its operands resolved.

@@ -9,6 +9,11 @@
 #include "trainer/ops/cuda/status.h"
 
 namespace mbb::trainer::cuda {
+namespace {
+
+constexpr const char* kScratch = "scratch memory of an op";
+
+}  // namespace
 
 Result<std::unique_ptr<Device>> Device::open(int index) {
   MB_TRY(ok(cudaSetDevice(index), "choosing the CUDA device"));
@@ -42,6 +47,7 @@ Result<void*> Device::allocate(int64_t bytes, const char* what) {
   void* data = nullptr;
   MB_TRY(ok(cudaMalloc(&data, static_cast<size_t>(std::max<int64_t>(bytes, 16))), what));
   extra_bytes_ += bytes;
+  allocations_.emplace_back(what, bytes);
   return data;
 }
 
@@ -98,9 +104,10 @@ Result<void*> Device::scratch(int64_t bytes) {
   MB_TRY(ok(cudaStreamSynchronize(stream_), "growing scratch memory"));
   MB_TRY(ok(cudaFree(scratch_), "growing scratch memory"));
   extra_bytes_ -= scratch_bytes_;
+  std::erase_if(allocations_, [](const auto& one) { return one.first == kScratch; });
   scratch_ = nullptr;
   scratch_bytes_ = 0;
-  MB_ASSIGN(scratch_, allocate(bytes, "scratch memory of an op"));
+  MB_ASSIGN(scratch_, allocate(bytes, kScratch));
   scratch_bytes_ = bytes;
   return scratch_;
 }

@@ -13,6 +13,7 @@
 #include <span>
 #include <string>
 #include <tuple>
+#include <utility>
 #include <vector>
 
 #include "profiler/base/error.h"
@@ -49,6 +50,8 @@ class Device {
 
   // Bytes beside the memory plan's arena: workspaces, scratch, tables.
   int64_t extra_bytes() const { return extra_bytes_; }
+  // The same, one by one: what for, and bytes.
+  const std::vector<std::pair<std::string, int64_t>>& allocations() const { return allocations_; }
 
  private:
   Device() = default;
@@ -64,6 +67,7 @@ class Device {
   void* scratch_ = nullptr;
   int64_t scratch_bytes_ = 0;
   int64_t extra_bytes_ = 0;
+  std::vector<std::pair<std::string, int64_t>> allocations_;
   std::set<std::string> tuned_;
   std::map<const void*, void*> constants_;
   std::map<std::tuple<int64_t, int, double>, float*> rope_;

@@ -103,6 +103,14 @@ void rank_memory(void* rank, profiler::CudaMemoryFacts* facts) {
   *facts = as_rank(rank).memory();
 }
 
+bool rank_allocation(void* rank, int32_t index, CudaText* what, int64_t* bytes) {
+  const auto& all = as_rank(rank).allocations();
+  if (index < 0 || static_cast<size_t>(index) >= all.size()) return false;
+  write(what, all[static_cast<size_t>(index)].first);
+  *bytes = all[static_cast<size_t>(index)].second;
+  return true;
+}
+
 bool capture_begin(CudaText* error) {
   return answer(profiler::cupti::begin(), error);
 }
@@ -129,6 +137,7 @@ constexpr CudaTable kTable = {profiler::kCudaTableAbi,
                               rank_read,
                               rank_times,
                               rank_memory,
+                              rank_allocation,
                               capture_begin,
                               capture_end,
                               profiler_range,

@@ -1,0 +1,66 @@
+// mbbench export: a stored run as files that other tools open.
+#include <fmt/core.h>
+
+#include <algorithm>
+
+#include "profiler/base/file.h"
+#include "profiler/base/text.h"
+#include "suites/cli/command.h"
+#include "suites/cli/settings_of.h"
+#include "suites/export/export.h"
+
+namespace mbb::suites {
+namespace {
+
+using Export = Result<std::vector<std::string>> (*)(const ExportSource&, const std::filesystem::path&);
+
+struct Format {
+  const char* name;
+  const char* ending;  // of the default output: a folder without one
+  Export write;
+};
+
+constexpr Format kFormats[] = {
+    {"kineto", "-kineto", export_kineto},
+    {"memory", "-memory", export_memory},
+    {"csv", "-csv", export_csv},
+    {"json", ".json", export_json},
+};
+
+Result<int> export_run(const Parsed& parsed) {
+  MB_ASSIGN(const Settings settings, settings_of(parsed));
+  const std::string wanted = parsed.value("--format").value_or("");
+  const auto format =
+      std::find_if(std::begin(kFormats), std::end(kFormats), [&](const Format& f) { return wanted == f.name; });
+  if (format == std::end(kFormats))
+    return fail(ErrorCode::kBadArgument,
+                wanted.empty() ? "export needs --format" : fmt::format("no export format '{}'", printable(wanted)),
+                "one of kineto, memory, csv, json");
+  MB_ASSIGN(const std::filesystem::path bundle, find_bundle(settings, parsed.positionals[0]));
+  MB_ASSIGN(const auto reader, baselines::BundleReader::open(bundle));
+  MB_ASSIGN(const baselines::Run run, reader.read_all());
+  ExportSource source{run, reader, parsed.value("--cell").value_or("")};
+  const bool has = source.cell.empty() || std::any_of(run.cells.begin(), run.cells.end(),
+                                                      [&](const auto& c) { return c.name == source.cell; });
+  if (!has)
+    return fail(ErrorCode::kNotFound, fmt::format("run {} has no finished cell '{}'", run.id, printable(source.cell)));
+  const std::filesystem::path to = parsed.value("--output").value_or(run.id + format->ending);
+  MB_ASSIGN(const auto files, format->write(source, to));
+  for (const std::string& file : files) fmt::print("{}\n", file);
+  return 0;
+}
+
+}  // namespace
+
+Command export_command() {
+  return {"export",
+          "write a run for other tools: HTA and Perfetto, memory_viz, spreadsheets, scripts",
+          {{"RUN", "@latest, @2, @tag, id, prefix of an id, or bundle folder"}},
+          {{"--format", "NAME", "kineto, memory, csv or json"},
+           {"--output", "PATH", "folder to write to, for json a file (default: named after the run)"},
+           {"--cell", "NAME", "only this cell"}},
+          true,
+          export_run};
+}
+
+}  // namespace mbb::suites

@@ -1,0 +1,38 @@
+// A stored run in the formats other tools open: Kineto traces, a memory snapshot, CSV tables, one JSON document.
+#pragma once
+
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "baselines/store/bundle.h"
+#include "baselines/store/records.h"
+#include "profiler/base/error.h"
+#include "profiler/memory/snapshot.h"
+
+namespace mbb::suites {
+
+// What to export. `run` and `reader` are the same run; `cell` empty: every finished cell.
+struct ExportSource {
+  const baselines::Run& run;
+  const baselines::BundleReader& reader;
+  std::string cell;
+};
+
+// Each writes below or at `to` and returns the files it wrote; nothing to write is an error that says what was not
+// recorded. Folders are made.
+
+// <to>/<cell>/launch<n>/rank<r>.json.gz: a folder that HolisticTraceAnalysis takes whole.
+Result<std::vector<std::string>> export_kineto(const ExportSource& source, const std::filesystem::path& to);
+// <to>/<cell>/launch<n>/<rank class>.pickle, of cells that ran with profiling.record_memory_history.
+Result<std::vector<std::string>> export_memory(const ExportSource& source, const std::filesystem::path& to);
+// <to>/metrics.csv, steps.csv, ops.csv, memory.csv and, where traces are, kernels.csv.
+Result<std::vector<std::string>> export_csv(const ExportSource& source, const std::filesystem::path& to);
+// The file `to`: run, cells, launches and their tables.
+Result<std::vector<std::string>> export_json(const ExportSource& source, const std::filesystem::path& to);
+
+// A map with every tensor's traced lifetime as an allocator snapshot: one segment, the arena, and one for what lies
+// outside it; an alloc and a free a lifetime. kNotFound when the history was not recorded.
+Result<profiler::MemorySnapshot> memory_snapshot(const baselines::MemoryMap& map);
+
+}  // namespace mbb::suites

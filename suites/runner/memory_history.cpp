@@ -1,0 +1,206 @@
+// Lifetimes by walking the program; times from the trace.
+#include "suites/runner/memory_history.h"
+
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <limits>
+#include <map>
+#include <optional>
+#include <tuple>
+
+#include "trainer/execute/op_sites.h"
+#include "trainer/program/walk.h"
+
+namespace mbb::suites {
+namespace {
+
+using trainer::Program;
+
+struct Instant {
+  int64_t start = 0;
+  int64_t end = 0;
+};
+
+// Start and end of each walk position in the first traced step of a rank; nothing when a position has no span.
+std::optional<std::vector<Instant>> instants(const Program& program, const trainer::Mesh& mesh, int rank,
+                                             const profiler::Trace& trace) {
+  const profiler::StepWindow* window = nullptr;
+  for (const profiler::StepWindow& one : trace.steps)
+    if (one.rank == rank && (window == nullptr || one.step < window->step)) window = &one;
+  if (window == nullptr) return std::nullopt;
+  std::map<std::pair<std::string, int32_t>, Instant> seen;  // (op, micro-batch)
+  for (const profiler::Span& span : trace.spans) {
+    if (trace.rank_of(span) != rank || span.step != window->step || span.kind == profiler::SpanKind::kHost) continue;
+    const int64_t start = span.start_ns - window->start_ns, end = span.end_ns - window->start_ns;
+    const auto [entry, added] = seen.try_emplace({trace.text(span.op), span.micro_batch}, Instant{start, end});
+    entry->second.start = std::min(entry->second.start, start);
+    entry->second.end = std::max(entry->second.end, end);
+  }
+  std::vector<Instant> all;
+  for (const profiler::OpSite& site : trainer::op_sites(program, mesh, rank)) {
+    const auto found = seen.find({site.path, site.micro_batch});
+    if (found != seen.end())
+      all.push_back(found->second);
+    else if (site.phase != profiler::Phase::kData)
+      return std::nullopt;
+  }
+  return all;
+}
+
+// One value in one buffer: a tensor of a call, a slot of a micro-batch, or a tensor of the step.
+struct Lifetime {
+  trainer::TensorId tensor = trainer::kNoTensor;
+  int slot = 0;
+  int64_t first = -1, last = -1;  // walk positions
+  const trainer::Op* writer = nullptr;
+  const trainer::Op* reader = nullptr;
+};
+
+std::vector<Lifetime> lifetimes_of(const Program& program, int64_t& positions) {
+  std::map<std::tuple<trainer::TensorId, int, int>, Lifetime> all;
+  int64_t position = 0;
+  trainer::walk(program, [&](int index, const trainer::Call& call, int, const trainer::Op& op) {
+    const auto touch = [&](trainer::TensorId id, bool write) {
+      const trainer::TensorId storage = program.storage(id);
+      const trainer::Tensor& t = program.tensor(storage);
+      const int slot = trainer::slot(t, call);
+      const int generation = t.scope == trainer::Scope::kCall         ? index
+                             : t.scope == trainer::Scope::kMicroBatch ? call.micro_batch
+                                                                      : 0;
+      Lifetime& life = all[{storage, slot, generation}];
+      life.tensor = storage, life.slot = slot;
+      if (life.first < 0) life.first = position;
+      life.last = position;
+      if (write && life.writer == nullptr) life.writer = &op;
+      if (!write) life.reader = &op;
+    };
+    for (const trainer::TensorId id : op.in) touch(id, false);
+    for (const trainer::TensorId id : op.out) touch(id, true);
+    ++position;
+  });
+  positions = position;
+  std::vector<Lifetime> list;
+  for (auto& [key, life] : all) {
+    // What survives the step, and what the host wrote before it, is alive from its start.
+    const trainer::Tensor& t = program.tensor(life.tensor);
+    if (t.scope == trainer::Scope::kPersistent) life.first = 0, life.last = position - 1;
+    if (t.category == trainer::Category::kInput || t.category == trainer::Category::kStep) life.first = 0;
+    list.push_back(life);
+  }
+  return list;
+}
+
+class MapBuilder {
+ public:
+  MapBuilder(const Program& program, const trainer::MemoryPlan& plan) : program_(program), plan_(plan) {}
+
+  baselines::MemoryMap run(const std::optional<std::vector<Instant>>& times,
+                           const std::vector<trainer::OutsideBytes>& outside) {
+    int64_t positions = 0;
+    const std::vector<Lifetime> lifetimes = lifetimes_of(program_, positions);
+    map_.unit = times ? "ns" : "op";
+    end_ = times ? 0 : positions;
+    if (times)
+      for (const Instant& one : *times) end_ = std::max(end_, one.end);
+    for (const Lifetime& life : lifetimes) add(life, times);
+    for (const trainer::OutsideBytes& one : outside)
+      map_.tensors.push_back({one.what, "outside the arena", -1, one.bytes, "", "", 0, end_});
+    peak_and_curve();
+    categories();
+    return std::move(map_);
+  }
+
+ private:
+  void add(const Lifetime& life, const std::optional<std::vector<Instant>>& times) {
+    const trainer::Tensor& t = program_.tensor(life.tensor);
+    if (plan_.offsets[static_cast<size_t>(life.tensor)].empty()) return;
+    baselines::TensorBytes row;
+    row.path = t.ring > 1 ? fmt::format("{}[{}]", t.path, life.slot) : t.path;
+    row.category = trainer::name(t.category);
+    row.offset = plan_.offset(program_, life.tensor, life.slot);
+    row.bytes = t.bytes();
+    if (life.writer != nullptr) row.first_writer = life.writer->path;
+    if (life.reader != nullptr) row.last_reader = life.reader->path;
+    const bool whole_step = t.scope == trainer::Scope::kPersistent;
+    const auto first = static_cast<size_t>(life.first), last = static_cast<size_t>(life.last);
+    row.from = whole_step ? 0 : times ? (life.first == 0 ? 0 : (*times)[first].start) : life.first;
+    row.to = whole_step ? end_ : times ? (*times)[last].end : life.last + 1;
+    map_.tensors.push_back(std::move(row));
+  }
+
+  // Bytes alive over time, by category; the live set where their sum is largest.
+  void peak_and_curve() {
+    std::map<int64_t, std::map<std::string, int64_t>> changes;
+    for (const auto& t : map_.tensors) {
+      changes[t.from][t.category] += t.bytes;
+      if (t.to < end_) changes[t.to][t.category] -= t.bytes;
+    }
+    std::map<std::string, int64_t> alive;
+    int64_t sum = 0, peak_at = 0;
+    for (const auto& [at, by_category] : changes) {
+      for (const auto& [category, bytes] : by_category) {
+        if (bytes == 0) continue;
+        alive[category] += bytes;
+        sum += bytes;
+        map_.curve.push_back({at, category, alive[category]});
+      }
+      if (sum <= map_.peak_bytes) continue;
+      map_.peak_bytes = sum;
+      peak_at = at;
+      at_peak_ = alive;
+    }
+    for (const auto& t : map_.tensors)
+      if (t.from <= peak_at && (peak_at < t.to || t.to == end_)) map_.live_at_peak.push_back(t);
+    std::stable_sort(map_.live_at_peak.begin(), map_.live_at_peak.end(),
+                     [](const auto& a, const auto& b) { return a.bytes > b.bytes; });
+  }
+
+  void categories() {
+    std::map<std::string, baselines::CategoryBytes> rows;
+    for (int c = 0; c < trainer::kCategories; ++c)
+      if (const int64_t bytes = plan_.peak_by_category[static_cast<size_t>(c)]; bytes > 0) {
+        const std::string name = trainer::name(static_cast<trainer::Category>(c));
+        rows[name] = {name, bytes, 0};
+      }
+    for (const auto& [category, bytes] : at_peak_) {
+      baselines::CategoryBytes& one =
+          rows.try_emplace(category, baselines::CategoryBytes{category, -1, 0}).first->second;
+      one.measured_bytes = bytes;
+    }
+    for (auto& [name, one] : rows) map_.categories.push_back(one);
+  }
+
+  const Program& program_;
+  const trainer::MemoryPlan& plan_;
+  baselines::MemoryMap map_;
+  int64_t end_ = 0;
+  std::map<std::string, int64_t> at_peak_;
+};
+
+}  // namespace
+
+std::vector<baselines::MemoryMap> memory_history(const trainer::Layout& layout, const trainer::StepPrograms& programs,
+                                                 const profiler::Trace* trace,
+                                                 const std::vector<trainer::OutsideBytes>& outside) {
+  std::vector<baselines::MemoryMap> maps;
+  for (size_t i = 0; i < programs.programs.size(); ++i) {
+    const int rank = layout.mesh.representative(static_cast<int>(i));
+    std::optional<std::vector<Instant>> times;
+    if (trace != nullptr) times = instants(programs.programs[i], layout.mesh, rank, *trace);
+    baselines::MemoryMap map = MapBuilder(programs.programs[i], programs.plans[i]).run(times, outside);
+    map.rank_class = fmt::format("stage{}", layout.mesh.rank_class(rank).pp);
+    maps.push_back(std::move(map));
+  }
+  return maps;
+}
+
+std::string snapshot_file(const std::string& knob, const std::string& folder, const std::string& rank_class,
+                          bool several) {
+  std::filesystem::path path = knob;
+  if (several) path.replace_filename(path.stem().string() + "." + rank_class + path.extension().string());
+  return path.is_absolute() ? path.string() : (std::filesystem::path(folder) / path).string();
+}
+
+}  // namespace mbb::suites

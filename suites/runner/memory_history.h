@@ -1,0 +1,27 @@
+// Every tensor of a step with its traced lifetime, and what lies beside the arena: the launch's own memory record.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "baselines/store/records.h"
+#include "profiler/trace/trace.h"
+#include "trainer/run/layout.h"
+#include "trainer/run/train.h"
+
+namespace mbb::suites {
+
+// One map a rank class. A lifetime goes from the first writer's start to the last reader's end in the first traced step
+// of the class's first rank in `trace` (unit "ns"), or in walk positions where no step was traced (unit "op"). The
+// category rows hold the plan's bytes at its peak beside the bytes alive at the traced peak. `outside`: allocations
+// beside the arena, alive all the time.
+std::vector<baselines::MemoryMap> memory_history(const trainer::Layout& layout, const trainer::StepPrograms& programs,
+                                                 const profiler::Trace* trace,
+                                                 const std::vector<trainer::OutsideBytes>& outside);
+
+// Where memory_snapshot_path puts the snapshot of a rank class: beside the others of the run when the path is relative
+// (in `folder`), with the class before its ending when there are several.
+std::string snapshot_file(const std::string& knob, const std::string& folder, const std::string& rank_class,
+                          bool several);
+
+}  // namespace mbb::suites

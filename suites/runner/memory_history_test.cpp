@@ -1,0 +1,133 @@
+// Traced lifetimes of a small training step: the plan's peak found again, times from a trace, and a snapshot that
+// replays to the same peak.
+#include "suites/runner/memory_history.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <set>
+
+#include "profiler/memory/snapshot_writer.h"
+#include "suites/export/export.h"
+#include "trainer/execute/simulate/replay.h"
+#include "trainer/program/walk.h"
+
+namespace mbb::suites {
+namespace {
+
+struct Built {
+  trainer::Layout layout;
+  trainer::StepPrograms programs;
+};
+
+Built build(int tp, int pp) {
+  trainer::Config c;
+  c.train.seq_length = 32;
+  c.train.micro_batch_size = 1;
+  c.train.global_batch_size = 4;
+  c.parallel.tensor_model_parallel_size = tp;
+  c.parallel.pipeline_model_parallel_size = pp;
+  Built b;
+  b.layout = trainer::resolve(c).value();
+  b.programs = trainer::build_programs(b.layout).value();
+  return b;
+}
+
+profiler::Trace replayed(const Built& b) {
+  auto replay = trainer::replay(b.layout.mesh, b.programs.by_rank(b.layout.mesh),
+                                [](int, size_t i) { return static_cast<int64_t>(1000 + i % 7); });
+  return std::move(replay.value().trace);
+}
+
+TEST(MemoryHistory, WalkPositionsGiveThePlansPeak) {
+  for (const auto& [tp, pp] : {std::pair{1, 1}, std::pair{2, 1}, std::pair{1, 2}}) {
+    const Built b = build(tp, pp);
+    const auto maps = memory_history(b.layout, b.programs, nullptr, {});
+    ASSERT_EQ(maps.size(), b.programs.programs.size());
+    for (size_t i = 0; i < maps.size(); ++i) {
+      const trainer::MemoryPlan& plan = b.programs.plans[i];
+      EXPECT_EQ(maps[i].unit, "op");
+      // The plan rounds buffers up to its alignment and keeps a slot for as long as any micro-batch needs it.
+      EXPECT_LE(maps[i].peak_bytes, plan.arena_bytes);
+      EXPECT_GE(static_cast<double>(maps[i].peak_bytes), 0.9 * static_cast<double>(plan.peak_live_bytes));
+      int64_t live = 0;
+      for (const auto& t : maps[i].live_at_peak) live += t.bytes;
+      EXPECT_EQ(live, maps[i].peak_bytes);
+      int64_t by_category = 0;
+      for (const auto& c : maps[i].categories) by_category += c.measured_bytes;
+      EXPECT_EQ(by_category, maps[i].peak_bytes);
+    }
+  }
+}
+
+TEST(MemoryHistory, NoTwoLivingTensorsShareBytes) {
+  const Built b = build(1, 2);
+  for (const auto& map : memory_history(b.layout, b.programs, nullptr, {}))
+    for (size_t i = 0; i < map.tensors.size(); ++i)
+      for (size_t j = i + 1; j < map.tensors.size(); ++j) {
+        const auto &x = map.tensors[i], &y = map.tensors[j];
+        const bool time = x.from < y.to && y.from < x.to;
+        const bool bytes = x.offset < y.offset + y.bytes && y.offset < x.offset + x.bytes;
+        EXPECT_FALSE(time && bytes) << x.path << " and " << y.path;
+      }
+}
+
+TEST(MemoryHistory, TimesComeFromTheTrace) {
+  const Built b = build(1, 2);
+  const profiler::Trace trace = replayed(b);
+  const auto maps = memory_history(b.layout, b.programs, &trace, {{"GEMM workspace", 4096}});
+  ASSERT_EQ(maps.size(), 2U);
+  for (const auto& map : maps) {
+    EXPECT_EQ(map.unit, "ns");
+    const auto workspace =
+        std::find_if(map.tensors.begin(), map.tensors.end(), [](const auto& t) { return t.path == "GEMM workspace"; });
+    ASSERT_NE(workspace, map.tensors.end());
+    EXPECT_EQ(workspace->offset, -1);
+    EXPECT_EQ(workspace->from, 0);
+    EXPECT_EQ(workspace->to, trace.steps[0].end_ns - trace.steps[0].start_ns);
+    for (const auto& t : map.tensors) EXPECT_LE(t.from, t.to) << t.path;
+    // An activation begins when its writer does.
+    const auto activation =
+        std::find_if(map.tensors.begin(), map.tensors.end(), [](const auto& t) { return t.category == "activations"; });
+    ASSERT_NE(activation, map.tensors.end());
+    EXPECT_TRUE(std::any_of(trace.spans.begin(), trace.spans.end(), [&](const profiler::Span& s) {
+      return trace.text(s.op) == activation->first_writer && s.start_ns == activation->from;
+    })) << activation->path;
+  }
+}
+
+TEST(MemoryHistory, TheSnapshotReplaysToTheSamePeak) {
+  const Built b = build(2, 1);
+  const profiler::Trace trace = replayed(b);
+  for (const profiler::Trace* with : {static_cast<const profiler::Trace*>(nullptr), &trace})
+    for (const auto& map : memory_history(b.layout, b.programs, with, {{"tables", 1000}})) {
+      const auto snapshot = memory_snapshot(map);
+      ASSERT_TRUE(snapshot);
+      const auto back = profiler::parse_snapshot(profiler::snapshot_text(*snapshot));
+      ASSERT_TRUE(back) << back.error().what;
+      ASSERT_EQ(back->events.size(), 1U);
+      const profiler::MemoryReplay found = profiler::replay(back->events[0]);
+      EXPECT_EQ(found.unknown_frees, 0);
+      // Events are in microseconds: what ends and begins inside one may be counted together.
+      EXPECT_NEAR(static_cast<double>(found.peak_bytes), static_cast<double>(map.peak_bytes),
+                  with == nullptr ? 0 : 0.02 * static_cast<double>(map.peak_bytes));
+      std::set<std::string> functions;
+      for (const auto& stack : back->stacks)
+        for (const auto& frame : stack) functions.insert(frame.file);
+      EXPECT_TRUE(functions.contains("layers.0.attn")) << "frames follow the op's path";
+    }
+}
+
+TEST(MemoryHistory, AMapWithoutHistoryIsRefused) {
+  const auto snapshot = memory_snapshot({});
+  ASSERT_FALSE(snapshot);
+  EXPECT_NE(snapshot.error().hint.find("record_memory_history"), std::string::npos);
+}
+
+TEST(MemoryHistory, SnapshotFilesOfSeveralClasses) {
+  EXPECT_EQ(snapshot_file("/a/s.pickle", "/launch", "stage1", true), "/a/s.stage1.pickle");
+  EXPECT_EQ(snapshot_file("s.pickle", "/launch", "stage1", false), "/launch/s.pickle");
+}
+
+}  // namespace
+}  // namespace mbb::suites
