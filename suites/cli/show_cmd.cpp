@@ -102,6 +102,14 @@ Table ops_table(const baselines::Cell& cell, size_t rows) {
   return table;
 }
 
+// What must not pass in silence: dropped records, unattributed kernels, bindings, what could not be sampled.
+Table counts_table(const baselines::Cell& cell) {
+  Table table{"counts", "counts of the first launch", {{"what", "what"}, {"count", "count", Align::kRight}}, {}, {}};
+  if (cell.launches.empty()) return table;
+  for (const auto& c : cell.launches.front().counts) table.rows.push_back({{{c.name}, {std::to_string(c.count)}}});
+  return table;
+}
+
 Table knobs_table(const baselines::Cell& cell) {
   Table table{"knobs", "knobs", {{"knob", "knob"}, {"value", "value"}, {"source", "source"}}, {}, {}};
   for (const auto& k : cell.knobs)
@@ -157,7 +165,8 @@ Result<int> show(const Parsed& parsed) {
                   near ? fmt::format("did you mean '{}'?", *near) : "its cells: " + join(names, ", "));
     }
     const size_t rows = static_cast<size_t>(parse_int(parsed.value("--rows").value_or("15")).value_or(15));
-    tables = {metrics_table(*cell), ops_table(*cell, rows), memory_table(*cell), knobs_table(*cell)};
+    tables = {metrics_table(*cell), ops_table(*cell, rows), memory_table(*cell), counts_table(*cell),
+              knobs_table(*cell)};
   } else if (const Table verdicts = verdicts_table(run); !verdicts.rows.empty()) {
     tables.push_back(verdicts);
   }
@@ -171,7 +180,7 @@ Command show_command() {
   return {"show",
           "print a run, or one cell of it",
           {{"RUN", "@latest, @2, @tag, id, prefix of an id, or bundle folder"}},
-          {{"--cell", "NAME", "metrics, ops, memory and knobs of one cell"},
+          {{"--cell", "NAME", "metrics, ops, memory, counts and knobs of one cell"},
            {"--timeline", nullptr, "one traced step as text, a line a stream"},
            {"--step", "N", "which step (default: the first traced)"},
            {"--rows", "N", "ops to print (default 15)"},
