@@ -32,6 +32,11 @@ constexpr auto kMetrics = std::to_array<MetricInfo>({
      "Step time when every rank had a processor of its own: the CPU time of each op, replayed through the dependency "
      "graph. Exposed communication and bubble of CPU runs are shares of it.",
      "A collective lasts its own copy and reduce time, never its wait."},
+    {"cpu_step_time", "CPU time a step", "ns", Better::kLower, MetricForm::kDuration,
+     "CPU time that the threads of one CPU rank used in a step; the median of the steady steps. Time spent waiting for "
+     "a "
+     "core does not count, so it shows a regression of a few percent on a shared machine.",
+     "One rank only; class functional/cpu."},
     {"tokens_per_second", "tokens/s", "tokens/s", Better::kHigher, MetricForm::kRate,
      "Tokens of the global batch divided by the step time.", kClasses},
     {"tokens_per_second_per_gpu", "tokens/s/GPU", "tokens/s", Better::kHigher, MetricForm::kRate,

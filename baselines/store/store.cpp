@@ -3,11 +3,9 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
-#include <sys/vfs.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <array>
 #include <cerrno>
 #include <charconv>
 #include <set>
@@ -17,6 +15,7 @@
 #include "baselines/store/schema.h"
 #include "baselines/store/store_impl.h"
 #include "profiler/base/file.h"
+#include "profiler/host/disk.h"
 
 namespace mbb::baselines {
 namespace {
@@ -28,9 +27,8 @@ fs::path folder_of(const fs::path& file) {
 }
 
 bool on_network(const fs::path& file) {
-  struct statfs info {};
-  return ::statfs(folder_of(file).c_str(), &info) == 0 &&
-         is_network_file_system(static_cast<std::int64_t>(info.f_type));
+  const auto disk = profiler::disk_of(folder_of(file).string());
+  return disk && disk->network;
 }
 
 Result<Database> open_read_only(const fs::path& file, int busy_timeout_ms) {
@@ -162,28 +160,6 @@ Status drop_cells(const Database& database, const std::string& run, const std::s
 }
 
 }  // namespace
-
-bool is_network_file_system(std::int64_t statfs_type) {
-  // f_type as linux/magic.h and the file systems' own sources give it.
-  constexpr std::array<std::int64_t, 14> kTypes = {
-      0x6969,      // NFS
-      0x517B,      // SMB
-      0xFF534D42,  // CIFS
-      0xFE534D42,  // SMB2
-      0x0BD00BD0,  // Lustre
-      0x47504653,  // GPFS
-      0x19830326,  // BeeGFS
-      0x00C36400,  // Ceph
-      0x65735546,  // FUSE: sshfs, GlusterFS and the like
-      0x5346414F,  // AFS
-      0x01021997,  // 9P
-      0x7461636F,  // OCFS2
-      0x01161970,  // GFS2
-      0xAAD7AAEA,  // PanFS
-  };
-  // f_type is a signed word on some machines.
-  return std::find(kTypes.begin(), kTypes.end(), statfs_type & 0xFFFFFFFF) != kTypes.end();
-}
 
 Store::Store(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 Store::Store(Store&&) noexcept = default;

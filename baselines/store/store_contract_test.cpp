@@ -391,12 +391,5 @@ TEST_F(StoreFile, BrokenCellsKeepNoNumber) {
   EXPECT_EQ(store.put_cell(run.cells[1]).error().code, ErrorCode::kNotFound);
 }
 
-TEST(StoreFiles, NetworkFileSystemsAreKnown) {
-  EXPECT_TRUE(is_network_file_system(0x6969));
-  EXPECT_TRUE(is_network_file_system(static_cast<std::int32_t>(0xFF534D42))) << "sign-extended";
-  EXPECT_FALSE(is_network_file_system(0xEF53)) << "ext4";
-  EXPECT_FALSE(is_network_file_system(0x01021994)) << "tmpfs";
-}
-
 }  // namespace
 }  // namespace mbb::baselines

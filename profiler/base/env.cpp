@@ -16,14 +16,20 @@ namespace {
 
 constexpr EnvVar kVars[] = {
     {"CUDA_INJECTION64_PATH", "set by a CUDA tool that watches this process; named when it holds CUPTI"},
+    {"CUDA_VISIBLE_DEVICES", "the devices CUDA numbers (`mbbench doctor`)"},
+    {"DISPLAY", "whether a window can open (`mbbench doctor`)"},
     {"HOME", "home folder, for the user's settings file and for ~ in paths"},
+    {"LD_PRELOAD", "who else is loaded into this process (`mbbench doctor`)"},
     {"MBBENCH_LOG", "how much is logged to stderr: error, warning, info (default), debug"},
     {"MBBENCH_TEST_DATA", "folder with the reference data that tests read"},
     {"NO_COLOR", "set to anything: no colour on a terminal"},
     {"NSYS_PROFILING_SESSION_ID", "set by nsys in the processes it profiles; named when it holds CUPTI"},
     {"NVTX_INJECTION64_PATH", "set by a tool that records NVTX ranges; named when it holds CUPTI"},
+    {"PATH", "where other programs are found (`mbbench doctor`)"},
     {"TERM", "terminal type; 'dumb' means no progress line"},
     {"TMPDIR", "folder for temporary files, default /tmp"},
+    {"USER", "who accepts a baseline, unless --author says (`mbbench baseline`)"},
+    {"WAYLAND_DISPLAY", "whether a window can open (`mbbench doctor`)"},
     {"XDG_CONFIG_HOME", "folder that holds mbbench/mbbench.toml, default ~/.config"},
     {"XDG_STATE_HOME", "folder where the viewer keeps its layout in mbbench/view, default ~/.local/state"},
 };

@@ -5,6 +5,7 @@
 #include <fmt/core.h>
 
 #include <array>
+#include <utility>
 
 namespace mbb::profiler {
 namespace {
@@ -160,6 +161,27 @@ class OpenNvml final : public Nvml {
 };
 
 }  // namespace
+
+std::string throttle_text(uint64_t reasons) {
+  // nvmlClocksThrottleReason... bits, by NVML's documentation.
+  static constexpr std::pair<uint64_t, const char*> kBits[] = {{0x1, "idle"},
+                                                               {0x2, "clocks set by the user"},
+                                                               {0x4, "power cap"},
+                                                               {0x8, "hardware slowdown"},
+                                                               {0x10, "sync boost"},
+                                                               {0x20, "software thermal"},
+                                                               {0x40, "hardware thermal"},
+                                                               {0x80, "hardware power brake"},
+                                                               {0x100, "display clock"}};
+  std::string text;
+  uint64_t unknown = reasons;
+  for (const auto& [bit, what] : kBits) {
+    if ((reasons & bit) != 0) text += fmt::format("{}{}", text.empty() ? "" : ", ", what);
+    unknown &= ~bit;
+  }
+  if (unknown != 0) text += fmt::format("{}{:#x}", text.empty() ? "" : ", ", unknown);
+  return text.empty() ? "none" : text;
+}
 
 Result<std::unique_ptr<Nvml>> Nvml::open() {
   return OpenNvml::open();

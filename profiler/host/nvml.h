@@ -26,6 +26,9 @@ struct GpuTelemetry {
   int64_t nvlink_rx_kib = -1;
 };
 
+// The set bits in words, "none" without one: "power cap, software thermal".
+std::string throttle_text(uint64_t reasons);
+
 class Nvml {
  public:
   static Result<std::unique_ptr<Nvml>> open();

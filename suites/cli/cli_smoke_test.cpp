@@ -300,5 +300,16 @@ TEST_F(Cli, AKilledSuiteResumesToTheSameResult) {
   }
 }
 
+TEST_F(Cli, DoctorSaysWhatIsMissingAndWhyItMatters) {
+  const Answer good = run("doctor");
+  EXPECT_EQ(good.status, 0) << good.out;
+  for (const char* part : {"program\n", "store\n", "NVIDIA driver\n", "libraries\n", "companions\n", "CUPTI"})
+    EXPECT_NE(good.out.find(part), std::string::npos) << part << "\n" << good.out;
+  const Answer bad = run("doctor runs_dir=/proc/mbbench-runs");
+  EXPECT_EQ(bad.status, 4) << bad.out;
+  EXPECT_NE(bad.out.find("broken   runs folder"), std::string::npos) << bad.out;
+  EXPECT_NE(bad.out.find("set runs_dir to a folder you may write"), std::string::npos) << bad.out;
+}
+
 }  // namespace
 }  // namespace mbb::suites

@@ -21,6 +21,18 @@ const KnobTable& product_settings() {
            .doc = "Folder of your own suite files, found by name before the shipped ones; empty = none.",
            .path = true,
            .identity = false},
+          {.key = "baselines_file",
+           .field = field(&ProductSettings::baselines_file),
+           .doc = "Accepted baselines of the gate, one JSON line each; lines are only ever appended. Keep it under "
+                  "version "
+                  "control.",
+           .path = true,
+           .identity = false},
+          {.key = "max_silent_nights",
+           .field = field(&ProductSettings::max_silent_nights),
+           .unit = "nights",
+           .doc = "A cell with a baseline that gives no number for so many nights fails the gate.",
+           .identity = false},
       },
       ProductSettings{});
   return table;

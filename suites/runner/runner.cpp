@@ -171,7 +171,8 @@ class CellRunner {
     MB_ASSIGN(const std::filesystem::path folder, writer_.launch_folder(cell.name, index));
     MB_TRY(write_file(folder / kLaunchConfigFile, trainer::knobs().to_lines(planned.config)));
     ProcessOptions process;
-    MB_ASSIGN(const std::string program, own_program());
+    MB_ASSIGN(const std::string own, own_program());
+    const std::string& program = options_.program.empty() ? own : options_.program;
     process.arguments = {program, kLaunchCommand, folder.string()};
     process.stderr_file = folder / kLaunchLogFile;
     process.stop = options_.stop;

@@ -24,6 +24,7 @@ struct RunOptions {
   std::filesystem::path runs_dir;  // bundles and store lie here
   std::string tag;
   int launches = 1;                         // fresh processes a cell
+  std::string program;                      // that runs the launches; empty: this one
   bool require_measured = false;            // cells that nothing can measure are skipped
   bool allow_clock_changes = false;         // the user agreed to host.vboost
   bool quiet = false;                       // no progress

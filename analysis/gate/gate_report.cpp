@@ -1,0 +1,214 @@
+// Turns verdicts into a table, a comment, JUnit and JSON.
+#include "analysis/gate/gate_report.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <limits>
+
+#include "analysis/metrics/cell_metrics.h"
+#include "analysis/metrics/metrics.h"
+#include "analysis/stats/stats.h"
+#include "profiler/base/text.h"
+
+namespace mbb::analysis {
+namespace {
+
+using baselines::Verdict;
+
+bool is_good(const baselines::Launch& launch) {
+  return launch.exit_status == 0 && launch.signal == 0 && launch.reason.empty();
+}
+
+// Thread CPU time of the steady steps. Warm-up marks are those of the wall clock.
+double cpu_median(const baselines::Launch& launch) {
+  std::vector<double> steady;
+  for (const baselines::Step& step : launch.steps)
+    if ((step.flags & (baselines::kStepWarmUp | baselines::kStepProfiled)) == 0U && step.cpu_ns > 0)
+      steady.push_back(static_cast<double>(step.cpu_ns));
+  return median(steady);
+}
+
+double peak_of(const baselines::Cell& cell, const baselines::Launch& launch) {
+  int64_t peak = 0;
+  for (const auto& map : launch.memory) peak = std::max(peak, map.peak_bytes);
+  if (peak == 0)
+    for (const auto& map : cell.memory) peak = std::max(peak, map.peak_bytes);
+  return static_cast<double>(peak);
+}
+
+// Worst first: what a person must see on top.
+int weight(Verdict verdict) {
+  constexpr std::array kOrder{Verdict::kBroken,       Verdict::kSlower, Verdict::kIncomparable, Verdict::kUnstable,
+                              Verdict::kInconclusive, Verdict::kFaster, Verdict::kNew,          Verdict::kSame};
+  return static_cast<int>(std::find(kOrder.begin(), kOrder.end(), verdict) - kOrder.begin());
+}
+
+std::vector<GateRow> worst_first(const GateReport& report) {
+  std::vector<GateRow> rows = report.rows;
+  std::stable_sort(rows.begin(), rows.end(), [](const GateRow& a, const GateRow& b) {
+    return weight(a.verdict.verdict) < weight(b.verdict.verdict);
+  });
+  return rows;
+}
+
+std::string xml(const std::string& text) {
+  std::string out = printable(text, 2000);
+  for (const auto& [from, to] :
+       {std::pair{"&", "&amp;"}, std::pair{"<", "&lt;"}, std::pair{">", "&gt;"}, std::pair{"\"", "&quot;"}})
+    out = replace_all(out, from, to);
+  return out;
+}
+
+std::string number_or_null(double value) {
+  return std::isfinite(value) ? fmt::format("{:.6g}", value) : "null";
+}
+
+}  // namespace
+
+std::vector<std::string> gated_metrics(const baselines::Cell& cell) {
+  std::vector<std::string> metrics{"peak_memory", "last_loss"};
+  if (cell.numerics_only) return metrics;
+  if (cell.result_class == baselines::ResultClass::kMeasured) metrics.insert(metrics.begin(), "step_time");
+  if (cell.result_class == baselines::ResultClass::kFunctionalCpu && cell.ranks == 1)
+    metrics.insert(metrics.begin(), "cpu_step_time");
+  return metrics;
+}
+
+NightLaunches launch_values(const baselines::Cell& cell, const std::string& metric) {
+  baselines::Cell copy = cell;
+  const StepTime time = step_time(copy);  // marks the warm-up
+  if (metric == "step_time") return time.launch_medians;
+  NightLaunches values;
+  for (const baselines::Launch& launch : copy.launches) {
+    if (!is_good(launch)) continue;
+    const double value = metric == "cpu_step_time" ? cpu_median(launch)
+                         : metric == "last_loss"   ? (launch.steps.empty() ? 0.0 : launch.steps.back().loss)
+                                                   : peak_of(copy, launch);
+    if (std::isfinite(value) && value > 0) values.push_back(value);
+  }
+  return values;
+}
+
+int gate_exit_status(const GateReport& report, const std::vector<Verdict>& fail_on) {
+  const auto has = [&](Verdict verdict) {
+    if (!fail_on.empty() && std::find(fail_on.begin(), fail_on.end(), verdict) == fail_on.end()) return false;
+    return std::any_of(report.rows.begin(), report.rows.end(),
+                       [&](const GateRow& row) { return row.verdict.verdict == verdict; });
+  };
+  if (report.rows.empty() || has(Verdict::kBroken)) return 4;
+  if (has(Verdict::kSlower)) return 1;
+  if (has(Verdict::kIncomparable)) return 3;
+  return has(Verdict::kInconclusive) || has(Verdict::kUnstable) ? 2 : 0;
+}
+
+std::string gate_headline(const GateReport& report) {
+  std::string text;
+  for (const Verdict verdict : {Verdict::kBroken, Verdict::kSlower, Verdict::kIncomparable, Verdict::kUnstable,
+                                Verdict::kInconclusive, Verdict::kFaster, Verdict::kNew, Verdict::kSame}) {
+    const auto count = std::count_if(report.rows.begin(), report.rows.end(),
+                                     [&](const GateRow& row) { return row.verdict.verdict == verdict; });
+    if (count > 0) text += fmt::format("{}{} {}", text.empty() ? "" : ", ", count, name(verdict));
+  }
+  return text.empty() ? "nothing was judged" : text;
+}
+
+Table gate_table(const GateReport& report) {
+  Table table{
+      "gate",
+      fmt::format("gate {}: {}", report.suite, gate_headline(report)),
+      {{"cell", "cell"}, {"metric", "metric"}, {"verdict", "verdict"}, {"against", "baseline"}, {"text", "evidence"}},
+      {},
+      {}};
+  for (const GateRow& row : worst_first(report)) {
+    const Verdict v = row.verdict.verdict;
+    const Tone tone = v == Verdict::kSlower || v == Verdict::kBroken ? Tone::kBad
+                      : v == Verdict::kFaster                        ? Tone::kGood
+                      : v == Verdict::kSame || v == Verdict::kNew    ? Tone::kPlain
+                                                                     : Tone::kWarning;
+    table.rows.push_back({{{row.cell},
+                           {row.metric},
+                           {name(v), std::numeric_limits<double>::quiet_NaN(), tone},
+                           {row.against.empty() ? "-" : row.against},
+                           {row.verdict.text}}});
+  }
+  table.footer = report.warnings;
+  table.footer.push_back(fmt::format("{}; product {}", report.host, report.build));
+  return table;
+}
+
+std::string gate_markdown(const GateReport& report, size_t limit) {
+  const std::string head = fmt::format("{}\n### mbbench gate, {}: {}\n\n{}; product {}; run {}\n\n", kGateMarker,
+                                       report.suite, gate_headline(report), report.host, report.build, report.run);
+  std::string text = head;
+  for (const std::string& warning : report.warnings) text += fmt::format("> {}\n", warning);
+  if (!report.warnings.empty()) text += "\n";
+  text += "| verdict | cell | metric | evidence | baseline |\n|---|---|---|---|---|\n";
+  const std::string cut = "\n(cut: the whole list is in the gate's JSON)\n";
+  for (const GateRow& row : worst_first(report)) {
+    const auto cell = [](const std::string& value) { return replace_all(printable(value, 400), "|", "\\|"); };
+    const std::string line =
+        fmt::format("| {}{}{} | {} | {} | {} | {} |\n", row.verdict.verdict == Verdict::kSlower ? "**" : "",
+                    name(row.verdict.verdict), row.verdict.verdict == Verdict::kSlower ? "**" : "", cell(row.cell),
+                    cell(row.metric), cell(row.verdict.text), cell(row.against));
+    if (text.size() + line.size() + cut.size() > limit) {
+      text += cut;
+      break;
+    }
+    text += line;
+  }
+  return text;
+}
+
+std::string gate_junit(const GateReport& report) {
+  std::string cases;
+  int failures = 0, errors = 0, skipped = 0;
+  for (const GateRow& row : report.rows) {
+    cases +=
+        fmt::format("  <testcase classname=\"{}\" name=\"{}\">\n", xml(report.suite + "." + row.cell), xml(row.metric));
+    const std::string said = xml(row.verdict.text);
+    switch (row.verdict.verdict) {
+      case Verdict::kSlower:
+        ++failures;
+        cases += fmt::format("    <failure message=\"slower\">{}</failure>\n", said);
+        break;
+      case Verdict::kBroken:
+        ++errors;
+        cases += fmt::format("    <error message=\"broken\">{}</error>\n", said);
+        break;
+      case Verdict::kSame:
+      case Verdict::kFaster: cases += fmt::format("    <system-out>{}</system-out>\n", said); break;
+      default: ++skipped; cases += fmt::format("    <skipped message=\"{}: {}\"/>\n", name(row.verdict.verdict), said);
+    }
+    cases += "  </testcase>\n";
+  }
+  return fmt::format(
+      "<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n<testsuite name=\"{}\" tests=\"{}\" failures=\"{}\" errors=\"{}\" "
+      "skipped=\"{}\">\n{}</testsuite>\n",
+      xml("mbbench gate " + report.suite), report.rows.size(), failures, errors, skipped, cases);
+}
+
+std::string gate_json(const GateReport& report) {
+  std::string rows;
+  for (const GateRow& row : report.rows) {
+    const SeriesVerdict& v = row.verdict;
+    rows += fmt::format(
+        "{}\n  {{\"cell\": {}, \"metric\": {}, \"class\": {}, \"baseline\": {}, \"verdict\": {}, \"change\": {}, "
+        "\"low\": "
+        "{}, \"high\": {}, \"detectable\": {}, \"nights\": {}, \"launches\": {}, \"text\": {}}}",
+        rows.empty() ? "" : ",", json_quote(row.cell), json_quote(row.metric), json_quote(row.class_label),
+        json_quote(row.against), json_quote(name(v.verdict)), number_or_null(v.change), number_or_null(v.low),
+        number_or_null(v.high), number_or_null(v.detectable), v.nights, v.launches, json_quote(v.text));
+  }
+  std::string warnings;
+  for (const std::string& w : report.warnings) warnings += (warnings.empty() ? "" : ", ") + json_quote(w);
+  return fmt::format(
+      "{{\"suite\": {}, \"run\": {}, \"build\": {}, \"host\": {}, \"headline\": {}, \"warnings\": [{}], \"rows\": "
+      "[{}\n]}}\n",
+      json_quote(report.suite), json_quote(report.run), json_quote(report.build), json_quote(report.host),
+      json_quote(gate_headline(report)), warnings, rows);
+}
+
+}  // namespace mbb::analysis

@@ -1,0 +1,89 @@
+// Is the product slower than its baseline? From launches of nights to a verdict that a team can be woken for.
+//
+// A launch, not a step, is the unit of evidence. Launches of one night share that night's machine state, so two
+// variances are told apart: of launches inside a night and of nights. Means of the last 1, 2, 3, 5, 7, 10 and 14 nights
+// are each held against the baseline: a large change shows the first night, a small one as nights add up. A cell that
+// fails this screen is only suspected; fresh launches must confirm it before it is red. Both steps are one-sided, and
+// the screen is corrected over the cells of the suite (Holm) and the windows (Bonferroni).
+// Pure functions of numbers: nothing here reads a clock or draws a random number.
+#pragma once
+
+#include <cstddef>
+#include <limits>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "baselines/store/records.h"
+
+namespace mbb::analysis {
+
+// Medians of the steady steps of each launch of one night: time, memory or another positive quantity, in any unit.
+using NightLaunches = std::vector<double>;
+
+// One cell's series on one fingerprint class and in one epoch, for a metric where less is better.
+struct SeriesEvidence {
+  std::vector<NightLaunches> baseline;  // nights that were accepted as the baseline
+  std::vector<NightLaunches> nights;    // since then, oldest first; the last one is tonight
+};
+
+struct GateOptions {
+  double false_red = 0.05;      // chance that a night's screen suspects any cell of a suite without cause
+  double confirm_alpha = 0.01;  // of the confirmation, one-sided
+  double material = 0.01;       // a change under this is called same when the interval excludes more
+  double night_sigma = 0.001;   // of nights, relative: assumed until enough nights tell it, and never less
+  std::vector<size_t> windows = {1, 2, 3, 5, 7, 10, 14};
+};
+
+// Where the change over `nights` nights stands.
+struct WindowTest {
+  size_t nights = 0;
+  double change = std::numeric_limits<double>::quiet_NaN();  // relative, positive is slower
+  double sigma = std::numeric_limits<double>::quiet_NaN();   // of the change
+  double degrees = 0;
+  double p_slower = 1;  // one-sided
+  double p_faster = 1;
+};
+
+struct SeriesTest {
+  std::vector<WindowTest> windows;
+  double launch_sigma = std::numeric_limits<double>::quiet_NaN();  // relative, inside a night
+  double night_sigma = std::numeric_limits<double>::quiet_NaN();   // relative, of nights
+  std::string untestable;                                          // why no window could be tested; else empty
+
+  const WindowTest& slowest() const;    // smallest p_slower; there must be a window
+  const WindowTest& fastest() const;    // smallest p_faster
+  const WindowTest& steadiest() const;  // smallest sigma: the best estimate of the change
+  double p_slower() const;              // corrected over windows, 1 when untestable
+  double p_faster() const;
+};
+
+// Needs at least kFewestBaselineLaunches in the baseline and one launch tonight; values must be positive and finite.
+inline constexpr size_t kFewestBaselineLaunches = 5;
+SeriesTest test_series(const SeriesEvidence& evidence, const GateOptions& options = {});
+
+struct SeriesVerdict {
+  baselines::Verdict verdict = baselines::Verdict::kInconclusive;
+  bool suspected = false;  // slower by the screen: fresh launches decide
+  double change = std::numeric_limits<double>::quiet_NaN();
+  double low = std::numeric_limits<double>::quiet_NaN();  // 95 %
+  double high = std::numeric_limits<double>::quiet_NaN();
+  double detectable = std::numeric_limits<double>::quiet_NaN();  // seen tonight with power 0.9
+  size_t nights = 0;                                             // of the window that decided
+  size_t launches = 0;                                           // in that window
+  std::string text;                                              // one sentence for a person
+};
+
+// Verdicts of a suite's cells, before confirmation: same, faster, inconclusive, new (no baseline), and slower with
+// `suspected` set.
+std::vector<SeriesVerdict> judge_suite(std::span<const SeriesEvidence> cells, const GateOptions& options = {});
+
+// What a suspected cell comes to when `fresh` launches of tonight's product were added: slower, or inconclusive.
+SeriesVerdict confirm(const SeriesEvidence& evidence, const SeriesVerdict& suspected, const NightLaunches& fresh,
+                      const GateOptions& options = {});
+
+// Median of all pairwise means (Hodges-Lehmann): as sharp as a mean for well-behaved samples, and one wild launch in
+// five does not move it. NaN when empty.
+double pseudo_median(std::span<const double> values);
+
+}  // namespace mbb::analysis

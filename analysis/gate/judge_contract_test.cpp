@@ -1,0 +1,196 @@
+// What the gate promises: at most one false red suite in 100 nights; 3 % found overnight and 1 % within 14 nights.
+#include "analysis/gate/judge.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <fstream>
+#include <functional>
+#include <sstream>
+
+#include "analysis/gate/simulated_nights.h"
+#include "profiler/base/env.h"
+
+namespace mbb::analysis {
+namespace {
+
+using baselines::Verdict;
+
+constexpr size_t kCells = 40;
+constexpr size_t kLaunches = 5;
+constexpr size_t kBaselineNights = 4;
+constexpr size_t kHistory = 30;
+
+// Makes the launches of one cell's night; `change` is the product's.
+using MakeNight = std::function<NightLaunches(size_t cell, double change)>;
+
+struct Suite {
+  std::vector<SeriesEvidence> cells{kCells};
+  explicit Suite(const MakeNight& make) {
+    for (size_t c = 0; c < cells.size(); ++c)
+      for (size_t n = 0; n < kBaselineNights; ++n) cells[c].baseline.push_back(make(c, 0.0));
+  }
+  // One night in which cell 0 has `change`; which cells end red after confirmation.
+  std::vector<size_t> night(const MakeNight& make, double change) {
+    for (size_t c = 0; c < cells.size(); ++c) {
+      auto& nights = cells[c].nights;
+      if (nights.size() == kHistory) nights.erase(nights.begin());
+      nights.push_back(make(c, c == 0 ? change : 0.0));
+    }
+    const auto verdicts = judge_suite(cells);
+    std::vector<size_t> red;
+    for (size_t c = 0; c < cells.size(); ++c) {
+      if (!verdicts[c].suspected) continue;
+      const auto confirmed = confirm(cells[c], verdicts[c], make(c, c == 0 ? change : 0.0));
+      if (confirmed.verdict == Verdict::kSlower) red.push_back(c);
+    }
+    return red;
+  }
+};
+
+int false_red_nights(const MakeNight& make, int nights) {
+  Suite suite(make);
+  int red = 0;
+  for (int n = 0; n < nights; ++n) red += suite.night(make, 0.0).empty() ? 0 : 1;
+  return red;
+}
+
+MakeNight simulated(const NightModel& model, bool whole_steps, SimulatedNoise& noise) {
+  return [&model, whole_steps, &noise](size_t, double change) {
+    return simulated_night(model, change, kLaunches, whole_steps, noise);
+  };
+}
+
+TEST(GatePromise, AtMostOneFalseRedSuiteInAHundredNights) {
+  const NightModel model;
+  int red = 0;
+  for (std::uint64_t seed = 1; seed <= 10; ++seed) {
+    SimulatedNoise noise(seed);
+    red += false_red_nights(simulated(model, false, noise), 100);
+  }
+  RecordProperty("false_red_nights_of_1000", red);
+  EXPECT_LE(red, 10) << "of 1000 nights";
+}
+
+TEST(GatePromise, NightsThatDifferMoreThanAssumedAreLearntFromTheSeries) {
+  NightModel model;
+  model.night_sigma = 0.004;
+  int red = 0;
+  for (std::uint64_t seed = 11; seed <= 15; ++seed) {
+    SimulatedNoise noise(seed);
+    red += false_red_nights(simulated(model, false, noise), 100);
+  }
+  EXPECT_LE(red, 5) << "of 500 nights";
+}
+
+TEST(GatePromise, LaunchesMadeOfStepsWithDriftStallsAndAutocorrelationRaiseNoFalseAlarm) {
+  const NightModel model;
+  SimulatedNoise noise(21);
+  EXPECT_LE(false_red_nights(simulated(model, true, noise), 100), 1);
+}
+
+TEST(GatePromise, ThreePercentIsFoundOvernight) {
+  const NightModel model;
+  int found = 0, others = 0;
+  for (std::uint64_t seed = 100; seed < 150; ++seed) {
+    SimulatedNoise noise(seed);
+    const auto make = simulated(model, seed % 10 == 0, noise);
+    Suite suite(make);
+    const auto red = suite.night(make, 0.03);
+    found += std::count(red.begin(), red.end(), 0U) > 0 ? 1 : 0;
+    others += red.size() > 1 ? 1 : 0;
+  }
+  EXPECT_GE(found, 45) << "of 50";
+  EXPECT_LE(others, 1);
+}
+
+TEST(GatePromise, OnePercentIsFoundWithinFourteenNights) {
+  const NightModel model;
+  int found = 0;
+  size_t nights = 0;
+  for (std::uint64_t seed = 200; seed < 250; ++seed) {
+    SimulatedNoise noise(seed);
+    const auto make = simulated(model, false, noise);
+    Suite suite(make);
+    for (int n = 0; n < 10; ++n) suite.night(make, 0.0);  // an ordinary history first
+    for (size_t n = 1; n <= 14; ++n) {
+      const auto red = suite.night(make, 0.01);
+      if (std::count(red.begin(), red.end(), 0U) == 0) continue;
+      ++found;
+      nights += n;
+      break;
+    }
+  }
+  RecordProperty("mean_nights", found > 0 ? static_cast<int>(nights) / found : -1);
+  EXPECT_GE(found, 45) << "of 50";
+}
+
+// Real step series: a launch is the series in shuffled blocks of ten steps, with the launch's and night's own factor.
+TEST(GatePromise, ReplayedMegatronSeriesRaiseNoFalseAlarm) {
+  std::ifstream file(env_text("MBBENCH_TEST_DATA").value_or("../shared/data") + "/cpd/megatron_lm/step_times.tsv");
+  if (!file) GTEST_SKIP() << "the reference data is not beside the project";
+  std::vector<std::vector<double>> series;
+  std::string line;
+  std::getline(file, line);
+  while (std::getline(file, line)) {
+    std::istringstream values(line.substr(line.rfind('\t') + 1));
+    std::vector<double> steps;
+    for (double s = 0; values >> s;) steps.push_back(s);
+    if (steps.size() >= 40) series.push_back(std::move(steps));
+  }
+  ASSERT_GE(series.size(), kCells);
+  SimulatedNoise noise(31);
+  const NightModel model;
+  const MakeNight make = [&](size_t cell, double) {
+    const std::vector<double>& steps = series[cell * series.size() / kCells];
+    const double night = 1.0 + model.night_sigma * noise.normal();
+    NightLaunches launches;
+    for (size_t i = 0; i < kLaunches; ++i) {
+      const double factor = night * (1.0 + model.launch_sigma * noise.normal());
+      std::vector<double> replayed;
+      while (replayed.size() < steps.size()) {
+        const size_t at = noise.below(steps.size() - 10);
+        for (size_t k = 0; k < 10; ++k) replayed.push_back(steps[at + k] * factor);
+      }
+      launches.push_back(launch_median(replayed));
+    }
+    return launches;
+  };
+  EXPECT_LE(false_red_nights(make, 100), 1);
+}
+
+TEST(Gate, WhatCannotBeJudgedSaysWhy) {
+  const std::vector<SeriesEvidence> cells = {{{}, {{100, 101}}},
+                                             {{{100, 101}}, {{100, 101}}},
+                                             {{{100, 101, 102, 101, 100}}, {}},
+                                             {{{100, 101, 102, 101, 100}}, {{100, -1}}}};
+  const auto verdicts = judge_suite(cells);
+  EXPECT_EQ(verdicts[0].verdict, Verdict::kNew);
+  EXPECT_EQ(verdicts[1].verdict, Verdict::kInconclusive);
+  EXPECT_EQ(verdicts[1].text, "the baseline has 2 launches and needs 5");
+  EXPECT_EQ(verdicts[2].text, "no launch tonight");
+  EXPECT_EQ(verdicts[3].text, "a launch has the value -1");
+}
+
+TEST(Gate, FasterIsSaidAndIsNeverRed) {
+  const SeriesEvidence cell{{{100, 100.3, 99.8, 100.1, 99.9}}, {{95, 95.2, 95.1, 94.9, 95.0}}};
+  const auto verdict = judge_suite(std::span(&cell, 1))[0];
+  EXPECT_EQ(verdict.verdict, Verdict::kFaster);
+  EXPECT_FALSE(verdict.suspected);
+  EXPECT_LT(verdict.high, -0.04);
+}
+
+TEST(Gate, OneWildLaunchDoesNotMakeANightSlow) {
+  const SeriesEvidence cell{{{100, 100.3, 99.8, 100.1, 99.9}, {100, 100.2, 99.9, 100.1, 99.8}},
+                            {{100, 100.1, 130, 99.9, 100.2}}};
+  const auto verdict = judge_suite(std::span(&cell, 1))[0];
+  EXPECT_NE(verdict.verdict, Verdict::kSlower) << verdict.text;
+}
+
+TEST(Gate, PseudoMedianIsTheMedianOfPairwiseMeans) {
+  EXPECT_DOUBLE_EQ(pseudo_median(std::vector<double>{1, 2, 4}), 2.25);  // of 1 1.5 2 2.5 3 4
+  EXPECT_DOUBLE_EQ(pseudo_median(std::vector<double>{7}), 7);
+}
+
+}  // namespace
+}  // namespace mbb::analysis

@@ -1,0 +1,126 @@
+// JSON lines in and out.
+#include "baselines/pins/pins.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+
+#include "profiler/base/file.h"
+#include "profiler/base/text.h"
+
+namespace mbb::baselines {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+Json to_json(const Pin& pin) {
+  return {{"accept", pin.id},
+          {"cell", pin.cell},
+          {"model", pin.model},
+          {"metric", pin.metric},
+          {"unit", pin.unit},
+          {"identity", pin.identity_hash},
+          {"class", pin.class_hash},
+          {"nights", pin.nights},
+          {"runs", pin.runs},
+          {"build", pin.build},
+          {"author", pin.author},
+          {"reason", pin.reason},
+          {"accepted_unix_ns", pin.accepted_unix_ns},
+          {"expires_unix_ns", pin.expires_unix_ns}};
+}
+
+// Throws what nlohmann throws on a missing or wrong field; read_pins turns it into an error with the line.
+Pin from_json(const Json& line) {
+  Pin pin;
+  line.at("accept").get_to(pin.id);
+  line.at("cell").get_to(pin.cell);
+  line.at("model").get_to(pin.model);
+  line.at("metric").get_to(pin.metric);
+  line.at("unit").get_to(pin.unit);
+  line.at("identity").get_to(pin.identity_hash);
+  line.at("class").get_to(pin.class_hash);
+  line.at("nights").get_to(pin.nights);
+  line.at("runs").get_to(pin.runs);
+  line.at("build").get_to(pin.build);
+  line.at("author").get_to(pin.author);
+  line.at("reason").get_to(pin.reason);
+  line.at("accepted_unix_ns").get_to(pin.accepted_unix_ns);
+  line.at("expires_unix_ns").get_to(pin.expires_unix_ns);
+  return pin;
+}
+
+Status take_line(const Json& line, std::vector<Pin>& pins) {
+  if (!line.contains("end")) {
+    pins.push_back(from_json(line));
+    return {};
+  }
+  const std::string id = line.at("end").get<std::string>();
+  const auto pin = std::find_if(pins.begin(), pins.end(), [&](const Pin& p) { return p.id == id; });
+  if (pin == pins.end())
+    return fail(ErrorCode::kBadFile, fmt::format("it ends '{}', which no line accepts", printable(id)));
+  pin->ended_by = fmt::format("{}: {}", line.at("author").get<std::string>(), line.at("reason").get<std::string>());
+  return {};
+}
+
+Status append_line(const std::string& file, const Json& line) {
+  return append_file(file, line.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n");
+}
+
+}  // namespace
+
+Result<std::vector<Pin>> read_pins(const std::string& file) {
+  std::vector<Pin> pins;
+  if (!file_exists(file)) return pins;
+  MB_ASSIGN(const std::string text, read_file(file));
+  int number = 0;
+  for (const std::string_view line : split(text, '\n')) {
+    ++number;
+    if (trim(line).empty()) continue;
+    Status taken;
+    try {
+      taken = take_line(Json::parse(line), pins);
+    } catch (const nlohmann::json::exception& error) {
+      taken = fail(ErrorCode::kBadFile, printable(error.what(), 200));
+    }
+    if (!taken)
+      return fail(ErrorCode::kBadFile, fmt::format("{}:{}: no baseline line: {}", file, number, taken.error().what),
+                  "restore the file from version control; lines are only ever appended");
+  }
+  return pins;
+}
+
+Status append_pin(const std::string& file, const Pin& pin) {
+  if (pin.author.empty() || pin.reason.empty())
+    return fail(ErrorCode::kBadArgument, "a baseline needs an author and a reason", "give --author and --reason");
+  if (pin.nights.empty() || pin.nights.front().empty())
+    return fail(ErrorCode::kBadArgument, fmt::format("cell {}: no launch to accept", pin.cell));
+  return append_line(file, to_json(pin));
+}
+
+Status end_pin(const std::string& file, const std::string& id, const std::string& author, const std::string& reason) {
+  if (author.empty() || reason.empty())
+    return fail(ErrorCode::kBadArgument, "ending a baseline needs an author and a reason",
+                "give --author and --reason");
+  MB_ASSIGN(const auto pins, read_pins(file));
+  const auto pin = std::find_if(pins.begin(), pins.end(), [&](const Pin& p) { return p.id == id; });
+  if (pin == pins.end())
+    return fail(ErrorCode::kNotFound, fmt::format("no baseline '{}' in {}", printable(id), file),
+                "`mbbench baseline list` lists them");
+  if (!pin->ended_by.empty())
+    return fail(ErrorCode::kBadArgument, fmt::format("baseline {} has ended already ({})", id, pin->ended_by));
+  return append_line(file, {{"end", id}, {"author", author}, {"reason", reason}});
+}
+
+const Pin* find_pin(const std::vector<Pin>& pins, const std::string& identity_hash, const std::string& class_hash,
+                    const std::string& metric, std::int64_t now_unix_ns) {
+  const auto stands = [&](const Pin& p) {
+    return p.identity_hash == identity_hash && p.class_hash == class_hash && p.metric == metric && p.ended_by.empty() &&
+           (p.expires_unix_ns == 0 || p.expires_unix_ns > now_unix_ns);
+  };
+  const auto found = std::find_if(pins.rbegin(), pins.rend(), stands);
+  return found == pins.rend() ? nullptr : &*found;
+}
+
+}  // namespace mbb::baselines

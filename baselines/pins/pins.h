@@ -1,0 +1,49 @@
+// Accepted baselines: what a series is held against. An append-only text file of JSON lines that a person can review in
+// a change: who accepted what, why, on which evidence, until when. A line is never edited; a later one ends an earlier.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "profiler/base/error.h"
+
+namespace mbb::baselines {
+
+struct Pin {
+  std::string id;  // "b-20261128-0412-7d3a"
+  // The series: as SeriesKey, with the cell's name and model for a person.
+  std::string identity_hash;
+  std::string class_hash;
+  std::string metric;
+  std::string cell;
+  std::string model;
+  std::string unit;
+  // Launch medians of each accepted night, in `unit`.
+  std::vector<std::vector<double>> nights;
+  std::vector<std::string> runs;  // evidence: the runs that the nights come from
+  std::string build;              // commit of the program that ran them
+  std::string author;
+  std::string reason;
+  std::int64_t accepted_unix_ns = 0;
+  std::int64_t expires_unix_ns = 0;  // 0: never
+  std::string ended_by;              // who ended it and why, by a later line; empty while it stands
+};
+
+// Every pin with later lines applied, oldest first; none when there is no file. A line that is no pin is kBadFile with
+// its number.
+Result<std::vector<Pin>> read_pins(const std::string& file);
+
+// Adds one line. `author`, `reason` and at least one launch are needed.
+Status append_pin(const std::string& file, const Pin& pin);
+
+// Adds a line that ends pin `id`, which must stand.
+Status end_pin(const std::string& file, const std::string& id, const std::string& author, const std::string& reason);
+
+// The newest standing and unexpired pin of a series.
+const Pin* find_pin(const std::vector<Pin>& pins, const std::string& identity_hash, const std::string& class_hash,
+                    const std::string& metric, std::int64_t now_unix_ns);
+
+inline constexpr std::int64_t kExpiryWarningNs = std::int64_t{14} * 24 * 3600 * 1'000'000'000;
+
+}  // namespace mbb::baselines

@@ -1,0 +1,76 @@
+// Baselines are appended, found, ended and refused; damage is told by line.
+#include "baselines/pins/pins.h"
+
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
+
+namespace mbb::baselines {
+namespace {
+
+class Pins : public testing::Test {
+ protected:
+  void SetUp() override {
+    file_ =
+        (std::filesystem::path(testing::TempDir()) /
+         ("mbbench_pins_" + std::to_string(getpid()) + testing::UnitTest::GetInstance()->current_test_info()->name()))
+            .string();
+    std::filesystem::remove(file_);
+  }
+  void TearDown() override { std::filesystem::remove(file_); }
+  static Pin pin(const std::string& id) {
+    Pin p;
+    p.id = id;
+    p.identity_hash = "i", p.class_hash = "c", p.metric = "step_time", p.cell = "one-rank", p.unit = "ns";
+    p.nights = {{1.5, 2.5}, {3}};
+    p.runs = {"r-1", "r-2"};
+    p.author = "ada", p.reason = "first";
+    return p;
+  }
+  std::string file_;
+};
+
+TEST_F(Pins, AcceptedLinesComeBackAndTheNewestStandingOneIsFound) {
+  EXPECT_TRUE(read_pins(file_).value().empty()) << "no file is no pin";
+  ASSERT_TRUE(append_pin(file_, pin("b-1")));
+  ASSERT_TRUE(append_pin(file_, pin("b-2")));
+  auto pins = read_pins(file_).value();
+  ASSERT_EQ(pins.size(), 2U);
+  EXPECT_EQ(pins[0].nights, pin("b-1").nights);
+  EXPECT_EQ(find_pin(pins, "i", "c", "step_time", 0)->id, "b-2");
+  EXPECT_EQ(find_pin(pins, "i", "other class", "step_time", 0), nullptr);
+  ASSERT_TRUE(end_pin(file_, "b-2", "ada", "a wrong night"));
+  pins = read_pins(file_).value();
+  EXPECT_EQ(find_pin(pins, "i", "c", "step_time", 0)->id, "b-1");
+  EXPECT_EQ(pins[1].ended_by, "ada: a wrong night");
+  EXPECT_FALSE(end_pin(file_, "b-2", "ada", "again"));
+  EXPECT_EQ(end_pin(file_, "b-9", "ada", "none").error().code, ErrorCode::kNotFound);
+}
+
+TEST_F(Pins, ExpiredOnesDoNotStand) {
+  Pin p = pin("b-1");
+  p.expires_unix_ns = 100;
+  ASSERT_TRUE(append_pin(file_, p));
+  const auto pins = read_pins(file_).value();
+  EXPECT_NE(find_pin(pins, "i", "c", "step_time", 99), nullptr);
+  EXPECT_EQ(find_pin(pins, "i", "c", "step_time", 100), nullptr);
+}
+
+TEST_F(Pins, NamelessOrEmptyOnesAreRefusedAndDamageIsToldByLine) {
+  Pin p = pin("b-1");
+  p.reason.clear();
+  EXPECT_FALSE(append_pin(file_, p));
+  p = pin("b-1");
+  p.nights = {{}};
+  EXPECT_FALSE(append_pin(file_, p));
+  ASSERT_TRUE(append_pin(file_, pin("b-1")));
+  std::ofstream(file_, std::ios::app) << "{\"accept\": 3}\n";
+  const auto bad = read_pins(file_);
+  ASSERT_FALSE(bad);
+  EXPECT_NE(bad.error().what.find(":2: no baseline line"), std::string::npos) << bad.error().what;
+}
+
+}  // namespace
+}  // namespace mbb::baselines

@@ -1,0 +1,214 @@
+// mbbench ab: two products (binaries, build folders or knob sets) launched in turn until the verdict is clear.
+#include <fmt/core.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <filesystem>
+#include <map>
+
+#include "analysis/gate/ab.h"
+#include "analysis/gate/gate_report.h"
+#include "profiler/base/clock.h"
+#include "profiler/base/file.h"
+#include "profiler/base/text.h"
+#include "suites/cli/command.h"
+#include "suites/cli/print.h"
+#include "suites/cli/settings_of.h"
+#include "suites/runner/runner.h"
+#include "trainer/run/layout.h"
+
+namespace mbb::suites {
+namespace {
+
+using baselines::Verdict;
+
+// What an argument names: another program, or knobs for this one.
+struct Arm {
+  std::string label;
+  std::string program;             // empty: this one
+  std::vector<std::string> knobs;  // "tp=2"
+};
+
+Result<Arm> arm_of(const std::string& text) {
+  if (text == "this") return Arm{text, "", {}};
+  if (is_folder(text)) {
+    for (const char* below : {"bin/mbbench", "mbbench"}) {
+      const std::string program = std::filesystem::absolute(std::filesystem::path(text) / below).string();
+      if (file_exists(program)) return Arm{text, program, {}};
+    }
+    return fail(ErrorCode::kNotFound, fmt::format("{}: neither bin/mbbench nor mbbench is in it", printable(text)),
+                "give a build folder");
+  }
+  if (file_exists(text)) {
+    if (access(text.c_str(), X_OK) == 0) return Arm{text, std::filesystem::absolute(text).string(), {}};
+    return fail(ErrorCode::kBadArgument, fmt::format("{} is no program", printable(text)));
+  }
+  if (text.find('=') != std::string::npos) {
+    Arm arm{text, "", {}};
+    for (const auto knob : split(text, ',')) arm.knobs.emplace_back(trim(knob));
+    return arm;
+  }
+  return fail(
+      ErrorCode::kBadArgument, fmt::format("'{}' is no program, build folder or knob set", printable(text)),
+      "of a commit, give the folder it was built in; of knobs, tp=2,sequence_parallel=true; `this` is this program");
+}
+
+Result<Suite> suite_of(const Parsed& parsed, const Arm& arm) {
+  Parsed with = parsed;
+  with.knobs.insert(with.knobs.end(), arm.knobs.begin(), arm.knobs.end());
+  MB_ASSIGN(const Settings settings, settings_of(with));
+  const SuiteFilter filter{parsed.values("--only"), parsed.values("--skip")};
+  return open_suite(parsed.positionals[2], settings, filter, [](const trainer::Config& config) {
+    const auto layout = trainer::resolve(config);
+    return layout ? Status{} : tl::unexpected<Error>(layout.error());
+  });
+}
+
+// Launch values of one cell, by arm.
+struct Series {
+  std::string metric;
+  std::vector<double> values[2];
+  std::string trouble;  // a launch that gave none
+  analysis::AbDecision decision;
+  bool decided = false;
+};
+
+class Ab {
+ public:
+  Ab(Arm a, Arm b, Suite suite_a, Suite suite_b, RunOptions options, std::vector<size_t> looks)
+      : arms_{std::move(a), std::move(b)},
+        suites_{std::move(suite_a), std::move(suite_b)},
+        options_(std::move(options)),
+        looks_(std::move(looks)) {}
+
+  // Returns false when it was stopped.
+  Result<bool> run() {
+    size_t done = 0;
+    for (const size_t look : looks_) {
+      for (; done < look; ++done) {
+        const int64_t begin = monotonic_ns();
+        // Who goes first changes, so that a drift of the machine falls on both.
+        for (const int arm : {static_cast<int>(done % 2), 1 - static_cast<int>(done % 2)}) {
+          MB_ASSIGN(const bool whole, launch(arm));
+          if (!whole) return false;
+        }
+        if (done == 0 && !options_.quiet)
+          fmt::print(stderr, "a pair of launches takes {}: at most {} in all\n",
+                     format_ns(static_cast<double>(monotonic_ns() - begin)),
+                     format_ns(static_cast<double>(monotonic_ns() - begin) * static_cast<double>(looks_.back())));
+      }
+      if (judge()) break;
+    }
+    return true;
+  }
+
+  const std::map<std::string, Series>& series() const { return series_; }
+
+ private:
+  Result<bool> launch(int arm) {
+    Suite suite = suites_[arm];
+    std::erase_if(suite.cells, [&](const Cell& c) {
+      const auto found = series_.find(c.name);
+      return found != series_.end() && found->second.decided;
+    });
+    RunOptions options = options_;
+    options.program = arms_[arm].program;
+    options.tag = fmt::format("ab-{}", arm == 0 ? "a" : "b");
+    MB_ASSIGN(const RunOutcome outcome, start_run(suite, options));
+    if (outcome.stopped) return false;
+    for (const auto& cell : outcome.run.cells) {
+      if (cell.status == baselines::CellStatus::kSkipped) continue;
+      Series& s = series_[cell.name];
+      const auto gated = analysis::gated_metrics(cell);
+      s.metric = gated.front();
+      const auto values = analysis::launch_values(cell, s.metric);
+      if (cell.status != baselines::CellStatus::kOk || values.empty()) {
+        s.trouble = fmt::format("{}: {}", arms_[arm].label, cell.reason.empty() ? "no number" : cell.reason);
+        s.decision.verdict = Verdict::kBroken;
+        s.decision.text = s.trouble;
+        s.decided = true;
+        continue;
+      }
+      s.values[arm].insert(s.values[arm].end(), values.begin(), values.end());
+    }
+    return true;
+  }
+
+  // True when every cell is decided.
+  bool judge() {
+    bool all = true;
+    for (auto& [name, s] : series_) {
+      if (!s.decided) {
+        s.decision = analysis::ab_look(s.values[0], s.values[1], looks_.size());
+        s.decided = s.decision.verdict != Verdict::kInconclusive;
+      }
+      all = all && s.decided;
+    }
+    return all;
+  }
+
+  Arm arms_[2];
+  Suite suites_[2];
+  RunOptions options_;
+  std::vector<size_t> looks_;
+  std::map<std::string, Series> series_;
+};
+
+Result<int> ab(const Parsed& parsed) {
+  MB_ASSIGN(const Settings settings, settings_of(parsed));
+  MB_ASSIGN(const Arm a, arm_of(parsed.positionals[0]));
+  MB_ASSIGN(const Arm b, arm_of(parsed.positionals[1]));
+  const auto budget = parse_int(parsed.value("--budget").value_or("12"));
+  if (!budget || *budget < 3 || *budget > 1000)
+    return fail(ErrorCode::kBadArgument,
+                fmt::format("--budget {}: a number from 3 to 1000", parsed.value("--budget").value_or("")));
+  MB_ASSIGN(Suite suite_a, suite_of(parsed, a));
+  MB_ASSIGN(Suite suite_b, suite_of(parsed, b));
+  const auto looks = analysis::ab_looks(static_cast<size_t>(*budget));
+  StopSignals signals;
+  RunOptions options;
+  options.command = "ab";
+  options.argv = parsed.argv;
+  options.runs_dir = settings.product.runs_dir;
+  options.quiet = parsed.flag("--quiet");
+  options.stop = signals.flag();
+  if (!options.quiet) {
+    std::string at;
+    for (const size_t look : looks) at += (at.empty() ? "" : ", ") + std::to_string(look);
+    fmt::print(stderr, "ab: {} cells, A = {}, B = {}; at most {} launches an arm, compared at {}\n",
+               suite_a.cells.size(), a.label, b.label, looks.back(), at);
+  }
+  Ab experiment(a, b, std::move(suite_a), std::move(suite_b), options, looks);
+  MB_ASSIGN(const bool whole, experiment.run());
+  if (!whole) return signals.interrupted() ? kExitInterrupted : kExitStopped;
+  analysis::GateReport report{fmt::format("ab {} | {}", a.label, b.label), "", b.label, "A = " + a.label, {}, {}};
+  for (const auto& [name, s] : experiment.series()) {
+    analysis::GateRow row{name, s.metric, "", "A", {}};
+    row.verdict.verdict = s.decision.verdict;
+    row.verdict.text = s.decision.text;
+    report.rows.push_back(std::move(row));
+  }
+  print_tables(parsed, {analysis::gate_table(report)});
+  return analysis::gate_exit_status(report);
+}
+
+}  // namespace
+
+Command ab_command() {
+  return {"ab",
+          "launch two products in turn until B is slower, same or faster than A, within a budget",
+          {{"A", "a program, a build folder, knobs as tp=2,cp=1, or `this`"},
+           {"B", "likewise"},
+           {"SUITE", "a name of `mbbench list suites`, or a TOML file"}},
+          {{"--budget", "N", "launches an arm at most (default 12)"},
+           {"--only", "CELL", "run only cells that match (repeats)", true},
+           {"--skip", "CELL", "leave out cells that match (repeats)", true},
+           {"--quiet", nullptr, "no progress"},
+           kJsonOption,
+           kMarkdownOption},
+          true,
+          ab};
+}
+
+}  // namespace mbb::suites

@@ -1,0 +1,239 @@
+// mbbench gate and mbbench baseline: a night's launches against what was accepted, and the accepting.
+#include <fmt/core.h>
+
+#include <algorithm>
+
+#include "analysis/gate/gate_report.h"
+#include "analysis/metrics/metrics.h"
+#include "baselines/pins/pins.h"
+#include "profiler/base/clock.h"
+#include "profiler/base/env.h"
+#include "profiler/base/file.h"
+#include "profiler/base/text.h"
+#include "suites/cli/command.h"
+#include "suites/cli/print.h"
+#include "suites/cli/settings_of.h"
+#include "suites/runner/gate.h"
+#include "trainer/run/layout.h"
+
+namespace mbb::suites {
+namespace {
+
+using analysis::GateReport;
+using baselines::Pin;
+
+constexpr int64_t kDayNs = int64_t{24} * 3600 * 1'000'000'000;
+
+Result<int64_t> number_option(const Parsed& parsed, const char* flag, int64_t otherwise, int64_t least, int64_t most) {
+  const auto text = parsed.value(flag);
+  if (!text) return otherwise;
+  const auto number = parse_int(*text);
+  if (number && *number >= least && *number <= most) return *number;
+  return fail(ErrorCode::kBadArgument,
+              fmt::format("{} {}: a number from {} to {}", flag, printable(*text), least, most));
+}
+
+Result<std::vector<baselines::Verdict>> fail_on(const Parsed& parsed) {
+  std::vector<baselines::Verdict> verdicts;
+  for (const std::string& list : parsed.values("--fail-on"))
+    for (const auto word : split(list, ',')) {
+      const auto verdict = baselines::parse_verdict(trim(word));
+      if (!verdict) return fail(ErrorCode::kBadArgument, "--fail-on: " + verdict.error().what, verdict.error().hint);
+      verdicts.push_back(*verdict);
+    }
+  return verdicts;
+}
+
+Status export_to(const Parsed& parsed, const char* flag, const std::string& text) {
+  const auto file = parsed.value(flag);
+  return file ? write_file(*file, text) : Status{};
+}
+
+// Files first: whatever the exit status will be, they are there.
+Result<int> finish(const Parsed& parsed, const GateReport& report, const std::vector<baselines::Verdict>& only) {
+  MB_TRY(export_to(parsed, "--junit-xml", analysis::gate_junit(report)));
+  MB_TRY(export_to(parsed, "--export-markdown", analysis::gate_markdown(report)));
+  MB_TRY(export_to(parsed, "--export-json", analysis::gate_json(report)));
+  print_tables(parsed, {analysis::gate_table(report)});
+  return analysis::gate_exit_status(report, only);
+}
+
+Result<GateRequest> request_of(const Parsed& parsed, const Settings& settings) {
+  GateRequest request;
+  MB_ASSIGN(request.pins, baselines::read_pins(settings.product.baselines_file));
+  request.store_file = store_file(settings.product.runs_dir).string();
+  request.now_unix_ns = wall_ns();
+  request.max_silent_nights = static_cast<int>(settings.product.max_silent_nights);
+  MB_ASSIGN(const int64_t launches, number_option(parsed, "--launches", 5, 1, 1000));
+  request.confirm_launches = static_cast<int>(launches);
+  return request;
+}
+
+Result<int> gate(const Parsed& parsed) {
+  MB_ASSIGN(const Settings settings, settings_of(parsed));
+  MB_ASSIGN(const GateRequest request, request_of(parsed, settings));
+  MB_ASSIGN(const auto only, fail_on(parsed));
+  StopSignals signals;
+  RunOptions options;
+  options.command = kGateCommand;
+  options.argv = parsed.argv;
+  options.runs_dir = settings.product.runs_dir;
+  options.launches = request.confirm_launches;
+  options.quiet = parsed.flag("--quiet");
+  options.stop = signals.flag();
+  if (const auto named = parsed.value("--run")) {
+    MB_ASSIGN(const auto run, find_run(settings, *named));
+    MB_ASSIGN(const GateReport report, gate_run(run, {}, request, options));
+    return finish(parsed, report, only);
+  }
+  if (parsed.positionals.empty())
+    return fail(ErrorCode::kBadArgument, "gate needs a suite to run, or --run RUN to judge one that has run",
+                "`mbbench list suites` lists them");
+  const SuiteFilter filter{parsed.values("--only"), parsed.values("--skip")};
+  MB_ASSIGN(const Suite suite, open_suite(parsed.positionals[0], settings, filter, [](const trainer::Config& config) {
+              const auto layout = trainer::resolve(config);
+              return layout ? Status{} : tl::unexpected<Error>(layout.error());
+            }));
+  MB_ASSIGN(const RunOutcome outcome, start_run(suite, options));
+  if (outcome.stopped) return signals.interrupted() ? kExitInterrupted : kExitStopped;
+  MB_ASSIGN(const GateReport report, gate_run(outcome.run, suite, request, options));
+  return finish(parsed, report, only);
+}
+
+std::string author_of(const Parsed& parsed) {
+  return parsed.value("--author").value_or(env_text("USER").value_or(""));
+}
+
+Result<int> accept(const Parsed& parsed, const Settings& settings) {
+  if (parsed.positionals.size() < 2)
+    return fail(ErrorCode::kBadArgument, "baseline accept: which run?",
+                "mbbench baseline accept @latest --reason TEXT");
+  MB_ASSIGN(const auto run, find_run(settings, parsed.positionals[1]));
+  MB_ASSIGN(const int64_t days, number_option(parsed, "--expires", 0, 0, 36500));
+  const std::string& file = settings.product.baselines_file;
+  const int64_t now = wall_ns();
+  const auto only = parsed.values("--only");
+  int accepted = 0;
+  for (const auto& cell : run.cells) {
+    if (cell.status != baselines::CellStatus::kOk) continue;
+    if (!only.empty() &&
+        std::none_of(only.begin(), only.end(), [&](const auto& p) { return cell_matches(p, cell.name); }))
+      continue;
+    for (const std::string& metric : analysis::gated_metrics(cell)) {
+      Pin pin;
+      pin.id =
+          "b" +
+          baselines::new_run_id(now, static_cast<uint64_t>(now) + static_cast<uint64_t>(accepted) * 7919U).substr(1);
+      pin.identity_hash = cell.identity_hash;
+      pin.class_hash = run.fingerprint.class_hash;
+      pin.metric = metric;
+      pin.unit = analysis::find_metric(metric)->unit;
+      pin.cell = cell.name;
+      pin.model = cell.model;
+      pin.nights = {analysis::launch_values(cell, metric)};
+      pin.runs = {run.id};
+      for (const auto& fact : run.fingerprint.facts)
+        if (fact.key == "build.commit") pin.build = fact.value;
+      pin.author = author_of(parsed);
+      pin.reason = parsed.value("--reason").value_or("");
+      pin.accepted_unix_ns = run.created_unix_ns;
+      pin.expires_unix_ns = days == 0 ? 0 : now + days * kDayNs;
+      MB_TRY(baselines::append_pin(file, pin));
+      ++accepted;
+    }
+  }
+  if (accepted == 0)
+    return fail(ErrorCode::kNotFound, fmt::format("run {} has no ok cell to accept", run.id),
+                "`mbbench show` says why");
+  fmt::print("{} baselines of run {} accepted into {}\n", accepted, run.id, file);
+  return 0;
+}
+
+int list(const Parsed& parsed, const std::vector<Pin>& pins) {
+  analysis::Table table{"baselines",
+                        "",
+                        {{"id", "baseline"},
+                         {"cell", "cell"},
+                         {"metric", "metric"},
+                         {"launches", "launches", analysis::Align::kRight},
+                         {"accepted", "accepted (UTC)"},
+                         {"author", "author"},
+                         {"reason", "reason"},
+                         {"state", "state"}},
+                        {},
+                        {}};
+  for (const Pin& pin : pins) {
+    size_t launches = 0;
+    for (const auto& night : pin.nights) launches += night.size();
+    const bool expired = pin.expires_unix_ns != 0 && pin.expires_unix_ns <= wall_ns();
+    const std::string state = !pin.ended_by.empty()      ? "ended by " + pin.ended_by
+                              : expired                  ? "expired"
+                              : pin.expires_unix_ns == 0 ? "stands"
+                                                         : "until " + iso_time(pin.expires_unix_ns).substr(0, 10);
+    table.rows.push_back({{{pin.id},
+                           {pin.cell},
+                           {pin.metric},
+                           {std::to_string(launches), static_cast<double>(launches)},
+                           {iso_time(pin.accepted_unix_ns).substr(0, 16)},
+                           {pin.author},
+                           {pin.reason},
+                           {state}}});
+  }
+  print_tables(parsed, {table});
+  return 0;
+}
+
+Result<int> baseline(const Parsed& parsed) {
+  MB_ASSIGN(const Settings settings, settings_of(parsed));
+  const std::string& what = parsed.positionals[0];
+  if (what == "accept") return accept(parsed, settings);
+  if (what == "list") {
+    MB_ASSIGN(const auto pins, baselines::read_pins(settings.product.baselines_file));
+    return list(parsed, pins);
+  }
+  if (what != "expire")
+    return fail(ErrorCode::kBadArgument, fmt::format("baseline '{}': accept, list or expire", printable(what)));
+  if (parsed.positionals.size() < 2)
+    return fail(ErrorCode::kBadArgument, "baseline expire: which baseline?", "`mbbench baseline list` lists them");
+  MB_TRY(baselines::end_pin(settings.product.baselines_file, parsed.positionals[1], author_of(parsed),
+                            parsed.value("--reason").value_or("")));
+  fmt::print("baseline {} has ended\n", parsed.positionals[1]);
+  return 0;
+}
+
+}  // namespace
+
+Command gate_command() {
+  return {"gate",
+          "run a suite and judge it against accepted baselines; suspects run again before they are called slower",
+          {{"SUITE", "a name of `mbbench list suites`, or a TOML file", false}},
+          {{"--launches", "N", "fresh processes a cell, and again for suspects (default 5)"},
+           {"--run", "RUN", "judge this run instead of running a suite; suspects stay unconfirmed"},
+           {"--only", "CELL", "run only cells that match (repeats)", true},
+           {"--skip", "CELL", "leave out cells that match (repeats)", true},
+           {"--junit-xml", "FILE", "verdicts as JUnit XML"},
+           {"--export-markdown", "FILE", "verdicts as a comment, with a marker to find the last one by"},
+           {"--export-json", "FILE", "verdicts for machines"},
+           {"--fail-on", "VERDICTS", "only these make the exit status other than 0: slower,broken,...", true},
+           {"--quiet", nullptr, "no progress"},
+           kJsonOption,
+           kMarkdownOption},
+          true,
+          gate};
+}
+
+Command baseline_command() {
+  return {"baseline",
+          "accept a run as what the gate holds later ones against; list or end what was accepted",
+          {{"WHAT", "accept | list | expire"}, {"RUN", "accept: a run; expire: a baseline's id", false}},
+          {{"--reason", "TEXT", "why; needed"},
+           {"--author", "NAME", "who; default $USER"},
+           {"--only", "CELL", "accept only cells that match (repeats)", true},
+           {"--expires", "DAYS", "the baseline ends after so many days; default never"},
+           kJsonOption,
+           kMarkdownOption},
+          true,
+          baseline};
+}
+
+}  // namespace mbb::suites

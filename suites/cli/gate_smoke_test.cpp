@@ -1,0 +1,114 @@
+// The gate as a nightly job meets it: first night, accepted baseline, a quiet night, a slower product, reports on disk.
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <array>
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+
+namespace mbb::suites {
+namespace {
+
+namespace fs = std::filesystem;
+
+struct Answer {
+  int status = -1;
+  std::string out;
+};
+
+class GateCommand : public testing::Test {
+ protected:
+  void SetUp() override {
+    folder_ = fs::path(testing::TempDir()) / ("mbbench_gate_" + std::to_string(getpid()));
+    fs::remove_all(folder_);
+    fs::create_directories(folder_);
+    std::ofstream(folder_ / "small.toml")
+        << "purpose = \"one rank\"\n[base]\nmicro_batch_size = 1\nglobal_batch_size = 2\n"
+           "seq_length = 16\ntrain_iters = 12\n[[cell]]\nname = \"one\"\n";
+  }
+  void TearDown() override {
+    if (!HasFailure()) fs::remove_all(folder_);
+  }
+
+  Answer run(const std::string& arguments) const {
+    Answer answer;
+    const std::string program = fs::absolute(fs::path(MBB_BINARY_DIR) / "bin" / "mbbench").string();
+    FILE* pipe = popen(("cd " + folder_.string() + " && " + program + " " + arguments + " 2>&1").c_str(), "r");
+    std::array<char, 4096> buffer{};
+    for (size_t got = 0; (got = fread(buffer.data(), 1, buffer.size(), pipe)) > 0;)
+      answer.out.append(buffer.data(), got);
+    const int status = pclose(pipe);
+    answer.status = WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+    return answer;
+  }
+
+  std::string text_of(const char* file) const {
+    std::ostringstream text;
+    text << std::ifstream(folder_ / file).rdbuf();
+    return text.str();
+  }
+
+  fs::path folder_;
+};
+
+TEST_F(GateCommand, NightsAgainstAnAcceptedBaseline) {
+  const Answer first = run("gate small.toml --launches 5 --quiet");
+  EXPECT_EQ(first.status, 0) << first.out;
+  EXPECT_NE(first.out.find("new"), std::string::npos) << first.out;
+
+  const Answer unnamed = run("baseline accept @latest --author ada");
+  EXPECT_EQ(unnamed.status, 64) << "a reason is needed\n" << unnamed.out;
+  ASSERT_EQ(run("baseline accept @latest --author ada --reason 'first night'").status, 0);
+  EXPECT_NE(run("baseline list").out.find("first night"), std::string::npos);
+
+  const Answer quiet =
+      run("gate small.toml --launches 2 --quiet --junit-xml j.xml --export-markdown m.md --export-json j.json");
+  EXPECT_NE(quiet.out.find("peak_memory"), std::string::npos) << quiet.out;
+  EXPECT_NE(quiet.status, 1) << quiet.out;
+  EXPECT_NE(quiet.status, 4) << quiet.out;
+  EXPECT_NE(text_of("j.xml").find("<testsuite name=\"mbbench gate small\" tests=\"3\""), std::string::npos)
+      << text_of("j.xml");
+  EXPECT_EQ(text_of("m.md").rfind("<!-- mbbench gate -->", 0), 0U);
+  EXPECT_NE(text_of("j.json").find("\"verdict\": \"same\""), std::string::npos) << text_of("j.json");
+
+  // A worse loss of the same build and configuration cannot be the product's doing; a planted baseline shows the way.
+  std::string pins = text_of("mbbench-baselines.jsonl");
+  const size_t at = pins.find("\"build\":\"");
+  ASSERT_NE(at, std::string::npos);
+  for (size_t line = 0; (line = pins.find("\"build\":\"", line)) != std::string::npos; line += 9)
+    pins.insert(line + 9, "older-");
+  for (size_t line = 0; (line = pins.find("\"metric\":\"peak_memory\"", line)) != std::string::npos; ++line) {
+    const size_t nights = pins.find("\"nights\":[[", line);
+    const size_t end = pins.find("]]", nights);
+    pins.replace(nights, end + 2 - nights, "\"nights\":[[1000,1000,1000,1000,1000]]");
+  }
+  std::ofstream(folder_ / "mbbench-baselines.jsonl") << pins;
+  const Answer worse = run("gate small.toml --launches 2 --quiet");
+  EXPECT_EQ(worse.status, 1) << "memory grew\n" << worse.out;
+  EXPECT_NE(worse.out.find("confirmed by 2 fresh launches"), std::string::npos) << worse.out;
+  EXPECT_EQ(run("gate small.toml --launches 2 --quiet --fail-on broken").status, 0);
+}
+
+TEST_F(GateCommand, BadInputIsNamed) {
+  EXPECT_EQ(run("gate").status, 64);
+  EXPECT_EQ(run("gate small.toml --launches none").status, 64);
+  EXPECT_EQ(run("gate small.toml --fail-on slow").status, 64) << "before anything runs";
+  std::ofstream(folder_ / "mbbench-baselines.jsonl") << "not json\n";
+  const Answer bad = run("gate small.toml --launches 1 --quiet");
+  EXPECT_EQ(bad.status, 4);
+  EXPECT_NE(bad.out.find("mbbench-baselines.jsonl:1: no baseline line"), std::string::npos) << bad.out;
+  const Answer ab = run("ab nothing-here this small.toml");
+  EXPECT_EQ(ab.status, 64);
+  EXPECT_NE(ab.out.find("is no program, build folder or knob set"), std::string::npos) << ab.out;
+}
+
+TEST_F(GateCommand, AbTellsMoreWorkFromTheSame) {
+  const Answer more = run("ab this global_batch_size=4 small.toml --budget 3 --quiet");
+  EXPECT_NE(more.out.find("one"), std::string::npos) << more.out;
+  EXPECT_TRUE(more.status == 1 || more.status == 2) << "twice the work is never same or faster\n" << more.out;
+}
+
+}  // namespace
+}  // namespace mbb::suites

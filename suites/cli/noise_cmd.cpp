@@ -1,0 +1,92 @@
+// mbbench noise: how much launches of the same thing differ here, and so what a gate can see.
+#include <fmt/core.h>
+
+#include "analysis/gate/gate_report.h"
+#include "analysis/metrics/metrics.h"
+#include "analysis/stats/stats.h"
+#include "profiler/base/text.h"
+#include "suites/cli/command.h"
+#include "suites/cli/print.h"
+#include "suites/cli/settings_of.h"
+#include "suites/runner/runner.h"
+#include "trainer/run/layout.h"
+
+namespace mbb::suites {
+namespace {
+
+void add_row(analysis::Table& table, const baselines::Cell& cell, const std::string& metric) {
+  const auto launches = analysis::launch_values(cell, metric);
+  if (launches.size() < 2) return;
+  const double sigma = analysis::standard_deviation(launches) / analysis::mean(launches);
+  const auto percent = [](double fraction) { return analysis::Value{format_percent(fraction, 2), fraction}; };
+  table.rows.push_back({{{cell.name},
+                         {metric},
+                         {class_label(cell)},
+                         {std::to_string(launches.size()), static_cast<double>(launches.size())},
+                         {analysis::format_value(*analysis::find_metric(metric), analysis::mean(launches))},
+                         percent(sigma),
+                         percent(analysis::detectable_change(sigma, 5)),
+                         percent(analysis::detectable_change(sigma, 10))}});
+}
+
+Result<int> noise(const Parsed& parsed) {
+  MB_ASSIGN(const Settings settings, settings_of(parsed));
+  const auto launches = parse_int(parsed.value("--launches").value_or("8"));
+  if (!launches || *launches < 2 || *launches > 1000)
+    return fail(ErrorCode::kBadArgument,
+                fmt::format("--launches {}: a number from 2 to 1000", *parsed.value("--launches")));
+  StopSignals signals;
+  RunOptions options;
+  options.command = "noise";
+  options.argv = parsed.argv;
+  options.runs_dir = settings.product.runs_dir;
+  options.launches = static_cast<int>(*launches);
+  options.quiet = parsed.flag("--quiet");
+  options.stop = signals.flag();
+  const SuiteFilter filter{parsed.values("--only"), parsed.values("--skip")};
+  MB_ASSIGN(const Suite suite, open_suite(parsed.positionals[0], settings, filter, [](const trainer::Config& config) {
+              const auto layout = trainer::resolve(config);
+              return layout ? Status{} : tl::unexpected<Error>(layout.error());
+            }));
+  MB_ASSIGN(const RunOutcome outcome, start_run(suite, options));
+  using analysis::Align;
+  analysis::Table table{"noise",
+                        fmt::format("noise of {}", suite.name),
+                        {{"cell", "cell"},
+                         {"metric", "metric"},
+                         {"class", "class"},
+                         {"launches", "launches", Align::kRight},
+                         {"mean", "mean", Align::kRight},
+                         {"sigma", "launch sigma", Align::kRight},
+                         {"detect_5", "seen with 5 an arm", Align::kRight},
+                         {"detect_10", "with 10", Align::kRight}},
+                        {},
+                        {}};
+  for (const auto& cell : outcome.run.cells) {
+    for (const char* metric : {"step_time", "cpu_step_time"}) add_row(table, cell, metric);
+    if (cell.status != baselines::CellStatus::kOk) table.rows.push_back({{{cell.name}}, cell.reason});
+  }
+  table.footer.push_back(
+      "seen: two-sided 5 %, power 90 %; the step's wall time of functional/cpu cells is no performance");
+  print_tables(parsed, {table});
+  if (outcome.stopped) return signals.interrupted() ? kExitInterrupted : kExitStopped;
+  return exit_status(outcome, false);
+}
+
+}  // namespace
+
+Command noise_command() {
+  return {"noise",
+          "launch-to-launch spread of a suite's cells, and the smallest change it lets you see",
+          {{"SUITE", "a name of `mbbench list suites`, or a TOML file"}},
+          {{"--launches", "N", "fresh processes a cell (default 8)"},
+           {"--only", "CELL", "run only cells that match (repeats)", true},
+           {"--skip", "CELL", "leave out cells that match (repeats)", true},
+           {"--quiet", nullptr, "no progress"},
+           kJsonOption,
+           kMarkdownOption},
+          true,
+          noise};
+}
+
+}  // namespace mbb::suites
