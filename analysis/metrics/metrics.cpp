@@ -82,6 +82,13 @@ constexpr auto kMetrics = std::to_array<MetricInfo>({
      "Median time of the profiled steps over the median of the timed ones of the same launch, minus one.",
      "Profiled steps are never timed: this is what tracing would have cost them. Negative within the noise. Of CPU "
      "time where ranks share cores."},
+    {"packing_efficiency", "row efficiency", "%", Better::kHigher, MetricForm::kPercent,
+     "Tokens with a label over all tokens of a step's rows: what is missing is padding.",
+     "Of rows that hold sequences of many lengths, one each or packed. Tokens per second count the former only."},
+    {"dp_imbalance", "DP imbalance", "%", Better::kLower, MetricForm::kPercent,
+     "By how much the data-parallel rank with the most attention work of a step is above their mean; averaged over "
+     "steps.",
+     "Work as the sum of squared sequence lengths. Of rows that hold sequences of many lengths."},
     {"first_loss", "first loss", "", Better::kNeither, MetricForm::kPlain, "Loss of the first step, per token.", ""},
     {"last_loss", "last loss", "", Better::kLower, MetricForm::kPlain, "Loss of the last step, per token.",
      "Equal work has equal losses: a difference is a fault, not a result."},

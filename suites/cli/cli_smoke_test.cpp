@@ -241,6 +241,35 @@ TEST_F(Cli, BadInputSaysWhatAndWhereAndLeavesNothing) {
   expect_refused("suite ./missing.toml", 4, "missing.toml");
 }
 
+TEST_F(Cli, PackedRowsReportEfficiencyAndImbalance) {
+  write("packing.toml", R"(purpose = "The same sequences, padded and packed."
+[base]
+sequences = "lognormal"
+seq_length = 64
+train_iters = 4
+gpus = 2
+[[cell]]
+name = "padded"
+[[cell]]
+name = "packed"
+set = { packed_sequence_size = 128 }
+)");
+  const Answer answer = run("suite ./packing.toml --quiet");
+  ASSERT_EQ(answer.status, 0) << answer.out;
+  for (const char* cell : {"padded", "packed"}) {
+    const Answer show = run(std::string("show @latest --cell ") + cell);
+    EXPECT_NE(show.out.find("row efficiency"), std::string::npos) << show.out;
+    EXPECT_NE(show.out.find("DP imbalance"), std::string::npos) << show.out;
+  }
+}
+
+TEST_F(Cli, AStepThatDoesNotFitIsSkippedWithWhatWouldHelp) {
+  const Answer answer = run("run memory.limit_gib=0.0001 train_iters=1 --quiet");
+  EXPECT_EQ(answer.status, 0) << answer.out;
+  EXPECT_NE(answer.out.find("skipped"), std::string::npos) << answer.out;
+  EXPECT_NE(answer.out.find("largest at the peak"), std::string::npos) << answer.out;
+}
+
 // On a machine with GPUs this would train on one, so it is asked for more than any has.
 TEST_F(Cli, MissingGpusSkipTheCellAndSayWhy) {
   const Answer answer = run("run --device cuda gpus=512 gbs=512 train_iters=1 --quiet");

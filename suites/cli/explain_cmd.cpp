@@ -22,6 +22,7 @@ Result<int> explain_step(const Parsed& parsed) {
   }
   trainer::ExplainOptions options;
   options.ops = parsed.flag("--ops");
+  options.capacity_bytes = static_cast<int64_t>(settings.config.memory.limit_gib * 0x1p30);
   options.segment = parsed.value("--segment").value_or("");
   options.path = parsed.value("--path").value_or("");
   if (const auto text = parsed.value("--stage")) {
@@ -33,6 +34,12 @@ Result<int> explain_step(const Parsed& parsed) {
   }
   MB_ASSIGN(const std::string text, trainer::to_text(trainer::explain(layout, programs), options));
   fmt::print("{}", text);
+  if (!parsed.flag("--lifetimes")) return 0;
+  trainer::MeshCoordinates at;
+  at.pp = options.stage;
+  const trainer::Program& program = programs.of_rank(layout.mesh, layout.mesh.rank(at));
+  MB_ASSIGN(const std::string lives, trainer::lifetimes_text(program, parsed.value("--tensor").value_or("")));
+  fmt::print("\n{}", lives);
   return 0;
 }
 
@@ -46,6 +53,8 @@ Command explain_command() {
            {"--stage", "N", "of this pipeline stage (default 0)"},
            {"--segment", "NAME", "list the ops of segments whose name holds this"},
            {"--path", "PATTERN", "only ops whose path matches (* and ?)"},
+           {"--lifetimes", nullptr, "list the buffers: size, slots, first writer, last reader"},
+           {"--tensor", "PATTERN", "only buffers whose path matches (* and ?)"},
            kJsonOption},
           true,
           explain_step};

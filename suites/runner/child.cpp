@@ -162,6 +162,7 @@ void add_steps(baselines::Launch& launch, const trainer::TrainResult& result, co
     step.grad_norm = r.grad_norm;
     step.learning_rate = r.learning_rate;
     step.tokens = r.tokens;
+    step.sequence_squares = r.squares;
     if (r.index >= options.trace_first && r.index < options.trace_end) step.flags |= baselines::kStepProfiled;
     launch.steps.push_back(step);
   }
@@ -243,9 +244,19 @@ Status train_into(const std::filesystem::path& folder, baselines::Launch& launch
   launch.seed = config.train.seed;
   MB_ASSIGN(const trainer::Layout layout, trainer::resolve(config));
   MB_ASSIGN(const trainer::StepPrograms programs, trainer::build_programs(layout));
-  MB_ASSIGN(const trainer::Dataset data, trainer::open_dataset(layout));
-  MB_ASSIGN(const trainer::ProfileWindow window, trainer::profile_window(config, layout.mesh.world_size()));
   trainer::TrainOptions options;
+  std::optional<trainer::Dataset> data;
+  std::optional<trainer::SequenceDataset> sequences;
+  if (layout.has_sequences()) {
+    MB_ASSIGN(sequences, trainer::open_sequences(layout));
+    launch.counts.push_back({"sequences truncated", sequences->cut().truncated});
+    launch.counts.push_back({"sequences dropped", sequences->cut().dropped});
+    launch.counts.push_back({"sequences without a token to predict", sequences->cut().empty});
+    options.sequences = &*sequences;
+  } else {
+    MB_ASSIGN(data, trainer::open_dataset(layout));
+  }
+  MB_ASSIGN(const trainer::ProfileWindow window, trainer::profile_window(config, layout.mesh.world_size()));
   options.trace_first = window.first;
   options.trace_end = window.end;
   options.external_profiler = config.profiling.use_nsys_profiler;
@@ -255,7 +266,7 @@ Status train_into(const std::filesystem::path& folder, baselines::Launch& launch
     std::fflush(stdout);
   };
   const trainer::SampleSource sample = [&](int64_t index, std::span<int32_t> tokens) {
-    return data.sample(index, tokens);
+    return data->sample(index, tokens);
   };
   MB_TRY(check_snapshot_path(config, folder));
   Watch watch(config, layout);
@@ -286,7 +297,8 @@ int run_launch(const std::filesystem::path& folder) {
   const Status trained = train_into(folder, launch);
   launch.ended_unix_ns = wall_ns();
   if (!trained) {
-    launch.exit_status = trained.error().code == ErrorCode::kCancelled ? 75 : 1;
+    const ErrorCode code = trained.error().code;
+    launch.exit_status = code == ErrorCode::kCancelled ? 75 : code == ErrorCode::kOutOfMemory ? kExitDoesNotFit : 1;
     launch.reason = trained.error().what;
     fmt::print(stderr, "{}\n", format(trained.error()));
   }

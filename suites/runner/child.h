@@ -17,9 +17,11 @@ inline constexpr const char* kLaunchConfigFile = "config.knobs";  // "key=value"
 inline constexpr const char* kTelemetryFile = "telemetry.csv";
 inline constexpr const char* kLaunchLogFile = "stderr.log";
 
+inline constexpr int kExitDoesNotFit = 77;
+
 // Trains the configuration in `folder`/config.knobs and writes the launch there, also when it fails (its reason says
 // why). Prints "step INDEX OF LOSS" lines on stdout as it goes. Returns the process's exit status: 0, 1 on an error, 75
-// on SIGTERM.
+// on SIGTERM, kExitDoesNotFit when the step does not fit the device.
 int run_launch(const std::filesystem::path& folder);
 
 }  // namespace mbb::suites

@@ -43,12 +43,22 @@ void break_cell(baselines::Cell& cell, std::string reason) {
 
 }  // namespace
 
+namespace {
+
+// Knobs that say how the work is mapped and run, not what it is.
+bool changes_nothing(std::string_view key) {
+  for (const std::string_view prefix :
+       {"parallel.", "host.", "debug.", "fusion.", "memory.recompute_", "memory.cpu_offloading"})
+    if (key.starts_with(prefix)) return true;
+  return key == "train.micro_batch_size" || key == "memory.limit_gib";
+}
+
+}  // namespace
+
 std::string work_key(const baselines::Cell& cell) {
   std::string key = cell.model;
   for (const auto& knob : cell.knobs) {
-    const bool mapping =
-        knob.key.starts_with("parallel.") || knob.key.starts_with("host.") || knob.key == "train.micro_batch_size";
-    if (!mapping) key += "\n" + knob.key + "=" + knob.value;
+    if (!changes_nothing(knob.key)) key += "\n" + knob.key + "=" + knob.value;
   }
   return key;
 }

@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstdio>
 #include <set>
 
@@ -27,6 +28,7 @@
 #include "suites/runner/memory_rows.h"
 #include "suites/runner/process.h"
 #include "suites/runner/progress.h"
+#include "suites/runner/sequence_work.h"
 #include "trainer/data/token_source.h"
 #include "trainer/models/flops.h"
 #include "trainer/program/explain.h"
@@ -58,6 +60,17 @@ void place_on_gpus(baselines::Cell& cell) {
   cell.status = CellStatus::kSkipped;
   cell.reason = fmt::format("needs {} GPU{}, this machine has {}{}", cell.ranks, cell.ranks == 1 ? "" : "s",
                             found.gpus.size(), found.note.empty() ? "" : " (" + found.note + ")");
+}
+
+// A step that cannot fit is skipped before anything runs; its memory map stays, to look at.
+void check_fit(baselines::Cell& cell, const trainer::Layout& layout, const trainer::StepPrograms& programs) {
+  int64_t capacity = 0;
+  if (layout.config.host.device == trainer::Device::kCuda)
+    if (const auto gpus = profiler::list_gpus().gpus; !gpus.empty()) capacity = gpus.front().memory_bytes;
+  if (const Status fits = trainer::check_memory(layout, programs, capacity); !fits) {
+    cell.status = CellStatus::kSkipped;
+    cell.reason = fmt::format("{} ({})", fits.error().what, fits.error().hint);
+  }
 }
 
 // The record of a cell before it runs: everything that the configuration alone says.
@@ -94,6 +107,17 @@ baselines::Cell describe_cell(const Cell& planned, int index, const std::string&
       trainer::flops_per_token(layout->model, layout->sequence, FlopsConvention::kCausal, layout->encoder_sequence),
       trainer::flops_per_token(layout->model, layout->sequence, FlopsConvention::kFull, layout->encoder_sequence),
       trainer::kFlopsFormulaId, trainer::kFlopsFormulaVersion};
+  if (layout->has_sequences()) {
+    const auto rows = sequence_work(*layout);
+    if (!rows) {
+      cell.status = CellStatus::kBroken;
+      cell.reason = rows.error().what;
+      return cell;
+    }
+    cell.work.tokens_per_step = std::llround(rows->tokens_per_step);
+    cell.work.flops_per_token_causal = rows->flops_per_token_causal;
+    cell.work.flops_per_token_full = rows->flops_per_token_full;
+  }
   const auto programs = trainer::build_programs(*layout);
   if (!programs) {
     cell.status = CellStatus::kBroken;
@@ -104,6 +128,7 @@ baselines::Cell describe_cell(const Cell& planned, int index, const std::string&
   cell.program_json = trainer::explain_json(*layout, *programs);
   cell.program_hash = trainer::program_hash(*programs);
   cell.identity_hash = baselines::identity_hash(cell);
+  if (cell.status == CellStatus::kOk) check_fit(cell, *layout, *programs);
   return cell;
 }
 
@@ -161,6 +186,12 @@ class CellRunner {
     if (auto filled = analysis::fill_metrics(cell, breakdowns); !filled) {
       cell.status = CellStatus::kUnstable;
       cell.reason = filled.error().what;
+      return {};
+    }
+    if (planned.config.packing.sequences != trainer::SequenceLengths::kStream) {
+      MB_ASSIGN(const trainer::Layout layout, trainer::resolve(planned.config));
+      MB_ASSIGN(const SequenceWork work, sequence_work(layout));
+      add_sequence_metrics(cell, work);
     }
     return {};
   }
@@ -203,7 +234,7 @@ class CellRunner {
   static void judge_end(const ProcessEnd& end, baselines::Launch& launch, const std::filesystem::path& folder,
                         baselines::Cell& cell) {
     if (end.exit_status == 0 && end.signal == 0) return;
-    cell.status = CellStatus::kBroken;
+    cell.status = end.exit_status == kExitDoesNotFit ? CellStatus::kSkipped : CellStatus::kBroken;
     const std::string said = last_lines(folder / kLaunchLogFile);
     if (end.timed_out)
       launch.reason = "no progress within the time limit; killed";

@@ -20,6 +20,11 @@ class CpuExecutor final : public Executor {
   Result<StepOutput> step(const StepInput& input, std::vector<int64_t>* op_ns) override {
     return rank_->step(input, op_ns);
   }
+  Result<std::optional<NotFinite>> find_not_finite(const StepInput& input) override {
+    std::optional<NotFinite> found;
+    MB_TRY(rank_->step(input, nullptr, &found));
+    return found;
+  }
   CommStats stats(GroupKind kind) const override { return rank_->stats(kind); }
 
  private:

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -28,6 +29,8 @@ class Executor {
   virtual ~Executor() = default;
   // One step. With `op_ns` each op's own time is stored in walk order (CPU time, or device time of ops run one by one).
   virtual Result<StepOutput> step(const StepInput& input, std::vector<int64_t>* op_ns) = 0;
+  // Runs the step again, as CpuRank::step does with `not_finite`. Nothing where the device cannot tell.
+  virtual Result<std::optional<NotFinite>> find_not_finite(const StepInput&) { return std::optional<NotFinite>{}; }
   virtual CommStats stats(GroupKind kind) const = 0;
   virtual DeviceTimes device_times() const { return {}; }
   // The CUDA device this rank runs on; -1 on the CPU.

@@ -9,6 +9,8 @@
 #include "trainer/optim/optimizer.h"
 #include "trainer/passes/fp8_current.h"
 #include "trainer/passes/fusion.h"
+#include "trainer/passes/offload.h"
+#include "trainer/passes/recompute.h"
 #include "trainer/program/autodiff.h"
 #include "trainer/program/finish.h"
 #include "trainer/schedule/pipeline.h"
@@ -53,7 +55,7 @@ TensorId step_tensor(Builder& b, const char* path, DType dtype, Shape shape) {
 
 }  // namespace
 
-Program build_program(const Layout& layout, const RankClass& rank_class) {
+Program build_program(const Layout& layout, const RankClass& rank_class, std::vector<PassEffect>* effects) {
   Program program;
   program.rank_class = rank_class;
   program.micro_batches = layout.micro_batches;
@@ -67,9 +69,23 @@ Program build_program(const Layout& layout, const RankClass& rank_class) {
   build_forward(blocks, layout.stages[static_cast<size_t>(rank_class.pp)]);
   const int backward = b.add_segment("chunk0.backward", SegmentKind::kBackward, 0);
   Autodiff(b).run(forward, {});
-  if (layout.config.precision.recipe == Recipe::kFp8Current) to_fp8_current(program, forward, backward);
-  if (layout.config.fusion.residual_fusion) fuse_residuals(program, forward, backward);
-  if (layout.config.fusion.cross_entropy_loss_fusion) fuse_cross_entropy(program, forward, backward);
+  PassLog passes(program);
+  const FusionConfig& fusion = layout.config.fusion;
+  const MemoryConfig& memory = layout.config.memory;
+  passes.run("fp8_current", layout.config.precision.recipe == Recipe::kFp8Current,
+             [&] { to_fp8_current(program, forward, backward); });
+  passes.run("bias_activation_fusion", fusion.bias_activation_fusion,
+             [&] { fuse_bias_activation(program, forward, backward); });
+  passes.run("bias_dropout_fusion", fusion.bias_dropout_fusion, [&] { fuse_bias_dropout(program, forward, backward); });
+  passes.run("gradient_accumulation_fusion off", !fusion.gradient_accumulation_fusion,
+             [&] { split_gradient_accumulation(program, backward); });
+  passes.run("residual_fusion", fusion.residual_fusion, [&] { fuse_residuals(program, forward, backward); });
+  passes.run("cross_entropy_loss_fusion", fusion.cross_entropy_loss_fusion,
+             [&] { fuse_cross_entropy(program, forward, backward); });
+  passes.run("recompute", memory.recompute_granularity != RecomputeGranularity::kNone,
+             [&] { recompute(program, forward, backward, memory); });
+  passes.run("cpu_offloading", memory.cpu_offloading, [&] { offload(program, forward, backward, memory); });
+  if (effects != nullptr) *effects = passes.take();
 
   const std::vector<Bucket> buckets = bucket_weights(b, layout);
   const int sync = b.add_segment("grad_sync", SegmentKind::kGradSync, 0);

@@ -16,13 +16,15 @@ Status check_last(const Tensor& tensor, int64_t want, const char* what) {
   return fail(ErrorCode::kBadArgument, fmt::format("{} is {}, must be [s, b, {}]", what, tensor.shape.str(), want));
 }
 
-// Operands from `first` on: sinks or bias table, then samples and step record.
+// Operands from `first` on: sinks or bias table, samples and step record, starts of a pack.
 Status check_extras(Inputs in, const AttentionAttrs& a, size_t first) {
   if (a.heads % a.kv_heads != 0)
     return fail(ErrorCode::kBadArgument, fmt::format("{} heads do not divide into {} groups", a.heads, a.kv_heads));
-  const size_t want = first + (a.has_weight() ? 1 : 0) + (a.dropout > 0 ? 2 : 0);
+  const size_t want = first + (a.has_weight() ? 1 : 0) + (a.dropout > 0 ? 2 : 0) + (a.packed ? 1 : 0);
   if (in.size() != want)
     return fail(ErrorCode::kBadArgument, fmt::format("attention has {} operands, not {}", in.size(), want));
+  if (a.packed && (!a.causal || in[0]->shape[1] != 1))
+    return fail(ErrorCode::kBadArgument, "a pack of sequences is causal and alone in its micro-batch");
   const int64_t elements = a.sinks ? a.heads : int64_t{a.heads} * a.relative_buckets;
   if (a.has_weight() && in[first]->shape.elements() != elements)
     return fail(ErrorCode::kBadArgument,
@@ -76,8 +78,9 @@ Result<std::vector<TensorSpec>> cross_shape(Inputs in, const Attrs& attrs) {
   MB_TRY(check_last(*in[0], int64_t{a.heads} * a.head_dim, "queries"));
   MB_TRY(check_last(*in[1], int64_t{a.kv_heads} * (a.head_dim + a.value_dim()), "key-values"));
   MB_TRY(check_extras(in, a, 2));
-  if (a.causal || a.has_weight())
-    return fail(ErrorCode::kBadArgument, "cross attention is neither causal, nor has it sinks or a position bias");
+  if (a.causal || a.has_weight() || a.packed)
+    return fail(ErrorCode::kBadArgument,
+                "cross attention is neither causal nor packed, nor has it sinks or a position bias");
   return outputs(*in[0], a);
 }
 
@@ -94,7 +97,8 @@ void cross_grad(GradContext& c) {
   c.set_grad(1, dkv);
 }
 
-// QKᵀ and PV over the pairs that are looked at: half of all when causal, those inside the window where it cuts.
+// QKᵀ and PV of a pack count as of one sequence: how it is cut is known when the step runs only.
+// Over the pairs that are looked at: half of all when causal, those inside the window where it cuts.
 double core_flops(const Shape& q, int64_t keys, const AttentionAttrs& a) {
   const auto s = static_cast<double>(q[0]);
   double pairs = s * static_cast<double>(keys) * (a.causal ? 0.5 : 1.0);
@@ -140,6 +144,13 @@ void cases(std::vector<OpCase>& all) {
   a.dropout = 0.3;
   a.dropout_stream = 5;
   all.push_back({"attention/dropout", &kAttention, {{{7, 2, 64}}, samples, record}, a});
+  a = base;
+  a.packed = true;
+  const CaseInput starts{{6}, DType::kI32, Fill::kStarts, 9};
+  all.push_back({"attention/packed", &kAttention, {{{11, 1, 64}}, starts}, a});
+  a.window = 2;
+  a.sinks = true;
+  all.push_back({"attention/packed-window-sinks", &kAttention, {{{11, 1, 64}}, weight({4}), starts}, a});
 }
 
 void cross_cases(std::vector<OpCase>& all) {
@@ -148,6 +159,16 @@ void cross_cases(std::vector<OpCase>& all) {
 }
 
 }  // namespace
+
+const char* name(AttentionBackend backend) {
+  switch (backend) {
+    case AttentionBackend::kAuto: return "auto";
+    case AttentionBackend::kFlash: return "flash";
+    case AttentionBackend::kFused: return "fused";
+    case AttentionBackend::kUnfused: return "unfused";
+  }
+  return "?";
+}
 
 const OpKind kAttention{.name = "attention",
                         .shape = shape,

@@ -92,10 +92,13 @@ struct ScaleByAttrs {
   bool operator==(const ScaleByAttrs&) const = default;
 };
 
-// x [s, b, ..]: positions begin at 0, or at TP coordinate · s where the sequence is sharded over TP.
+// x [s, b, ..]: positions begin at 0, or at TP coordinate · s where the sequence is sharded over TP. Packed: the last
+// operand says where sequences begin (i32 [capacity + 1], ascending; those behind the last one are empty and begin at
+// the number of tokens), b is 1, and positions count from the start of a token's own sequence.
 struct PositionAttrs {
   bool sequence_sharded = false;
   bool accumulate = false;
+  bool packed = false;
   bool operator==(const PositionAttrs&) const = default;
 };
 
@@ -107,6 +110,11 @@ struct DropoutAttrs {
   bool sequence_sharded = false;
   bool operator==(const DropoutAttrs&) const = default;
 };
+
+// What computes attention: the best there is, our flash kernel, cuDNN's, or ops of its own for scores, softmax and
+// context (unfused.cpp). On the CPU the first three are one function.
+enum class AttentionBackend : uint8_t { kAuto, kFlash, kFused, kUnfused };
+const char* name(AttentionBackend backend);
 
 // Heads are local. Packed qkv: last dimension [heads·d | kv_heads·d | kv_heads·dv]. Operands after qkv, in this order:
 // sinks [heads] or the relative bias table [heads, buckets] (weights), samples and step record (dropout).
@@ -124,6 +132,8 @@ struct AttentionAttrs {
   double dropout = 0.0;  // of the softmax's weights
   int64_t dropout_stream = 0;
   bool accumulate = false;  // backward: gradient of sinks or table added to what is there
+  bool packed = false;      // a token sees its own sequence only (PositionAttrs); starts come last
+  AttentionBackend backend = AttentionBackend::kAuto;
   bool operator==(const AttentionAttrs&) const = default;
 
   int value_dim() const { return v_head_dim == 0 ? head_dim : v_head_dim; }
@@ -144,9 +154,13 @@ struct RopeAttrs {
   int v_head_dim = 0;               // 0: head_dim
   std::vector<double> frequencies;  // by pair, for scaled frequencies
   double factor = 1.0;              // multiplies cos and sin
+  bool packed = false;              // as in PositionAttrs
+  int first_head = 0;               // turns `turned_heads` heads from here on; 0: all to the last key
+  int turned_heads = 0;
   bool operator==(const RopeAttrs&) const = default;
 
   int turned() const { return rotary_dim == 0 ? head_dim : rotary_dim; }
+  int end_head() const { return turned_heads == 0 ? heads + kv_heads : first_head + turned_heads; }
   int value_dim() const { return v_head_dim == 0 ? head_dim : v_head_dim; }
 };
 

@@ -38,12 +38,20 @@ void swiglu_grad(GradContext& c) {
   c.emit_grad(0, kSwigluGrad, "bwd", {c.grad(), c.saved_in(0)}, NoAttrs{});
 }
 
+// Between device and host memory: one side is the device's.
+double copy_bytes(const OpView& op) {
+  return static_cast<double>(op.in(0).bytes());
+}
+
 double fill_bytes(const OpView& op) {
   return static_cast<double>(op.out(0).bytes());
 }
 
 void add_cases(std::vector<OpCase>& all) {
   all.push_back({"add/small", &kAdd, {{{4, 2, 9}}, {{4, 2, 9}}}, NoAttrs{}});
+}
+void copy_cases(std::vector<OpCase>& all) {
+  all.push_back({"copy/small", &kCopy, {{{4, 2, 9}}}, NoAttrs{}, false});
 }
 void swiglu_cases(std::vector<OpCase>& all) {
   all.push_back({"swiglu/small", &kSwiglu, {{{5, 2, 14}}}, NoAttrs{}});
@@ -55,6 +63,8 @@ const OpKind kAdd{
     .name = "add", .shape = add_shape, .grad = add_grad, .cpu = cpu_add, .cuda = "add", .cases = add_cases};
 const OpKind kFill{.name = "fill_zero", .shape = same, .bytes = fill_bytes, .cpu = cpu_fill_zero, .cuda = "fill_zero"};
 const OpKind kCast{.name = "cast", .shape = same, .cpu = cpu_cast, .cuda = "cast"};
+const OpKind kCopy{
+    .name = "copy", .shape = same, .bytes = copy_bytes, .cpu = cpu_copy, .cuda = "copy", .cases = copy_cases};
 const OpKind kSwiglu{.name = "swiglu",
                      .shape = swiglu_shape,
                      .grad = swiglu_grad,

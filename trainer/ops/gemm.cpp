@@ -44,6 +44,7 @@ Result<std::vector<TensorSpec>> router_shape(Inputs in, const Attrs& attrs) {
 
 void router_grad(GradContext& c) {
   if (c.wants(0)) c.emit_grad(0, kRouterGemm, "dgrad", {c.grad(), c.saved_in(1)}, GemmAttrs{}, {.role = Role::kDgrad});
+  if (c.in_tensor(1).main_grad == kNoTensor) return;
   c.emit_wgrad(1, kRouterGemm, "wgrad", {c.grad(), c.saved_in(0)}, [](bool accumulate) {
     return Attrs{GemmAttrs{.trans_a = true, .trans_b = false, .accumulate = accumulate, .out_f32 = true}};
   });

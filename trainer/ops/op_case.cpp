@@ -27,6 +27,15 @@ std::vector<double> segments(int64_t pieces, int64_t bound, std::mt19937_64& ran
   return values;
 }
 
+std::vector<double> starts(int64_t count, int64_t bound, std::mt19937_64& random) {
+  std::vector<double> values(static_cast<size_t>(count), static_cast<double>(bound));
+  for (size_t i = 1; i + 2 < values.size(); ++i)
+    values[i] = static_cast<double>(random() % static_cast<uint64_t>(bound + 1));
+  values[0] = 0;
+  std::sort(values.begin(), values.end());
+  return values;
+}
+
 double value(const CaseInput& input, std::mt19937_64& random) {
   std::uniform_real_distribution<double> uniform(0.0, 1.0);
   const double normal = std::normal_distribution<double>()(random);
@@ -45,6 +54,7 @@ double value(const CaseInput& input, std::mt19937_64& random) {
 std::vector<double> case_values(const CaseInput& input, std::mt19937_64& random) {
   if (input.fill == Fill::kDistinct) return distinct(input.shape.elements(), input.bound, random);
   if (input.fill == Fill::kSegments) return segments(input.shape[1], input.bound, random);
+  if (input.fill == Fill::kStarts) return starts(input.shape.elements(), input.bound, random);
   std::vector<double> values(static_cast<size_t>(input.shape.elements()));
   for (double& v : values) v = value(input, random);
   return values;

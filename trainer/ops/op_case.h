@@ -12,8 +12,9 @@ namespace mbb::trainer {
 
 // How a case fills an input with fresh random values.
 // kDistinct: each of 0 .. bound − 1 at most once. kSegments: [2, n] first rows and counts of n pieces that fill `bound`
-// rows. kApart: at least 0.15 from every multiple of one half, where functions may have kinks.
-enum class Fill : uint8_t { kNormal, kUniform, kPositive, kInts, kZeros, kApart, kDistinct, kSegments };
+// rows. kApart: at least 0.15 from every multiple of one half, where functions may have kinks. kStarts: 0, then
+// ascending, the last two `bound`.
+enum class Fill : uint8_t { kNormal, kUniform, kPositive, kInts, kZeros, kApart, kDistinct, kSegments, kStarts };
 
 struct CaseInput {
   Shape shape;

@@ -19,13 +19,20 @@ Result<std::vector<TensorSpec>> shape(Inputs in, const Attrs& attrs) {
       (!a.frequencies.empty() && static_cast<int>(a.frequencies.size()) != a.turned() / 2))
     return fail(ErrorCode::kBadArgument, fmt::format("RoPE turns {} elements from {} of {} with {} frequencies",
                                                      a.turned(), a.rotary_offset, a.head_dim, a.frequencies.size()));
+  if (a.first_head < 0 || a.first_head >= a.end_head() || a.end_head() > a.heads + a.kv_heads)
+    return fail(ErrorCode::kBadArgument, fmt::format("RoPE turns heads {} to {} of {} queries and {} keys",
+                                                     a.first_head, a.end_head(), a.heads, a.kv_heads));
+  if (in.size() != (a.packed ? 2 : 1) || (a.packed && in[0]->shape[1] != 1))
+    return fail(ErrorCode::kBadArgument, "rotary positions of a pack read its starts, and the pack is alone");
   return std::vector<TensorSpec>{{in[0]->shape, in[0]->dtype}};
 }
 
 void grad(GradContext& c) {
   RopeAttrs a = c.attrs<RopeAttrs>();
   a.inverse = !a.inverse;
-  c.emit_grad(0, kRope, "bwd", {c.grad()}, a);
+  std::vector<TensorId> in{c.grad()};
+  if (a.packed) in.push_back(c.saved_in(1));
+  c.emit_grad(0, kRope, "bwd", in, a);
 }
 
 void cases(std::vector<OpCase>& all) {
@@ -41,6 +48,13 @@ void cases(std::vector<OpCase>& all) {
   latent.frequencies = {0.7, 0.02};
   latent.factor = 1.25;
   all.push_back({"rope/latent", &kRope, {{{5, 1, 60}}}, latent});
+  RopeAttrs keys{4, 2, 8};
+  keys.first_head = 4;
+  keys.turned_heads = 2;
+  all.push_back({"rope/keys", &kRope, {{{5, 2, 64}}}, keys});
+  RopeAttrs packed{4, 2, 8};
+  packed.packed = true;
+  all.push_back({"rope/packed", &kRope, {{{9, 1, 64}}, {{4}, DType::kI32, Fill::kStarts, 7}}, packed});
 }
 
 }  // namespace

@@ -49,11 +49,15 @@ BucketAttrs attrs_of(const Bucket& bucket, const Layout& layout) {
 
 }  // namespace
 
-std::vector<Bucket> bucket_weights(Builder& b, const Layout& layout) {
+namespace {
+
+// One bucket of the weights that live in `space`.
+Bucket bucket_in(Builder& b, const Layout& layout, Space space, const std::string& path) {
   Program& program = b.program();
   std::vector<TensorId> weights;
   for (size_t i = 0; i < program.tensors.size(); ++i)
-    if (program.tensors[i].main_grad != kNoTensor) weights.push_back(static_cast<TensorId>(i));
+    if (program.tensors[i].main_grad != kNoTensor && program.tensors[i].space == space)
+      weights.push_back(static_cast<TensorId>(i));
   std::stable_sort(weights.begin(), weights.end(), [&](TensorId x, TensorId y) {
     return program.tensor(x).partial_over_tp > program.tensor(y).partial_over_tp;
   });
@@ -67,14 +71,26 @@ std::vector<Bucket> bucket_weights(Builder& b, const Layout& layout) {
   }
   bucket.elements = round_up(offset, kAlignElements * layout.dp);
   bucket.weights =
-      declare_flat(b, "bucket0.weights", layout.compute, bucket.elements, Category::kWeight, Scope::kPersistent);
+      declare_flat(b, path + ".weights", layout.compute, bucket.elements, Category::kWeight, Scope::kPersistent);
   bucket.main_grads =
-      declare_flat(b, "bucket0.main_grads", DType::kF32, bucket.elements, Category::kMainGrad, Scope::kStep);
+      declare_flat(b, path + ".main_grads", DType::kF32, bucket.elements, Category::kMainGrad, Scope::kStep);
+  program.tensor(bucket.weights).space = space;
   for (size_t i = 0; i < weights.size(); ++i) {
     make_view(program.tensor(weights[i]), bucket.weights, bucket.ranges[i].offset);
     make_view(program.tensor(program.tensor(weights[i]).main_grad), bucket.main_grads, bucket.ranges[i].offset);
   }
-  return {bucket};
+  return bucket;
+}
+
+}  // namespace
+
+std::vector<Bucket> bucket_weights(Builder& b, const Layout& layout) {
+  std::vector<Bucket> buckets{bucket_in(b, layout, Space::kDevice, "bucket0")};
+  const auto& tensors = b.program().tensors;
+  if (std::any_of(tensors.begin(), tensors.end(),
+                  [](const Tensor& t) { return t.main_grad != kNoTensor && t.space == Space::kHost; }))
+    buckets.push_back(bucket_in(b, layout, Space::kHost, "bucket1"));
+  return buckets;
 }
 
 void build_grad_sync(Builder& b, const Layout& layout, const std::vector<Bucket>& buckets) {

@@ -21,7 +21,7 @@ struct Bucket {
   std::vector<BucketRange> ranges;
 };
 
-// Turns all weights into views of flat buckets (one bucket a chunk).
+// Turns all weights into views of flat buckets: one of those on the device, one of those in host memory.
 std::vector<Bucket> bucket_weights(Builder& builder, const Layout& layout);
 
 // Sums gradients over TP where they are partial, over DP (reduce-scatter where the optimizer is sharded), and loss sums

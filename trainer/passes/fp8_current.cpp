@@ -67,7 +67,7 @@ class Rewriter {
   Quantized of(TensorId id, DType to) {
     if (const auto at = quantized_.find(id); at != quantized_.end()) return at->second;
     const Tensor value = program_.tensor(id);
-    const bool weight = value.main_grad != kNoTensor;
+    const bool weight = value.category == Category::kWeight;
     EmitOptions options;
     options.category = value.category;
     options.out_path = value.path + ".fp8";

@@ -6,6 +6,7 @@
 #include <set>
 
 #include "trainer/ops/table.h"
+#include "trainer/program/builder.h"
 
 namespace mbb::trainer {
 namespace {
@@ -83,6 +84,30 @@ void fuse_sums(Program& program, int segment, bool (*into)(Ops&, size_t, size_t,
   ops = std::move(kept);
 }
 
+// Position of the only op of `ops` that reads `id`, or -1; -1 too when an op of `others` reads it.
+int only_reader(const Ops& ops, const Ops& others, TensorId id) {
+  int found = -1;
+  const auto reads = [&](const Op& op) { return std::find(op.in.begin(), op.in.end(), id) != op.in.end(); };
+  if (std::any_of(others.begin(), others.end(), reads)) return -1;
+  for (size_t i = 0; i < ops.size(); ++i) {
+    if (!reads(ops[i])) continue;
+    if (found >= 0) return -1;
+    found = static_cast<int>(i);
+  }
+  return found;
+}
+
+bool is_plain_bias(const Op& op) {
+  return op.kind == &kBiasAdd && std::get<BiasAttrs>(op.attrs).scale == 1.0F;
+}
+
+void erase(Ops& ops, const std::set<size_t>& gone) {
+  Ops kept;
+  for (size_t i = 0; i < ops.size(); ++i)
+    if (!gone.contains(i)) kept.push_back(std::move(ops[i]));
+  ops = std::move(kept);
+}
+
 Op* find_kind(Ops& ops, const OpKind& kind) {
   for (Op& op : ops)
     if (op.kind == &kind) return &op;
@@ -117,6 +142,112 @@ void fuse_cross_entropy(Program& program, int forward, int backward) {
     if (op.kind == &kCrossEntropyLoss) op.in[0] = op.in[1] = sums;
   std::erase_if(ops, [](const Op& op) { return op.kind == &kCrossEntropyMax; });
   std::erase_if(back, [](const Op& op) { return op.kind == &kCrossEntropyGrad; });
+}
+
+void fuse_bias_activation(Program& program, int forward, int backward) {
+  Ops& ops = program.segments[static_cast<size_t>(forward)].ops;
+  Ops& back = program.segments[static_cast<size_t>(backward)].ops;
+  std::set<size_t> gone;
+  for (size_t i = 0; i < ops.size(); ++i) {
+    if (!is_plain_bias(ops[i])) continue;
+    const TensorId x = ops[i].in[0], bias = ops[i].in[1], biased = ops[i].out[0];
+    const int reader = only_reader(ops, {}, biased);
+    if (reader < 0 || ops[static_cast<size_t>(reader)].kind != &kActivation) continue;
+    std::vector<Op*> grads;
+    bool others = false;
+    for (Op& op : back) {
+      if (std::find(op.in.begin(), op.in.end(), biased) == op.in.end()) continue;
+      if (op.kind == &kActivationGrad && op.in[1] == biased)
+        grads.push_back(&op);
+      else
+        others = true;
+    }
+    if (others) continue;
+    Op& activation = ops[static_cast<size_t>(reader)];
+    activation.covers = {ops[i].path, activation.path};
+    activation.kind = &kBiasActivation;
+    activation.in = {x, bias};
+    for (Op* grad : grads) {
+      grad->kind = &kBiasActivationGrad;
+      grad->in = {grad->in[0], x, bias};
+    }
+    gone.insert(i);
+  }
+  erase(ops, gone);
+}
+
+void fuse_bias_dropout(Program& program, int forward, int backward) {
+  Ops& ops = program.segments[static_cast<size_t>(forward)].ops;
+  const Ops& back = program.segments[static_cast<size_t>(backward)].ops;
+  std::set<size_t> gone;
+  for (size_t i = 0; i < ops.size(); ++i) {
+    if (ops[i].kind != &kAdd) continue;
+    Op& sum = ops[i];
+    std::vector<std::string> covers{sum.path};
+    TensorId x = sum.in[1];
+    // The op that wrote x, where this one is all that reads it.
+    const auto absorb = [&](const auto& fits) -> const Op* {
+      const int at = writer_before(ops, x, static_cast<int>(i));
+      if (at < 0 || !fits(ops[static_cast<size_t>(at)]) || only_reader(ops, back, x) < 0) return nullptr;
+      const Op& op = ops[static_cast<size_t>(at)];
+      gone.insert(static_cast<size_t>(at));
+      covers.insert(covers.begin(), op.path);
+      x = op.in[0];
+      return &op;
+    };
+    const Op* dropout = absorb([](const Op& op) { return op.kind == &kDropout; });
+    const Op* bias = absorb(is_plain_bias);
+    if (dropout == nullptr && bias == nullptr) continue;
+    std::vector<TensorId> in{sum.in[0], x};
+    if (bias != nullptr) in.push_back(bias->in[1]);
+    if (dropout != nullptr) in.insert(in.end(), {dropout->in[1], dropout->in[2]});
+    sum.attrs = dropout != nullptr ? dropout->attrs : Attrs{DropoutAttrs{}};
+    sum.kind = &kBiasDropoutAdd;
+    sum.in = std::move(in);
+    sum.covers = std::move(covers);
+  }
+  erase(ops, gone);
+}
+
+void split_gradient_accumulation(Program& program, int backward) {
+  Builder b(program);
+  b.enter(backward);
+  const Ops before = std::move(b.ops());
+  b.ops().clear();
+  std::map<std::pair<std::string, TensorId>, TensorId> products;  // of a path's first-micro-batch form
+  for (Op op : before) {
+    const bool scaled = op.kind == &kGemmScaled;
+    if (op.role != Role::kWgrad || (op.kind != &kGemm && !scaled)) {
+      b.ops().push_back(std::move(op));
+      continue;
+    }
+    const TensorId main_grad = op.out[0];
+    const bool adds =
+        scaled ? std::get<ScaledGemmAttrs>(op.attrs).accumulate : std::get<GemmAttrs>(op.attrs).accumulate;
+    TensorId& product = products.try_emplace({op.path, main_grad}, kNoTensor).first->second;
+    if (product == kNoTensor) {
+      Tensor t = program.tensor(main_grad);
+      t.path = op.path + ".product";
+      t.dtype = scaled ? DType::kBf16 : program.tensor(op.in[0]).dtype;
+      t.category = Category::kGradient;
+      t.scope = Scope::kCall;
+      product = b.declare(std::move(t));
+      Op gemm = op;
+      gemm.when = When::kAlways;
+      gemm.out = {product};
+      if (adds) gemm.in.pop_back();
+      if (scaled)
+        gemm.attrs = ScaledGemmAttrs{false, std::get<ScaledGemmAttrs>(op.attrs).fast, DType::kBf16};
+      else
+        std::get<GemmAttrs>(gemm.attrs).accumulate = false;
+      b.ops().push_back(std::move(gemm));
+    }
+    const EmitOptions options{.when = op.when, .stream = op.stream, .out = {main_grad}};
+    if (adds)
+      b.emit(kAdd, op.path + ".accumulate", {main_grad, product}, NoAttrs{}, options);
+    else
+      b.emit(kCast, op.path + ".store", {product}, NoAttrs{}, options);
+  }
 }
 
 }  // namespace mbb::trainer

@@ -16,4 +16,14 @@ void fuse_residuals(Program& program, int forward, int backward);
 // and, in place, the gradient.
 void fuse_cross_entropy(Program& program, int forward, int backward);
 
+// The bias before an activation moves into it, and into its backward.
+void fuse_bias_activation(Program& program, int forward, int backward);
+
+// Bias, dropout and the residual sum behind them become one op of the forward; their gradients read none of its values.
+void fuse_bias_dropout(Program& program, int forward, int backward);
+
+// The opposite of a fusion: weight-gradient GEMMs write a product of their own in the operands' type, which is then
+// stored or added to the main gradient.
+void split_gradient_accumulation(Program& program, int backward);
+
 }  // namespace mbb::trainer

@@ -55,7 +55,7 @@ void attr_fields(const EmbeddingAttrs& attrs, Visit&& visit) {
 template <typename Visit>
 void attr_fields(const AttentionAttrs& attrs, Visit&& visit) {
   const auto& [heads, kv_heads, head_dim, causal, scale, v_head_dim, window, sinks, relative_buckets,
-               relative_max_distance, dropout, dropout_stream, accumulate] = attrs;
+               relative_max_distance, dropout, dropout_stream, accumulate, packed, backend] = attrs;
   visit("heads", heads);
   visit("kv_heads", kv_heads);
   visit("head_dim", head_dim);
@@ -69,12 +69,14 @@ void attr_fields(const AttentionAttrs& attrs, Visit&& visit) {
   visit("dropout", dropout);
   visit("dropout_stream", dropout_stream);
   visit("accumulate", accumulate);
+  visit("packed", packed);
+  visit("backend", std::string_view(name(backend)));
 }
 
 template <typename Visit>
 void attr_fields(const RopeAttrs& attrs, Visit&& visit) {
   const auto& [heads, kv_heads, head_dim, theta, inverse, rotary_dim, rotary_offset, interleaved, v_head_dim,
-               frequencies, factor] = attrs;
+               frequencies, factor, packed, first_head, turned_heads] = attrs;
   visit("heads", heads);
   visit("kv_heads", kv_heads);
   visit("head_dim", head_dim);
@@ -86,6 +88,9 @@ void attr_fields(const RopeAttrs& attrs, Visit&& visit) {
   visit("v_head_dim", v_head_dim);
   visit("frequencies", frequencies);
   visit("factor", factor);
+  visit("packed", packed);
+  visit("first_head", first_head);
+  visit("turned_heads", turned_heads);
 }
 
 template <typename Visit>
@@ -159,9 +164,10 @@ void attr_fields(const ScaleByAttrs& attrs, Visit&& visit) {
 
 template <typename Visit>
 void attr_fields(const PositionAttrs& attrs, Visit&& visit) {
-  const auto& [sequence_sharded, accumulate] = attrs;
+  const auto& [sequence_sharded, accumulate, packed] = attrs;
   visit("sequence_sharded", sequence_sharded);
   visit("accumulate", accumulate);
+  visit("packed", packed);
 }
 
 template <typename Visit>

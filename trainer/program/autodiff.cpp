@@ -54,29 +54,44 @@ void GradContext::set_grad(size_t input, TensorId gradient) {
 void GradContext::emit_wgrad(size_t weight, const OpKind& kind, const std::string& suffix,
                              const std::vector<TensorId>& in, const std::function<Attrs(bool)>& attrs, size_t slot,
                              EmitOptions options) {
-  const TensorId main_grad = in_tensor(weight).main_grad;
-  MB_CHECK(main_grad != kNoTensor, "weight without main gradient: " + in_tensor(weight).path);
   if (options.out.size() <= slot) options.out.resize(slot + 1, kNoTensor);
-  options.out[slot] = main_grad;
-  emit_accumulating({main_grad}, kind, suffix, in, attrs, std::move(options));
+  emit_accumulating({weight}, slot, kind, suffix, in, attrs, std::move(options));
 }
 
 void GradContext::emit_wgrads(const std::vector<size_t>& weights, const OpKind& kind, const std::string& suffix,
                               const std::vector<TensorId>& in, const std::function<Attrs(bool)>& attrs,
                               EmitOptions options) {
   if (options.out.size() < weights.size()) options.out.resize(weights.size(), kNoTensor);
-  std::vector<TensorId> main_grads;
-  for (size_t i = 0; i < weights.size(); ++i) {
-    main_grads.push_back(in_tensor(weights[i]).main_grad);
-    MB_CHECK(main_grads[i] != kNoTensor, "weight without main gradient: " + in_tensor(weights[i]).path);
-    options.out[i] = main_grads[i];
-  }
-  emit_accumulating(main_grads, kind, suffix, in, attrs, std::move(options));
+  emit_accumulating(weights, 0, kind, suffix, in, attrs, std::move(options));
 }
 
-void GradContext::emit_accumulating(const std::vector<TensorId>& main_grads, const OpKind& kind,
+TensorId GradContext::main_grad_of(size_t weight) {
+  const Tensor& of = in_tensor(weight);
+  if (of.main_grad != kNoTensor) return of.main_grad;
+  Tensor nobodys;
+  nobodys.path = base_ + "." + std::to_string(weight) + ".frozen_grad";
+  nobodys.dtype = DType::kF32;
+  nobodys.shape = of.shape;
+  nobodys.category = Category::kWorkspace;
+  nobodys.scope = Scope::kStep;
+  return builder().declare(std::move(nobodys));
+}
+
+// Frozen weights have no main gradient. An op that writes nothing else is left out; one that writes something else too
+// runs for that, and what it writes for a frozen weight is read by nobody.
+void GradContext::emit_accumulating(const std::vector<size_t>& weights, size_t slot, const OpKind& kind,
                                     const std::string& suffix, const std::vector<TensorId>& in,
                                     const std::function<Attrs(bool)>& attrs, EmitOptions options) {
+  const bool trains =
+      std::any_of(weights.begin(), weights.end(), [&](size_t w) { return in_tensor(w).main_grad != kNoTensor; });
+  const bool writes_more =
+      std::any_of(options.out.begin(), options.out.end(), [](TensorId id) { return id != kNoTensor; });
+  if (!trains && !writes_more) return;
+  std::vector<TensorId> main_grads;
+  for (size_t i = 0; i < weights.size(); ++i) {
+    main_grads.push_back(main_grad_of(weights[i]));
+    options.out[slot + i] = main_grads[i];
+  }
   // A second op on the same weight in this segment (tied embeddings) always accumulates.
   const bool written = std::any_of(builder().ops().begin(), builder().ops().end(), [&](const Op& op) {
     return std::find(op.out.begin(), op.out.end(), main_grads[0]) != op.out.end();

@@ -38,7 +38,8 @@ class GradContext {
   // Gives the gradient of an input that is already there (a residual's, for example).
   void set_grad(size_t input, TensorId gradient);
   // Emits "<base>.<suffix>" twice: on the first micro-batch it overwrites the main gradient of weight input `weight`,
-  // later it accumulates. `attrs(accumulate)` gives the attributes, `options.out` the outputs with kNoTensor at `slot`.
+  // later it accumulates. Nothing is emitted for a frozen weight alone. `attrs(accumulate)` gives the attributes,
+  // `options.out` the outputs with kNoTensor at `slot`.
   void emit_wgrad(size_t weight, const OpKind& kind, const std::string& suffix, const std::vector<TensorId>& in,
                   const std::function<Attrs(bool accumulate)>& attrs, size_t slot = 0, EmitOptions options = {});
 
@@ -53,7 +54,9 @@ class GradContext {
   Builder& builder();
 
  private:
-  void emit_accumulating(const std::vector<TensorId>& main_grads, const OpKind& kind, const std::string& suffix,
+  TensorId main_grad_of(size_t weight);
+  // The gradients of `weights` are outputs from `slot` on.
+  void emit_accumulating(const std::vector<size_t>& weights, size_t slot, const OpKind& kind, const std::string& suffix,
                          const std::vector<TensorId>& in, const std::function<Attrs(bool accumulate)>& attrs,
                          EmitOptions options);
 

@@ -69,7 +69,8 @@ OpRow row_of(const Program& program, const Op& op, int64_t runs) {
   row.runs = runs;
   row.flops = op_flops(view);
   row.bytes = op_bytes(view);
-  row.model_flops = op.kind->model_flops;
+  row.model_flops = op.kind->model_flops && !op.recompute;
+  row.recompute = op.recompute;
   if (op.kind->communicates) {
     const CommVolume volume = comm_volume(view);
     if (volume.op != CommOp::kRecv) row.wire_bytes = static_cast<double>(volume.wire_bytes);
@@ -89,6 +90,7 @@ ClassRow class_row(const Layout& layout, const Program& program, const MemoryPla
   row.rank_class = program.rank_class;
   row.gpus = layout.mesh.world_size() / layout.mesh.rank_class_count();
   row.arena_bytes = plan.arena_bytes;
+  row.host_bytes = plan.host_bytes;
   row.peak_live_bytes = plan.peak_live_bytes;
   row.peak_by_category = plan.peak_by_category;
   row.peak_path = program.segment(program.schedule[static_cast<size_t>(plan.peak_call)])
@@ -107,6 +109,7 @@ ClassRow class_row(const Layout& layout, const Program& program, const MemoryPla
       const auto times = static_cast<double>(r.runs);
       if (r.model_flops) row.model_flops_by_role[static_cast<size_t>(r.role)] += r.flops * times;
       if (r.model_flops) row.model_flops += r.flops * times;
+      if (r.recompute) row.recompute_flops += r.flops * times;
       row.flops_by_segment[static_cast<size_t>(segment.kind)] += r.flops * times;
       row.bytes_by_segment[static_cast<size_t>(segment.kind)] += r.bytes * times;
       if (op.kind->communicates) add_comm(comm, op, r);
@@ -220,7 +223,9 @@ Explain explain(const Layout& layout, const StepPrograms& programs) {
   out.tokens = layout.tokens_per_step();
   for (size_t i = 0; i < programs.programs.size(); ++i) {
     out.classes.push_back(class_row(layout, programs.programs[i], programs.plans[i]));
+    if (i < programs.effects.size()) out.classes.back().passes = programs.effects[i];
     out.model_flops += out.classes.back().model_flops * static_cast<double>(out.classes.back().gpus);
+    out.recompute_flops += out.classes.back().recompute_flops * static_cast<double>(out.classes.back().gpus);
   }
   constexpr FlopsConvention kConvention = FlopsConvention::kCausal;
   out.convention = name(kConvention);

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "profiler/base/error.h"
+#include "trainer/passes/effects.h"
 #include "trainer/program/mesh.h"
 #include "trainer/program/program.h"
 
@@ -37,6 +38,7 @@ struct OpRow {
   double bytes = 0;       // through device memory
   double wire_bytes = 0;  // what this GPU puts on the wire (communicator.h); 0 for a receive, whose sender counts it
   bool model_flops = false;
+  bool recompute = false;  // a forward op run again
 };
 
 struct SegmentRow {
@@ -60,6 +62,7 @@ struct ClassRow {
   RankClass rank_class;
   int64_t gpus = 0;
   int64_t arena_bytes = 0;      // allocated
+  int64_t host_bytes = 0;       // pinned host memory beside it
   int64_t peak_live_bytes = 0;  // at the fullest moment; the rest of the arena is slack
   std::array<int64_t, kCategories> peak_by_category{};
   std::string peak_path;  // the op at the fullest moment
@@ -67,10 +70,12 @@ struct ClassRow {
   std::array<double, kSegmentKinds> flops_by_segment{};  // model and other FLOPs
   std::array<double, kSegmentKinds> bytes_by_segment{};
   double model_flops = 0;
+  double recompute_flops = 0;  // of ops run again; hardware FLOPs are model FLOPs and these
   double flops = 0;
   double bytes = 0;
   std::vector<CommRow> comm;  // by GroupKind, those that are used
   std::vector<SegmentRow> segments;
+  std::vector<PassEffect> passes;  // before and after, of a micro-batch
 
   int64_t slack_bytes() const { return arena_bytes - peak_live_bytes; }
 };
@@ -89,6 +94,7 @@ struct Explain {
   std::string convention;   // of model FLOPs: "causal"
   // Of a step over all GPUs: from the ops, and from the closed form.
   double model_flops = 0;
+  double recompute_flops = 0;
   double closed_form_flops = 0;
   double flops_per_token = 0;  // closed form
   // Share of the step that the fullest stage spends waiting, with F = 1, B = 2 and free messages: the closed form
@@ -112,6 +118,11 @@ struct ExplainOptions {
 // As a query plan: one screen of summary, then the ops asked for. Errors (kBadArgument): a stage or segment that is not
 // there, or a path that no listed op matches; they say what is.
 Result<std::string> to_text(const Explain& explained, const ExplainOptions& options = {});
+
+// Of every buffer of a program: bytes, ring slots, scope, the op that writes it first in a step and the one that reads
+// it last, in the order of first use. Uses through views count. `path` keeps tensors whose path matches ('*' and '?');
+// an error (kBadArgument) when none does.
+Result<std::string> lifetimes_text(const Program& program, const std::string& path = {});
 
 // The same facts and every tensor, op and call, a class at a time. Tensors are named by index in the class's "tensors".
 std::string explain_json(const Layout& layout, const StepPrograms& programs);

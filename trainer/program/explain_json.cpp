@@ -7,6 +7,7 @@
 #include "trainer/ops/op_kind.h"
 #include "trainer/program/attr_fields.h"
 #include "trainer/program/explain.h"
+#include "trainer/program/lifetimes.h"
 #include "trainer/run/train.h"
 
 namespace mbb::trainer {
@@ -103,7 +104,7 @@ struct AttrJson {
   }
 };
 
-void write_tensor(Json& json, const Tensor& tensor, const std::vector<int64_t>& offsets) {
+void write_tensor(Json& json, const Tensor& tensor, const std::vector<int64_t>& offsets, const Lifetime& life) {
   json.line();
   json.open('{');
   json.field("path", tensor.path);
@@ -113,6 +114,7 @@ void write_tensor(Json& json, const Tensor& tensor, const std::vector<int64_t>& 
   json.field("scope", name(tensor.scope));
   if (tensor.full_shape.rank() > 0 && !(tensor.full_shape == tensor.shape)) json.field("full_shape", tensor.full_shape);
   if (tensor.scope == Scope::kMicroBatch) json.field("ring", tensor.ring);
+  if (tensor.space != Space::kDevice) json.field("space", name(tensor.space));
   if (tensor.view_of != kNoTensor) {
     json.field("view_of", tensor.view_of);
     json.field("view_offset", tensor.view_offset_bytes);
@@ -124,6 +126,8 @@ void write_tensor(Json& json, const Tensor& tensor, const std::vector<int64_t>& 
     for (int64_t offset : offsets) json.value(offset);
     json.close(']');
   }
+  if (life.first_writer) json.field("first_writer", life.first_writer->path);
+  if (life.last_reader) json.field("last_reader", life.last_reader->path);
   json.close('}');
 }
 
@@ -152,6 +156,7 @@ void write_op(Json& json, const Op& op, const OpRow& row) {
   write_ids(json, "out", op.out);
   if (row.flops != 0) json.field("flops", row.flops);
   if (row.model_flops) json.field("model_flops", true);
+  if (row.recompute) json.field("recompute", true);
   json.field("bytes", row.bytes);
   if (op.kind->communicates) json.field("wire_bytes", row.wire_bytes);
   if (!op.covers.empty()) {
@@ -172,11 +177,25 @@ void write_named(Json& json, const char* key, const std::array<double, N>& value
   json.close('}');
 }
 
+void write_facts(Json& json, const char* key, const PassFacts& facts) {
+  json.key(key);
+  json.open('{');
+  json.field("forward_ops", facts.forward_ops);
+  json.field("backward_ops", facts.backward_ops);
+  json.field("comm_ops", facts.comm_ops);
+  json.field("flops", facts.flops);
+  json.field("bytes", facts.bytes);
+  json.field("kept_bytes", facts.kept_bytes);
+  json.field("host_bytes", facts.host_bytes);
+  json.close('}');
+}
+
 void write_summary(Json& json, const ClassRow& row) {
   json.key("summary");
   json.open('{');
   json.field("gpus", row.gpus);
   json.field("arena_bytes", row.arena_bytes);
+  json.field("host_bytes", row.host_bytes);
   json.field("peak_live_bytes", row.peak_live_bytes);
   json.field("slack_bytes", row.slack_bytes());
   json.field("peak_path", row.peak_path);
@@ -186,6 +205,7 @@ void write_summary(Json& json, const ClassRow& row) {
     if (row.peak_by_category[c] != 0) json.field(name(static_cast<Category>(c)), row.peak_by_category[c]);
   json.close('}');
   json.field("model_flops", row.model_flops);
+  json.field("recompute_flops", row.recompute_flops);
   const auto role = [](size_t i) { return i == 0 ? "none" : name(static_cast<Role>(i)); };
   const auto segment = [](size_t i) { return name(static_cast<SegmentKind>(i)); };
   write_named(json, "model_flops_by_role", row.model_flops_by_role, role);
@@ -193,6 +213,16 @@ void write_summary(Json& json, const ClassRow& row) {
   json.field("bytes", row.bytes);
   write_named(json, "flops_by_phase", row.flops_by_segment, segment);
   write_named(json, "bytes_by_phase", row.bytes_by_segment, segment);
+  json.key("passes");
+  json.open('[');
+  for (const PassEffect& effect : row.passes) {
+    json.open('{');
+    json.field("pass", effect.pass);
+    write_facts(json, "before", effect.before);
+    write_facts(json, "after", effect.after);
+    json.close('}');
+  }
+  json.close(']');
   json.key("communication");
   json.open('[');
   for (const CommRow& comm : row.comm) {
@@ -216,7 +246,8 @@ void write_class(Json& json, const Program& program, const MemoryPlan& plan, con
   write_summary(json, row);
   json.key("tensors");
   json.open('[');
-  for (size_t i = 0; i < program.tensors.size(); ++i) write_tensor(json, program.tensors[i], plan.offsets[i]);
+  const std::vector<Lifetime> lives = lifetimes(program);
+  for (size_t i = 0; i < program.tensors.size(); ++i) write_tensor(json, program.tensors[i], plan.offsets[i], lives[i]);
   json.close(']');
   json.key("segments");
   json.open('[');
@@ -267,6 +298,7 @@ std::string explain_json(const Layout& layout, const StepPrograms& programs) {
   json.field("tokens_per_step", explained.tokens);
   json.field("flops_convention", explained.convention);
   json.field("model_flops_per_step", explained.model_flops);
+  json.field("recompute_flops_per_step", explained.recompute_flops);
   json.field("closed_form_flops_per_step", explained.closed_form_flops);
   json.field("model_flops_per_token", explained.flops_per_token);
   json.field("bubble_formula", explained.bubble_formula);

@@ -5,7 +5,9 @@
 #include <map>
 
 #include "profiler/base/text.h"
+#include "trainer/ops/op_kind.h"
 #include "trainer/program/explain.h"
+#include "trainer/program/lifetimes.h"
 
 namespace mbb::trainer {
 namespace {
@@ -54,12 +56,16 @@ std::string header(const Explain& e) {
   if (e.sizes.cp > 1) mapping += fmt::format(", CP{}", e.sizes.cp);
   if (e.sizes.ep > 1) mapping += fmt::format(", EP{}", e.sizes.ep);
   mapping += fmt::format(", DP{}", e.sizes.dp);
+  std::string again;
+  if (e.recompute_flops > 0)
+    again = fmt::format("recompute {}/step, {} on top of the model FLOPs\n", flops_text(e.recompute_flops),
+                        format_percent(e.recompute_flops / e.model_flops, 1));
   return fmt::format(
       "{}  {}, {} GPU{}, {} micro-batch{} of {} x {} tokens, {}\n"
-      "flops    {}/step model FLOPs   {}/token ({})   {} tokens/step\n",
+      "flops    {}/step model FLOPs   {}/token ({})   {} tokens/step\n{}",
       e.model, mapping, e.gpus, e.gpus == 1 ? "" : "s", e.micro_batches, e.micro_batches == 1 ? "" : "es",
       e.micro_batch, e.sequence, e.recipe, flops_text(e.model_flops), flops_per_token_text(e.flops_per_token),
-      e.convention, e.tokens);
+      e.convention, e.tokens, again);
 }
 
 std::string class_name(const RankClass& of) {
@@ -74,13 +80,15 @@ std::string memory(const Explain& e, const ExplainOptions& options) {
   std::array<bool, kCategories> used{};
   for (const ClassRow& row : e.classes)
     for (size_t c = 0; c < used.size(); ++c) used[c] = used[c] || row.peak_by_category[c] > 0;
-  std::vector<bool> right(kCategories + 5, true);
+  const bool host = std::any_of(e.classes.begin(), e.classes.end(), [](const ClassRow& c) { return c.host_bytes > 0; });
+  std::vector<bool> right(kCategories + 6, true);
   right.front() = false;
   Columns table(std::move(right));
   std::vector<std::string> head{"memory", "arena"};
   for (size_t c = 0; c < used.size(); ++c)
     if (used[c]) head.push_back(replace_all(name(static_cast<Category>(c)), "_", " "));
   head.push_back("slack");
+  if (host) head.push_back("on the host");
   if (options.capacity_bytes > 0) head.push_back("of " + format_bytes(static_cast<double>(options.capacity_bytes)));
   table.add(std::move(head));
   for (size_t i = 0; i < n; ++i) {
@@ -90,6 +98,7 @@ std::string memory(const Explain& e, const ExplainOptions& options) {
     for (size_t c = 0; c < used.size(); ++c)
       if (used[c]) cells.push_back(format_bytes(static_cast<double>(row.peak_by_category[c])));
     cells.push_back(format_bytes(static_cast<double>(row.slack_bytes())));
+    if (host) cells.push_back(format_bytes(static_cast<double>(row.host_bytes)));
     if (options.capacity_bytes > 0) cells.push_back(row.arena_bytes <= options.capacity_bytes ? "fits" : "too much");
     table.add(std::move(cells));
   }
@@ -168,6 +177,28 @@ std::string totals(const ClassRow& row) {
   return table.text("") + fmt::format("memory peaks at {}\n", row.peak_path);
 }
 
+// "208 → 260", or one number where a pass leaves it alone.
+std::string change(const std::string& before, const std::string& after) {
+  return before == after ? before : before + " → " + after;
+}
+
+std::string passes(const ClassRow& row) {
+  if (row.passes.empty()) return "";
+  Columns table({false, true, true, true, true, true, true, true});
+  table.add({"passes, a micro-batch", "forward ops", "backward ops", "comm ops", "FLOPs", "bytes",
+             "kept for the backward", "on the host"});
+  for (const PassEffect& effect : row.passes) {
+    const PassFacts &a = effect.before, &b = effect.after;
+    const auto count = [](int64_t x, int64_t y) { return change(std::to_string(x), std::to_string(y)); };
+    const auto bytes = [](double x, double y) { return change(bytes_text(x), bytes_text(y)); };
+    table.add({"  " + effect.pass, count(a.forward_ops, b.forward_ops), count(a.backward_ops, b.backward_ops),
+               count(a.comm_ops, b.comm_ops), change(flops_text(a.flops), flops_text(b.flops)), bytes(a.bytes, b.bytes),
+               bytes(static_cast<double>(a.kept_bytes), static_cast<double>(b.kept_bytes)),
+               bytes(static_cast<double>(a.host_bytes), static_cast<double>(b.host_bytes))});
+  }
+  return table.text("");
+}
+
 std::string op_list(const SegmentRow& segment, const ExplainOptions& options, size_t& listed) {
   Columns table({false, false, true, true, false, false});
   table.add({fmt::format("{}, {} call{} a step", segment.name, segment.calls, segment.calls == 1 ? "" : "s"), "what",
@@ -219,10 +250,42 @@ Result<std::string> to_text(const Explain& explained, const ExplainOptions& opti
                             explained.sizes.pp == 1 ? "" : "s"),
                 fmt::format("stages count from 0 to {}", explained.sizes.pp - 1));
   std::string text = header(explained) + memory(explained, options) + communication(explained) + bubble(explained) +
-                     totals(*row) + fmt::format("program {}\n", explained.program_hash);
+                     passes(*row) + totals(*row) + fmt::format("program {}\n", explained.program_hash);
   if (!options.ops && options.segment.empty() && options.path.empty()) return text;
   MB_ASSIGN(const std::string lists, op_lists(*row, options));
   return text + lists;
+}
+
+Result<std::string> lifetimes_text(const Program& program, const std::string& path) {
+  const std::vector<Lifetime> lives = lifetimes(program);
+  std::vector<TensorId> order;
+  for (size_t i = 0; i < program.tensors.size(); ++i) {
+    const Tensor& t = program.tensors[i];
+    if (t.view_of != kNoTensor || !lives[i].used()) continue;
+    if (path.empty() || glob_match(path, t.path)) order.push_back(static_cast<TensorId>(i));
+  }
+  if (order.empty())
+    return fail(ErrorCode::kBadArgument, fmt::format("no buffer has a path like '{}'", printable(path)),
+                "'*' stands for any text, '?' for one letter: layers.0.*");
+  std::stable_sort(order.begin(), order.end(), [&](TensorId a, TensorId b) {
+    return lives[static_cast<size_t>(a)].first_use < lives[static_cast<size_t>(b)].first_use;
+  });
+  Columns table({false, true, true, false, false, false, false});
+  table.add({fmt::format("tensor, stage {}", program.rank_class.pp), "bytes", "slots", "category", "lives",
+             "first written by", "last read by"});
+  int64_t total = 0;
+  for (const TensorId id : order) {
+    const Tensor& t = program.tensor(id);
+    const Lifetime& life = lives[static_cast<size_t>(id)];
+    const int slots = t.scope == Scope::kMicroBatch ? t.ring : 1;
+    total += t.bytes() * slots;
+    const char* outside = t.scope == Scope::kPersistent ? "(before the step)" : "(the host)";
+    table.add({"  " + t.path, format_bytes_decimal(static_cast<double>(t.bytes())), std::to_string(slots),
+               name(t.category), name(t.scope), life.first_writer ? life.first_writer->path : outside,
+               life.last_reader ? life.last_reader->path : "(nobody)"});
+  }
+  return table.text("") + fmt::format("  {} buffers, {} if none shared bytes\n", order.size(),
+                                      format_bytes_decimal(static_cast<double>(total)));
 }
 
 }  // namespace mbb::trainer

@@ -129,6 +129,7 @@ std::vector<std::vector<int>> call_index(const Program& program) {
 struct Item {
   LiveBuffer buffer;
   Lifetime life;
+  Space space = Space::kDevice;
 };
 
 struct Items {
@@ -209,6 +210,7 @@ Items collect(const Program& program) {
     for (int slot = 0; slot < slots; ++slot) {
       Item item;
       item.buffer = {static_cast<TensorId>(i), slot, 0, t.bytes()};
+      item.space = t.space;
       if (t.scope == Scope::kPersistent || t.scope == Scope::kStep || t.category == Category::kInput)
         item.life.always = true;
       else
@@ -224,16 +226,19 @@ int64_t aligned(int64_t bytes) {
   return (bytes + MemoryPlan::kAlign - 1) / MemoryPlan::kAlign * MemoryPlan::kAlign;
 }
 
-void place(Items& items, MemoryPlan& plan) {
+// Places the buffers of one arena and returns its length.
+int64_t place(Items& items, Space space) {
   std::vector<Item>& list = items.list;
-  std::vector<size_t> order(list.size());
-  std::iota(order.begin(), order.end(), size_t{0});
+  std::vector<size_t> order;
+  for (size_t i = 0; i < list.size(); ++i)
+    if (list[i].space == space) order.push_back(i);
   // What is always alive goes first and lies together at the bottom.
   std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) {
     if (list[a].life.always != list[b].life.always) return list[a].life.always;
     return list[a].buffer.bytes > list[b].buffer.bytes;
   });
   int64_t bottom = 0;
+  int64_t length = 0;
   std::vector<size_t> placed;  // by offset
   for (size_t index : order) {
     LiveBuffer& buffer = list[index].buffer;
@@ -241,7 +246,7 @@ void place(Items& items, MemoryPlan& plan) {
     if (list[index].life.always) {
       buffer.offset = bottom;
       bottom += bytes;
-      plan.arena_bytes = bottom;
+      length = bottom;
       continue;
     }
     int64_t offset = bottom;
@@ -255,15 +260,16 @@ void place(Items& items, MemoryPlan& plan) {
     placed.insert(std::upper_bound(placed.begin(), placed.end(), offset,
                                    [&](int64_t at, size_t other) { return at < list[other].buffer.offset; }),
                   index);
-    plan.arena_bytes = std::max(plan.arena_bytes, offset + bytes);
+    length = std::max(length, offset + bytes);
   }
+  return length;
 }
 
 // Live bytes at each op of a call, without what is always alive.
 std::vector<int64_t> live_in_call(const Items& items, int call, size_t ops) {
   std::vector<int64_t> live(ops + 1, 0);
   for (const Item& item : items.list) {
-    if (item.life.always) continue;
+    if (item.life.always || item.space != Space::kDevice) continue;
     if (items.sets.contains(item.life.whole, call)) live[0] += item.buffer.bytes;
     for (const Part& part : item.life.parts) {
       if (!items.sets.contains(part.calls, call)) continue;
@@ -279,7 +285,7 @@ std::vector<int64_t> live_in_call(const Items& items, int call, size_t ops) {
 // The fullest moment. Calls of one segment that lie in the same sets hold the same buffers, so one of them is enough.
 void find_peak(const Program& program, const Items& items, MemoryPlan& plan) {
   for (const Item& item : items.list)
-    if (item.life.always) plan.peak_live_bytes += item.buffer.bytes;
+    if (item.life.always && item.space == Space::kDevice) plan.peak_live_bytes += item.buffer.bytes;
   const int64_t base = plan.peak_live_bytes;
   std::set<std::pair<int, std::vector<bool>>> seen;
   for (int c = 0; c < static_cast<int>(program.schedule.size()); ++c) {
@@ -298,6 +304,7 @@ void find_peak(const Program& program, const Items& items, MemoryPlan& plan) {
 }
 
 bool alive_at(const Items& items, const Item& item, int call, int op) {
+  if (item.space != Space::kDevice) return false;
   if (item.life.always || items.sets.contains(item.life.whole, call)) return true;
   return std::any_of(item.life.parts.begin(), item.life.parts.end(), [&](const Part& p) {
     return items.sets.contains(p.calls, call) && p.first <= op && op <= p.last;
@@ -309,7 +316,8 @@ bool alive_at(const Items& items, const Item& item, int call, int op) {
 MemoryPlan plan_memory(const Program& program) {
   MemoryPlan plan;
   Items items = collect(program);
-  place(items, plan);
+  plan.arena_bytes = place(items, Space::kDevice);
+  plan.host_bytes = place(items, Space::kHost);
   find_peak(program, items, plan);
   plan.offsets.resize(program.tensors.size());
   for (const Item& item : items.list) {
@@ -344,6 +352,42 @@ std::vector<LiveBuffer> MemoryPlan::live_at_peak(const Program& program) const {
   return live;
 }
 
+namespace {
+
+// Knobs that make less of a category.
+const char* remedy(Category category) {
+  switch (category) {
+    case Category::kActivation:
+      return "memory.recompute_granularity, a lower train.micro_batch_size or train.seq_length, or a higher "
+             "parallel.tensor_model_parallel_size";
+    case Category::kWeight:
+    case Category::kMainGrad:
+      return "a higher parallel.tensor_model_parallel_size or parallel.pipeline_model_parallel_size";
+    case Category::kMaster:
+    case Category::kMoment: return "parallel.use_distributed_optimizer over more data-parallel GPUs";
+    case Category::kLogits:
+      return "fusion.cross_entropy_loss_fusion, a lower train.micro_batch_size, or a higher "
+             "parallel.tensor_model_parallel_size";
+    default: return "a lower train.micro_batch_size or train.seq_length";
+  }
+}
+
+// The two largest categories at the peak, with what helps.
+std::string advice(const MemoryPlan& plan) {
+  std::array<size_t, kCategories> order{};
+  std::iota(order.begin(), order.end(), size_t{0});
+  std::stable_sort(order.begin(), order.end(),
+                   [&](size_t a, size_t b) { return plan.peak_by_category[a] > plan.peak_by_category[b]; });
+  std::string text;
+  for (size_t i = 0; i < 2 && plan.peak_by_category[order[i]] > 0; ++i)
+    text += fmt::format("{}{} take {}: {}", i ? "; " : "", name(static_cast<Category>(order[i])),
+                        format_bytes(static_cast<double>(plan.peak_by_category[order[i]])),
+                        remedy(static_cast<Category>(order[i])));
+  return text;
+}
+
+}  // namespace
+
 Status check_fits(const Program& program, const MemoryPlan& plan, int64_t capacity_bytes) {
   if (plan.arena_bytes <= capacity_bytes) return {};
   // A tensor counts with all its live slots.
@@ -368,8 +412,7 @@ Status check_fits(const Program& program, const MemoryPlan& plan, int64_t capaci
               fmt::format("the step needs {} and there are {}; largest at the peak: {}",
                           format_bytes(static_cast<double>(plan.arena_bytes)),
                           format_bytes(static_cast<double>(capacity_bytes)), top),
-              "lower train.micro_batch_size or train.seq_length, or raise parallel.tensor_model_parallel_size or "
-              "parallel.pipeline_model_parallel_size");
+              advice(plan));
 }
 
 }  // namespace mbb::trainer

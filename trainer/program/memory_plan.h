@@ -1,6 +1,9 @@
 // The static memory plan of a program: every buffer's place in one arena, before anything runs. No allocator in the
 // step.
 //
+// Tensors of Space::kHost lie in a second arena, of pinned host memory; peak, categories and live sets are the
+// device's.
+//
 // Buffers are (storage tensor, ring slot). Two buffers may share bytes when they are never alive at once over the walk
 // of the schedule; placement is largest first, lowest offset. Sizes are bytes.
 #pragma once
@@ -27,6 +30,7 @@ struct MemoryPlan {
   static constexpr int64_t kAlign = 256;
 
   int64_t arena_bytes = 0;      // what is allocated
+  int64_t host_bytes = 0;       // the host's arena
   int64_t peak_live_bytes = 0;  // sum of live buffers at the fullest moment; the rest is fragmentation
   std::array<int64_t, kCategories> peak_by_category{};  // at that moment
   int peak_call = 0;                                    // the moment: op `peak_op` of call `peak_call`
@@ -34,7 +38,7 @@ struct MemoryPlan {
   std::vector<LiveBuffer> buffers;
   std::vector<std::vector<int64_t>> offsets;  // [tensor][slot]; empty for views and unused tensors
 
-  // Byte offset of a tensor (a view included) in a slot.
+  // Byte offset of a tensor (a view included) in a slot, in the arena of its space.
   int64_t offset(const Program& program, TensorId id, int slot) const;
   // Buffers alive at the peak, largest first.
   std::vector<LiveBuffer> live_at_peak(const Program& program) const;
@@ -42,7 +46,8 @@ struct MemoryPlan {
 
 MemoryPlan plan_memory(const Program& program);
 
-// Refuses a plan above `capacity_bytes`, naming the largest live tensors and the knobs that would help.
+// Refuses a plan above `capacity_bytes`, naming the largest live tensors and, for what takes most at the peak,
+// the knobs that would help.
 Status check_fits(const Program& program, const MemoryPlan& plan, int64_t capacity_bytes);
 
 }  // namespace mbb::trainer

@@ -35,4 +35,8 @@ const char* name(SegmentKind kind) {
   return kNames[static_cast<size_t>(kind)];
 }
 
+const char* name(Space space) {
+  return space == Space::kHost ? "host" : "device";
+}
+
 }  // namespace mbb::trainer

@@ -50,6 +50,7 @@ struct Op {
   When when = When::kAlways;
   Stream stream = Stream::kCompute;
   std::vector<std::string> covers;  // paths of the ops a fused op stands for
+  bool recompute = false;           // runs a forward op again in the backward; its FLOPs are no model FLOPs
 };
 
 enum class SegmentKind : uint8_t { kForward, kBackward, kGradSync, kOptimizer };
@@ -75,6 +76,7 @@ struct Ports {
   TensorId labels = kNoTensor;          // i32 [s, b]; last stage
   TensorId samples = kNoTensor;         // i32 [b]: global sample numbers of a micro-batch, for dropout
   TensorId encoder_tokens = kNoTensor;  // i32 [encoder s, b], per micro-batch; encoder-decoders
+  TensorId starts = kNoTensor;          // i32 [capacity + 1]: where a pack's sequences begin
   TensorId step_record = kNoTensor;     // f32 [StepRecord::kFields]
   TensorId loss_sum = kNoTensor;        // f64 [2]: sum of token losses, tokens; all-reduced by the optimizer segment
   TensorId grad_scale = kNoTensor;      // f32 [3]: factor on gradients, global gradient norm, found_inf

@@ -74,12 +74,12 @@ struct AttrDigest {
 };
 
 void add(Digest& d, const Tensor& tensor) {
-  const auto& [path, dtype, shape, category, scope, ring, view_of, view_offset, full_shape, cuts, init, main_grad,
-               weight_decay, partial_over_tp] = tensor;
+  const auto& [path, dtype, shape, category, scope, ring, space, view_of, view_offset, full_shape, cuts, init,
+               main_grad, weight_decay, partial_over_tp] = tensor;
   d.text(path);
   d.shape(shape);
   d.shape(full_shape);
-  for (const char* text : {name(dtype), name(category), name(scope)}) d.text(text);
+  for (const char* text : {name(dtype), name(category), name(scope), name(space)}) d.text(text);
   for (int64_t value : {int64_t{ring}, int64_t{view_of}, view_offset, int64_t{main_grad}, int64_t{weight_decay},
                         int64_t{partial_over_tp}, static_cast<int64_t>(init.kind)})
     d.number(value);
@@ -99,7 +99,7 @@ void add(Digest& d, const std::vector<TensorId>& ids) {
 }
 
 void add(Digest& d, const Op& op) {
-  const auto& [kind, path, in, out, attrs, role, when, stream, covers] = op;
+  const auto& [kind, path, in, out, attrs, role, when, stream, covers, recompute] = op;
   d.text(kind->name);
   d.text(path);
   add(d, in);
@@ -108,6 +108,7 @@ void add(Digest& d, const Op& op) {
   for (const char* text : {name(role), name(when), name(stream)}) d.text(text);
   d.number(static_cast<int64_t>(covers.size()));
   for (const std::string& covered : covers) d.text(covered);
+  d.number(recompute);
 }
 
 void add(Digest& d, const Program& program) {
@@ -130,8 +131,8 @@ void add(Digest& d, const Program& program) {
     d.number(segment);
     d.number(micro_batch);
   }
-  const auto& [tokens, labels, samples, encoder_tokens, step_record, loss_sum, grad_scale, step_sums] = ports;
-  for (TensorId id : {tokens, labels, samples, encoder_tokens, step_record, loss_sum, grad_scale}) d.number(id);
+  const auto& [tokens, labels, samples, encoder_tokens, starts, step_record, loss_sum, grad_scale, step_sums] = ports;
+  for (TensorId id : {tokens, labels, samples, encoder_tokens, starts, step_record, loss_sum, grad_scale}) d.number(id);
   add(d, step_sums);
 }
 

@@ -49,6 +49,10 @@ struct Cut {
   std::vector<int64_t> parts;
 };
 
+// Which memory holds the bytes: the GPU's (the arena), or pinned host memory beside it.
+enum class Space : uint8_t { kDevice, kHost };
+const char* name(Space space);
+
 // First values of a weight, a function of (seed, path, index in the unsharded tensor): the same for every mapping.
 struct Init {
   enum class Kind : uint8_t { kNone, kZeros, kOnes, kNormal } kind = Kind::kNone;
@@ -62,6 +66,7 @@ struct Tensor {
   Category category = Category::kActivation;
   Scope scope = Scope::kCall;
   int ring = 1;  // slots, for Scope::kMicroBatch
+  Space space = Space::kDevice;
 
   // A view: these bytes are bytes [view_offset_bytes, ...) of tensor `view_of`, which is not a view itself.
   TensorId view_of = kNoTensor;

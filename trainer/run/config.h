@@ -7,7 +7,9 @@
 #include <string>
 #include <vector>
 
+#include "trainer/data/packing.h"
 #include "trainer/data/token_source.h"
+#include "trainer/ops/attrs.h"
 
 namespace mbb::trainer {
 
@@ -16,6 +18,8 @@ enum class TokenDrop { kProbs, kPosition };
 enum class LrDecay { kCosine, kLinear, kConstant };
 enum class Recipe { kFp32, kBf16, kFp8Current };
 enum class Device { kCpu, kCuda };
+enum class RecomputeGranularity { kNone, kSelective, kFull };
+enum class RecomputeMethod { kUniform, kBlock };
 
 // A shape field of 0 means: as the model named `name` has it.
 struct ModelConfig {
@@ -95,9 +99,39 @@ struct ParallelConfig {
   bool sequence_parallel_on() const { return sequence_parallel.value_or(tensor_model_parallel_size > 1); }
 };
 
+struct MemoryConfig {
+  RecomputeGranularity recompute_granularity = RecomputeGranularity::kNone;
+  RecomputeMethod recompute_method = RecomputeMethod::kUniform;
+  int64_t recompute_num_layers = 1;
+  std::string recompute_modules = "core_attn";  // names with commas between, of passes/recompute.h
+  bool cpu_offloading = false;
+  int64_t cpu_offloading_num_layers = 0;  // of a chunk, from its first; 0 = all but the last
+  bool cpu_offloading_weights = false;
+  std::string frozen;  // patterns of weight paths with commas between
+  int64_t lora_rank = 0;
+  double lora_alpha = 32;
+  std::string lora_targets = "qkv,proj";
+  double limit_gib = 0;  // of a rank; 0 = what the device has
+};
+
 struct FusionConfig {
   bool residual_fusion = false;
   bool cross_entropy_loss_fusion = false;
+  bool masked_softmax_fusion = true;
+  bool gradient_accumulation_fusion = true;
+  bool bias_activation_fusion = false;
+  bool bias_dropout_fusion = false;
+  bool apply_rope_fusion = true;
+  AttentionBackend attention_backend = AttentionBackend::kAuto;
+};
+
+struct PackingConfig {
+  SequenceLengths sequences = SequenceLengths::kStream;
+  int64_t packed_sequence_size = 0;  // tokens of a pack; 0 = one sequence a row, padded to seq_length
+  int64_t max_sequences = 64;        // of a pack
+  int64_t mean_length = 0;           // of drawn lengths, tokens; 0 = a quarter of seq_length
+  double length_sigma = 1.0;
+  LongSequences too_long = LongSequences::kTruncate;
 };
 
 struct HostConfig {
@@ -116,6 +150,10 @@ struct ProfilingConfig {
   std::string memory_snapshot_path;  // empty: none
 };
 
+struct DebugConfig {
+  bool nan_trace = true;
+};
+
 struct Config {
   ModelConfig model;
   DataConfig data;
@@ -123,9 +161,12 @@ struct Config {
   OptimizerConfig optimizer;
   PrecisionConfig precision;
   ParallelConfig parallel;
+  MemoryConfig memory;
   FusionConfig fusion;
+  PackingConfig packing;
   HostConfig host;
   ProfilingConfig profiling;
+  DebugConfig debug;
 };
 
 }  // namespace mbb::trainer

@@ -76,7 +76,11 @@ void initial_state(const Program& program, const Mesh& mesh, int rank, uint64_t 
                    const std::function<void(TensorId, std::span<const float>)>& sink) {
   const MeshCoordinates coordinates = mesh.coordinates(rank);
   std::map<TensorId, std::vector<float>> flat;
-  for (const Tensor& t : program.tensors) {
+  for (size_t i = 0; i < program.tensors.size(); ++i) {
+    const Tensor& t = program.tensors[i];
+    // Frozen weights lie in no bucket.
+    if (t.main_grad == kNoTensor && t.view_of == kNoTensor && t.init.kind != Init::Kind::kNone)
+      sink(static_cast<TensorId>(i), initial_values(t, coordinates, seed));
     if (t.main_grad == kNoTensor) continue;
     auto& values = flat[t.view_of];
     values.resize(static_cast<size_t>(program.tensor(t.view_of).shape.elements()), 0.0F);

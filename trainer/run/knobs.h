@@ -15,9 +15,12 @@ std::vector<Knob> train_knobs();
 std::vector<Knob> optimizer_knobs();
 std::vector<Knob> precision_knobs();
 std::vector<Knob> parallel_knobs();
+std::vector<Knob> memory_knobs();
 std::vector<Knob> fusion_knobs();
+std::vector<Knob> packing_knobs();
 std::vector<Knob> host_knobs();
 std::vector<Knob> profiling_knobs();
+std::vector<Knob> debug_knobs();
 
 // The table over Config, built on first use.
 const KnobTable& knobs();

@@ -12,6 +12,34 @@ std::vector<Knob> fusion_knobs() {
        .field = field(&Config::fusion, &FusionConfig::cross_entropy_loss_fusion),
        .doc = "Loss sums and the gradient of the logits in one op, in place; needs the whole vocabulary on a rank. "
               "Megatron-Core: off."},
+      {.key = "fusion.masked_softmax_fusion",
+       .field = field(&Config::fusion, &FusionConfig::masked_softmax_fusion),
+       .doc = "Scale, mask and softmax of unfused attention in one op."},
+      {.key = "fusion.gradient_accumulation_fusion",
+       .field = field(&Config::fusion, &FusionConfig::gradient_accumulation_fusion),
+       .doc =
+           "Weight-gradient GEMMs add to the fp32 main gradient themselves; off: a product of its own in the compute "
+           "type, then a sum."},
+      {.key = "fusion.bias_activation_fusion",
+       .field = field(&Config::fusion, &FusionConfig::bias_activation_fusion),
+       .doc = "The bias of a dense MLP's first layer moves into its activation.",
+       .history = "Megatron-Core: on."},
+      {.key = "fusion.bias_dropout_fusion",
+       .field = field(&Config::fusion, &FusionConfig::bias_dropout_fusion),
+       .doc = "Bias, dropout and residual sum in one op.",
+       .history = "Megatron-Core: on."},
+      {.key = "fusion.apply_rope_fusion",
+       .field = field(&Config::fusion, &FusionConfig::apply_rope_fusion),
+       .doc = "Queries and keys turn in one op; off: in one each.",
+       .history = "Megatron-Core: off."},
+      {.key = "fusion.attention_backend",
+       .field = field(&Config::fusion, &FusionConfig::attention_backend),
+       .choices = {choice("auto", AttentionBackend::kAuto, "fused where it can, else flash"),
+                   choice("flash", AttentionBackend::kFlash, "the project's own flash kernel"),
+                   choice("fused", AttentionBackend::kFused, "cuDNN, else flash"),
+                   choice("unfused", AttentionBackend::kUnfused,
+                          "scores, softmax and context as ops of their own, whose matrices exist; CPU only")},
+       .doc = "What computes the attention core."},
   };
 }
 

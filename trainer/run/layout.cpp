@@ -4,6 +4,7 @@
 #include <fmt/core.h>
 
 #include "trainer/models/hf_config.h"
+#include "trainer/run/layout_memory.h"
 #include "trainer/run/profile_window.h"
 
 namespace mbb::trainer {
@@ -87,9 +88,10 @@ Result<ModelShape> shape_of(const ModelConfig& o) {
 }
 
 Status check_lengths(const Layout& l) {
-  if (l.model.position != PositionKind::kLearned || l.sequence <= l.model.max_positions) return {};
+  const int64_t longest = l.config.train.seq_length;
+  if (l.model.position != PositionKind::kLearned || longest <= l.model.max_positions) return {};
   return fail(ErrorCode::kBadArgument,
-              fmt::format("train.seq_length = {} is more than the {} positions of model {}", l.sequence,
+              fmt::format("train.seq_length = {} is more than the {} positions of model {}", longest,
                           l.model.max_positions, l.model.name),
               "lower train.seq_length or raise model.max_position_embeddings");
 }
@@ -141,7 +143,7 @@ Result<Layout> resolve(const Config& config) {
   l.dp = static_cast<int>(world / model_ranks);
   l.sequence_parallel = p.sequence_parallel_on() && l.tp > 1;
   l.micro_batch = config.train.micro_batch_size;
-  l.sequence = config.train.seq_length;
+  l.sequence = l.packed() ? config.packing.packed_sequence_size : config.train.seq_length;
   if (l.model.is_encoder_decoder())
     l.encoder_sequence = config.train.encoder_seq_length > 0 ? config.train.encoder_seq_length : l.sequence;
   l.global_batch = config.train.global_batch_size;
@@ -150,6 +152,7 @@ Result<Layout> resolve(const Config& config) {
   MB_TRY(check_stages(l));
   MB_TRY(check_lengths(l));
   MB_TRY(check_tensor_parallel(l));
+  MB_TRY(check_memory_rules(l));
   MB_TRY(divides(l.pp, kPp, l.model.num_layers, "model.num_layers"));
   const int64_t per_step = l.micro_batch * l.dp;
   if (l.global_batch % per_step != 0)

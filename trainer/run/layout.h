@@ -30,7 +30,7 @@ struct Layout {
   int dp = 1;
   bool sequence_parallel = false;
   int64_t micro_batch = 1;       // sequences
-  int64_t sequence = 64;         // tokens
+  int64_t sequence = 64;         // tokens of a row: a pack's when packed
   int64_t encoder_sequence = 0;  // tokens of an encoder-decoder's encoder; 0: there is none
   int64_t global_batch = 1;      // sequences
   int micro_batches = 1;         // per step and data-parallel rank
@@ -41,6 +41,9 @@ struct Layout {
   // Tokens of one sample: the encoder's, the decoder's and one label more.
   int64_t sample_tokens() const { return encoder_sequence + sequence + 1; }
   int64_t tokens_per_step() const { return global_batch * sequence; }
+  // Rows hold sequences of many lengths, one each or packed; else windows of the stream.
+  bool has_sequences() const { return config.packing.sequences != SequenceLengths::kStream; }
+  bool packed() const { return config.packing.packed_sequence_size > 0; }
   bool has_master() const { return compute != DType::kF32; }
   bool shard_optimizer() const { return config.parallel.use_distributed_optimizer && dp > 1; }
 };

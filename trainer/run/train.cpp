@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "profiler/base/clock.h"
+#include "profiler/base/text.h"
 #include "profiler/capture/capture.h"
 #include "trainer/comm/local/run_ranks.h"
 #include "trainer/execute/executor.h"
@@ -26,6 +27,7 @@ namespace {
 struct BatchReader {
   const Layout& layout;
   const SampleSource& data;
+  const SequenceDataset* sequences;
   int64_t step;
   int dp_rank;
 
@@ -37,6 +39,7 @@ struct BatchReader {
 
   // A sample is the encoder's tokens (if there is one), then the decoder's, then one label more.
   Status tokens_and_labels(int micro_batch, std::span<int32_t> tokens, std::span<int32_t> labels) const {
+    if (sequences != nullptr) return rows(micro_batch, tokens, labels);
     std::vector<int32_t> sample(static_cast<size_t>(layout.sample_tokens()));
     const auto b = static_cast<size_t>(layout.micro_batch);
     const auto first = static_cast<size_t>(layout.encoder_sequence);
@@ -48,6 +51,22 @@ struct BatchReader {
       }
     }
     return {};
+  }
+
+  Status rows(int micro_batch, std::span<int32_t> tokens, std::span<int32_t> labels) const {
+    const auto b = static_cast<size_t>(layout.micro_batch);
+    const auto length = static_cast<size_t>(layout.sequence);
+    std::vector<int32_t> row_tokens(tokens.empty() ? 0 : length), row_labels(labels.empty() ? 0 : length);
+    for (size_t i = 0; i < b; ++i) {
+      MB_TRY(sequences->row(index(micro_batch, i), row_tokens, row_labels, {}));
+      for (size_t s = 0; s < row_tokens.size(); ++s) tokens[s * b + i] = row_tokens[s];
+      for (size_t s = 0; s < row_labels.size(); ++s) labels[s * b + i] = row_labels[s];
+    }
+    return {};
+  }
+
+  Status starts(int micro_batch, std::span<int32_t> first) const {
+    return sequences->row(index(micro_batch, 0), {}, {}, first);
   }
 
   Status samples_and_encoder(int micro_batch, std::span<int32_t> samples, std::span<int32_t> encoder_tokens) const {
@@ -83,6 +102,7 @@ struct Shared {
   std::vector<profiler::CapturedRank> captured;
   std::vector<int64_t> start_ns, end_ns, cpu_ns;
   std::vector<std::vector<int64_t>> op_ns;
+  std::vector<std::optional<NotFinite>> culprits;
   TrainResult result;
 };
 
@@ -180,13 +200,14 @@ class RankLoop {
     const double rate = learning_rate(o, l_.config.train.train_iters, step);
     StepInput input;
     input.record = record_of(o, rate, step);
-    const BatchReader reader{l_, data_, step, l_.mesh.coordinates(world_.rank()).dp};
+    const BatchReader reader{l_, data_, options_.sequences, step, l_.mesh.coordinates(world_.rank()).dp};
     input.batch = [&](int m, std::span<int32_t> tokens, std::span<int32_t> labels) {
       return reader.tokens_and_labels(m, tokens, labels);
     };
     input.extra = [&](int m, std::span<int32_t> samples, std::span<int32_t> encoder_tokens) {
       return reader.samples_and_encoder(m, samples, encoder_tokens);
     };
+    input.starts = [&](int m, std::span<int32_t> first) { return reader.starts(m, first); };
     MB_TRY(everyone_->barrier());
     if (options_.stop && options_.stop->load())
       return fail(ErrorCode::kCancelled, fmt::format("stopped before step {}", step));
@@ -198,13 +219,30 @@ class RankLoop {
       shared_.captured[rank_].steps.push_back(
           {world_.rank(), static_cast<int32_t>(step), shared_.start_ns[rank_], shared_.end_ns[rank_]});
     shared_.cpu_ns[rank_] = thread_cpu_ns() - cpu_begin;
-    if (output.found_inf || !std::isfinite(output.loss()))
-      return fail(ErrorCode::kNumerics,
-                  fmt::format("step {}: loss {} and gradient norm {} are not both finite", step, output.loss(),
-                              output.grad_norm),
-                  "lower optimizer.lr, or look for the first op that produced it");
+    if (output.found_inf || !std::isfinite(output.loss())) return not_finite(rank, input, output, step);
     MB_TRY(everyone_->barrier());
     return rank_ == 0 ? report(output, rank.device_times(), step, rate, op_by_op) : Status{};
+  }
+
+  // Every rank comes here on the same step: loss and norm are sums over all. The optimizer has changed nothing, so the
+  // step runs again as it was. Collectives only hand on what is not finite: the culprit is an op of a rank's own.
+  Status not_finite(Executor& rank, const StepInput& input, const StepOutput& output, int64_t step) {
+    std::string what =
+        fmt::format("step {}: loss {} and gradient norm {} are not both finite", step, output.loss(), output.grad_norm);
+    if (!l_.config.debug.nan_trace)
+      return fail(ErrorCode::kNumerics, what, "lower optimizer.lr; debug.nan_trace = true names the first op");
+    MB_ASSIGN(shared_.culprits[rank_], rank.find_not_finite(input));
+    MB_TRY(everyone_->barrier());
+    const NotFinite* first = nullptr;
+    size_t at = 0;
+    for (size_t r = 0; r < shared_.culprits.size(); ++r) {
+      const auto& found = shared_.culprits[r];
+      if (found && (first == nullptr || (first->communicates && !found->communicates))) first = &*found, at = r;
+    }
+    if (first != nullptr)
+      what += fmt::format("; the first such value is written by op {} ({}, rank {}, micro-batch {})", first->op,
+                          first->tensor, at, first->micro_batch);
+    return fail(ErrorCode::kNumerics, what, "lower optimizer.lr or raise the precision of that op's inputs");
   }
 
   // Others wait at the next barrier meanwhile, so their times can be read.
@@ -220,6 +258,7 @@ class RankLoop {
     r.grad_norm = output.grad_norm;
     r.learning_rate = rate;
     r.tokens = static_cast<int64_t>(output.tokens);
+    add_squares(r, step);
     if (op_by_op) {
       MB_ASSIGN(Replay replayed, replay(l_.mesh, programs_.by_rank(l_.mesh), [&](int rank, size_t i) {
                   return shared_.op_ns[static_cast<size_t>(rank)][i];
@@ -233,6 +272,24 @@ class RankLoop {
     shared_.result.steps.push_back(r);
     if (options_.on_step) options_.on_step(r);
     return {};
+  }
+
+  void add_squares(StepReport& r, int64_t step) const {
+    if (options_.sequences == nullptr) {
+      r.squares = l_.global_batch * l_.sequence * l_.sequence;
+      return;
+    }
+    int64_t most = 0;
+    for (int dp = 0; dp < l_.dp; ++dp) {
+      const BatchReader reader{l_, data_, options_.sequences, step, dp};
+      int64_t squares = 0;
+      for (int m = 0; m < l_.micro_batches; ++m)
+        for (size_t i = 0; i < static_cast<size_t>(l_.micro_batch); ++i)
+          squares += options_.sequences->facts(reader.index(m, i)).squares;
+      r.squares += squares;
+      most = std::max(most, squares);
+    }
+    r.imbalance = static_cast<double>(most * l_.dp) / static_cast<double>(r.squares);
   }
 
   const Layout& l_;
@@ -253,18 +310,61 @@ std::vector<const Program*> StepPrograms::by_rank(const Mesh& mesh) const {
   return all;
 }
 
+namespace {
+
+// A pattern that names no weight, or a stage without any weight that trains, is a mistake.
+Status check_frozen(const Layout& layout, const StepPrograms& built) {
+  std::vector<std::string_view> unmatched;
+  if (!layout.config.memory.frozen.empty()) unmatched = split(layout.config.memory.frozen, ',');
+  for (const Program& program : built.programs) {
+    bool trains = false;
+    for (const Tensor& t : program.tensors) {
+      trains = trains || t.main_grad != kNoTensor;
+      if (t.category == Category::kWeight && t.init.kind != Init::Kind::kNone)
+        std::erase_if(unmatched, [&](std::string_view p) { return glob_match(p, t.path); });
+    }
+    if (!trains)
+      return fail(ErrorCode::kBadArgument,
+                  fmt::format("memory.frozen = {} leaves nothing to train on stage {}", layout.config.memory.frozen,
+                              program.rank_class.pp),
+                  "freeze less, or use fewer stages");
+  }
+  if (unmatched.empty()) return {};
+  return fail(ErrorCode::kBadArgument,
+              fmt::format("memory.frozen: no weight has a path like '{}'", printable(unmatched.front())),
+              "mbbench explain --lifetimes lists the paths; '*' stands for any text");
+}
+
+}  // namespace
+
 Result<StepPrograms> build_programs(const Layout& layout) {
   StepPrograms built;
-  for (int i = 0; i < layout.mesh.rank_class_count(); ++i) {
-    built.programs.push_back(build_program(layout, layout.mesh.rank_class(layout.mesh.representative(i))));
-    MB_TRY(verify(built.programs.back()));
-    built.plans.push_back(plan_memory(built.programs.back()));
+  for (int i = 0; i < layout.mesh.rank_class_count(); ++i)
+    built.programs.push_back(
+        build_program(layout, layout.mesh.rank_class(layout.mesh.representative(i)), &built.effects.emplace_back()));
+  MB_TRY(check_frozen(layout, built));
+  for (const Program& program : built.programs) {
+    MB_TRY(verify(program));
+    built.plans.push_back(plan_memory(program));
   }
   return built;
 }
 
+Status check_memory(const Layout& layout, const StepPrograms& programs, int64_t capacity_bytes) {
+  const auto limit = static_cast<int64_t>(layout.config.memory.limit_gib * 0x1p30);
+  const int64_t capacity = limit == 0 || (capacity_bytes > 0 && capacity_bytes < limit) ? capacity_bytes : limit;
+  if (capacity == 0) return {};
+  for (size_t i = 0; i < programs.programs.size(); ++i)
+    if (Status fits = check_fits(programs.programs[i], programs.plans[i], capacity); !fits)
+      return tl::unexpected<Error>(
+          std::move(fits.error()).during(fmt::format("stage {}", programs.programs[i].rank_class.pp)));
+  return {};
+}
+
 Result<TrainResult> train(const Layout& layout, const StepPrograms& programs, const SampleSource& data,
                           const TrainOptions& options) {
+  MB_TRY(check_memory(layout, programs));
+  MB_CHECK(layout.has_sequences() == (options.sequences != nullptr), "rows of sequences come with packing.sequences");
   const int ranks = layout.mesh.world_size();
   Shared shared;
   shared.start_ns.resize(static_cast<size_t>(ranks));
@@ -272,6 +372,7 @@ Result<TrainResult> train(const Layout& layout, const StepPrograms& programs, co
   shared.cpu_ns.resize(static_cast<size_t>(ranks));
   shared.op_ns.resize(static_cast<size_t>(ranks));
   shared.captured.resize(static_cast<size_t>(ranks));
+  shared.culprits.resize(static_cast<size_t>(ranks));
   shared.result.comm.resize(static_cast<size_t>(ranks));
   shared.result.bindings.resize(static_cast<size_t>(ranks));
   LocalOptions local;

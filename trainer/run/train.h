@@ -14,7 +14,9 @@
 #include "profiler/capture/device_trace.h"
 #include "profiler/trace/trace.h"
 #include "trainer/comm/communicator.h"
+#include "trainer/data/packing.h"
 #include "trainer/execute/executor.h"
+#include "trainer/passes/effects.h"
 #include "trainer/program/memory_plan.h"
 #include "trainer/program/program.h"
 #include "trainer/run/layout.h"
@@ -25,6 +27,7 @@ namespace mbb::trainer {
 struct StepPrograms {
   std::vector<Program> programs;  // by Mesh::rank_class_index
   std::vector<MemoryPlan> plans;
+  std::vector<std::vector<PassEffect>> effects;  // of the passes, in their order
 
   const Program& of_rank(const Mesh& mesh, int rank) const {
     return programs[static_cast<size_t>(mesh.rank_class_index(rank))];
@@ -34,6 +37,10 @@ struct StepPrograms {
 
 // Builds, verifies and plans the program of every rank class.
 Result<StepPrograms> build_programs(const Layout& layout);
+
+// Refuses (kOutOfMemory) a program whose plan is above memory.limit_gib, naming stage, largest tensors and remedies.
+// `capacity_bytes` is what the device has, 0: not known.
+Status check_memory(const Layout& layout, const StepPrograms& programs, int64_t capacity_bytes = 0);
 
 struct StepReport {
   int64_t index = 0;    // from 0
@@ -47,7 +54,9 @@ struct StepReport {
   double loss = 0;  // nats per token over the global batch
   double grad_norm = 0;
   double learning_rate = 0;
-  int64_t tokens = 0;
+  int64_t tokens = 0;    // with a label
+  int64_t squares = 0;   // sum over sequences of length², which attention's work follows
+  double imbalance = 1;  // squares of the data-parallel rank with most over the mean
   bool found_inf = false;
 };
 
@@ -74,11 +83,15 @@ struct TrainOptions {
   bool capture = true;
   bool external_profiler = false;                  // only bracket the steps for nsys
   std::function<void(const StepReport&)> on_step;  // from rank 0's thread, after each step
-  const std::atomic<bool>* stop = nullptr;         // checked between steps; ends with kCancelled
+  // The rows of a layout that has_sequences(); `data` is not asked then. Must outlive the call.
+  const SequenceDataset* sequences = nullptr;
+  const std::atomic<bool>* stop = nullptr;  // checked between steps; ends with kCancelled
   int64_t no_progress_ms = 120'000;
 };
 
-// Errors: the first rank's that failed, kNumerics (naming the step) when the loss is not finite, kCancelled on stop.
+// Errors: kOutOfMemory before anything runs when a plan is above memory.limit_gib; the first rank's that failed;
+// kNumerics when the loss is not finite, naming step, and with debug.nan_trace the op that made the first such value,
+// its rank and micro-batch; kCancelled on stop.
 Result<TrainResult> train(const Layout& layout, const StepPrograms& programs, const SampleSource& data,
                           const TrainOptions& options = {});
 

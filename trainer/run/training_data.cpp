@@ -1,6 +1,8 @@
 // From knobs to token sources and windows.
 #include "trainer/run/training_data.h"
 
+#include <algorithm>
+
 namespace mbb::trainer {
 
 DataSpec data_spec(const Config& config) {
@@ -12,6 +14,20 @@ Result<Dataset> open_dataset(const Layout& layout) {
   // A window holds one token more than its length, and so does a sample.
   const DataOrder order{layout.sample_tokens() - 1, static_cast<uint64_t>(layout.config.train.seed)};
   return Dataset::open(std::move(source), order);
+}
+
+Result<SequenceDataset> open_sequences(const Layout& layout) {
+  const Config& c = layout.config;
+  MB_ASSIGN(auto source, open_tokens(data_spec(c), layout.model.vocab_size));
+  SequenceCuts cuts;
+  cuts.lengths = c.packing.sequences;
+  cuts.longest = c.train.seq_length;
+  cuts.too_long = c.packing.too_long;
+  cuts.mean = c.packing.mean_length > 0 ? c.packing.mean_length : std::max<int64_t>(1, c.train.seq_length / 4);
+  cuts.sigma = c.packing.length_sigma;
+  cuts.seed = static_cast<uint64_t>(c.train.seed);
+  return SequenceDataset::open(std::move(source), cuts,
+                               {layout.sequence, layout.packed(), c.packing.max_sequences, cuts.seed});
 }
 
 }  // namespace mbb::trainer

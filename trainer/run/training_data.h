@@ -2,6 +2,7 @@
 #pragma once
 
 #include "trainer/data/dataset.h"
+#include "trainer/data/packing.h"
 #include "trainer/run/layout.h"
 
 namespace mbb::trainer {
@@ -11,5 +12,8 @@ DataSpec data_spec(const Config& config);
 
 // Windows of Layout::sample_tokens(), shuffled by train.seed. Errors name file and offset.
 Result<Dataset> open_dataset(const Layout& layout);
+
+// The rows of a layout that has_sequences().
+Result<SequenceDataset> open_sequences(const Layout& layout);
 
 }  // namespace mbb::trainer

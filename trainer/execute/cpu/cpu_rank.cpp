@@ -23,8 +23,29 @@ std::set<GroupKind> groups_of(const Program& program) {
   return groups;
 }
 
-// fp32, fp64 and bf16 all read a run of 0xff bytes as NaN.
-constexpr int kPoison = 0xff;
+template <typename Word>
+bool all_finite(const CpuOperand& operand, Word exponent) {
+  const auto* words = static_cast<const Word*>(operand.data);
+  for (int64_t i = 0; i < operand.elements(); ++i)
+    if ((words[i] & exponent) == exponent && words[i] != static_cast<Word>(~Word{0})) return false;
+  return true;
+}
+
+// Whether every element is finite, or what poison reads as: rows of a buffer that nobody needs keep it.
+bool finite(const CpuOperand& operand) {
+  switch (operand.tensor->dtype) {
+    case DType::kF32: return all_finite<uint32_t>(operand, 0x7f800000U);
+    case DType::kF64: return all_finite<uint64_t>(operand, 0x7ff0000000000000U);
+    case DType::kBf16: return all_finite<uint16_t>(operand, 0x7f80U);
+    default: return true;  // integers, and FP8 formats, whose quantizers saturate
+  }
+}
+
+std::optional<NotFinite> look_at(const Op& op, const std::vector<CpuOperand>& out, int micro_batch) {
+  for (const CpuOperand& operand : out)
+    if (!finite(operand)) return NotFinite{op.path, operand.tensor->path, micro_batch, op.kind->communicates};
+  return std::nullopt;
+}
 
 void store(const Tensor& tensor, std::byte* to, std::span<const float> values) {
   if (tensor.dtype == DType::kF32) {
@@ -38,19 +59,14 @@ void store(const Tensor& tensor, std::byte* to, std::span<const float> values) {
 }  // namespace
 
 Result<std::unique_ptr<CpuRank>> CpuRank::create(const Program& program, const MemoryPlan& plan, const Mesh& mesh,
-                                                 World& world, uint64_t seed) {
+                                                 World& world, uint64_t seed, uint8_t poison) {
   std::unique_ptr<CpuRank> rank(new CpuRank(program, plan, world));
   rank->context_.mesh = &mesh;
   rank->context_.rank = world.rank();
   rank->context_.coordinates = mesh.coordinates(world.rank());
   MB_TRY(rank->open_communicators(mesh));
-  const auto bytes = static_cast<size_t>(std::max<int64_t>(plan.arena_bytes, MemoryPlan::kAlign));
-  rank->arena_.reset(static_cast<std::byte*>(std::aligned_alloc(static_cast<size_t>(MemoryPlan::kAlign), bytes)));
-  if (!rank->arena_)
-    return fail(ErrorCode::kOutOfMemory,
-                fmt::format("no memory for an arena of {} bytes on rank {}", bytes, world.rank()),
-                "run fewer ranks on this machine, or a smaller model");
-  std::memset(rank->arena_.get(), kPoison, bytes);
+  MB_ASSIGN(rank->arena_, rank->allocate(plan.arena_bytes, poison));
+  MB_ASSIGN(rank->host_arena_, rank->allocate(plan.host_bytes, poison));
   for (size_t i = 0; i < program.tensors.size(); ++i) {
     const Tensor& t = program.tensors[i];
     const bool used = t.view_of == kNoTensor && !plan.offsets[i].empty();
@@ -60,6 +76,17 @@ Result<std::unique_ptr<CpuRank>> CpuRank::create(const Program& program, const M
   initial_state(program, mesh, world.rank(), seed,
                 [&](TensorId id, std::span<const float> values) { store(program.tensor(id), rank->data(id), values); });
   return rank;
+}
+
+Result<CpuRank::Arena> CpuRank::allocate(int64_t bytes, uint8_t poison) const {
+  const auto size = static_cast<size_t>(std::max<int64_t>(bytes, MemoryPlan::kAlign));
+  Arena arena(static_cast<std::byte*>(std::aligned_alloc(static_cast<size_t>(MemoryPlan::kAlign), size)), std::free);
+  if (!arena)
+    return fail(ErrorCode::kOutOfMemory,
+                fmt::format("no memory for an arena of {} bytes on rank {}", size, world_.rank()),
+                "run fewer ranks on this machine, or a smaller model");
+  std::memset(arena.get(), poison, size);
+  return arena;
 }
 
 Status CpuRank::open_communicators(const Mesh& mesh) {
@@ -75,7 +102,8 @@ Status CpuRank::open_communicators(const Mesh& mesh) {
 }
 
 std::byte* CpuRank::data(TensorId id, int slot) {
-  return arena_.get() + plan_.offset(program_, id, slot);
+  const bool host = program_.tensor(program_.storage(id)).space == Space::kHost;
+  return (host ? host_arena_ : arena_).get() + plan_.offset(program_, id, slot);
 }
 
 CommStats CpuRank::stats(GroupKind kind) const {
@@ -96,11 +124,18 @@ Status CpuRank::write_inputs(const StepInput& input) {
   for (int m = 0; m < program_.micro_batches; ++m) {
     if (batch) MB_TRY(input.batch(m, slot_of(ports.tokens, m), slot_of(ports.labels, m)));
     if (extra) MB_TRY(input.extra(m, slot_of(ports.samples, m), slot_of(ports.encoder_tokens, m)));
+    if (ports.starts != kNoTensor) MB_TRY(input.starts(m, slot_of(ports.starts, m)));
   }
   return {};
 }
 
-Result<StepOutput> CpuRank::step(const StepInput& input, std::vector<int64_t>* op_ns) {
+std::span<const std::byte> CpuRank::arena(Space space) const {
+  const bool host = space == Space::kHost;
+  return {(host ? host_arena_ : arena_).get(), static_cast<size_t>(host ? plan_.host_bytes : plan_.arena_bytes)};
+}
+
+Result<StepOutput> CpuRank::step(const StepInput& input, std::vector<int64_t>* op_ns,
+                                 std::optional<NotFinite>* not_finite) {
   MB_TRY(write_inputs(input));
   if (op_ns) op_ns->clear();
   std::vector<CpuOperand> in;
@@ -118,6 +153,7 @@ Result<StepOutput> CpuRank::step(const StepInput& input, std::vector<int64_t>* o
       return tl::unexpected<Error>(
           std::move(status.error()).during(fmt::format("op {}, micro-batch {}", op.path, call.micro_batch)));
     if (op_ns) op_ns->push_back(thread_cpu_ns() - begin);
+    if (not_finite && !not_finite->has_value()) *not_finite = look_at(op, out, call.micro_batch);
     return {};
   }));
   StepOutput output;

@@ -5,7 +5,9 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "trainer/comm/communicator.h"
@@ -23,6 +25,8 @@ struct StepInput {
   // What only some models read; not called where the program reads neither: global sample numbers [b], and the
   // encoder's tokens [encoder s, b].
   std::function<Status(int micro_batch, std::span<int32_t> samples, std::span<int32_t> encoder_tokens)> extra = {};
+  // Where the sequences of a micro-batch's pack begin, [capacity + 1]; called where the program reads it.
+  std::function<Status(int micro_batch, std::span<int32_t> starts)> starts = {};
 };
 
 struct StepOutput {
@@ -34,16 +38,32 @@ struct StepOutput {
   double loss() const { return loss_sum / tokens; }
 };
 
+// The first op of a step that wrote a value that is not finite.
+struct NotFinite {
+  std::string op;
+  std::string tensor;
+  int micro_batch = 0;
+  bool communicates = false;
+};
+
 class CpuRank {
  public:
+  // The arena's first bytes: fp32, fp64 and bf16 all read a run of them as NaN.
+  static constexpr uint8_t kPoison = 0xff;
+
   // `program` and `plan` must outlive the rank. Opens a communicator for every group the program uses, in one order on
-  // all ranks; allocates the arena and fills it with NaNs, so that a read of what nobody wrote shows.
+  // all ranks; allocates the arena and fills it with `poison`, so that a read of what nobody wrote shows.
   static Result<std::unique_ptr<CpuRank>> create(const Program& program, const MemoryPlan& plan, const Mesh& mesh,
-                                                 World& world, uint64_t seed);
+                                                 World& world, uint64_t seed, uint8_t poison = kPoison);
 
-  // One step. With `op_ns` the CPU time of each op is stored, in walk order. Errors name the op.
-  Result<StepOutput> step(const StepInput& input, std::vector<int64_t>* op_ns = nullptr);
+  // One step. With `op_ns` the CPU time of each op is stored, in walk order. With `not_finite` every floating-point
+  // value an op writes is looked at, until the first that is neither finite nor what the poison reads as. Errors name
+  // the op.
+  Result<StepOutput> step(const StepInput& input, std::vector<int64_t>* op_ns = nullptr,
+                          std::optional<NotFinite>* not_finite = nullptr);
 
+  // All of the plan's bytes in a space, for tests.
+  std::span<const std::byte> arena(Space space = Space::kDevice) const;
   // The bytes of a tensor in a slot, for tests and checkpoints.
   std::byte* data(TensorId id, int slot = 0);
   CommStats stats(GroupKind kind) const;
@@ -59,7 +79,10 @@ class CpuRank {
   World& world_;
   RankContext context_;
   std::vector<std::unique_ptr<Communicator>> communicators_;
-  std::unique_ptr<std::byte, void (*)(void*)> arena_{nullptr, std::free};
+  using Arena = std::unique_ptr<std::byte, void (*)(void*)>;
+  Result<Arena> allocate(int64_t bytes, uint8_t poison) const;
+  Arena arena_{nullptr, std::free};
+  Arena host_arena_{nullptr, std::free};  // tensors of Space::kHost
 };
 
 }  // namespace mbb::trainer

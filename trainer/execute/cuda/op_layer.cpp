@@ -13,11 +13,13 @@ AttentionShape attention_shape(const Shape& qkv, const AttentionAttrs& a) {
 enum class Backend { kCudnn, kFlash, kUnfused };
 
 // cuDNN where it is here and plans the shape, else our flash kernel, else the reference: the order of attention_backend
-// = auto.
-Backend backend_of(const OpCall& call, const AttentionShape& shape, float scale, Element element) {
+// = auto. One that is asked for and cannot compute the shape falls back in the same order.
+Backend backend_of(const OpCall& call, const AttentionShape& shape, float scale, Element element,
+                   AttentionBackend wanted) {
   if (element != Element::kBf16 || shape.head_dim % 8 != 0) return Backend::kUnfused;
   CudnnAttention* cudnn = call.device.cudnn();
-  if (cudnn != nullptr && shape.head_dim <= 128 && cudnn->workspace(shape, scale, false).has_value())
+  if (wanted != AttentionBackend::kFlash && cudnn != nullptr && shape.head_dim <= 128 &&
+      cudnn->workspace(shape, scale, false).has_value())
     return Backend::kCudnn;
   return plan_flash_forward(shape).has_value() ? Backend::kFlash : Backend::kUnfused;
 }
@@ -89,8 +91,8 @@ Status embedding_grad_op(const OpCall& call) {
 Status rope_op(const OpCall& call) {
   const auto& a = call.attrs<RopeAttrs>();
   if (a.turned() != a.head_dim || a.value_dim() != a.head_dim || a.interleaved || !a.frequencies.empty() ||
-      a.factor != 1.0)
-    return fail(ErrorCode::kUnavailable, "partial, interleaved and scaled rotary positions do not run on CUDA",
+      a.factor != 1.0 || a.packed || a.turned_heads != 0)
+    return fail(ErrorCode::kUnavailable, "partial, interleaved, scaled and packed rotary positions do not run on CUDA",
                 "run on the CPU: --device cpu");
   Rope r;
   MB_ASSIGN(r.element, element_of(*call.in[0].tensor));
@@ -112,9 +114,9 @@ Status rope_op(const OpCall& call) {
 
 // What the kernels do not compute must never run as if it were not asked for.
 Status plain_attention(const AttentionAttrs& a) {
-  if (a.value_dim() == a.head_dim && a.window == 0 && !a.has_weight() && a.dropout == 0) return {};
+  if (a.value_dim() == a.head_dim && a.window == 0 && !a.has_weight() && a.dropout == 0 && !a.packed) return {};
   return fail(ErrorCode::kUnavailable,
-              "attention with a window, sinks, a position bias, dropout or other value widths "
+              "attention with a window, sinks, a position bias, dropout, packed sequences or other value widths "
               "does not run on CUDA",
               "run on the CPU: --device cpu");
 }
@@ -125,7 +127,7 @@ Status attention_op(const OpCall& call) {
   MB_ASSIGN(const Element element, element_of(*call.in[0].tensor));
   const AttentionShape shape = attention_shape(call.in[0].shape(), a);
   const AttentionForward f{shape, a.scale, call.in[0].data, call.out[0].data, call.out[1].as<float>()};
-  switch (backend_of(call, shape, a.scale, element)) {
+  switch (backend_of(call, shape, a.scale, element, a.backend)) {
     case Backend::kCudnn: {
       MB_ASSIGN(const int64_t bytes, call.device.cudnn()->workspace(shape, a.scale, false));
       MB_ASSIGN(void* const workspace, call.device.scratch(bytes));
@@ -150,7 +152,7 @@ Status attention_grad_op(const OpCall& call) {
                       call.in[3].as<const float>(),
                       call.out[0].data,
                       nullptr};
-  const Backend backend = backend_of(call, shape, a.scale, element);
+  const Backend backend = backend_of(call, shape, a.scale, element, a.backend);
   int64_t bytes = flash_backward_workspace(shape);
   if (backend == Backend::kCudnn) {
     MB_ASSIGN(bytes, call.device.cudnn()->workspace(shape, a.scale, false));

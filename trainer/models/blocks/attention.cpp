@@ -30,7 +30,38 @@ TensorId rope(BlockBuilder& k, const std::string& path, TensorId qkv, const Head
     attrs.frequencies = rope_inverse_frequencies(m);
     attrs.factor = rope_attention_factor(m);
   }
-  return k.builder().emit1(kRope, path + ".rope.fwd", {qkv}, attrs, {.out_path = path + ".rope.out"});
+  attrs.packed = k.layout().packed();
+  const auto turn = [&](const std::string& name, TensorId x) {
+    std::vector<TensorId> in{x};
+    if (attrs.packed) in.push_back(k.starts());
+    return k.builder().emit1(kRope, name + ".fwd", in, attrs, {.out_path = name + ".out"});
+  };
+  if (k.layout().config.fusion.apply_rope_fusion) return turn(path + ".rope", qkv);
+  attrs.turned_heads = heads.queries;
+  const TensorId queries = turn(path + ".rope.q", qkv);
+  attrs.first_head = heads.queries;
+  attrs.turned_heads = heads.keys;
+  return turn(path + ".rope.k", queries);
+}
+
+// Scores, scale and mask, softmax and context, each an op.
+TensorId unfused_core(BlockBuilder& k, const std::string& path, TensorId qkv, const AttentionAttrs& attrs) {
+  Builder& b = k.builder();
+  const auto named = [](const std::string& name) { return EmitOptions{.out_path = name + ".out"}; };
+  const std::string core = path + ".core";
+  const TensorId scores = b.emit1(kAttentionScores, core + ".scores.fwd", {qkv}, attrs, named(core + ".scores"));
+  std::vector<TensorId> in{scores};
+  if (attrs.packed) in.push_back(k.starts());
+  TensorId weights = kNoTensor;
+  if (k.layout().config.fusion.masked_softmax_fusion) {
+    weights = b.emit1(kMaskedSoftmax, core + ".softmax.fwd", in, attrs, named(core + ".softmax"));
+  } else {
+    const TensorId masked = b.emit1(kScaleMask, core + ".mask.fwd", in, attrs, named(core + ".mask"));
+    weights = b.emit1(kSoftmax, core + ".softmax.fwd", {masked}, attrs, named(core + ".softmax"));
+  }
+  in = {weights, qkv};
+  if (attrs.dropout > 0) in.insert(in.end(), {k.samples(), b.program().ports.step_record});
+  return b.emit1(kAttentionContext, core + ".context.fwd", in, attrs, named(core));
 }
 
 TensorId core(BlockBuilder& k, const std::string& path, TensorId qkv, const Heads& heads, const AttentionKind& kind) {
@@ -56,6 +87,10 @@ TensorId core(BlockBuilder& k, const std::string& path, TensorId qkv, const Head
     in.push_back(k.samples());
     in.push_back(k.builder().program().ports.step_record);
   }
+  attrs.packed = k.layout().packed();
+  attrs.backend = k.layout().config.fusion.attention_backend;
+  if (attrs.backend == AttentionBackend::kUnfused) return unfused_core(k, path, qkv, attrs);
+  if (attrs.packed) in.push_back(k.starts());
   return k.builder().emit(kAttention, path + ".core.fwd", in, attrs, {.out_path = path + ".core.out"})[0];
 }
 

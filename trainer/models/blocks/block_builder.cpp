@@ -1,9 +1,11 @@
 // Weights, linear layers, norms and collectives of blocks.
 #include "trainer/models/blocks/block_builder.h"
 
+#include <algorithm>
 #include <cmath>
 #include <numeric>
 
+#include "profiler/base/text.h"
 #include "trainer/data/rng.h"
 
 namespace mbb::trainer {
@@ -44,6 +46,7 @@ TensorId BlockBuilder::weight(const std::string& path, Shape full, WeightOptions
   t.init = options.init;
   t.weight_decay = options.decay && full.rank() > 1;
   t.partial_over_tp = l_.tp > 1 && t.cuts.empty() && (l_.sequence_parallel || options.partial_over_tp);
+  if (frozen(path)) return weights_[path] = b_.declare(std::move(t));
   Tensor grad;
   grad.path = path + ".main_grad";
   grad.dtype = DType::kF32;
@@ -52,6 +55,35 @@ TensorId BlockBuilder::weight(const std::string& path, Shape full, WeightOptions
   grad.scope = Scope::kStep;
   t.main_grad = b_.declare(std::move(grad));
   return weights_[path] = b_.declare(std::move(t));
+}
+
+bool BlockBuilder::frozen(const std::string& path) const {
+  const MemoryConfig& m = l_.config.memory;
+  if (m.lora_rank > 0) return path.find(".lora_") == std::string::npos;
+  if (m.frozen.empty()) return false;
+  const std::vector<std::string_view> patterns = split(m.frozen, ',');
+  return std::any_of(patterns.begin(), patterns.end(), [&](std::string_view p) { return glob_match(p, path); });
+}
+
+TensorId BlockBuilder::adapted(const std::string& path, TensorId x, TensorId y, const std::vector<Cut>& in_cuts,
+                               const std::vector<Cut>& out_cuts) {
+  const MemoryConfig& m = l_.config.memory;
+  const std::vector<std::string_view> targets = split(m.lora_targets, ',');
+  const std::string_view name = std::string_view(path).substr(path.rfind('.') + 1);
+  const bool inside_experts = path.find(".shared.") != std::string::npos;
+  if (m.lora_rank == 0 || inside_experts || std::find(targets.begin(), targets.end(), name) == targets.end()) return y;
+  // A factor that all TP ranks hold sees on each of them the gradient through that rank's part of the other.
+  const int64_t in = b_.tensor(x).shape.cols() * (in_cuts.empty() ? 1 : l_.tp);
+  const int64_t out = b_.tensor(y).shape.cols() * (out_cuts.empty() ? 1 : l_.tp);
+  const TensorId a = weight(path + ".lora_a.weight", Shape{m.lora_rank, in},
+                            {.cuts = in_cuts, .init = normal(), .partial_over_tp = !out_cuts.empty()});
+  const TensorId b = weight(path + ".lora_b.weight", Shape{out, m.lora_rank},
+                            {.cuts = out_cuts, .init = {Init::Kind::kZeros, 0}, .partial_over_tp = !in_cuts.empty()});
+  const double scale = m.lora_alpha / static_cast<double>(m.lora_rank);
+  const TensorId low = linear(path + ".lora_b", linear(path + ".lora_a", x, a), b);
+  const TensorId scaled = b_.emit1(kScaleBy, path + ".lora.scale.fwd", {low}, ScaleByAttrs{scale, scale},
+                                   {.out_path = path + ".lora.scale.out"});
+  return b_.emit1(kAdd, path + ".lora.add.fwd", {y, scaled}, NoAttrs{}, {.out_path = path + ".lora.out"});
 }
 
 TensorId BlockBuilder::input(TensorId& port, const std::string& path, Shape shape) {
@@ -110,20 +142,20 @@ TensorId BlockBuilder::column_linear(const std::string& path, TensorId x, std::v
   const int64_t out = std::accumulate(parts.begin(), parts.end(), int64_t{0});
   const Cut cut{0, Axis::kTp, std::move(parts)};
   const TensorId w = weight(path + ".weight", Shape{out, b_.tensor(x).shape.cols()}, {.cuts = {cut}, .init = normal()});
-  const TensorId y = linear(path, x, w);
+  const TensorId y = adapted(path, x, linear(path, x, w), {}, {cut});
   return with_bias ? bias(path, y, {.cuts = {cut}}) : y;
 }
 
 TensorId BlockBuilder::row_linear(const std::string& path, TensorId x, int64_t in_features, bool with_bias) {
   const TensorId w = weight(path + ".weight", Shape{l_.model.hidden_size, in_features},
                             {.cuts = {{1, Axis::kTp, {}}}, .init = scaled_normal()});
-  const TensorId y = scatter(path, linear(path, x, w));
+  const TensorId y = scatter(path, adapted(path, x, linear(path, x, w), {{1, Axis::kTp, {}}}, {}));
   return with_bias ? bias(path, y, {}) : y;
 }
 
 TensorId BlockBuilder::replicated_linear(const std::string& path, TensorId x, int64_t out_features) {
   const TensorId w = weight(path + ".weight", Shape{out_features, b_.tensor(x).shape.cols()}, {.init = normal()});
-  return linear(path, x, w);
+  return adapted(path, x, linear(path, x, w), {}, {});
 }
 
 TensorId BlockBuilder::gather(const std::string& path, TensorId x) {
@@ -150,6 +182,10 @@ TensorId BlockBuilder::activation(const std::string& path, TensorId x) {
 
 TensorId BlockBuilder::samples() {
   return input(b_.program().ports.samples, "samples", Shape{l_.micro_batch});
+}
+
+TensorId BlockBuilder::starts() {
+  return input(b_.program().ports.starts, "starts", Shape{l_.config.packing.max_sequences + 1});
 }
 
 int64_t BlockBuilder::random_stream(const std::string& path) const {

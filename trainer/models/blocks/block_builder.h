@@ -63,6 +63,8 @@ class BlockBuilder {
 
   // Operands and attributes dropout reads.
   TensorId samples();
+  // Where a pack's sequences begin.
+  TensorId starts();
   int64_t random_stream(const std::string& path) const;
 
   // Layers whose router steers by load: the optimizer segment updates their bias.
@@ -79,6 +81,12 @@ class BlockBuilder {
   Init scaled_normal() const;
 
  private:
+  bool frozen(const std::string& path) const;
+  // y + (alpha / rank)·(x·Aᵀ)·Bᵀ of a low-rank adapter where memory.lora_targets names this layer, else y. The cuts are
+  // those of the layer's inputs (dimension 1 of A) and outputs (dimension 0 of B).
+  TensorId adapted(const std::string& path, TensorId x, TensorId y, const std::vector<Cut>& in_cuts,
+                   const std::vector<Cut>& out_cuts);
+
   Builder& b_;
   const Layout& l_;
   std::map<std::string, TensorId> weights_;

@@ -18,8 +18,11 @@ TensorId embedding_block(BlockBuilder& k) {
   if (k.model().position == PositionKind::kLearned) {
     const TensorId table = k.weight("position_embedding.weight", Shape{k.model().max_positions, k.model().hidden_size},
                                     {.init = k.normal()});
-    x = k.builder().emit1(kPositionEmbedding, "position_embedding.fwd", {x, table},
-                          PositionAttrs{k.layout().sequence_parallel, false}, {.out_path = "position_embedding.out"});
+    const PositionAttrs attrs{k.layout().sequence_parallel, false, k.layout().packed()};
+    std::vector<TensorId> in{x, table};
+    if (attrs.packed) in.push_back(k.starts());
+    x = k.builder().emit1(kPositionEmbedding, "position_embedding.fwd", in, attrs,
+                          {.out_path = "position_embedding.out"});
   }
   return k.dropout("embedding", x);
 }

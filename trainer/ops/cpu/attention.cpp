@@ -63,6 +63,10 @@ int bucket_of(int64_t distance, const AttentionAttrs& a) {
 class Extras {
  public:
   Extras(const CpuCall& call, const AttentionAttrs& a, size_t first) : a_(a), rank_(call.rank) {
+    if (a.packed) {
+      const size_t at = first + (a.has_weight() ? 1 : 0) + (a.dropout > 0 ? 2 : 0);
+      own_ = sequence_starts(call.in[at], call.in[0].tensor->shape[0]);
+    }
     if (a.has_weight()) weight_.emplace(call.in[first++]);
     if (a.dropout == 0) return;
     samples_ = ints(call.in[first]);
@@ -76,6 +80,8 @@ class Extras {
   std::optional<double> sink(int64_t head) const {
     return a_.sinks ? std::optional(static_cast<double>((*weight_)[head])) : std::nullopt;
   }
+  // First token of a query's own sequence.
+  int64_t own(int64_t query) const { return own_.empty() ? 0 : own_[static_cast<size_t>(query)]; }
   double kept(int64_t sample, int64_t head, int64_t query, int64_t key, const Sides& sides) const {
     if (!mask_) return 1.0;
     const int64_t global_head = rank_.coordinates.tp * a_.heads + head;
@@ -85,6 +91,7 @@ class Extras {
  private:
   const AttentionAttrs& a_;
   const RankContext& rank_;
+  std::vector<int64_t> own_;
   std::optional<ReadF32> weight_;
   const int32_t* samples_ = nullptr;
   std::optional<DropoutMask> mask_;
@@ -94,9 +101,9 @@ struct Keys {
   int64_t begin, end;
 };
 
-Keys visible(const AttentionAttrs& a, int64_t query, int64_t keys) {
+Keys visible(const AttentionAttrs& a, int64_t own, int64_t query, int64_t keys) {
   if (!a.causal) return {0, keys};
-  return {a.window > 0 ? std::max<int64_t>(0, query + 1 - a.window) : 0, query + 1};
+  return {a.window > 0 ? std::max(own, query + 1 - a.window) : own, query + 1};
 }
 
 void forward(const AttentionAttrs& a, const Sides& sides, const Extras& extras, const float* q, const float* kv,
@@ -108,7 +115,7 @@ void forward(const AttentionAttrs& a, const Sides& sides, const Extras& extras, 
     for (int64_t head = 0; head < a.heads; ++head) {
       const int64_t group = head / (a.heads / a.kv_heads);
       for (int64_t i = 0; i < sides.q.s; ++i) {
-        const Keys keys = visible(a, i, sides.k.s);
+        const Keys keys = visible(a, extras.own(i), i, sides.k.s);
         const std::optional<double> sink = extras.sink(head);
         double top = sink.value_or(-INFINITY);
         for (int64_t j = keys.begin; j < keys.end; ++j) {
@@ -154,7 +161,7 @@ void backward(const AttentionAttrs& a, const Sides& sides, const Extras& extras,
         const double lse = static_cast<double>(saved.lse[(b * a.heads + head) * sides.q.s + i]);
         const int64_t q = sides.q.at(i, b, head);
         if (const auto sink = extras.sink(head)) dweight[head] -= std::exp(*sink - lse) * delta;
-        const Keys keys = visible(a, i, sides.k.s);
+        const Keys keys = visible(a, extras.own(i), i, sides.k.s);
         for (int64_t j = keys.begin; j < keys.end; ++j) {
           const int64_t k = sides.k.at(j, b, group);
           const int64_t v = sides.v.at(j, b, group);

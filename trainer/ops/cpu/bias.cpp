@@ -34,8 +34,18 @@ Status cpu_bias_add_grad(const CpuCall& call) {
 
 namespace {
 
-int64_t first_position(const CpuCall& call, int64_t local_sequence) {
-  return call.attrs<PositionAttrs>().sequence_sharded ? call.rank.coordinates.tp * local_sequence : 0;
+// Position in its own sequence of each local token.
+std::vector<int64_t> positions(const CpuCall& call, int64_t local_sequence, int64_t table_rows) {
+  const auto& a = call.attrs<PositionAttrs>();
+  const int64_t first = a.sequence_sharded ? call.rank.coordinates.tp * local_sequence : 0;
+  const std::vector<int64_t> own = a.packed ? sequence_starts(call.in[2], first + local_sequence)
+                                            : std::vector<int64_t>(static_cast<size_t>(first + local_sequence), 0);
+  std::vector<int64_t> at;
+  for (int64_t s = first; s < first + local_sequence; ++s) {
+    // Behind the last sequence nobody has a label; any position will do.
+    at.push_back(std::min(s - own[static_cast<size_t>(s)], table_rows - 1));
+  }
+  return at;
 }
 
 }  // namespace
@@ -46,12 +56,12 @@ Status cpu_position_embedding(const CpuCall& call) {
   WriteF32 y(call.out[0]);
   const Shape& shape = call.in[0].tensor->shape;
   const int64_t h = shape[2];
-  const int64_t first = first_position(call, shape[0]);
+  const std::vector<int64_t> position = positions(call, shape[0], call.in[1].tensor->shape[0]);
   for (int64_t s = 0; s < shape[0]; ++s)
     for (int64_t b = 0; b < shape[1]; ++b)
       for (int64_t i = 0; i < h; ++i) {
         const int64_t at = (s * shape[1] + b) * h + i;
-        y[at] = x[at] + table[(first + s) * h + i];
+        y[at] = x[at] + table[position[static_cast<size_t>(s)] * h + i];
       }
   return {};
 }
@@ -62,11 +72,11 @@ Status cpu_position_embedding_grad(const CpuCall& call) {
   WriteF32 grad(call.out[0], accumulate);
   const Shape& shape = call.in[0].tensor->shape;
   const int64_t h = shape[2];
-  const int64_t first = first_position(call, shape[0]);
+  const std::vector<int64_t> position = positions(call, shape[0], call.in[1].tensor->shape[0]);
   if (!accumulate) std::fill(grad.data(), grad.data() + call.out[0].elements(), 0.0F);
   for (int64_t s = 0; s < shape[0]; ++s)
     for (int64_t b = 0; b < shape[1]; ++b)
-      for (int64_t i = 0; i < h; ++i) grad[(first + s) * h + i] += dy[(s * shape[1] + b) * h + i];
+      for (int64_t i = 0; i < h; ++i) grad[position[static_cast<size_t>(s)] * h + i] += dy[(s * shape[1] + b) * h + i];
   return {};
 }
 

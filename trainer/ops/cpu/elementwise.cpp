@@ -59,4 +59,9 @@ Status cpu_swiglu_grad(const CpuCall& call) {
   return {};
 }
 
+Status cpu_copy(const CpuCall& call) {
+  std::memcpy(call.out[0].data, call.in[0].data, static_cast<size_t>(call.in[0].tensor->bytes()));
+  return {};
+}
+
 }  // namespace mbb::trainer

@@ -46,4 +46,8 @@ inline double* doubles(const CpuOperand& operand) {
   return static_cast<double*>(operand.data);
 }
 
+// First token of each token's own sequence in a pack of `tokens`, from where sequences begin (PositionAttrs). Tokens
+// behind the last sequence are one more.
+std::vector<int64_t> sequence_starts(const CpuOperand& starts, int64_t tokens);
+
 }  // namespace mbb::trainer

@@ -1,0 +1,55 @@
+// Adding up the lengths of every row of every step.
+#include "suites/runner/sequence_work.h"
+
+#include <algorithm>
+#include <vector>
+
+#include "analysis/metrics/metrics.h"
+#include "profiler/base/check.h"
+#include "trainer/models/flops.h"
+#include "trainer/run/training_data.h"
+
+namespace mbb::suites {
+
+Result<SequenceWork> sequence_work(const trainer::Layout& layout) {
+  MB_ASSIGN(const trainer::SequenceDataset rows, trainer::open_sequences(layout));
+  const int64_t steps = std::min<int64_t>(layout.config.train.train_iters, 256);
+  std::vector<int64_t> lengths;
+  double imbalance = 0;
+  for (int64_t step = 0; step < steps; ++step) {
+    std::vector<int64_t> squares(static_cast<size_t>(layout.dp), 0);
+    for (int64_t i = 0; i < layout.global_batch; ++i) {
+      const std::vector<int64_t> of_row = rows.lengths(step * layout.global_batch + i);
+      // Micro-batch m of rank d begins at row (m·dp + d)·b.
+      int64_t& sum = squares[static_cast<size_t>(i / layout.micro_batch % layout.dp)];
+      for (const int64_t length : of_row) sum += length * length;
+      lengths.insert(lengths.end(), of_row.begin(), of_row.end());
+    }
+    int64_t all = 0;
+    for (const int64_t sum : squares) all += sum;
+    imbalance +=
+        static_cast<double>(*std::max_element(squares.begin(), squares.end()) * layout.dp) / static_cast<double>(all);
+  }
+  const auto batch = trainer::BatchLengths::packed(lengths);
+  SequenceWork work;
+  const double tokens = batch.tokens();
+  work.tokens_per_step = tokens / static_cast<double>(steps);
+  using trainer::FlopsConvention;
+  work.flops_per_token_causal = trainer::model_flops(layout.model, batch, FlopsConvention::kCausal).total() / tokens;
+  work.flops_per_token_full = trainer::model_flops(layout.model, batch, FlopsConvention::kFull).total() / tokens;
+  work.efficiency = work.tokens_per_step / static_cast<double>(layout.tokens_per_step());
+  work.imbalance = imbalance / static_cast<double>(steps);
+  return work;
+}
+
+void add_sequence_metrics(baselines::Cell& cell, const SequenceWork& work) {
+  const auto add = [&](const char* id, double value) {
+    const analysis::MetricInfo* info = analysis::find_metric(id);
+    MB_CHECK(info != nullptr, std::string("metric not declared: ") + id);
+    cell.metrics.push_back({.name = std::string(info->id), .value = value, .unit = std::string(info->unit)});
+  };
+  add("packing_efficiency", 100.0 * work.efficiency);
+  add("dp_imbalance", 100.0 * (work.imbalance - 1.0));
+}
+
+}  // namespace mbb::suites

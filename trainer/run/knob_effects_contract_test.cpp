@@ -1,0 +1,154 @@
+// No knob of training, memory, fusion and packing does nothing: another value changes the program, the plan, what is
+// refused, the rows, or what a step reports.
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <map>
+
+#include "profiler/base/text.h"
+#include "trainer/program/explain.h"
+#include "trainer/run/knobs.h"
+#include "trainer/run/train.h"
+#include "trainer/run/training_data.h"
+
+namespace mbb::trainer {
+namespace {
+
+using Settings = std::vector<std::string>;  // "key=value"
+
+const Settings kBase{"layers=2", "seq_length=16", "mbs=1", "gbs=4", "train_iters=3"};
+// A small GPT with biases, dropout and learned positions.
+const Settings kGpt{"model=gpt-462b",        "hidden_size=32", "ffn_hidden_size=48",
+                    "num_attention_heads=4", "vocab_size=256", "data.kind=synthetic"};
+const Settings kT5{"model=t5-220m", "hidden_size=32", "ffn_hidden_size=48",   "num_attention_heads=4",
+                   "kv_channels=8", "vocab_size=256", "encoder_num_layers=1", "data.kind=synthetic"};
+
+Settings operator+(Settings a, const Settings& b) {
+  a.insert(a.end(), b.begin(), b.end());
+  return a;
+}
+
+// Where a knob needs company to mean something: the value to try, and what goes with it.
+struct Try {
+  std::string value;
+  Settings with;
+};
+const std::map<std::string, Try> kTries{
+    {"train.encoder_seq_length", {"12", kT5}},
+    {"train.hidden_dropout", {"0.2", {}}},
+    {"train.attention_dropout", {"0.2", {}}},
+    {"train.global_batch_size", {"8", {}}},
+    {"train.micro_batch_size", {"2", {}}},
+    {"train.seq_length", {"32", {}}},
+    {"optimizer.lr_decay_style", {"linear", {"train_iters=12"}}},
+    {"optimizer.min_lr", {"0.001", {"train_iters=8"}}},
+    {"optimizer.clip_grad", {"0.01", {}}},
+    {"memory.recompute_granularity", {"full", {}}},
+    {"memory.recompute_method", {"block", {"recompute_granularity=full"}}},
+    {"memory.recompute_num_layers", {"2", {"recompute_granularity=full"}}},
+    {"memory.recompute_modules", {"layernorm", {"recompute_granularity=selective"}}},
+    {"memory.cpu_offloading", {"true", {}}},
+    {"memory.cpu_offloading_num_layers", {"2", {"cpu_offloading=true"}}},
+    {"memory.cpu_offloading_weights", {"true", {"cpu_offloading=true"}}},
+    {"memory.frozen", {"embedding.*", {}}},
+    {"memory.lora_rank", {"4", {}}},
+    {"memory.lora_alpha", {"8", {"lora_rank=4"}}},
+    {"memory.lora_targets", {"fc1", {"lora_rank=4"}}},
+    {"memory.limit_gib", {"0.00001", {}}},
+    {"fusion.masked_softmax_fusion", {"false", {"attention_backend=unfused"}}},
+    {"fusion.bias_activation_fusion", {"true", kGpt}},
+    {"fusion.bias_dropout_fusion", {"true", kGpt}},
+    {"fusion.attention_backend", {"unfused", {}}},
+    {"packing.sequences", {"lognormal", {}}},
+    {"packing.packed_sequence_size", {"64", {"sequences=uniform"}}},
+    {"packing.max_sequences", {"3", {"sequences=uniform", "packed_sequence_size=64"}}},
+    {"packing.mean_length", {"12", {"sequences=uniform"}}},
+    {"packing.length_sigma", {"0.1", {"sequences=lognormal"}}},
+    {"packing.too_long", {"drop", {"sequences=lognormal", "length_sigma=2"}}},
+};
+
+Config config_of(const Settings& settings) {
+  Config config;
+  KnobSources sources;
+  for (const std::string& setting : settings) {
+    const size_t equals = setting.find('=');
+    const Status set = knobs().set_text(config, sources, setting.substr(0, equals), setting.substr(equals + 1),
+                                        {Layer::kCommandLine, "test", 0, 0});
+    EXPECT_TRUE(set.has_value()) << setting << ": " << (set ? "" : set.error().what);
+  }
+  return config;
+}
+
+// Everything a knob may change, as text.
+std::string observe(const Config& config) {
+  const auto layout = resolve(config);
+  if (!layout) return "does not resolve: " + layout.error().what;
+  const auto programs = build_programs(*layout);
+  if (!programs) return "does not build: " + programs.error().what;
+  std::string seen = program_hash(*programs);
+  for (const MemoryPlan& plan : programs->plans) seen += fmt::format(" {} {}", plan.arena_bytes, plan.host_bytes);
+  if (const Status fits = check_memory(*layout, *programs); !fits) return seen + " refused: " + fits.error().what;
+  TrainOptions options;
+  std::optional<SequenceDataset> rows;
+  std::optional<Dataset> windows;
+  if (layout->has_sequences()) {
+    auto opened = open_sequences(*layout);
+    if (!opened) return seen + opened.error().what;
+    rows.emplace(std::move(*opened));
+    options.sequences = &*rows;
+    for (int64_t i = 0; i < 8; ++i) seen += fmt::format(" {}/{}", rows->facts(i).tokens, rows->facts(i).squares);
+  } else {
+    auto opened = open_dataset(*layout);
+    if (!opened) return seen + opened.error().what;
+    windows.emplace(std::move(*opened));
+  }
+  const auto data = [&](int64_t sample, std::span<int32_t> tokens) { return windows->sample(sample, tokens); };
+  const auto result = train(*layout, *programs, data, options);
+  if (!result) return seen + result.error().what;
+  for (const StepReport& step : result->steps)
+    seen += fmt::format(" {} {} {} {}", step.loss, step.grad_norm, step.learning_rate, step.tokens);
+  return seen;
+}
+
+std::string another(const Knob& knob, const Config& config) {
+  const KnobData now = knob.get(&config);
+  if (const auto* flag = std::get_if<bool>(&now)) return *flag ? "false" : "true";
+  if (const auto* number = std::get_if<int64_t>(&now)) return std::to_string(*number + 1);
+  if (const auto* number = std::get_if<double>(&now)) return format_exact(*number * 0.5 + 0.015625);
+  for (const KnobChoice& choice : knob.choices)
+    if (choice.name != knob_text(now)) return choice.name;
+  return "";
+}
+
+class KnobEffects : public testing::TestWithParam<std::string> {};
+
+TEST_P(KnobEffects, AnotherValueChangesWhatIsBuiltOrDone) {
+  const Knob* knob = nullptr;
+  for (const Knob& each : knobs().knobs())
+    if (each.key == GetParam()) knob = &each;
+  ASSERT_NE(knob, nullptr);
+  const auto known = kTries.find(knob->key);
+  const Settings with = kBase + (known == kTries.end() ? Settings{} : known->second.with);
+  const Config before = config_of(with);
+  const std::string value = known == kTries.end() ? another(*knob, before) : known->second.value;
+  const std::string was = observe(before);
+  ASSERT_FALSE(was.starts_with("does not")) << was;
+  const std::string is = observe(config_of(with + Settings{knob->key + "=" + value}));
+  EXPECT_FALSE(is.starts_with("does not"))
+      << knob->key << " = " << value << " " << is << "; say in kTries which value goes with which others";
+  EXPECT_NE(is, was) << knob->key << " = " << value << " changes nothing";
+}
+
+std::vector<std::string> keys() {
+  std::vector<std::string> all;
+  for (const Knob& knob : knobs().knobs())
+    for (const std::string_view section : {"train", "optimizer", "memory", "fusion", "packing"})
+      if (knob.section() == section) all.push_back(knob.key);
+  return all;
+}
+
+INSTANTIATE_TEST_SUITE_P(All, KnobEffects, testing::ValuesIn(keys()),
+                         [](const auto& test) { return replace_all(test.param, ".", "_"); });
+
+}  // namespace
+}  // namespace mbb::trainer

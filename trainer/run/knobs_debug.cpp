@@ -1,0 +1,16 @@
+// Knobs of [debug]: what is looked into when something is wrong.
+#include "trainer/run/knobs.h"
+
+namespace mbb::trainer {
+
+std::vector<Knob> debug_knobs() {
+  return {
+      {.key = "debug.nan_trace",
+       .field = field(&Config::debug, &DebugConfig::nan_trace),
+       .doc = "Runs a step whose loss or gradient norm is not finite once more, looking at every value, and names the "
+              "first op that made one; a good step costs nothing. CPU only.",
+       .identity = false},
+  };
+}
+
+}  // namespace mbb::trainer

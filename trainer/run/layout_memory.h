@@ -1,0 +1,11 @@
+// The rules of memory, fusion and packing knobs: what contradicts, and what a model does not have.
+#pragma once
+
+#include "trainer/run/layout.h"
+
+namespace mbb::trainer {
+
+// Errors (kBadArgument) name the knob and the remedy. `layout` has its model, batch and row sizes.
+Status check_memory_rules(const Layout& layout);
+
+}  // namespace mbb::trainer
