@@ -16,6 +16,7 @@
 #include "profiler/base/file.h"
 #include "profiler/base/text.h"
 #include "profiler/capture/telemetry.h"
+#include "profiler/host/boost_slider.h"
 #include "profiler/memory/snapshot_writer.h"
 #include "profiler/trace/trace_file.h"
 #include "suites/export/export.h"
@@ -210,7 +211,8 @@ void add_bindings(baselines::Launch& launch, const trainer::TrainResult& result)
 // Telemetry of a launch: telemetry.csv beside its traces.
 class Watch {
  public:
-  Watch(const trainer::Config& config, const trainer::Layout& layout) : telemetry_(options_of(config, layout)) {}
+  Watch(const trainer::Config& config, const trainer::Layout& layout)
+      : gpus_(options_of(config, layout).gpus), telemetry_(options_of(config, layout)) {}
 
   Status finish(const std::filesystem::path& folder, baselines::Launch& launch) {
     const std::vector<profiler::TelemetrySample> samples = telemetry_.stop();
@@ -224,6 +226,9 @@ class Watch {
     launch.counts.push_back({"telemetry_samples", static_cast<int64_t>(samples.size())});
     if (throttled > 0) launch.counts.push_back({"telemetry_throttled_samples", throttled});
     if (failed > 0) launch.counts.push_back({"telemetry_failed_samples", failed});
+    for (const int gpu : gpus_)  // as found, or as host.vboost set it
+      if (const auto slider = profiler::read_boost_slider(gpu))
+        launch.counts.push_back({fmt::format("vboost of GPU {}", gpu), slider->value});
     return write_file(folder / kTelemetryFile, profiler::telemetry_csv(samples));
   }
 
@@ -236,6 +241,7 @@ class Watch {
     return options;
   }
 
+  std::vector<int> gpus_;
   profiler::Telemetry telemetry_;
 };
 
