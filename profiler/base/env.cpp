@@ -23,7 +23,6 @@ constexpr EnvVar kVars[] = {
     {"MBBENCH_LOG", "how much is logged to stderr: error, warning, info (default), debug"},
     {"MBBENCH_TEST_DATA", "folder with the reference data that tests read"},
     {"NO_COLOR", "set to anything: no colour on a terminal"},
-    {"NSYS_PROFILING_SESSION_ID", "set by nsys in the processes it profiles; named when it holds CUPTI"},
     {"NVTX_INJECTION64_PATH", "set by a tool that records NVTX ranges; named when it holds CUPTI"},
     {"PATH", "where other programs are found (`mbbench doctor`)"},
     {"TERM", "terminal type; 'dumb' means no progress line"},

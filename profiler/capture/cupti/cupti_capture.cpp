@@ -15,8 +15,8 @@
 #include <vector>
 
 #include "profiler/base/clock.h"
-#include "profiler/base/env.h"
 #include "profiler/capture/cupti/record_reader.h"
+#include "profiler/host/library.h"
 
 namespace mbb::profiler::cupti {
 namespace {
@@ -185,14 +185,6 @@ void CUPTIAPI on_resource(void*, CUpti_CallbackDomain domain, CUpti_CallbackId i
   if (id == CUPTI_CBID_RESOURCE_GRAPHNODE_CLONED) session->node_cloned(graph->originalNode, graph->node);
 }
 
-// What other tools leave in the environment of a process they started.
-std::string tool_in_environment() {
-  if (env_text("NSYS_PROFILING_SESSION_ID")) return "Nsight Systems (nsys)";
-  for (const char* name : {"CUDA_INJECTION64_PATH", "NVTX_INJECTION64_PATH"})
-    if (const auto path = env_text(name)) return fmt::format("{} = {}", name, *path);
-  return {};
-}
-
 Status subscribe(const Api& api, Session& session) {
   char holder[256] = {};
   CUpti_SubscriberParams params{};
@@ -204,7 +196,7 @@ Status subscribe(const Api& api, Session& session) {
   if (result == CUPTI_ERROR_MULTIPLE_SUBSCRIBERS_NOT_SUPPORTED) {
     holder[sizeof(holder) - 1] = '\0';
     std::string who = holder;
-    if (who.empty()) who = tool_in_environment();
+    if (who.empty()) who = cupti_holder();
     return fail(ErrorCode::kUnavailable, fmt::format("CUPTI is held by {}", who.empty() ? "another tool" : who),
                 "run without it, or set profiling.use_nsys_profiler to leave the window to nsys");
   }
