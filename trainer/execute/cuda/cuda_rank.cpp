@@ -64,6 +64,7 @@ CudaRank::~CudaRank() {
   for (cudaEvent_t event : {start_, optimizer_, end_})
     if (event != nullptr) cudaEventDestroy(event);
   cudaFreeHost(staging_);
+  cudaFreeHost(host_arena_);
   cudaFree(arena_);
 }
 
@@ -111,6 +112,13 @@ Status CudaRank::allocate() {
   MB_TRY(check_fits(program_, plan_, static_cast<int64_t>(free_bytes)));
   const auto bytes = static_cast<size_t>(std::max<int64_t>(plan_.arena_bytes, MemoryPlan::kAlign));
   MB_TRY(ok(cudaMalloc(reinterpret_cast<void**>(&arena_), bytes), "allocating the arena"));
+  for (const Tensor& t : program_.tensors)
+    if (t.space == Space::kHost && t.scope == Scope::kPersistent)
+      return fail(ErrorCode::kUnavailable, "weights in host memory do not run on CUDA",
+                  "set memory.cpu_offloading_weights = false, or host.device = cpu");
+  if (plan_.host_bytes > 0)
+    MB_TRY(ok(cudaMallocHost(reinterpret_cast<void**>(&host_arena_), static_cast<size_t>(plan_.host_bytes)),
+              "allocating the pinned host arena"));
   const Ports& ports = program_.ports;
   staging_bytes_ = round_up(static_cast<int64_t>(sizeof(float)) * StepRecord::kFields);
   for (const TensorId id : {ports.tokens, ports.labels})

@@ -65,7 +65,10 @@ class CudaRank {
   void drop_graphs();
   Status finish(StepOutput* output);
   uint32_t op_id(size_t behind_walk) const { return static_cast<uint32_t>(walk_.size() + 1 + behind_walk); }
-  std::byte* data(TensorId id, int slot) const { return arena_ + plan_.offset(program_, id, slot); }
+  std::byte* data(TensorId id, int slot) const {
+    const bool host = program_.tensor(program_.storage(id)).space == Space::kHost;
+    return (host ? host_arena_ : arena_) + plan_.offset(program_, id, slot);
+  }
 
   const Program& program_;
   const MemoryPlan& plan_;
@@ -74,7 +77,8 @@ class CudaRank {
   MeshCoordinates coordinates_;
   std::unique_ptr<Device> device_;
   std::byte* arena_ = nullptr;
-  std::byte* staging_ = nullptr;  // pinned: record, tokens and labels; then loss and scale
+  std::byte* host_arena_ = nullptr;  // pinned: tensors of Space::kHost
+  std::byte* staging_ = nullptr;     // pinned: record, tokens and labels; then loss and scale
   int64_t staging_bytes_ = 0;
   std::vector<Bound> walk_;
   cudaEvent_t start_ = nullptr, optimizer_ = nullptr, end_ = nullptr;

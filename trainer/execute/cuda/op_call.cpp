@@ -28,6 +28,7 @@ constexpr std::array kFunctions = {
     Named{"add", add_op},
     Named{"fill_zero", fill_zero_op},
     Named{"cast", cast_op},
+    Named{"copy", copy_op},
     Named{"gemm_add", gemm_op},
     Named{"gemm_scaled_add", gemm_scaled_op},
     Named{"rmsnorm_grad_add", rmsnorm_grad_add_op},
@@ -80,6 +81,10 @@ Status swiglu_grad_op(const OpCall& call) {
 
 Status add_op(const OpCall& call) {
   MB_ASSIGN(const Element element, element_of(*call.in[0].tensor));
+  for (const Operand* operand : {&call.in[1], &call.out[0]})
+    if (operand->tensor->dtype != call.in[0].tensor->dtype)
+      return fail(ErrorCode::kUnavailable, "sums of two number types do not run on CUDA",
+                  "use fusion.gradient_accumulation_fusion = true, or host.device = cpu");
   return add(element, call.in[0].data, call.in[1].data, call.out[0].data, call.out[0].elements(), call.device.launch());
 }
 
@@ -87,6 +92,13 @@ Status fill_zero_op(const OpCall& call) {
   return ok(
       cudaMemsetAsync(call.out[0].data, 0, static_cast<size_t>(call.out[0].tensor->bytes()), call.device.stream()),
       "filling with zeros");
+}
+
+// Either side may be pinned host memory: one address space tells which.
+Status copy_op(const OpCall& call) {
+  return ok(cudaMemcpyAsync(call.out[0].data, call.in[0].data, static_cast<size_t>(call.in[0].tensor->bytes()),
+                            cudaMemcpyDefault, call.device.stream()),
+            "copying between device and host");
 }
 
 Status cast_op(const OpCall& call) {

@@ -62,6 +62,7 @@ Status swiglu_grad_op(const OpCall& call);
 Status add_op(const OpCall& call);
 Status fill_zero_op(const OpCall& call);
 Status cast_op(const OpCall& call);
+Status copy_op(const OpCall& call);
 Status cross_entropy_max_op(const OpCall& call);
 Status cross_entropy_sum_op(const OpCall& call);
 Status cross_entropy_loss_op(const OpCall& call);
