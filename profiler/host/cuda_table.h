@@ -42,8 +42,11 @@ struct CudaRankRequest {
   int32_t device;
   int32_t rank;
   uint64_t seed;
-  bool graphs;  // capture the step after its first run
-  bool tune;    // time cuBLASLt's algorithms for every GEMM before the first step
+  bool graphs;              // capture the step after its first run
+  bool tune;                // choose cuBLASLt's algorithm for every GEMM before the first step
+  bool write_tuning;        // take time over it, and write the choices to tuning_file
+  const char* tuning_file;  // choices made before; null or empty: none, GEMMs are timed briefly
+  int32_t side_sms;         // SMs that memory-bound kernels of streams besides compute take; 0: as many as fit
   const void* program;
   const void* plan;
   const void* mesh;

@@ -76,6 +76,7 @@ Command gate_command();
 Command baseline_command();
 Command noise_command();
 Command ab_command();
+Command tune_command();
 Command view_command();
 Command help_command();
 Command launch_cell_command();

@@ -99,6 +99,21 @@ size_t walk_length(const Program& program) {
   return ops;
 }
 
+// A CUDA rank of a request with everything in it that does not depend on why it is opened.
+Result<void*> open_rank(const CudaTable& table, profiler::CudaRankRequest request, const HostConfig& host,
+                        const Program& program, const MemoryPlan& plan, const Mesh& mesh) {
+  request.program = &program;
+  request.plan = &plan;
+  request.mesh = &mesh;
+  request.tune = true;
+  request.tuning_file = host.gemm_tuning_file.c_str();
+  request.side_sms = static_cast<int32_t>(host.side_sms);
+  CudaText error{};
+  void* rank = nullptr;
+  MB_TRY(profiler::cuda_answer(table.rank_open(&request, &rank, &error), error));
+  return rank;
+}
+
 }  // namespace
 
 Result<std::unique_ptr<Executor>> make_executor(const HostConfig& host, const Program& program, const MemoryPlan& plan,
@@ -113,17 +128,24 @@ Result<std::unique_ptr<Executor>> make_executor(const HostConfig& host, const Pr
                 "run one rank, or use host.device = cpu");
   MB_ASSIGN(const CudaTable* const table, profiler::cuda_table());
   profiler::CudaRankRequest request{};
-  request.program = &program;
-  request.plan = &plan;
-  request.mesh = &mesh;
   request.rank = world.rank();
   request.seed = seed;
-  request.graphs = true;
-  request.tune = true;
-  CudaText error{};
-  void* rank = nullptr;
-  MB_TRY(profiler::cuda_answer(table->rank_open(&request, &rank, &error), error));
+  request.graphs = host.enable_cuda_graph;
+  MB_ASSIGN(void* const rank, open_rank(*table, request, host, program, plan, mesh));
   return std::unique_ptr<Executor>(std::make_unique<CudaExecutor>(*table, rank, request.device, walk_length(program)));
+}
+
+Status tune_gemms(const HostConfig& host, const Program& program, const MemoryPlan& plan, const Mesh& mesh,
+                  uint64_t seed) {
+  if (host.gemm_tuning_file.empty())
+    return fail(ErrorCode::kBadArgument, "tuning without a file to write", "set host.gemm_tuning_file");
+  MB_ASSIGN(const CudaTable* const table, profiler::cuda_table());
+  profiler::CudaRankRequest request{};
+  request.seed = seed;
+  request.write_tuning = true;
+  MB_ASSIGN(void* const rank, open_rank(*table, request, host, program, plan, mesh));
+  table->rank_close(rank);
+  return {};
 }
 
 }  // namespace mbb::trainer

@@ -48,4 +48,9 @@ class Executor {
 Result<std::unique_ptr<Executor>> make_executor(const HostConfig& host, const Program& program, const MemoryPlan& plan,
                                                 const Mesh& mesh, World& world, uint64_t seed);
 
+// Times cuBLASLt's algorithms for every GEMM of rank 0's program on device 0, under sustained load, and writes the
+// choices to host.gemm_tuning_file; what that file holds already stays.
+Status tune_gemms(const HostConfig& host, const Program& program, const MemoryPlan& plan, const Mesh& mesh,
+                  uint64_t seed);
+
 }  // namespace mbb::trainer

@@ -138,6 +138,9 @@ struct HostConfig {
   Device device = Device::kCpu;
   std::string cpu_binding = "none";
   int64_t vboost = -1;  // -1: as found
+  bool enable_cuda_graph = true;
+  int64_t side_sms = 0;
+  std::string gemm_tuning_file;  // empty: GEMMs are timed when a run starts
 };
 
 // Steps [profile_step_start, profile_step_end) are traced and never timed; -1 = chosen (profile_window.h).

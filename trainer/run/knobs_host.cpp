@@ -20,6 +20,22 @@ std::vector<Knob> host_knobs() {
        .doc =
            "The driver's video boost slider during the cell; -1 = as found. Changing it needs --allow-clock-changes, "
            "and the old value returns whatever ends the run."},
+      {.key = "host.enable_cuda_graph",
+       .field = field(&Config::host, &HostConfig::enable_cuda_graph),
+       .doc =
+           "After its first step the forward and backward and the optimizer are each captured and replayed as a CUDA "
+           "graph.",
+       .history = "Megatron-Core: off; here nothing in a step depends on the host, so that a capture costs nothing."},
+      {.key = "host.side_sms",
+       .field = field(&Config::host, &HostConfig::side_sms),
+       .range = within(0, 128),
+       .doc = "SMs that the optimizer's kernels take while they run on a stream beside compute, and that GEMMs there "
+              "leave free; 0 = whatever fits."},
+      {.key = "host.gemm_tuning_file",
+       .field = field(&Config::host, &HostConfig::gemm_tuning_file),
+       .doc = "GEMM algorithms that `mbbench tune` chose on such a device, driver and cuBLASLt; a GEMM the file lacks, "
+              "and every GEMM without a file, is timed briefly when a run starts.",
+       .path = true},
   };
 }
 

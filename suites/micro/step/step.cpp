@@ -15,6 +15,7 @@
 #include "trainer/models/flops.h"
 #include "trainer/ops/op_kind.h"
 #include "trainer/program/walk.h"
+#include "trainer/run/knobs.h"
 #include "trainer/run/train.h"
 
 namespace mbb::suites {
@@ -26,7 +27,8 @@ constexpr const char* kUsage =
     "mbbench-step --model NAME [--layers N] [--seq N] [--mbs N] [--gbs N] [--recipe fp32|bf16|fp8] [--steps N] "
     "[--device "
     "cuda|cpu]\n"
-    "             [--ops 1]   (also one step op by op, summed by kind and role)\n";
+    "             [--ops 1]   (also one step op by op, summed by kind and role)\n"
+    "             [KNOB=VALUE ...]\n";
 
 struct Options {
   Config config;
@@ -41,8 +43,14 @@ Result<Options> parse(int argc, char** argv) {
   o.config.fusion.residual_fusion = true;
   o.config.fusion.cross_entropy_loss_fusion = true;
   int64_t gbs = 0;
+  std::vector<std::string> knob_settings;
   for (int i = 1; i < argc; i += 2) {
     const std::string flag = argv[i];
+    if (flag.find('=') != std::string::npos) {
+      knob_settings.push_back(flag);
+      --i;
+      continue;
+    }
     if (i + 1 >= argc) return fail(ErrorCode::kBadArgument, flag + " needs a value", kUsage);
     const std::string value = argv[i + 1];
     const int64_t number = std::strtoll(value.c_str(), nullptr, 10);
@@ -70,6 +78,12 @@ Result<Options> parse(int argc, char** argv) {
       return fail(ErrorCode::kBadArgument, "not understood: " + flag + " " + value, kUsage);
   }
   o.config.train.global_batch_size = gbs == 0 ? o.config.train.micro_batch_size : gbs;
+  for (const std::string& setting : knob_settings) {
+    const size_t at = setting.find('=');
+    MB_ASSIGN(const Knob* const knob, knobs().find(setting.substr(0, at)));
+    MB_ASSIGN(const KnobData value, knob->parse(setting.substr(at + 1)));
+    MB_TRY(knob->set(&o.config, value));
+  }
   o.config.optimizer.lr = 1e-4;
   o.config.optimizer.min_lr = 1e-5;
   return o;

@@ -1,4 +1,4 @@
-// The first CUDA executor: bind operands once, enqueue in walk order, capture after the first step.
+// Binds operands and orders streams once, enqueues in walk order, captures after the first step.
 #include "trainer/execute/cuda/cuda_rank.h"
 
 #include <fmt/core.h>
@@ -9,6 +9,7 @@
 #include <optional>
 #include <utility>
 
+#include "profiler/base/file.h"
 #include "profiler/capture/cupti/cupti_capture.h"
 #include "trainer/data/rng.h"
 #include "trainer/execute/cuda/initial_values.h"
@@ -22,6 +23,11 @@ namespace {
 constexpr int64_t kStagingAlign = 256;
 int64_t round_up(int64_t bytes) {
   return (bytes + kStagingAlign - 1) / kStagingAlign * kStagingAlign;
+}
+
+// What arrives with every micro-batch.
+std::array<TensorId, 4> batch_ports(const Ports& ports) {
+  return {ports.tokens, ports.labels, ports.samples, ports.encoder_tokens};
 }
 
 const BucketAttrs* bucket_of(const Op& op) {
@@ -53,29 +59,33 @@ Result<std::unique_ptr<CudaRank>> CudaRank::create(const profiler::CudaRankReque
   MB_ASSIGN(rank->device_, Device::open(request.device));
   MB_TRY(rank->allocate());
   MB_TRY(rank->bind_all());
+  MB_TRY(rank->plan_parts());
   if (request.tune) MB_TRY(rank->tune());
   MB_TRY(rank->initial_values());
   return rank;
 }
 
 CudaRank::~CudaRank() {
-  if (device_ != nullptr) cudaStreamSynchronize(device_->stream());
+  if (device_ != nullptr) cudaStreamSynchronize(device_->stream_of(Stream::kCompute));
   drop_graphs();
-  for (cudaEvent_t event : {start_, optimizer_, end_})
+  const auto destroy = [](cudaEvent_t event) {
     if (event != nullptr) cudaEventDestroy(event);
+  };
+  for (const Part& part : parts_) std::for_each(part.ended.begin(), part.ended.end(), destroy);
+  std::for_each(forks_.begin(), forks_.end(), destroy);
+  for (cudaEvent_t event : {start_, optimizer_, end_}) destroy(event);
   cudaFreeHost(staging_);
   cudaFreeHost(host_arena_);
   cudaFree(arena_);
 }
 
 void CudaRank::drop_graphs() {
-  for (cudaGraphExec_t* graph : {&forward_backward_graph_, &optimizer_graph_})
-    if (*graph != nullptr) cudaGraphExecDestroy(std::exchange(*graph, nullptr));
+  for (Part& part : parts_)
+    if (part.graph != nullptr) cudaGraphExecDestroy(std::exchange(part.graph, nullptr));
 }
 
 Status CudaRank::recapture() {
-  if (forward_backward_graph_ == nullptr) return {};
-  MB_TRY(ok(cudaStreamSynchronize(device_->stream()), "capturing the step anew"));
+  if (parts_[0].graph == nullptr) return {};
   drop_graphs();
   return capture();
 }
@@ -106,6 +116,35 @@ Status CudaRank::bind_all() {
   });
 }
 
+Status CudaRank::plan_parts() {
+  const auto optimizer = std::find_if(walk_.begin(), walk_.end(), [](const Bound& b) { return b.optimizer; });
+  const auto middle = static_cast<size_t>(optimizer - walk_.begin());
+  parts_[0].begin = 0, parts_[0].end = parts_[1].begin = middle, parts_[1].end = walk_.size();
+  for (Part& part : parts_) {
+    std::vector<LaneOp> ops;
+    for (size_t i = part.begin; i < part.end; ++i) {
+      LaneOp op{walk_[i].op->stream, {}};
+      const auto add = [&](const std::vector<Operand>& operands, bool write) {
+        for (const Operand& o : operands) {
+          const auto begin = static_cast<int64_t>(reinterpret_cast<intptr_t>(o.data));  // device or pinned host
+          op.accesses.push_back({begin, begin + o.tensor->bytes(), write});
+        }
+      };
+      add(walk_[i].in, false);
+      add(walk_[i].out, true);
+      ops.push_back(std::move(op));
+    }
+    part.lanes = plan_lanes(ops);
+    part.ended.assign(ops.size(), nullptr);
+    for (size_t i = 0; i < ops.size(); ++i)
+      if (part.lanes.signals[i])
+        MB_TRY(ok(cudaEventCreateWithFlags(&part.ended[i], cudaEventDisableTiming), "creating an event"));
+  }
+  for (cudaEvent_t& event : forks_)
+    MB_TRY(ok(cudaEventCreateWithFlags(&event, cudaEventDisableTiming), "creating an event"));
+  return {};
+}
+
 Status CudaRank::allocate() {
   size_t free_bytes = 0, total_bytes = 0;
   MB_TRY(ok(cudaMemGetInfo(&free_bytes, &total_bytes), "reading free device memory"));
@@ -119,9 +158,8 @@ Status CudaRank::allocate() {
   if (plan_.host_bytes > 0)
     MB_TRY(ok(cudaMallocHost(reinterpret_cast<void**>(&host_arena_), static_cast<size_t>(plan_.host_bytes)),
               "allocating the pinned host arena"));
-  const Ports& ports = program_.ports;
   staging_bytes_ = round_up(static_cast<int64_t>(sizeof(float)) * StepRecord::kFields);
-  for (const TensorId id : {ports.tokens, ports.labels})
+  for (const TensorId id : batch_ports(program_.ports))
     if (id != kNoTensor) staging_bytes_ += program_.micro_batches * round_up(program_.tensor(id).bytes());
   staging_bytes_ += 2 * kStagingAlign;
   MB_TRY(ok(cudaMallocHost(reinterpret_cast<void**>(&staging_), static_cast<size_t>(staging_bytes_)),
@@ -134,15 +172,26 @@ Status CudaRank::allocate() {
 // real addresses; whatever they write is made again afterwards.
 Status CudaRank::tune() {
   const cudaStream_t stream = device_->stream();
+  const std::string file = request_.tuning_file == nullptr ? "" : request_.tuning_file;
+  if (!file.empty() && (!request_.write_tuning || file_exists(file))) MB_TRY(device_->load_tuning(file));
+  const TuneEffort effort = request_.write_tuning ? TuneEffort::thorough() : TuneEffort::quick();
   MB_TRY(fill_normal(Element::kBf16, arena_, 0, plan_.arena_bytes / 2, request_.seed, 1.0f, stream));
-  for (const Bound& bound : walk_) {
+  for (size_t i = 0; i < walk_.size(); ++i) {
+    const Bound& bound = walk_[i];
     if (bound.function != gemm_op && bound.function != gemm_scaled_op) continue;
-    const OpCall call{*bound.op, bound.in, bound.out, coordinates_, bound.shard_index, *device_};
-    Status status = bound.function == gemm_op ? tune_gemm_op(call) : tune_gemm_scaled_op(call);
+    const OpCall call{*bound.op,
+                      bound.in,
+                      bound.out,
+                      coordinates_,
+                      bound.shard_index,
+                      *device_,
+                      sm_target(parts_[i < parts_[1].begin ? 0 : 1], i)};
+    Status status = bound.function == gemm_op ? tune_gemm_op(call, effort) : tune_gemm_scaled_op(call, effort);
     if (!status)
       return tl::unexpected<Error>(std::move(status.error()).during(fmt::format("tuning op {}", bound.op->path)));
   }
-  return {};
+  if (!request_.write_tuning) return {};
+  return write_file(file, device_->tuning().text());
 }
 
 Status CudaRank::initial_values() {
@@ -212,18 +261,18 @@ Status CudaRank::upload(const StepInput& input) {
   MB_TRY(ok(cudaMemcpyAsync(data(ports.step_record, 0), at, sizeof(input.record), cudaMemcpyHostToDevice, stream),
             "uploading the step record"));
   at += round_up(sizeof(input.record));
-  if (ports.tokens == kNoTensor && ports.labels == kNoTensor) return {};
+  const std::array<TensorId, 4> ids = batch_ports(program_.ports);
   for (int m = 0; m < program_.micro_batches; ++m) {
-    std::array<std::span<int32_t>, 2> spans;
-    std::array<TensorId, 2> ids = {ports.tokens, ports.labels};
-    for (size_t i = 0; i < 2; ++i) {
+    std::array<std::span<int32_t>, 4> spans;
+    for (size_t i = 0; i < ids.size(); ++i) {
       if (ids[i] == kNoTensor) continue;
       const Tensor& t = program_.tensor(ids[i]);
       spans[i] = {reinterpret_cast<int32_t*>(at), static_cast<size_t>(t.shape.elements())};
       at += round_up(t.bytes());
     }
-    MB_TRY(input.batch(m, spans[0], spans[1]));
-    for (size_t i = 0; i < 2; ++i) {
+    if (!spans[0].empty() || !spans[1].empty()) MB_TRY(input.batch(m, spans[0], spans[1]));
+    if (!spans[2].empty() || !spans[3].empty()) MB_TRY(input.extra(m, spans[2], spans[3]));
+    for (size_t i = 0; i < ids.size(); ++i) {
       if (ids[i] == kNoTensor) continue;
       MB_TRY(ok(cudaMemcpyAsync(data(ids[i], m % program_.tensor(ids[i]).ring), spans[i].data(), spans[i].size_bytes(),
                                 cudaMemcpyHostToDevice, stream),
@@ -233,11 +282,17 @@ Status CudaRank::upload(const StepInput& input) {
   return {};
 }
 
-namespace {
+// SMs a GEMM may take while confined kernels of another stream run beside it; 0: all.
+int CudaRank::sm_target(const Part& part, size_t position) const {
+  if (request_.side_sms == 0 || !part.lanes.beside[position - part.begin]) return 0;
+  return (device_->sms() - request_.side_sms) / 2 * 2;  // clusters of two
+}
 
-template <typename Bound>
-Status run_bound(const Bound& bound, const MeshCoordinates& coordinates, Device& device) {
-  const OpCall call{*bound.op, bound.in, bound.out, coordinates, bound.shard_index, device};
+Status CudaRank::run_op(const Part& part, size_t position) {
+  const Bound& bound = walk_[position];
+  MB_TRY(device_->use(bound.op->stream, bound.op->stream == Stream::kCompute ? 0 : request_.side_sms));
+  const OpCall call{
+      *bound.op, bound.in, bound.out, coordinates_, bound.shard_index, *device_, sm_target(part, position)};
   const profiler::nvtx::Range range(bound.range, bound.micro_batch);
   const OpMark mark(bound.id);
   Status status = bound.function(call);
@@ -247,48 +302,67 @@ Status run_bound(const Bound& bound, const MeshCoordinates& coordinates, Device&
   return status;
 }
 
-}  // namespace
-
-// Forward and backward, or the optimizer, op by op; NVTX ranges for every call of a segment and every op.
-Status CudaRank::run_half(bool optimizer) {
+// Op by op; NVTX ranges for every call of a segment and every op.
+Status CudaRank::run_part(const Part& part) {
+  std::array<bool, kStreams> used{};
+  for (size_t i = part.begin; i < part.end; ++i) used[static_cast<size_t>(walk_[i].op->stream)] = true;
+  const auto compute = static_cast<size_t>(Stream::kCompute);
+  used[compute] = false;
+  const cudaStream_t stream = device_->stream_of(Stream::kCompute);
+  const bool forks = std::find(used.begin(), used.end(), true) != used.end();
+  if (forks) MB_TRY(ok(cudaEventRecord(forks_[compute], stream), "parting streams"));
+  for (size_t s = 0; s < used.size(); ++s) {
+    if (!used[s]) continue;
+    MB_TRY(device_->use(static_cast<Stream>(s)));
+    MB_TRY(ok(cudaStreamWaitEvent(device_->stream(), forks_[compute]), "parting streams"));
+  }
   std::optional<profiler::nvtx::Range> call_range;
   profiler::nvtx::Text segment = nullptr;
   int micro_batch = -1;
-  for (const Bound& bound : walk_) {
-    if (bound.optimizer != optimizer) continue;
-    if (bound.segment != segment || bound.micro_batch != micro_batch) {
-      segment = bound.segment, micro_batch = bound.micro_batch;
+  for (size_t i = part.begin; i < part.end; ++i) {
+    const size_t at = i - part.begin;
+    if (walk_[i].segment != segment || walk_[i].micro_batch != micro_batch) {
+      segment = walk_[i].segment, micro_batch = walk_[i].micro_batch;
       call_range.reset();
       call_range.emplace(segment, micro_batch);
     }
-    MB_TRY(run_bound(bound, coordinates_, *device_));
+    MB_TRY(device_->use(walk_[i].op->stream));
+    for (const int earlier : part.lanes.waits[at])
+      MB_TRY(ok(cudaStreamWaitEvent(device_->stream(), part.ended[static_cast<size_t>(earlier)]), "ordering streams"));
+    MB_TRY(run_op(part, i));
+    if (part.ended[at] != nullptr) MB_TRY(ok(cudaEventRecord(part.ended[at], device_->stream()), "ordering streams"));
   }
-  return {};
+  for (size_t s = 0; s < used.size(); ++s) {
+    if (!used[s]) continue;
+    MB_TRY(ok(cudaEventRecord(forks_[s], device_->stream_of(static_cast<Stream>(s))), "joining streams"));
+    MB_TRY(ok(cudaStreamWaitEvent(stream, forks_[s]), "joining streams"));
+  }
+  return device_->use(Stream::kCompute);
 }
 
 Status CudaRank::enqueue() {
   const cudaStream_t stream = device_->stream();
-  const bool graphs = forward_backward_graph_ != nullptr;
-  if (graphs)
-    MB_TRY(ok(cudaGraphLaunch(forward_backward_graph_, stream), "launching the forward and backward graph"));
-  else
-    MB_TRY(run_half(false));
-  MB_TRY(ok(cudaEventRecord(optimizer_, stream), "timing the step"));
-  if (graphs) return ok(cudaGraphLaunch(optimizer_graph_, stream), "launching the optimizer graph");
-  return run_half(true);
+  for (const Part& part : parts_) {
+    if (&part == &parts_[1]) MB_TRY(ok(cudaEventRecord(optimizer_, stream), "timing the step"));
+    if (part.graph != nullptr)
+      MB_TRY(ok(cudaGraphLaunch(part.graph, stream), "launching a captured step"));
+    else
+      MB_TRY(run_part(part));
+  }
+  return {};
 }
 
 Status CudaRank::capture() {
   const cudaStream_t stream = device_->stream();
-  for (const bool optimizer : {false, true}) {
+  for (Part& part : parts_) {
+    if (part.begin == part.end) continue;
     MB_TRY(ok(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal), "starting a capture"));
-    const Status status = run_half(optimizer);
+    const Status status = run_part(part);
     cudaGraph_t graph = nullptr;
     const Status ended = ok(cudaStreamEndCapture(stream, &graph), "ending a capture");
     MB_TRY(status);
     MB_TRY(ended);
-    cudaGraphExec_t& exec = optimizer ? optimizer_graph_ : forward_backward_graph_;
-    const Status made = ok(cudaGraphInstantiate(&exec, graph, 0), "instantiating a graph");
+    const Status made = ok(cudaGraphInstantiate(&part.graph, graph, 0), "instantiating a graph");
     cudaGraphDestroy(graph);
     MB_TRY(made);
   }
@@ -317,7 +391,7 @@ Status CudaRank::finish(StepOutput* output) {
 Status CudaRank::step(const StepInput& input, StepOutput* output) {
   const cudaStream_t stream = device_->stream();
   const profiler::nvtx::Range range(profiler::nvtx::text("step"), steps_);
-  if (request_.graphs && steps_ > 0 && forward_backward_graph_ == nullptr) MB_TRY(capture());
+  if (request_.graphs && steps_ > 0 && parts_[0].graph == nullptr) MB_TRY(capture());
   MB_TRY(upload(input));
   MB_TRY(ok(cudaEventRecord(start_, stream), "timing the step"));
   MB_TRY(enqueue());
@@ -338,11 +412,16 @@ Status CudaRank::timed_step(const StepInput& input, StepOutput* output, int64_t*
   Status status;
   for (cudaEvent_t& event : events)
     if (status) status = ok(cudaEventCreate(&event), "creating an event");
+  // One after another, each on its own stream: what an op grew or keeps there serves later steps too.
+  if (status) status = ok(cudaEventRecord(events.front(), stream), "timing an op");
   for (size_t i = 0; status && i < walk_.size(); ++i) {
-    status = ok(cudaEventRecord(events[i], stream), "timing an op");
-    if (status) status = run_bound(walk_[i], coordinates_, *device_);
+    status = device_->use(walk_[i].op->stream);
+    if (status) status = ok(cudaStreamWaitEvent(device_->stream(), events[i]), "timing an op");
+    if (status) status = run_op(parts_[i < parts_[1].begin ? 0 : 1], i);
+    if (status) status = ok(cudaEventRecord(events[i + 1], device_->stream()), "timing an op");
   }
-  if (status) status = ok(cudaEventRecord(events.back(), stream), "timing an op");
+  if (status) status = device_->use(Stream::kCompute);
+  if (status) status = ok(cudaStreamWaitEvent(stream, events.back()), "timing an op");
   if (status) status = finish(output);
   for (size_t i = 0; status && i < walk_.size(); ++i) {
     float ms = 0.0f;

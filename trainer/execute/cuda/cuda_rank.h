@@ -1,5 +1,6 @@
-// One rank's step program on a CUDA device: one stream in program order, a static arena laid out by the memory plan,
-// the step record read on the device; after the first step the whole step may be captured and replayed as one graph.
+// One rank's step program on a CUDA device: a CUDA stream for each stream of the program, ordered by the bytes their
+// ops touch (lanes.h), a static arena laid out by the memory plan, the step record read on the device; after the first
+// step the forward and backward and the optimizer may each be captured and replayed as a graph.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -12,6 +13,7 @@
 #include "profiler/ranges/cuda/nvtx.h"
 #include "trainer/execute/cpu/cpu_rank.h"
 #include "trainer/execute/cuda/op_call.h"
+#include "trainer/execute/lanes.h"
 
 namespace mbb::trainer::cuda {
 
@@ -52,14 +54,25 @@ class CudaRank {
     profiler::nvtx::Text range = nullptr, segment = nullptr;  // of the op, and of the call it runs in
   };
 
+  // Positions [begin, end) of the walk that make one graph: forward and backward, then the optimizer.
+  struct Part {
+    size_t begin = 0, end = 0;
+    LanePlan lanes;
+    std::vector<cudaEvent_t> ended;  // [position - begin]: of ops that another stream waits for, else null
+    cudaGraphExec_t graph = nullptr;
+  };
+
   explicit CudaRank(const profiler::CudaRankRequest& request);
   Status allocate();
   Status tune();
   Status initial_values();
   Status initial_master(const Bound& bound);
   Status bind_all();
+  Status plan_parts();
+  int sm_target(const Part& part, size_t position) const;
+  Status run_op(const Part& part, size_t position);
+  Status run_part(const Part& part);
   Status upload(const StepInput& input);
-  Status run_half(bool optimizer);
   Status enqueue();
   Status capture();
   void drop_graphs();
@@ -81,8 +94,9 @@ class CudaRank {
   std::byte* staging_ = nullptr;     // pinned: record, tokens and labels; then loss and scale
   int64_t staging_bytes_ = 0;
   std::vector<Bound> walk_;
+  std::array<Part, 2> parts_;
   cudaEvent_t start_ = nullptr, optimizer_ = nullptr, end_ = nullptr;
-  cudaGraphExec_t forward_backward_graph_ = nullptr, optimizer_graph_ = nullptr;
+  std::array<cudaEvent_t, kStreams> forks_{};  // where streams part from compute and where they meet it again
   int64_t steps_ = 0;
   profiler::CudaStepTimes times_{};
 };

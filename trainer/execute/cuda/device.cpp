@@ -4,8 +4,10 @@
 #include <fmt/core.h>
 
 #include <algorithm>
+#include <cmath>
 
 #include "profiler/base/check.h"
+#include "profiler/base/file.h"
 #include "trainer/ops/cuda/status.h"
 
 namespace mbb::trainer::cuda {
@@ -26,21 +28,44 @@ Result<std::unique_ptr<Device>> Device::open(int index) {
     return fail(ErrorCode::kUnavailable,
                 fmt::format("CUDA device {} has compute capability {}.x; this build is for 9.0", index, major),
                 "configure with MBB_CUDA_GENCODE for this device, or use host.device = cpu");
-  MB_TRY(ok(cudaStreamCreateWithFlags(&device->stream_, cudaStreamNonBlocking), "creating the compute stream"));
   MB_ASSIGN(device->gemm_, Gemm::make());
-  MB_ASSIGN(device->gemm_workspace_, device->allocate(kGemmWorkspace, "the GEMM workspace"));
+  cudaDeviceProp properties{};
+  MB_TRY(ok(cudaGetDeviceProperties(&properties, index), "reading device properties"));
+  device->machine_.device = properties.name;
+  MB_TRY(ok(cudaDriverGetVersion(&device->machine_.driver_api), "reading the driver's CUDA version"));
+  device->machine_.cublaslt = cublaslt_version();
+  device->tuning_ = std::make_unique<GemmTuning>(device->machine_);
+  MB_TRY(device->use(Stream::kCompute));
   return device;
 }
 
+Status Device::use(Stream stream, int confined_sms) {
+  Lane& lane = lanes_[static_cast<size_t>(stream)];
+  lane_ = &lane;
+  lane.confined_sms = confined_sms;
+  if (lane.stream != nullptr) return {};
+  int least = 0, greatest = 0;
+  MB_TRY(ok(cudaDeviceGetStreamPriorityRange(&least, &greatest), "reading stream priorities"));
+  MB_TRY(ok(
+      cudaStreamCreateWithPriority(&lane.stream, cudaStreamNonBlocking, stream == Stream::kCompute ? least : greatest),
+      "creating a stream"));
+  MB_ASSIGN(lane.gemm_workspace, allocate(kGemmWorkspace, "the GEMM workspace"));
+  return {};
+}
+
 Device::~Device() {
-  if (stream_ != nullptr) cudaStreamSynchronize(stream_);
+  for (const Lane& lane : lanes_)
+    if (lane.stream != nullptr) cudaStreamSynchronize(lane.stream);
   for (auto& [key, table] : rope_) cudaFree(table);
   for (auto& [key, table] : constants_) cudaFree(table);
-  cudaFree(scratch_);
-  cudaFree(gemm_workspace_);
+  for (const Lane& lane : lanes_) {
+    cudaFree(lane.scratch);
+    cudaFree(lane.gemm_workspace);
+  }
   cudnn_.reset();
   gemm_.reset();
-  if (stream_ != nullptr) cudaStreamDestroy(stream_);
+  for (const Lane& lane : lanes_)
+    if (lane.stream != nullptr) cudaStreamDestroy(lane.stream);
 }
 
 Result<void*> Device::allocate(int64_t bytes, const char* what) {
@@ -51,38 +76,21 @@ Result<void*> Device::allocate(int64_t bytes, const char* what) {
   return data;
 }
 
-Status Device::tune(const GemmProblem& problem, const GemmBuffers& buffers) {
-  if (!tuned_.insert(key(problem)).second) return {};
-  MB_ASSIGN(const auto candidates, gemm_->candidates(problem, 16));
-  cudaEvent_t start = nullptr, end = nullptr;
-  MB_TRY(ok(cudaEventCreate(&start), "timing GEMM algorithms"));
-  MB_TRY(ok(cudaEventCreate(&end), "timing GEMM algorithms"));
-  const auto time = [&](const GemmCandidate& candidate, int calls) -> Result<float> {
-    MB_TRY(gemm_->choose(problem, candidate.algorithm));
-    MB_TRY(ok(cudaEventRecord(start, stream_), "timing GEMM algorithms"));
-    for (int i = 0; i < calls; ++i) MB_TRY(gemm_->run(problem, buffers, stream_));
-    MB_TRY(ok(cudaEventRecord(end, stream_), "timing GEMM algorithms"));
-    MB_TRY(ok(cudaEventSynchronize(end), "timing GEMM algorithms"));
-    float ms = 0.0f;
-    MB_TRY(ok(cudaEventElapsedTime(&ms, start, end), "timing GEMM algorithms"));
-    return ms / static_cast<float>(calls);
-  };
-  std::vector<std::pair<float, size_t>> ranked;
-  for (size_t i = 0; i < candidates.size(); ++i) {
-    MB_ASSIGN(const float first, time(candidates[i], 1));
-    MB_ASSIGN(const float ms, time(candidates[i], std::clamp(static_cast<int>(5.0f / std::max(first, 1e-3f)), 2, 50)));
-    ranked.emplace_back(ms, i);
-  }
-  std::sort(ranked.begin(), ranked.end());
-  ranked.resize(std::min<size_t>(ranked.size(), 3));
-  // Long enough for the card to reach its power limit, where it spends a step: a burst prefers other algorithms.
-  for (auto& [ms, i] : ranked) {
-    MB_ASSIGN(ms, time(candidates[i], std::clamp(static_cast<int>(90.0f / std::max(ms, 1e-3f)), 4, 1000)));
-  }
-  std::sort(ranked.begin(), ranked.end());
-  cudaEventDestroy(start);
-  cudaEventDestroy(end);
-  return gemm_->choose(problem, candidates[ranked.front().second].algorithm);
+Status Device::load_tuning(const std::string& path) {
+  MB_ASSIGN(const std::string text, read_file(path));
+  auto read = GemmTuning::parse(text, machine_);
+  if (!read) return tl::unexpected<Error>(std::move(read.error()).during("reading " + path));
+  *tuning_ = std::move(*read);
+  return {};
+}
+
+Status Device::tune(const GemmProblem& problem, const GemmBuffers& buffers, const TuneEffort& effort) {
+  const std::string name = key(problem);
+  if (!chosen_.insert(name).second) return {};
+  if (const TunedGemm* known = tuning_->find(name)) return gemm_->choose(problem, known->algorithm);
+  MB_ASSIGN(const TunedGemm tuned, tune_gemm(*gemm_, problem, buffers, effort, stream()));
+  tuning_->set(name, tuned);
+  return {};
 }
 
 CudnnAttention* Device::cudnn() {
@@ -97,38 +105,55 @@ CudnnAttention* Device::cudnn() {
 }
 
 Result<void*> Device::scratch(int64_t bytes) {
-  if (bytes <= scratch_bytes_) return scratch_;
+  Lane& lane = *lane_;
+  if (bytes <= lane.scratch_bytes) return lane.scratch;
   cudaStreamCaptureStatus capturing = cudaStreamCaptureStatusNone;
-  MB_TRY(ok(cudaStreamIsCapturing(stream_, &capturing), "growing scratch memory"));
+  MB_TRY(ok(cudaStreamIsCapturing(lane.stream, &capturing), "growing scratch memory"));
   MB_CHECK(capturing == cudaStreamCaptureStatusNone, "scratch memory grows while a step is captured");
-  MB_TRY(ok(cudaStreamSynchronize(stream_), "growing scratch memory"));
-  MB_TRY(ok(cudaFree(scratch_), "growing scratch memory"));
-  extra_bytes_ -= scratch_bytes_;
-  std::erase_if(allocations_, [](const auto& one) { return one.first == kScratch; });
-  scratch_ = nullptr;
-  scratch_bytes_ = 0;
-  MB_ASSIGN(scratch_, allocate(bytes, kScratch));
-  scratch_bytes_ = bytes;
-  return scratch_;
+  MB_TRY(ok(cudaStreamSynchronize(lane.stream), "growing scratch memory"));
+  MB_TRY(ok(cudaFree(lane.scratch), "growing scratch memory"));
+  extra_bytes_ -= lane.scratch_bytes;
+  const auto entry =
+      std::find(allocations_.begin(), allocations_.end(), std::pair(std::string(kScratch), lane.scratch_bytes));
+  if (entry != allocations_.end()) allocations_.erase(entry);
+  lane.scratch = nullptr;
+  lane.scratch_bytes = 0;
+  MB_ASSIGN(lane.scratch, allocate(bytes, kScratch));
+  lane.scratch_bytes = bytes;
+  return lane.scratch;
 }
 
 Result<const void*> Device::constant(const void* owner, std::span<const std::byte> bytes) {
   if (const auto at = constants_.find(owner); at != constants_.end()) return static_cast<const void*>(at->second);
   MB_ASSIGN(void* const table, allocate(static_cast<int64_t>(bytes.size()), "a constant table of an op"));
   constants_[owner] = table;
-  MB_TRY(ok(cudaMemcpyAsync(table, bytes.data(), bytes.size(), cudaMemcpyHostToDevice, stream_),
+  MB_TRY(ok(cudaMemcpyAsync(table, bytes.data(), bytes.size(), cudaMemcpyHostToDevice, lane_->stream),
             "uploading a constant table"));
-  MB_TRY(ok(cudaStreamSynchronize(stream_), "uploading a constant table"));
+  MB_TRY(ok(cudaStreamSynchronize(lane_->stream), "uploading a constant table"));
   return static_cast<const void*>(table);
 }
 
-Result<const float*> Device::rope_table(int64_t seq, int head_dim, double base) {
-  auto& table = rope_[{seq, head_dim, base}];
-  if (table == nullptr) {
-    MB_ASSIGN(void* const fresh, allocate(seq * head_dim * 4, "a rotary table"));
-    table = static_cast<float*>(fresh);
-    MB_TRY(cuda::rope_table(table, seq, head_dim, base, launch()));
+Result<const float*> Device::rope_table(int64_t seq, const RopeAttrs& a) {
+  const int half = a.turned() / 2;
+  auto& table = rope_[{seq, a.turned(), a.theta, a.factor, a.frequencies}];
+  if (table != nullptr) return static_cast<const float*>(table);
+  std::vector<float> values(static_cast<size_t>(seq * half * 2));
+  for (int pair = 0; pair < half; ++pair) {
+    const double frequency =
+        a.frequencies.empty() ? std::pow(a.theta, -2.0 * pair / a.turned()) : a.frequencies[static_cast<size_t>(pair)];
+    for (int64_t s = 0; s < seq; ++s) {
+      const double angle = static_cast<double>(s) * frequency;
+      const auto at = static_cast<size_t>(s * half + pair) * 2;
+      values[at] = static_cast<float>(std::cos(angle) * a.factor);
+      values[at + 1] = static_cast<float>(std::sin(angle) * a.factor);
+    }
   }
+  const auto bytes = values.size() * sizeof(float);
+  MB_ASSIGN(void* const fresh, allocate(static_cast<int64_t>(bytes), "a rotary table"));
+  MB_TRY(ok(cudaMemcpyAsync(fresh, values.data(), bytes, cudaMemcpyHostToDevice, lane_->stream),
+            "uploading a rotary table"));
+  MB_TRY(ok(cudaStreamSynchronize(lane_->stream), "uploading a rotary table"));
+  table = static_cast<float*>(fresh);
   return static_cast<const float*>(table);
 }
 

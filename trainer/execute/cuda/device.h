@@ -1,4 +1,4 @@
-// What the ops of one rank share on its device: the stream, cuBLASLt and cuDNN, scratch, and small constant tables.
+// What the ops of one rank share on its device: streams, cuBLASLt and cuDNN, scratch, and small constant tables.
 //
 // Everything is allocated while the first step runs (or when an op case runs); afterwards the pointers stay, so that a
 // captured step can be replayed. Not for use from two threads.
@@ -6,6 +6,7 @@
 
 #include <cuda_runtime_api.h>
 
+#include <array>
 #include <cstdint>
 #include <map>
 #include <memory>
@@ -17,9 +18,12 @@
 #include <vector>
 
 #include "profiler/base/error.h"
+#include "trainer/execute/cuda/gemm_tuner.h"
+#include "trainer/ops/attrs.h"
 #include "trainer/ops/cuda/attention.h"
 #include "trainer/ops/cuda/gemm.h"
 #include "trainer/ops/cuda/kernels.h"
+#include "trainer/program/program.h"
 
 namespace mbb::trainer::cuda {
 
@@ -31,22 +35,31 @@ class Device {
   Device(const Device&) = delete;
   Device& operator=(const Device&) = delete;
 
-  Launch launch() const { return {stream_, {sms_, 0}}; }
-  cudaStream_t stream() const { return stream_; }
+  // From now on ops enqueue on this stream of the program, which is made when first asked for. Streams besides compute
+  // come first on the device, and `confined_sms` of it are all that their memory-bound kernels take (0: as many as
+  // fit).
+  Status use(Stream stream, int confined_sms = 0);
+  Launch launch() const { return {lane_->stream, {sms_, 0}, lane_->confined_sms}; }
+  cudaStream_t stream() const { return lane_->stream; }
+  cudaStream_t stream_of(Stream stream) const { return lanes_[static_cast<size_t>(stream)].stream; }
+  int sms() const { return sms_; }
   Gemm& gemm() { return *gemm_; }
-  void* gemm_workspace() const { return gemm_workspace_; }
-  // Times up to 16 algorithms for a problem it has not seen, the best three twice, and chooses the fastest.
-  Status tune(const GemmProblem& problem, const GemmBuffers& buffers);
+  void* gemm_workspace() const { return lane_->gemm_workspace; }
+  // Choices of an earlier tuning on such a machine, from now on used by tune().
+  Status load_tuning(const std::string& path);
+  const GemmTuning& tuning() const { return *tuning_; }
+  // Chooses the algorithm of a problem: as tuned before, else by timing candidates.
+  Status tune(const GemmProblem& problem, const GemmBuffers& buffers, const TuneEffort& effort);
   // cuDNN, opened on first use; nullptr (with the reason in cudnn_reason()) when it is not here.
   CudnnAttention* cudnn();
   const std::string& cudnn_reason() const { return cudnn_reason_; }
 
-  // Scratch for one op, valid until the next op asks. Grows only before a step is captured.
+  // Scratch for one op, valid until the next op of this stream asks. Grows only before a step is captured.
   Result<void*> scratch(int64_t bytes);
   // A constant table of an op, uploaded once; `owner` is its key.
   Result<const void*> constant(const void* owner, std::span<const std::byte> bytes);
-  // cos and sin of positions 0 .. seq-1, [seq, head_dim/2, 2].
-  Result<const float*> rope_table(int64_t seq, int head_dim, double base);
+  // cos and sin of positions 0 .. seq-1, times the attributes' factor: [seq, turned/2, 2].
+  Result<const float*> rope_table(int64_t seq, const RopeAttrs& attrs);
 
   // Bytes beside the memory plan's arena: workspaces, scratch, tables.
   int64_t extra_bytes() const { return extra_bytes_; }
@@ -57,20 +70,28 @@ class Device {
   Device() = default;
   Result<void*> allocate(int64_t bytes, const char* what);
 
-  cudaStream_t stream_ = nullptr;
+  // What ops that run at the same time must not share.
+  struct Lane {
+    cudaStream_t stream = nullptr;
+    void* gemm_workspace = nullptr;
+    void* scratch = nullptr;
+    int64_t scratch_bytes = 0;
+    int confined_sms = 0;
+  };
+  std::array<Lane, kStreams> lanes_;
+  Lane* lane_ = nullptr;
   int sms_ = 0;
   std::unique_ptr<Gemm> gemm_;
-  void* gemm_workspace_ = nullptr;
   std::unique_ptr<CudnnAttention> cudnn_;
   bool cudnn_tried_ = false;
   std::string cudnn_reason_;
-  void* scratch_ = nullptr;
-  int64_t scratch_bytes_ = 0;
   int64_t extra_bytes_ = 0;
   std::vector<std::pair<std::string, int64_t>> allocations_;
-  std::set<std::string> tuned_;
+  TuningMachine machine_;
+  std::unique_ptr<GemmTuning> tuning_;
+  std::set<std::string> chosen_;
   std::map<const void*, void*> constants_;
-  std::map<std::tuple<int64_t, int, double>, float*> rope_;
+  std::map<std::tuple<int64_t, int, double, double, std::vector<double>>, float*> rope_;
 };
 
 }  // namespace mbb::trainer::cuda

@@ -42,6 +42,42 @@ constexpr std::array kFunctions = {
     Named{"cross_entropy_sum", cross_entropy_sum_op},
     Named{"cross_entropy_loss", cross_entropy_loss_op},
     Named{"cross_entropy_grad", cross_entropy_grad_op},
+    Named{"layernorm", layernorm_op},
+    Named{"layernorm_grad", layernorm_grad_op},
+    Named{"bias_add", bias_add_op},
+    Named{"bias_add_grad", bias_add_grad_op},
+    Named{"position_embedding", position_embedding_op},
+    Named{"position_embedding_grad", position_embedding_grad_op},
+    Named{"qk_norm", qk_norm_op},
+    Named{"qk_norm_grad", qk_norm_grad_op},
+    Named{"activation", activation_op},
+    Named{"activation_grad", activation_grad_op},
+    Named{"dropout", dropout_op},
+    Named{"scale_by", scale_by_op},
+    Named{"latent_pack", latent_pack_op},
+    Named{"latent_pack_grad", latent_pack_grad_op},
+    Named{"shift_tokens", shift_tokens_op},
+    Named{"cross_attention", cross_attention_op},
+    Named{"cross_attention_grad", cross_attention_grad_op},
+    Named{"router_gemm", router_gemm_op},
+    Named{"router_select", router_select_op},
+    Named{"router_weights", router_weights_op},
+    Named{"router_weights_grad", router_weights_grad_op},
+    Named{"router_loss", router_loss_op},
+    Named{"router_loss_grad", router_loss_grad_op},
+    Named{"expert_load", expert_load_op},
+    Named{"expert_bias", expert_bias_op},
+    Named{"dispatch_plan", dispatch_plan_op},
+    Named{"permute", permute_op},
+    Named{"permute_grad", permute_grad_op},
+    Named{"combine", combine_op},
+    Named{"combine_grad", combine_grad_op},
+    Named{"grouped_gemm", grouped_gemm_op},
+    Named{"grouped_gemm_dgrad", grouped_gemm_dgrad_op},
+    Named{"grouped_gemm_wgrad", grouped_gemm_wgrad_op},
+    Named{"grouped_bias", grouped_bias_op},
+    Named{"grouped_bias_grad", grouped_bias_grad_op},
+    Named{"group_identity", group_identity_op},
     Named{"grad_square_sum", grad_square_sum_op},
     Named{"grad_scale", grad_scale_op},
     Named{"adamw", adamw_op},
@@ -88,6 +124,14 @@ Status add_op(const OpCall& call) {
   return add(element, call.in[0].data, call.in[1].data, call.out[0].data, call.out[0].elements(), call.device.launch());
 }
 
+// Forward: each rank of the group goes on with what all hold.
+Status group_identity_op(const OpCall& call) {
+  if (call.out[0].data == call.in[0].data) return {};
+  return ok(cudaMemcpyAsync(call.out[0].data, call.in[0].data, static_cast<size_t>(call.out[0].tensor->bytes()),
+                            cudaMemcpyDeviceToDevice, call.device.stream()),
+            "copying what a group holds");
+}
+
 Status fill_zero_op(const OpCall& call) {
   return ok(
       cudaMemsetAsync(call.out[0].data, 0, static_cast<size_t>(call.out[0].tensor->bytes()), call.device.stream()),
@@ -125,6 +169,7 @@ Result<GemmCall> gemm_call(const OpCall& call) {
   p.a_transposed = a.trans_a;
   p.b_transposed = a.trans_b;
   p.accumulate = a.accumulate;
+  p.sm_target = call.sm_target;
   MB_ASSIGN(p.a, element_of(*call.in[0].tensor));
   MB_ASSIGN(p.b, element_of(*call.in[1].tensor));
   MB_ASSIGN(p.d, element_of(*call.out[0].tensor));
@@ -145,9 +190,9 @@ Status gemm_op(const OpCall& call) {
   return call.device.gemm().run(g.problem, g.buffers, call.device.stream());
 }
 
-Status tune_gemm_op(const OpCall& call) {
+Status tune_gemm_op(const OpCall& call, const TuneEffort& effort) {
   MB_ASSIGN(const GemmCall g, gemm_call(call));
-  return call.device.tune(g.problem, g.buffers);
+  return call.device.tune(g.problem, g.buffers, effort);
 }
 
 }  // namespace mbb::trainer::cuda

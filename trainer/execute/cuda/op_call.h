@@ -31,6 +31,7 @@ struct OpCall {
   const MeshCoordinates& coordinates;
   int shard_index = 0;  // in the group of the op's bucket, for optimizer ops
   Device& device;
+  int sm_target = 0;  // SMs a GEMM may take; 0: all
 
   template <typename T>
   const T& attrs() const {
@@ -47,9 +48,8 @@ OpFunction find_op_function(std::string_view cuda_name);
 Result<Element> element_of(const Tensor& tensor);
 
 Status gemm_op(const OpCall& call);
-// Times cuBLASLt's candidates for the op's problem, once a problem, and keeps the fastest for gemm_op. Overwrites the
-// output.
-Status tune_gemm_op(const OpCall& call);
+// Chooses the algorithm of the op's problem for gemm_op (Device::tune). Overwrites the output.
+Status tune_gemm_op(const OpCall& call, const TuneEffort& effort);
 Status rmsnorm_op(const OpCall& call);
 Status rmsnorm_grad_op(const OpCall& call);
 Status embedding_op(const OpCall& call);
@@ -72,9 +72,45 @@ Status rmsnorm_quantize_op(const OpCall& call);
 Status swiglu_quantize_op(const OpCall& call);
 Status swiglu_grad_quantize_op(const OpCall& call);
 Status gemm_scaled_op(const OpCall& call);
-Status tune_gemm_scaled_op(const OpCall& call);
+Status tune_gemm_scaled_op(const OpCall& call, const TuneEffort& effort);
 Status rmsnorm_grad_add_op(const OpCall& call);
 Status cross_entropy_fused_op(const OpCall& call);
+Status layernorm_op(const OpCall& call);
+Status layernorm_grad_op(const OpCall& call);
+Status bias_add_op(const OpCall& call);
+Status bias_add_grad_op(const OpCall& call);
+Status position_embedding_op(const OpCall& call);
+Status position_embedding_grad_op(const OpCall& call);
+Status qk_norm_op(const OpCall& call);
+Status qk_norm_grad_op(const OpCall& call);
+Status activation_op(const OpCall& call);
+Status activation_grad_op(const OpCall& call);
+Status dropout_op(const OpCall& call);
+Status scale_by_op(const OpCall& call);
+Status latent_pack_op(const OpCall& call);
+Status latent_pack_grad_op(const OpCall& call);
+Status shift_tokens_op(const OpCall& call);
+Status cross_attention_op(const OpCall& call);
+Status cross_attention_grad_op(const OpCall& call);
+Status router_gemm_op(const OpCall& call);
+Status router_select_op(const OpCall& call);
+Status router_weights_op(const OpCall& call);
+Status router_weights_grad_op(const OpCall& call);
+Status router_loss_op(const OpCall& call);
+Status router_loss_grad_op(const OpCall& call);
+Status expert_load_op(const OpCall& call);
+Status expert_bias_op(const OpCall& call);
+Status dispatch_plan_op(const OpCall& call);
+Status permute_op(const OpCall& call);
+Status permute_grad_op(const OpCall& call);
+Status combine_op(const OpCall& call);
+Status combine_grad_op(const OpCall& call);
+Status grouped_gemm_op(const OpCall& call);
+Status grouped_gemm_dgrad_op(const OpCall& call);
+Status grouped_gemm_wgrad_op(const OpCall& call);
+Status grouped_bias_op(const OpCall& call);
+Status grouped_bias_grad_op(const OpCall& call);
+Status group_identity_op(const OpCall& call);
 Status grad_square_sum_op(const OpCall& call);
 Status grad_scale_op(const OpCall& call);
 Status adamw_op(const OpCall& call);

@@ -82,6 +82,7 @@ Result<ScaledCall> scaled_call(const OpCall& call) {
   s.problem.b = fp8_of(*call.in[1].tensor);
   MB_ASSIGN(s.problem.d, element_of(*call.out[0].tensor));
   s.problem.accumulate = a.accumulate;
+  s.problem.sm_target = call.sm_target;
   s.problem.fast_accumulation = a.fast;
   s.buffers.a = call.in[0].data;
   s.buffers.b = call.in[1].data;
@@ -102,9 +103,9 @@ Status gemm_scaled_op(const OpCall& call) {
   return call.device.gemm().run(s.problem, s.buffers, call.device.stream());
 }
 
-Status tune_gemm_scaled_op(const OpCall& call) {
+Status tune_gemm_scaled_op(const OpCall& call, const TuneEffort& effort) {
   MB_ASSIGN(const ScaledCall s, scaled_call(call));
-  return call.device.tune(s.problem, s.buffers);
+  return call.device.tune(s.problem, s.buffers, effort);
 }
 
 }  // namespace mbb::trainer::cuda

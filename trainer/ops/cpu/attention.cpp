@@ -8,6 +8,7 @@
 #include "trainer/ops/cpu/dropout.h"
 #include "trainer/ops/cpu/functions.h"
 #include "trainer/ops/cpu/operand.h"
+#include "trainer/ops/relative_bucket.h"
 
 namespace mbb::trainer {
 namespace {
@@ -41,24 +42,6 @@ double dot(const float* a, const float* b, int64_t n) {
   return sum;
 }
 
-// T5's bucket of a key at `distance` = key position − query position (Raffel et al., 2020), in fp32 like its reference.
-int bucket_of(int64_t distance, const AttentionAttrs& a) {
-  int buckets = a.relative_buckets;
-  int bucket = 0;
-  int64_t away = -std::min<int64_t>(distance, 0);
-  if (!a.causal) {
-    buckets /= 2;
-    if (distance > 0) bucket = buckets;
-    away = std::abs(distance);
-  }
-  const int exact = buckets / 2;
-  if (away < exact) return bucket + static_cast<int>(away);
-  const float whole = std::log(static_cast<float>(a.relative_max_distance) / static_cast<float>(exact));
-  const float part = std::log(static_cast<float>(away) / static_cast<float>(exact)) / whole;
-  const int steps = static_cast<int>(part * static_cast<float>(buckets - exact));
-  return bucket + std::min(exact + steps, buckets - 1);
-}
-
 // Operands besides q, k and v.
 class Extras {
  public:
@@ -75,7 +58,7 @@ class Extras {
   }
   double bias(int64_t head, int64_t query, int64_t key) const {
     if (a_.relative_buckets == 0) return 0;
-    return static_cast<double>((*weight_)[head * a_.relative_buckets + bucket_of(key - query, a_)]);
+    return static_cast<double>((*weight_)[head * a_.relative_buckets + relative_bucket(key - query, a_)]);
   }
   std::optional<double> sink(int64_t head) const {
     return a_.sinks ? std::optional(static_cast<double>((*weight_)[head])) : std::nullopt;
@@ -170,7 +153,7 @@ void backward(const AttentionAttrs& a, const Sides& sides, const Extras& extras,
           const double weight = std::exp(score - lse);
           const double kept = extras.kept(b, head, i, j, sides);
           const double ds = weight * (kept * dot(dout, saved.kv + v, dv) - delta);
-          if (a.relative_buckets > 0) dweight[head * a.relative_buckets + bucket_of(j - i, a)] += ds;
+          if (a.relative_buckets > 0) dweight[head * a.relative_buckets + relative_bucket(j - i, a)] += ds;
           const double scaled = static_cast<double>(a.scale) * ds;
           for (int64_t c = 0; c < dv; ++c) dkv[v + c] += weight * kept * static_cast<double>(dout[c]);
           for (int64_t c = 0; c < d; ++c) {

@@ -41,6 +41,18 @@ Status over_rows(const char* kernel, const CrossEntropy& args, const Launch& lau
   return launched(kernel);
 }
 
+// Rows from here on are worth a block with an SM for itself.
+constexpr int64_t kWideVocab = 65536;
+constexpr int kRowBytes = 200 * 1024;
+
+Status ce_fused_wide(const CrossEntropy& args, float* sum_exp, float* target_logit, const Launch& launch) {
+  MB_TRY(ok(cudaFuncSetAttribute(ce_fused_wide_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kRowBytes),
+            "cross entropy of wide rows"));
+  ce_fused_wide_kernel<<<static_cast<unsigned>(args.rows), kWideThreads, kRowBytes, launch.stream>>>(
+      params<bf16>(args), kRowBytes / 16, sum_exp, target_logit);
+  return launched("ce_fused_wide");
+}
+
 }  // namespace
 
 Status ce_row_max(const CrossEntropy& args, float* max, const Launch& launch) {
@@ -68,6 +80,9 @@ Status ce_gradient(const CrossEntropy& args, const float* max, const float* sum_
 Status ce_fused(const CrossEntropy& args, float* sum_exp, float* target_logit, const Launch& launch) {
   if (args.first != 0)
     return fail(ErrorCode::kBadArgument, "ce_fused: needs the whole vocabulary; use the vocabulary-parallel pieces");
+  if (args.element == Element::kBf16 && !args.scalar && args.vocab % 8 == 0 && args.vocab >= kWideVocab &&
+      args.rows > 0)
+    return ce_fused_wide(args, sum_exp, target_logit, launch);
   return over_rows("ce_fused", args, launch,
                    [&](auto p, auto width, unsigned grid, unsigned block, cudaStream_t stream) {
                      ce_fused_kernel<decltype(width)::value><<<grid, block, 0, stream>>>(p, sum_exp, target_logit);

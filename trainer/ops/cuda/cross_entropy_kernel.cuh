@@ -133,6 +133,65 @@ __global__ void ce_fused_kernel(CrossEntropyParams<T> p, float* sum_exp, float* 
                          id < 0 ? 0.0f : 1.0f);
 }
 
+// As ce_fused_kernel for wide bf16 rows of 16-byte vectors: one block an SM keeps the first `kept` vectors of its row
+// in shared memory, so that only the rest is read again (from L2).
+inline constexpr int kWideThreads = 1024;
+__global__ void __launch_bounds__(kWideThreads, 1)
+    ce_fused_wide_kernel(CrossEntropyParams<bf16> p, int kept, float* sum_exp, float* target) {
+  extern __shared__ __align__(16) uint4 row_part[];
+  __shared__ float scratch[32];
+  const bf16* const row = p.logits + int64_t{blockIdx.x} * p.vocab;
+  const auto* const from = reinterpret_cast<const uint4*>(row);
+  auto* const to = reinterpret_cast<uint4*>(p.gradient + int64_t{blockIdx.x} * p.vocab);
+  const int vectors = static_cast<int>(p.vocab / 8);
+  const int32_t id = p.targets[blockIdx.x];
+  const float target_logit = id >= 0 ? to_float(row[id]) : 0.0f;
+  SoftmaxSum mine;
+  constexpr int kUnroll = 4;
+  for (int base = static_cast<int>(threadIdx.x); base < vectors; base += kWideThreads * kUnroll) {
+    uint4 raw[kUnroll];
+#pragma unroll
+    for (int u = 0; u < kUnroll; ++u)
+      if (base + u * kWideThreads < vectors) raw[u] = from[base + u * kWideThreads];
+#pragma unroll
+    for (int u = 0; u < kUnroll; ++u) {
+      const int at = base + u * kWideThreads;
+      if (at >= vectors) continue;
+      if (at < kept) row_part[at] = raw[u];
+      float x[8];
+      load_logits<8>(reinterpret_cast<const bf16*>(&raw[u]), 0, p.real - int64_t{at} * 8, x);
+      float top = x[0];
+#pragma unroll
+      for (int i = 1; i < 8; ++i) top = fmaxf(top, x[i]);
+      if (top == -INFINITY) continue;
+      if (top > mine.max) {
+        mine.sum *= __expf(mine.max - top);
+        mine.max = top;
+      }
+#pragma unroll
+      for (int i = 0; i < 8; ++i) mine.sum += __expf(x[i] - mine.max);
+    }
+  }
+  const float top = block_max(mine.max, scratch);
+  const float sum = block_sum(mine.max == -INFINITY ? 0.0f : mine.sum * __expf(mine.max - top), scratch);
+  if (threadIdx.x == 0) {
+    sum_exp[blockIdx.x] = sum;
+    target[blockIdx.x] = id < 0 ? 0.0f : target_logit - top;
+  }
+  __syncthreads();  // every thread has read the target's logit before its gradient overwrites it
+  const float inverse = 1.0f / sum, weight = id < 0 ? 0.0f : 1.0f;
+#pragma unroll 4
+  for (int at = static_cast<int>(threadIdx.x); at < vectors; at += kWideThreads) {
+    const uint4 raw = at < kept ? row_part[at] : from[at];
+    float x[8];
+    load_logits<8>(reinterpret_cast<const bf16*>(&raw), 0, p.real - int64_t{at} * 8, x);
+#pragma unroll
+    for (int i = 0; i < 8; ++i)
+      x[i] = weight == 0.0f ? 0.0f : __expf(x[i] - top) * inverse - (at * 8 + i == id ? 1.0f : 0.0f);
+    store8(reinterpret_cast<bf16*>(to + at), x);
+  }
+}
+
 // One block: total[0] (+)= sum of log(sum_exp) - target, total[1] (+)= rows with a target, in doubles and a fixed
 // order.
 __global__ void ce_loss_kernel(const float* sum_exp, const float* target_logit, const int32_t* targets, int64_t rows,

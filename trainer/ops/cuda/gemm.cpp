@@ -4,8 +4,10 @@
 #include <cublasLt.h>
 #include <fmt/core.h>
 
+#include <algorithm>
 #include <cstring>
 #include <map>
+#include <set>
 
 #include "trainer/ops/cuda/status.h"
 
@@ -96,7 +98,9 @@ class LtGemm final : public Gemm {
 
   Result<std::vector<GemmCandidate>> candidates(const GemmProblem& problem, int limit) override {
     MB_ASSIGN(const auto plan, plan_of(problem));
-    return ask(problem, *plan, limit);
+    MB_ASSIGN(auto found, ask(problem, *plan, limit));
+    enumerate(problem, *plan, static_cast<size_t>(limit), found);
+    return found;
   }
 
   Status choose(const GemmProblem& problem, const GemmAlgorithm& algorithm) override {
@@ -182,6 +186,77 @@ class LtGemm final : public Gemm {
     if (out.empty())
       return fail(ErrorCode::kUnavailable, "cuBLASLt has no algorithm on this device for GEMM " + key(problem));
     return out;
+  }
+
+  // Appends every configuration the library's check admits that is not there yet, up to `limit` in all.
+  void enumerate(const GemmProblem& p, const Descriptors& plan, size_t limit, std::vector<GemmCandidate>& found) {
+    std::set<GemmAlgorithm> known;
+    for (const GemmCandidate& c : found) known.insert(c.algorithm);
+    // In the library's order of operands.
+    const cudaDataType_t left = type_of(p.b), right = type_of(p.a), out = type_of(p.d);
+    std::array<int, 64> ids{};
+    int count = 0;
+    if (found.size() >= limit ||
+        cublasLtMatmulAlgoGetIds(handle_, CUBLAS_COMPUTE_32F, CUDA_R_32F, left, right, out, out,
+                                 static_cast<int>(ids.size()), ids.data(), &count) != CUBLAS_STATUS_SUCCESS)
+      return;
+    for (int i = 0; i < count; ++i) {
+      cublasLtMatmulAlgo_t base{};
+      if (cublasLtMatmulAlgoInit(handle_, CUBLAS_COMPUTE_32F, CUDA_R_32F, left, right, out, out,
+                                 ids[static_cast<size_t>(i)], &base) != CUBLAS_STATUS_SUCCESS)
+        continue;
+      const std::vector<uint32_t> tiles = list_of(base, CUBLASLT_ALGO_CAP_TILE_IDS, CUBLASLT_MATMUL_TILE_UNDEFINED);
+      const std::vector<uint32_t> stages =
+          list_of(base, CUBLASLT_ALGO_CAP_STAGES_IDS, CUBLASLT_MATMUL_STAGES_UNDEFINED);
+      int32_t options = 0, swizzles = 0;
+      size_t written = 0;
+      cublasLtMatmulAlgoCapGetAttribute(&base, CUBLASLT_ALGO_CAP_CUSTOM_OPTION_MAX, &options, sizeof(options),
+                                        &written);
+      cublasLtMatmulAlgoCapGetAttribute(&base, CUBLASLT_ALGO_CAP_CTA_SWIZZLING_SUPPORT, &swizzles, sizeof(swizzles),
+                                        &written);
+      for (const uint32_t tile : tiles)
+        for (const uint32_t stage : stages)
+          for (int32_t option = 0; option <= std::min(options, kMostOptions); ++option)
+            for (const uint16_t cluster : kClusters)
+              for (uint32_t swizzle = 0; swizzle <= (swizzles > 0 ? 1u : 0u); ++swizzle) {
+                cublasLtMatmulAlgo_t algorithm = base;
+                const auto with = [&](cublasLtMatmulAlgoConfigAttributes_t attribute, const auto& value) {
+                  return cublasLtMatmulAlgoConfigSetAttribute(&algorithm, attribute, &value, sizeof(value)) ==
+                         CUBLAS_STATUS_SUCCESS;
+                };
+                if (!with(CUBLASLT_ALGO_CONFIG_TILE_ID, tile) || !with(CUBLASLT_ALGO_CONFIG_STAGES_ID, stage) ||
+                    !with(CUBLASLT_ALGO_CONFIG_CUSTOM_OPTION, option) ||
+                    !with(CUBLASLT_ALGO_CONFIG_CLUSTER_SHAPE_ID, cluster) ||
+                    !with(CUBLASLT_ALGO_CONFIG_CTA_SWIZZLING, swizzle))
+                  continue;
+                cublasLtMatmulHeuristicResult_t result{};
+                if (cublasLtMatmulAlgoCheck(handle_, plan.operation, plan.left, plan.right, plan.out, plan.out,
+                                            &algorithm, &result) != CUBLAS_STATUS_SUCCESS ||
+                    result.workspaceSize > static_cast<size_t>(kGemmWorkspace))
+                  continue;
+                GemmCandidate candidate;
+                std::memcpy(candidate.algorithm.data(), &algorithm, sizeof(algorithm));
+                candidate.workspace_bytes = static_cast<int64_t>(result.workspaceSize);
+                candidate.waves = result.wavesCount;
+                if (known.insert(candidate.algorithm).second) found.push_back(candidate);
+                if (found.size() >= limit) return;
+              }
+    }
+  }
+
+  static constexpr int32_t kMostOptions = 8;
+  static constexpr std::array<uint16_t, 4> kClusters = {CUBLASLT_CLUSTER_SHAPE_AUTO, CUBLASLT_CLUSTER_SHAPE_1x1x1,
+                                                        CUBLASLT_CLUSTER_SHAPE_2x1x1, CUBLASLT_CLUSTER_SHAPE_1x2x1};
+
+  // Values of a capability that is a list; `none` where the algorithm has no choice.
+  static std::vector<uint32_t> list_of(const cublasLtMatmulAlgo_t& algorithm, cublasLtMatmulAlgoCapAttributes_t what,
+                                       uint32_t none) {
+    size_t bytes = 0;
+    if (cublasLtMatmulAlgoCapGetAttribute(&algorithm, what, nullptr, 0, &bytes) != CUBLAS_STATUS_SUCCESS || bytes == 0)
+      return {none};
+    std::vector<uint32_t> values(bytes / sizeof(uint32_t));
+    cublasLtMatmulAlgoCapGetAttribute(&algorithm, what, values.data(), bytes, &bytes);
+    return values;
   }
 
   cublasLtHandle_t handle_;

@@ -9,8 +9,6 @@
 // and X^T.
 #pragma once
 
-#include <cuda_runtime_api.h>
-
 #include <array>
 #include <cstdint>
 #include <memory>
@@ -19,6 +17,9 @@
 
 #include "profiler/base/error.h"
 #include "trainer/ops/cuda/kernel_plan.h"
+
+struct CUstream_st;  // CUDA's own declaration, so that problems and tuning are read and tested without its headers
+using cudaStream_t = CUstream_st*;
 
 namespace mbb::trainer::cuda {
 
@@ -75,8 +76,8 @@ class Gemm {
   static Result<std::unique_ptr<Gemm>> make();
   virtual ~Gemm() = default;
 
-  // Up to `limit` algorithms by the library's heuristic, best guess first. An empty list is an error that names the
-  // problem.
+  // Up to `limit` algorithms: the library's heuristic's, best guess first (a handful), then whatever other tile, stage,
+  // cluster, swizzle and option it admits for the problem. An empty list is an error that names the problem.
   virtual Result<std::vector<GemmCandidate>> candidates(const GemmProblem& problem, int limit) = 0;
   // From now on run() uses this algorithm for the problem; without a choice it uses the heuristic's first.
   virtual Status choose(const GemmProblem& problem, const GemmAlgorithm& algorithm) = 0;

@@ -12,7 +12,8 @@ int64_t ceil_div(int64_t a, int64_t b) {
   return (a + b - 1) / b;
 }
 
-Result<KernelPlan> row_plan(const char* kernel, RowShape shape) {
+// `most_threads`: what a row is spread over before threads hold several vectors.
+Result<KernelPlan> row_plan(const char* kernel, RowShape shape, int64_t most_threads) {
   if (shape.cols % 8 != 0 || shape.cols <= 0 || shape.cols > 32768)
     return fail(ErrorCode::kBadArgument,
                 fmt::format("{}: rows of {} elements; the hidden size must be a multiple of 8 and at most 32768",
@@ -20,7 +21,7 @@ Result<KernelPlan> row_plan(const char* kernel, RowShape shape) {
   KernelPlan plan;
   plan.kernel = kernel;
   const int64_t vectors = shape.cols / 8;
-  plan.vectors = vectors <= 512 ? 1 : vectors <= 1024 ? 2 : 4;
+  plan.vectors = vectors <= most_threads ? 1 : vectors <= 1024 ? 2 : 4;
   plan.block = static_cast<int>(ceil_div(ceil_div(vectors, plan.vectors), 32) * 32);
   return plan;
 }
@@ -64,7 +65,7 @@ std::string format(const KernelPlan& plan) {
 }
 
 Result<KernelPlan> plan_norm_forward(RowShape shape, Element in, Element out, bool residual, Sms sms) {
-  MB_ASSIGN(auto plan, row_plan("rmsnorm_forward", shape));
+  MB_ASSIGN(auto plan, row_plan("rmsnorm_forward", shape, 512));
   const int64_t resident = std::max(1, 2048 / plan.block);
   plan.grid_x = std::clamp<int64_t>((sms.count - sms.margin) * resident, 1, std::max<int64_t>(1, shape.rows));
   const int64_t elements = shape.rows * shape.cols;
@@ -73,7 +74,7 @@ Result<KernelPlan> plan_norm_forward(RowShape shape, Element in, Element out, bo
 }
 
 Result<KernelPlan> plan_norm_backward(RowShape shape, Element in, bool residual, Sms sms) {
-  MB_ASSIGN(auto plan, row_plan("rmsnorm_backward", shape));
+  MB_ASSIGN(auto plan, row_plan("rmsnorm_backward", shape, 1024));
   const int64_t resident = std::max(1, 1024 / plan.block);
   plan.grid_x = std::clamp<int64_t>((sms.count - sms.margin) * resident, 1, std::max<int64_t>(1, shape.rows));
   plan.bytes = shape.rows * shape.cols * bytes_of(in) * (residual ? 4 : 3) + shape.rows * 4;

@@ -18,6 +18,7 @@ namespace mbb::trainer::cuda {
 struct Launch {
   cudaStream_t stream = nullptr;
   Sms sms;
+  int confined_sms = 0;  // > 0: memory-bound kernels run beside other work and take about this many SMs
 };
 
 // Norms: RMSNorm, or LayerNorm when `layer` (mean and bias then needed).
@@ -26,6 +27,7 @@ struct NormForward {
   Element element = Element::kBf16;  // of x, residual, sum, weight, bias, y
   bool layer = false;
   float eps = 1e-5f;
+  float weight_offset = 0.0f;  // multiplies by offset + weight
   const void* x = nullptr;
   const void* residual = nullptr;  // optional: x + residual is what gets normalized ...
   void* sum = nullptr;             // ... and written here
@@ -42,6 +44,7 @@ struct NormBackward {
   RowShape shape;
   Element element = Element::kBf16;
   bool layer = false;
+  float weight_offset = 0.0f;
   const void* x = nullptr;  // what was normalized
   const void* dy = nullptr;
   const void* dresidual = nullptr;  // optional gradient of the sum, added to dx

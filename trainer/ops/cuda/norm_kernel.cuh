@@ -11,7 +11,7 @@ struct NormForwardParams {
   T *sum, *y;
   float *mean, *rstd, *amax;
   int64_t rows, cols;
-  float eps;
+  float eps, weight_offset;
 };
 
 template <typename T, int kVectors, bool kLayer>
@@ -68,7 +68,7 @@ __global__ void __launch_bounds__(kVectors == 4 ? 1024 : 512) norm_forward_kerne
       if constexpr (kLayer) load8(p.bias + column, b);
 #pragma unroll
       for (int i = 0; i < 8; ++i) {
-        x[v][i] = rounded<T>((x[v][i] - mean) * rstd * w[i] + b[i]);
+        x[v][i] = rounded<T>((x[v][i] - mean) * rstd * (p.weight_offset + w[i]) + b[i]);
         amax = max(amax, __float_as_uint(fabsf(x[v][i])));
       }
       if (p.y != nullptr) store8(p.y + row * p.cols + column, x[v]);
@@ -88,33 +88,57 @@ struct NormBackwardParams {
   float* partials;  // [grid, cols] of dweight, then [grid, cols] of dbias
   float* amax;
   int64_t rows, cols;
+  float weight_offset;
 };
 
 // x_hat = (x - mean) * rstd, g = dy * w: dx = rstd * (g - mean(g)[LayerNorm] - x_hat * mean(g * x_hat)).
+// Where registers allow it (one vector a thread) the next row's x and dy are on their way while this row's sums are
+// waited for.
 template <typename T, int kVectors, bool kLayer>
-__global__ void __launch_bounds__(kVectors == 4 ? 1024 : 512) norm_backward_kernel(NormBackwardParams<T> p) {
+__global__ void __launch_bounds__(1024) norm_backward_kernel(NormBackwardParams<T> p) {
+  constexpr bool kAhead = kVectors == 1;
   __shared__ float scratch[2][32];
   const float inverse_cols = 1.0f / static_cast<float>(p.cols);
   float dweight[kVectors][8] = {}, dbias[kLayer ? kVectors : 1][8] = {};
   unsigned int amax = 0;
+  Raw8<T> next_x[kVectors], next_dy[kVectors];
+  const auto fetch = [&](int64_t row) {
+#pragma unroll
+    for (int v = 0; v < kVectors; ++v) {
+      const int64_t column = (int64_t{v} * blockDim.x + threadIdx.x) * 8;
+      if (column >= p.cols || row >= p.rows) continue;
+      next_x[v].load(p.x + row * p.cols + column);
+      next_dy[v].load(p.dy + row * p.cols + column);
+    }
+  };
+  if constexpr (kAhead) fetch(blockIdx.x);
   for (int64_t row = blockIdx.x; row < p.rows; row += gridDim.x) {
     const float rstd = p.rstd[row], mean = kLayer ? p.mean[row] : 0.0f;
     float x[kVectors][8], g[kVectors][8];
+    if constexpr (!kAhead) fetch(row);
+    Raw8<T> residual[kVectors];
     float dot = 0.0f, sum = 0.0f;
 #pragma unroll
     for (int v = 0; v < kVectors; ++v) {
       const int64_t column = (int64_t{v} * blockDim.x + threadIdx.x) * 8;
       if (column >= p.cols) continue;
+      next_x[v].unpack(x[v]);
+      next_dy[v].unpack(g[v]);
+      if (p.dresidual != nullptr) residual[v].load(p.dresidual + row * p.cols + column);
+    }
+    if constexpr (kAhead) fetch(row + gridDim.x);
+#pragma unroll
+    for (int v = 0; v < kVectors; ++v) {
+      const int64_t column = (int64_t{v} * blockDim.x + threadIdx.x) * 8;
+      if (column >= p.cols) continue;
       float w[8];
-      load8(p.x + row * p.cols + column, x[v]);
-      load8(p.dy + row * p.cols + column, g[v]);
       load8(p.weight + column, w);
 #pragma unroll
       for (int i = 0; i < 8; ++i) {
         x[v][i] = (x[v][i] - mean) * rstd;
         dweight[v][i] += g[v][i] * x[v][i];
         if constexpr (kLayer) dbias[v][i] += g[v][i];
-        g[v][i] *= w[i];
+        g[v][i] *= p.weight_offset + w[i];
         dot += g[v][i] * x[v][i];
         if constexpr (kLayer) sum += g[v][i];
       }
@@ -126,7 +150,7 @@ __global__ void __launch_bounds__(kVectors == 4 ? 1024 : 512) norm_backward_kern
       const int64_t column = (int64_t{v} * blockDim.x + threadIdx.x) * 8;
       if (column >= p.cols) continue;
       float r[8] = {};
-      if (p.dresidual != nullptr) load8(p.dresidual + row * p.cols + column, r);
+      if (p.dresidual != nullptr) residual[v].unpack(r);
 #pragma unroll
       for (int i = 0; i < 8; ++i) {
         r[i] = rounded<T>(r[i] + rstd * (g[v][i] - sum - x[v][i] * dot));

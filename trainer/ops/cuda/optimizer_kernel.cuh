@@ -140,8 +140,9 @@ __device__ __forceinline__ void adam_eight(const AdamBucket& b, const AdamState<
   }
 }
 
-template <MasterForm kForm, typename Moment, typename Gradient>
-__global__ void __launch_bounds__(256)
+// kThreads: 256 where the kernel has the device for itself; 1024, one block an SM, where it must keep to few SMs.
+template <MasterForm kForm, typename Moment, typename Gradient, int kThreads>
+__global__ void __launch_bounds__(kThreads)
     adam_kernel(AdamBucket b, const float* record, const float* scale, bool vectors) {
   if (scale[2] != 0.0f) return;
   const AdamFactors f{record[0], b.beta1, b.beta2, 1.0f / record[1], rsqrtf(record[2]), b.epsilon, scale[0]};

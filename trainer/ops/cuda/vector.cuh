@@ -46,6 +46,20 @@ __device__ __forceinline__ void store8(float* to, const float (&from)[8]) {
   reinterpret_cast<float4*>(to)[1] = make_float4(from[4], from[5], from[6], from[7]);
 }
 
+// Eight elements as they lie in memory: loaded early, unpacked when needed.
+template <typename T>
+struct Raw8 {
+  uint4 part[sizeof(T) / 2];
+
+  __device__ __forceinline__ void load(const T* from) {
+#pragma unroll
+    for (int i = 0; i < static_cast<int>(sizeof(T) / 2); ++i) part[i] = reinterpret_cast<const uint4*>(from)[i];
+  }
+  __device__ __forceinline__ void unpack(float (&to)[8]) const {
+    load8(reinterpret_cast<const T*>(part), to);
+  }
+};
+
 __device__ __forceinline__ float to_float(bf16 x) {
   return __bfloat162float(x);
 }

@@ -1,0 +1,96 @@
+// Every family as a small model trains on the device like on the oracle, captured as graphs and not.
+#include <cmath>
+
+#include "trainer/data/rng.h"
+#include "trainer/models/small_families.h"
+#include "trainer/ops/cuda/gpu_fixture_test.h"
+#include "trainer/run/train.h"
+
+namespace mbb::trainer::cuda {
+namespace {
+
+// Each token follows from the one before, with noise.
+Status sample(int64_t index, std::span<int32_t> tokens) {
+  const RandomStream random(7, "test.tokens", 0);
+  auto token = static_cast<int32_t>(random.bits(static_cast<uint64_t>(index), 0) % 64);
+  for (size_t i = 0; i < tokens.size(); ++i) {
+    const uint32_t bits = random.bits(static_cast<uint64_t>(index), i + 1);
+    token = bits % 4 == 0 ? static_cast<int32_t>((bits >> 8) % 64) : (token * 5 + 17) % 64;
+    tokens[i] = token;
+  }
+  return {};
+}
+
+std::vector<double> losses(const Config& config) {
+  const auto layout = resolve(config);
+  EXPECT_TRUE(layout.has_value()) << (layout ? "" : format(layout.error()));
+  if (!layout) return {};
+  const auto programs = build_programs(*layout);
+  EXPECT_TRUE(programs.has_value()) << (programs ? "" : format(programs.error()));
+  if (!programs) return {};
+  const auto result = train(*layout, *programs, sample);
+  EXPECT_TRUE(result.has_value()) << (result ? "" : format(result.error()));
+  std::vector<double> out;
+  if (result)
+    for (const StepReport& step : result->steps) out.push_back(step.loss);
+  return out;
+}
+
+double furthest(const std::vector<double>& a, const std::vector<double>& b) {
+  double most = a.size() == b.size() && !a.empty() ? 0.0 : INFINITY;
+  for (size_t i = 0; i < std::min(a.size(), b.size()); ++i) most = std::max(most, std::abs(a[i] - b[i]) / b[i]);
+  return most;
+}
+
+class FamiliesOnDevice : public GpuTest, public testing::WithParamInterface<Small> {
+ protected:
+  static std::vector<double> on_device(Config c, bool graphs) {
+    c.host.device = trainer::Device::kCuda;
+    c.host.enable_cuda_graph = graphs;
+    return losses(c);
+  }
+};
+
+TEST_P(FamiliesOnDevice, Fp32EqualsTheOracle) {
+  const Config c = config_of(GetParam());
+  const std::vector<double> oracle = losses(c);
+  for (const bool graphs : {false, true})
+    EXPECT_LT(furthest(on_device(c, graphs), oracle), 1e-4) << "graphs " << graphs;
+}
+
+// Within twice the oracle's own distance from fp32, or a rounding of the loss.
+TEST_P(FamiliesOnDevice, Bf16StaysAsNearAsTheOracles) {
+  Config c = config_of(GetParam());
+  const std::vector<double> exact = losses(c);
+  c.precision.recipe = Recipe::kBf16;
+  const double bound = std::max(2.0 * furthest(losses(c), exact), 2e-3);
+  for (const bool graphs : {false, true})
+    EXPECT_LT(furthest(on_device(c, graphs), exact), bound) << "graphs " << graphs;
+}
+
+// Widths that FP8 products divide.
+TEST_F(GpuTest, Fp8StaysAsNearAsTheOracles) {
+  Config c;
+  sizes(c, "llama3-8b", 2);
+  c.model.hidden_size = 64;
+  c.model.ffn_hidden_size = 128;
+  c.model.kv_channels = 16;
+  c.train.seq_length = 32;
+  c.train.micro_batch_size = 2;
+  c.train.global_batch_size = 4;
+  c.train.train_iters = 4;
+  const std::vector<double> exact = losses(c);
+  c.precision.recipe = Recipe::kFp8Current;
+  const double bound = std::max(2.0 * furthest(losses(c), exact), 2e-3);
+  c.host.device = trainer::Device::kCuda;
+  for (const bool fused : {false, true}) {
+    c.fusion.residual_fusion = c.fusion.cross_entropy_loss_fusion = fused;
+    EXPECT_LT(furthest(losses(c), exact), bound) << "fused " << fused;
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(All, FamiliesOnDevice, testing::ValuesIn(kFamilies),
+                         [](const auto& test) { return std::string(test.param.name); });
+
+}  // namespace
+}  // namespace mbb::trainer::cuda

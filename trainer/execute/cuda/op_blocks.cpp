@@ -1,0 +1,172 @@
+// CUDA functions of the blocks of families besides Llama: LayerNorm, biases, positions, head norms, activations,
+// dropout, latent attention's packing.
+#include "trainer/execute/cuda/op_call.h"
+#include "trainer/ops/cuda/any_shape.h"
+#include "trainer/ops/cuda/block_kernels.h"
+#include "trainer/ops/cuda/status.h"
+
+namespace mbb::trainer::cuda {
+namespace {
+
+RowShape rows_of(const Operand& operand) {
+  return {operand.shape().rows(), operand.shape().cols()};
+}
+
+}  // namespace
+
+Status layernorm_op(const OpCall& call) {
+  NormForward n;
+  MB_ASSIGN(n.element, element_of(*call.in[0].tensor));
+  n.shape = rows_of(call.in[0]);
+  n.layer = true;
+  n.eps = call.attrs<NormAttrs>().eps;
+  n.weight_offset = call.attrs<NormAttrs>().one_plus ? 1.0f : 0.0f;
+  n.x = call.in[0].data;
+  n.weight = call.in[1].data;
+  n.bias = call.in[2].data;
+  n.y = call.out[0].data;
+  n.mean = call.out[1].as<float>();
+  n.rstd = n.mean + n.shape.rows;
+  if (!vectorizes(n.shape.cols, {n.x, n.weight, n.bias, n.y})) return any_norm_forward(n, call.device.stream());
+  return norm_forward(n, call.device.launch());
+}
+
+Status layernorm_grad_op(const OpCall& call) {
+  NormBackward n;
+  MB_ASSIGN(n.element, element_of(*call.in[0].tensor));
+  n.shape = rows_of(call.in[1]);
+  n.layer = true;
+  n.accumulate = call.attrs<NormAttrs>().accumulate;
+  n.weight_offset = call.attrs<NormAttrs>().one_plus ? 1.0f : 0.0f;
+  n.dy = call.in[0].data;
+  n.x = call.in[1].data;
+  n.weight = call.in[2].data;
+  n.mean = call.in[4].as<const float>();
+  n.rstd = n.mean + n.shape.rows;
+  n.dweight = call.out[0].as<float>();
+  n.dbias = call.out[1].as<float>();
+  n.dx = call.out[2].data;
+  if (!vectorizes(n.shape.cols, {n.x, n.dy, n.weight, n.dx})) return any_norm_backward(n, call.device.stream());
+  MB_ASSIGN(void* const partials, call.device.scratch(norm_backward_partials(n.shape, true, call.device.launch().sms)));
+  n.partials = static_cast<float*>(partials);
+  return norm_backward(n, call.device.launch());
+}
+
+Status bias_add_op(const OpCall& call) {
+  MB_ASSIGN(const Element element, element_of(*call.in[0].tensor));
+  return bias_add(element, rows_of(call.in[0]), call.in[0].data, call.in[1].data, call.attrs<BiasAttrs>().scale,
+                  call.out[0].data, call.device.launch());
+}
+
+Status bias_add_grad_op(const OpCall& call) {
+  const auto& a = call.attrs<BiasAttrs>();
+  MB_ASSIGN(const Element element, element_of(*call.in[0].tensor));
+  return column_sums(element, rows_of(call.in[0]), call.in[0].data, a.scale, call.out[0].as<float>(), a.accumulate,
+                     call.device.launch());
+}
+
+namespace {
+
+Result<Positions> positions(const OpCall& call) {
+  const Shape& shape = call.in[0].shape();
+  if (call.attrs<PositionAttrs>().packed)
+    return fail(ErrorCode::kUnavailable, "positions of packed sequences do not run on CUDA",
+                "run on the CPU: --device cpu");
+  Positions p;
+  MB_ASSIGN(p.element, element_of(*call.in[0].tensor));
+  p.seq = shape[0], p.batch = shape[1], p.hidden = shape[2];
+  p.first = call.attrs<PositionAttrs>().sequence_sharded ? call.coordinates.tp * shape[0] : 0;
+  return p;
+}
+
+}  // namespace
+
+Status position_embedding_op(const OpCall& call) {
+  MB_ASSIGN(const Positions p, positions(call));
+  return position_add(p, call.in[0].data, call.in[1].data, call.out[0].data, call.device.launch());
+}
+
+Status position_embedding_grad_op(const OpCall& call) {
+  MB_ASSIGN(const Positions p, positions(call));
+  return position_grad(p, call.in[0].data, call.out[0].as<float>(), call.out[0].shape().rows(),
+                       call.attrs<PositionAttrs>().accumulate, call.device.launch());
+}
+
+namespace {
+
+Result<HeadNorm> head_norm(const OpCall& call, const Operand& x, const Operand& query, const Operand& key,
+                           const Operand& inverse) {
+  const auto& a = call.attrs<QkNormAttrs>();
+  HeadNorm n;
+  MB_ASSIGN(n.element, element_of(*x.tensor));
+  n.tokens = x.shape().rows(), n.width = x.shape().cols();
+  n.heads = a.heads, n.kv_heads = a.kv_heads, n.head_dim = a.head_dim, n.eps = a.eps;
+  n.x = x.data;
+  n.query_weight = query.data, n.key_weight = key.data;
+  n.inverse = inverse.as<float>();
+  return n;
+}
+
+}  // namespace
+
+Status qk_norm_op(const OpCall& call) {
+  MB_ASSIGN(const HeadNorm n, head_norm(call, call.in[0], call.in[1], call.in[2], call.out[1]));
+  return head_norm_forward(n, call.out[0].data, call.device.launch());
+}
+
+Status qk_norm_grad_op(const OpCall& call) {
+  MB_ASSIGN(const HeadNorm n, head_norm(call, call.in[1], call.in[2], call.in[3], call.in[4]));
+  MB_ASSIGN(void* const workspace, call.device.scratch(head_norm_workspace(n)));
+  return head_norm_backward(n, call.in[0].data, call.out[2].data, call.out[0].as<float>(), call.out[1].as<float>(),
+                            call.attrs<QkNormAttrs>().accumulate, workspace, call.device.launch());
+}
+
+Status activation_op(const OpCall& call) {
+  MB_ASSIGN(const Element element, element_of(*call.in[0].tensor));
+  return activation_forward(element, call.attrs<ActivationAttrs>(), rows_of(call.out[0]), call.in[0].data,
+                            call.out[0].data, call.device.launch());
+}
+
+Status activation_grad_op(const OpCall& call) {
+  MB_ASSIGN(const Element element, element_of(*call.in[0].tensor));
+  return activation_backward(element, call.attrs<ActivationAttrs>(), rows_of(call.in[0]), call.in[1].data,
+                             call.in[0].data, call.out[0].data, call.device.launch());
+}
+
+Status dropout_op(const OpCall& call) {
+  const auto& a = call.attrs<DropoutAttrs>();
+  const Shape& shape = call.in[0].shape();
+  Dropout d;
+  MB_ASSIGN(d.element, element_of(*call.in[0].tensor));
+  d.seq = shape[0], d.batch = shape[1], d.hidden = shape[2];
+  d.first = a.sequence_sharded ? call.coordinates.tp * shape[0] : 0;
+  d.probability = a.probability, d.stream = a.stream;
+  d.samples = call.in[1].as<const int32_t>();
+  d.record = call.in[2].as<const float>();
+  return dropout(d, call.in[0].data, call.out[0].data, call.device.launch());
+}
+
+Status scale_by_op(const OpCall& call) {
+  MB_ASSIGN(const Element element, element_of(*call.in[0].tensor));
+  return multiply(element, call.in[0].data, static_cast<float>(call.attrs<ScaleByAttrs>().forward), call.out[0].data,
+                  call.out[0].elements(), call.device.launch());
+}
+
+Status latent_pack_op(const OpCall& call) {
+  MB_ASSIGN(const Element element, element_of(*call.in[0].tensor));
+  return latent_pack(element, call.attrs<LatentAttrs>(), call.in[0].shape().rows(), call.in[0].data, call.in[1].data,
+                     call.in[2].data, call.out[0].data, call.device.launch());
+}
+
+Status latent_pack_grad_op(const OpCall& call) {
+  MB_ASSIGN(const Element element, element_of(*call.in[0].tensor));
+  return latent_unpack_grad(element, call.attrs<LatentAttrs>(), call.in[0].shape().rows(), call.in[0].data,
+                            call.out[0].data, call.out[1].data, call.out[2].data, call.device.launch());
+}
+
+Status shift_tokens_op(const OpCall& call) {
+  return shift_tokens(call.in[0].as<const int32_t>(), call.out[0].as<int32_t>(), call.in[0].elements(),
+                      call.attrs<ShiftAttrs>().by * call.in[0].shape()[1], call.device.launch());
+}
+
+}  // namespace mbb::trainer::cuda

@@ -1,0 +1,200 @@
+// CUDA functions of mixture-of-experts layers.
+#include <array>
+
+#include "trainer/execute/cuda/op_call.h"
+#include "trainer/ops/cuda/expert_kernels.h"
+
+namespace mbb::trainer::cuda {
+namespace {
+
+RouterShape router_shape(const Operand& logits) {
+  return {logits.shape().rows(), logits.shape().cols()};
+}
+
+// Router logits, weights and losses are fp32 in every recipe.
+Status all_fp32(std::initializer_list<const Operand*> operands) {
+  for (const Operand* o : operands)
+    if (o->tensor->dtype != DType::kF32)
+      return fail(ErrorCode::kBadArgument, "CUDA: " + o->tensor->path + " must be f32");
+  return {};
+}
+
+// The routing of a token batch: rows i32 [tokens, top_k] of a buffer.
+Result<Routed> routed(const Operand& buffer, const Operand& rows) {
+  Routed r;
+  MB_ASSIGN(r.element, element_of(*buffer.tensor));
+  r.tokens = rows.shape()[0], r.top_k = rows.shape().cols();
+  r.hidden = buffer.shape().cols(), r.buffer_rows = buffer.shape().rows();
+  r.rows = rows.as<const int32_t>();
+  return r;
+}
+
+Result<GroupedGemm> grouped(const Operand& of, int64_t n, int64_t k, const Operand& segments) {
+  GroupedGemm g;
+  MB_ASSIGN(g.element, element_of(*of.tensor));
+  g.rows = of.shape()[0], g.experts = segments.shape()[1], g.n = n, g.k = k;
+  g.segments = segments.as<const int32_t>();
+  return g;
+}
+
+}  // namespace
+
+Status router_select_op(const OpCall& call) {
+  MB_TRY(all_fp32({&call.in[0]}));
+  const auto& a = call.attrs<RouterAttrs>();
+  return router_select(a, router_shape(call.in[0]), call.in[0].as<const float>(),
+                       a.biased ? call.in[1].as<const float>() : nullptr, call.out[0].as<int32_t>(),
+                       call.device.launch());
+}
+
+Status router_weights_op(const OpCall& call) {
+  MB_TRY(all_fp32({&call.in[0], &call.out[0]}));
+  return router_weights(call.attrs<RouterAttrs>(), router_shape(call.in[0]), call.in[0].as<const float>(),
+                        call.in[1].as<const int32_t>(), call.out[0].as<float>(), call.device.launch());
+}
+
+Status router_weights_grad_op(const OpCall& call) {
+  MB_TRY(all_fp32({&call.in[0], &call.in[1], &call.out[0]}));
+  return router_weights_grad(call.attrs<RouterAttrs>(), router_shape(call.in[1]), call.in[0].as<const float>(),
+                             call.in[1].as<const float>(), call.in[2].as<const int32_t>(), call.out[0].as<float>(),
+                             call.device.launch());
+}
+
+Status router_loss_op(const OpCall& call) {
+  MB_TRY(all_fp32({&call.in[0], &call.out[0]}));
+  const auto& a = call.attrs<MoeLossAttrs>();
+  const RouterShape shape = router_shape(call.in[0]);
+  MB_ASSIGN(void* const workspace, call.device.scratch(router_loss_workspace(a, shape)));
+  return router_loss(a, shape, call.in[1].shape().cols(), call.in[0].as<const float>(), call.in[1].as<const int32_t>(),
+                     call.out[0].as<float>(), workspace, call.device.launch());
+}
+
+Status router_loss_grad_op(const OpCall& call) {
+  MB_TRY(all_fp32({&call.in[0], &call.out[0]}));
+  const auto& a = call.attrs<MoeLossAttrs>();
+  const RouterShape shape = router_shape(call.in[0]);
+  MB_ASSIGN(void* const workspace, call.device.scratch(router_loss_workspace(a, shape)));
+  return router_loss_grad(a, shape, call.in[1].shape().cols(), call.in[0].as<const float>(),
+                          call.in[1].as<const int32_t>(), call.in.size() > 2 ? call.in[2].as<const float>() : nullptr,
+                          call.out[0].as<float>(), workspace, call.device.launch());
+}
+
+Status expert_load_op(const OpCall& call) {
+  MB_TRY(all_fp32({&call.out[0]}));
+  const auto& a = call.attrs<CountAttrs>();
+  return expert_load(call.in[0].as<const int32_t>(), call.in[0].elements(), a.experts, a.accumulate,
+                     call.out[0].as<float>(), call.device.launch());
+}
+
+Status expert_bias_op(const OpCall& call) {
+  MB_TRY(all_fp32({&call.in[0], &call.out[0]}));
+  return expert_bias(call.in[0].as<const float>(), call.in[0].elements(), call.attrs<ExpertBiasAttrs>().rate,
+                     call.out[0].as<float>(), call.device.launch());
+}
+
+Status dispatch_plan_op(const OpCall& call) {
+  MB_TRY(all_fp32({&call.in[1]}));
+  const auto& a = call.attrs<DispatchAttrs>();
+  const int64_t pairs = call.in[0].elements();
+  MB_ASSIGN(void* const workspace, call.device.scratch(dispatch_workspace(a, pairs)));
+  return dispatch_plan(a, pairs, call.in[0].as<const int32_t>(), call.in[1].as<const float>(),
+                       call.out[0].as<int32_t>(), call.out[1].as<int32_t>(), workspace, call.device.launch());
+}
+
+Status permute_op(const OpCall& call) {
+  MB_ASSIGN(const Routed r, routed(call.out[0], call.in[1]));
+  return permute(r, call.in[0].data, call.out[0].data, call.device.launch());
+}
+
+Status permute_grad_op(const OpCall& call) {
+  MB_ASSIGN(const Routed r, routed(call.in[0], call.in[1]));
+  return permute_grad(r, call.in[0].data, call.out[0].data, call.device.launch());
+}
+
+Status combine_op(const OpCall& call) {
+  MB_TRY(all_fp32({&call.in[2]}));
+  MB_ASSIGN(const Routed r, routed(call.in[0], call.in[1]));
+  return combine(r, call.in[0].data, call.in[2].as<const float>(), call.out[0].data, call.device.launch());
+}
+
+Status combine_grad_op(const OpCall& call) {
+  MB_TRY(all_fp32({&call.in[3], &call.out[1]}));
+  MB_ASSIGN(const Routed r, routed(call.in[1], call.in[2]));
+  return combine_grad(r, call.in[0].data, call.in[1].data, call.in[3].as<const float>(), call.out[0].data,
+                      call.out[1].as<float>(), call.device.launch());
+}
+
+Status grouped_gemm_op(const OpCall& call) {
+  const Shape& w = call.in[1].shape();
+  MB_ASSIGN(const GroupedGemm g, grouped(call.in[0], w[1], w[2], call.in[2]));
+  return grouped_fprop(g, call.in[0].data, call.in[1].data, call.out[0].data, call.device.launch());
+}
+
+Status grouped_gemm_dgrad_op(const OpCall& call) {
+  const Shape& w = call.in[1].shape();
+  MB_ASSIGN(const GroupedGemm g, grouped(call.in[0], w[1], w[2], call.in[2]));
+  return grouped_dgrad(g, call.in[0].data, call.in[1].data, call.out[0].data, call.device.launch());
+}
+
+Status grouped_gemm_wgrad_op(const OpCall& call) {
+  MB_ASSIGN(const GroupedGemm g, grouped(call.in[0], call.in[0].shape().cols(), call.in[1].shape().cols(), call.in[2]));
+  return grouped_wgrad(g, call.in[0].data, call.in[1].data, call.out[0].as<float>(),
+                       call.attrs<GroupedGemmAttrs>().accumulate, call.device.launch());
+}
+
+Status grouped_bias_op(const OpCall& call) {
+  MB_ASSIGN(const Element element, element_of(*call.in[0].tensor));
+  return grouped_bias(element, {call.in[0].shape().rows(), call.in[0].shape().cols()}, call.in[0].data, call.in[1].data,
+                      call.in[2].as<const int32_t>(), call.in[2].shape()[1], call.attrs<BiasAttrs>().scale,
+                      call.out[0].data, call.device.launch());
+}
+
+Status grouped_bias_grad_op(const OpCall& call) {
+  const auto& a = call.attrs<BiasAttrs>();
+  MB_ASSIGN(const Element element, element_of(*call.in[0].tensor));
+  return grouped_bias_grad(element, {call.in[0].shape().rows(), call.in[0].shape().cols()}, call.in[0].data,
+                           call.in[1].as<const int32_t>(), call.in[1].shape()[1], a.scale, a.accumulate,
+                           call.out[0].as<float>(), call.device.launch());
+}
+
+// Logits are fp32 and so is their gradient: where operands differ in type both become fp32 first.
+Status router_gemm_op(const OpCall& call) {
+  const auto& a = call.attrs<GemmAttrs>();
+  const Shape &left = call.in[0].shape(), &right = call.in[1].shape();
+  GemmProblem p;
+  p.m = a.trans_a ? left.cols() : left.rows();
+  p.k = a.trans_a ? left.rows() : left.cols();
+  p.n = a.trans_b ? right.rows() : right.cols();
+  p.a_transposed = a.trans_a;
+  p.b_transposed = a.trans_b;
+  p.accumulate = a.accumulate;
+  p.a = p.b = p.d = Element::kF32;
+  MB_ASSIGN(const Element out, element_of(*call.out[0].tensor));
+  int64_t bytes = 0;
+  std::array<int64_t, 3> at{};
+  const std::array<const Operand*, 3> operands{&call.in[0], &call.in[1], &call.out[0]};
+  for (size_t i = 0; i < operands.size(); ++i) {
+    at[i] = bytes;
+    if (operands[i]->tensor->dtype != DType::kF32) bytes += (operands[i]->elements() * 4 + 255) / 256 * 256;
+  }
+  if (p.accumulate && out != Element::kF32)
+    return fail(ErrorCode::kBadArgument, "CUDA: a router's gradient accumulates in fp32 only");
+  MB_ASSIGN(void* const scratch, call.device.scratch(bytes));
+  std::array<void*, 3> data{};
+  for (size_t i = 0; i < operands.size(); ++i) {
+    MB_ASSIGN(const Element element, element_of(*operands[i]->tensor));
+    data[i] = element == Element::kF32 ? operands[i]->data : static_cast<std::byte*>(scratch) + at[i];
+    if (i < 2 && element != Element::kF32)
+      MB_TRY(cast(element, operands[i]->data, Element::kF32, data[i], operands[i]->elements(), call.device.launch()));
+  }
+  GemmBuffers b;
+  b.a = data[0], b.b = data[1], b.d = data[2];
+  b.workspace = call.device.gemm_workspace();
+  p.alignment = gemm_alignment(b);
+  MB_TRY(call.device.gemm().run(p, b, call.device.stream()));
+  return out == Element::kF32
+             ? Status{}
+             : cast(Element::kF32, data[2], out, call.out[0].data, call.out[0].elements(), call.device.launch());
+}
+
+}  // namespace mbb::trainer::cuda

@@ -1,0 +1,517 @@
+// Kernels of block_kernels.h with their launches.
+#include "trainer/ops/cuda/block_kernels.h"
+
+#include <algorithm>
+
+#include "trainer/data/rng.h"
+#include "trainer/ops/cuda/activation.cuh"
+#include "trainer/ops/cuda/status.h"
+#include "trainer/ops/cuda/vector.cuh"
+#include "trainer/program/program.h"
+
+namespace mbb::trainer::cuda {
+namespace {
+
+constexpr int kBlock = 256;
+
+unsigned grid_for(int64_t items) {
+  return static_cast<unsigned>(std::clamp<int64_t>((items + kBlock - 1) / kBlock, 1, int64_t{1} << 20));
+}
+
+template <typename Call>
+Status by_element(const char* kernel, Element element, Call&& call) {
+  if (element == Element::kF32)
+    call(float{});
+  else
+    call(bf16{});
+  return launched(kernel);
+}
+
+// Eight values at once where rows divide into 16-byte vectors, else one.
+template <int kWidth, typename T>
+__device__ __forceinline__ void load(const T* from, float (&to)[kWidth]) {
+  if constexpr (kWidth == 8)
+    load8(from, to);
+  else
+    to[0] = to_float(from[0]);
+}
+template <int kWidth, typename T>
+__device__ __forceinline__ void store(T* to, const float (&from)[kWidth]) {
+  if constexpr (kWidth == 8)
+    store8(to, from);
+  else
+    to[0] = from_float<T>(from[0]);
+}
+
+template <typename Call>
+void by_width(int64_t cols, std::initializer_list<const void*> addresses, Call&& call) {
+  const bool wide = cols % 8 == 0 && std::all_of(addresses.begin(), addresses.end(), [](const void* p) {
+                      return reinterpret_cast<uintptr_t>(p) % 32 == 0;
+                    });
+  if (wide)
+    call(std::integral_constant<int, 8>{});
+  else
+    call(std::integral_constant<int, 1>{});
+}
+
+template <int kWidth, typename T>
+__global__ void bias_add_kernel(const T* x, const T* bias, float scale, T* y, int64_t rows, int64_t cols) {
+  const int64_t vectors = cols / kWidth, count = rows * vectors, stride = int64_t{gridDim.x} * blockDim.x;
+  for (int64_t at = int64_t{blockIdx.x} * blockDim.x + threadIdx.x; at < count; at += stride) {
+    float value[kWidth], b[kWidth];
+    load<kWidth>(x + at * kWidth, value);
+    load<kWidth>(bias + at % vectors * kWidth, b);
+#pragma unroll
+    for (int i = 0; i < kWidth; ++i) value[i] += scale * b[i];
+    store<kWidth>(y + at * kWidth, value);
+  }
+}
+
+// 32 columns a block; 32 strands each sum every 32nd row, then are added in strand order.
+template <typename T>
+__global__ void __launch_bounds__(1024)
+    column_sums_kernel(const T* x, float scale, float* out, int64_t rows, int64_t cols, bool accumulate) {
+  __shared__ float strands[32][33];
+  const int lane = threadIdx.x & 31, strand = threadIdx.x >> 5;
+  const int64_t column = int64_t{blockIdx.x} * 32 + lane;
+  float sum = 0.0f;
+  if (column < cols)
+    for (int64_t row = strand; row < rows; row += 32) sum += to_float(x[row * cols + column]);
+  strands[strand][lane] = sum;
+  __syncthreads();
+  if (strand != 0 || column >= cols) return;
+  for (int i = 1; i < 32; ++i) sum += strands[i][lane];
+  out[column] = (accumulate ? out[column] : 0.0f) + scale * sum;
+}
+
+template <typename T>
+__global__ void position_add_kernel(Positions p, const T* x, const T* table, T* y) {
+  const int64_t count = p.seq * p.batch * p.hidden, stride = int64_t{gridDim.x} * blockDim.x;
+  for (int64_t at = int64_t{blockIdx.x} * blockDim.x + threadIdx.x; at < count; at += stride) {
+    const int64_t position = at / (p.batch * p.hidden);
+    y[at] = from_float<T>(to_float(x[at]) + to_float(table[(p.first + position) * p.hidden + at % p.hidden]));
+  }
+}
+
+template <typename T>
+__global__ void position_grad_kernel(Positions p, const T* dy, float* dtable, int64_t rows, bool accumulate) {
+  const int64_t count = rows * p.hidden, stride = int64_t{gridDim.x} * blockDim.x;
+  for (int64_t at = int64_t{blockIdx.x} * blockDim.x + threadIdx.x; at < count; at += stride) {
+    const int64_t position = at / p.hidden - p.first, column = at % p.hidden;
+    float sum = accumulate ? dtable[at] : 0.0f;
+    if (position >= 0 && position < p.seq)
+      for (int64_t b = 0; b < p.batch; ++b) sum += to_float(dy[(position * p.batch + b) * p.hidden + column]);
+    dtable[at] = sum;
+  }
+}
+
+template <typename T>
+__device__ const T* head_weight(const HeadNorm& n, int64_t head) {
+  return static_cast<const T*>(head < n.heads ? n.query_weight : n.key_weight);
+}
+
+// A warp a (token, head): heads past the normed ones are copied.
+template <typename T>
+__global__ void head_norm_forward_kernel(HeadNorm n, T* y) {
+  const int64_t normed = n.heads + n.kv_heads, values = n.width - normed * n.head_dim;
+  const int lane = threadIdx.x & 31;
+  const int64_t warp = (int64_t{blockIdx.x} * blockDim.x + threadIdx.x) / 32;
+  if (warp >= n.tokens * (normed + 1)) return;
+  const int64_t token = warp / (normed + 1), head = warp % (normed + 1);
+  const T* x = static_cast<const T*>(n.x) + token * n.width + head * n.head_dim;
+  T* to = y + token * n.width + head * n.head_dim;
+  if (head == normed) {
+    for (int64_t i = lane; i < values; i += 32) to[i] = x[i];
+    return;
+  }
+  float squares = 0.0f;
+  for (int i = lane; i < n.head_dim; i += 32) squares += to_float(x[i]) * to_float(x[i]);
+  const float inverse = rsqrtf(warp_sum(squares) / static_cast<float>(n.head_dim) + n.eps);
+  if (lane == 0) n.inverse[token * normed + head] = inverse;
+  const T* w = head_weight<T>(n, head);
+  for (int i = lane; i < n.head_dim; i += 32) to[i] = from_float<T>(to_float(x[i]) * inverse * to_float(w[i]));
+}
+
+template <typename T>
+__global__ void head_norm_backward_kernel(HeadNorm n, const T* dy, T* dx) {
+  const int64_t normed = n.heads + n.kv_heads, values = n.width - normed * n.head_dim;
+  const int lane = threadIdx.x & 31;
+  const int64_t warp = (int64_t{blockIdx.x} * blockDim.x + threadIdx.x) / 32;
+  if (warp >= n.tokens * (normed + 1)) return;
+  const int64_t token = warp / (normed + 1), head = warp % (normed + 1), at = token * n.width + head * n.head_dim;
+  const T* x = static_cast<const T*>(n.x) + at;
+  if (head == normed) {
+    for (int64_t i = lane; i < values; i += 32) dx[at + i] = dy[at + i];
+    return;
+  }
+  const T* w = head_weight<T>(n, head);
+  const float inverse = n.inverse[token * normed + head];
+  float dot = 0.0f;
+  for (int i = lane; i < n.head_dim; i += 32) dot += to_float(dy[at + i]) * to_float(w[i]) * to_float(x[i]) * inverse;
+  const float mean = warp_sum(dot) / static_cast<float>(n.head_dim);
+  for (int i = lane; i < n.head_dim; i += 32)
+    dx[at + i] = from_float<T>(inverse * (to_float(dy[at + i]) * to_float(w[i]) - to_float(x[i]) * inverse * mean));
+}
+
+constexpr int kHeadNormPartials = 264;
+
+// Partial sums of dy * x_hat by head dimension over every kHeadNormPartials-th token: [partials, 2, head_dim].
+template <typename T>
+__global__ void head_norm_weight_kernel(HeadNorm n, const T* dy, float* partials) {
+  const int64_t normed = n.heads + n.kv_heads;
+  for (int i = threadIdx.x; i < n.head_dim; i += blockDim.x) {
+    float query = 0.0f, key = 0.0f;
+    for (int64_t token = blockIdx.x; token < n.tokens; token += gridDim.x)
+      for (int64_t head = 0; head < normed; ++head) {
+        const int64_t at = token * n.width + head * n.head_dim + i;
+        const float part =
+            to_float(dy[at]) * to_float(static_cast<const T*>(n.x)[at]) * n.inverse[token * normed + head];
+        (head < n.heads ? query : key) += part;
+      }
+    partials[(int64_t{blockIdx.x} * 2) * n.head_dim + i] = query;
+    partials[(int64_t{blockIdx.x} * 2 + 1) * n.head_dim + i] = key;
+  }
+}
+
+__global__ void head_norm_weight_sum_kernel(const float* partials, int count, int head_dim, float* dquery, float* dkey,
+                                            bool accumulate) {
+  const int at = blockIdx.x * blockDim.x + threadIdx.x;
+  if (at >= 2 * head_dim) return;
+  float sum = 0.0f;
+  for (int p = 0; p < count; ++p) sum += partials[p * 2 * head_dim + at];
+  float* to = at < head_dim ? dquery + at : dkey + at - head_dim;
+  *to = accumulate ? *to + sum : sum;
+}
+
+struct Slope {
+  float y, dy;
+};
+
+__device__ __forceinline__ Slope gelu_tanh(float x) {
+  constexpr float kC = 0.7978845608028654f, kCubic = 0.044715f;
+  const float t = tanhf(kC * (x + kCubic * x * x * x));
+  return {0.5f * x * (1.0f + t), 0.5f * (1.0f + t) + 0.5f * x * (1.0f - t * t) * kC * (1.0f + 3.0f * kCubic * x * x)};
+}
+
+template <Pointwise kFunction>
+__device__ __forceinline__ Slope plain(float x) {
+  if constexpr (kFunction == Pointwise::kGelu) {
+    const float phi = 0.5f * (1.0f + erff(x * 0.7071067811865476f));
+    return {x * phi, phi + x * 0.3989422804014327f * expf(-0.5f * x * x)};
+  } else if constexpr (kFunction == Pointwise::kGeluTanh) {
+    return gelu_tanh(x);
+  } else if constexpr (kFunction == Pointwise::kRelu) {
+    return {fmaxf(x, 0.0f), x > 0.0f ? 1.0f : 0.0f};
+  } else {
+    return {x > 0.0f ? x * x : 0.0f, x > 0.0f ? 2.0f * x : 0.0f};
+  }
+}
+
+struct GatedSlope {
+  float y, by_gate, by_up;
+};
+
+template <Pointwise kFunction>
+__device__ __forceinline__ GatedSlope gated(float gate, float up, float limit, float alpha) {
+  if constexpr (kFunction == Pointwise::kGeglu) {
+    const Slope g = gelu_tanh(gate);
+    return {g.y * up, g.dy * up, g.y};
+  } else {
+    const float g = fminf(gate, limit), u = fminf(fmaxf(up, -limit), limit);
+    const float s = 1.0f / (1.0f + expf(-alpha * g));
+    const float slope = s + g * alpha * s * (1.0f - s);
+    return {g * s * (u + 1.0f), gate < limit ? slope * (u + 1.0f) : 0.0f, fabsf(up) < limit ? g * s : 0.0f};
+  }
+}
+
+// One kernel for both directions: without dy it writes y, with dy the gradient of x.
+template <Pointwise kFunction, int kWidth, typename T>
+__global__ void activation_kernel(const T* x, const T* dy, T* out, int64_t rows, int64_t cols, float limit,
+                                  float alpha) {
+  const int64_t vectors = cols / kWidth, count = rows * vectors, stride = int64_t{gridDim.x} * blockDim.x;
+  for (int64_t at = int64_t{blockIdx.x} * blockDim.x + threadIdx.x; at < count; at += stride) {
+    float d[kWidth];
+    if (dy != nullptr) load<kWidth>(dy + at * kWidth, d);
+    if constexpr (is_gated(kFunction)) {
+      const int64_t row = at / vectors, gate_at = row * 2 * cols + (at - row * vectors) * kWidth;
+      float gate[kWidth], up[kWidth];
+      load<kWidth>(x + gate_at, gate);
+      load<kWidth>(x + gate_at + cols, up);
+#pragma unroll
+      for (int i = 0; i < kWidth; ++i) {
+        const GatedSlope v = gated<kFunction>(gate[i], up[i], limit, alpha);
+        gate[i] = dy != nullptr ? d[i] * v.by_gate : v.y;
+        if (dy != nullptr) up[i] = d[i] * v.by_up;
+      }
+      if (dy == nullptr) {
+        store<kWidth>(out + at * kWidth, gate);
+      } else {
+        store<kWidth>(out + gate_at, gate);
+        store<kWidth>(out + gate_at + cols, up);
+      }
+    } else {
+      float value[kWidth];
+      load<kWidth>(x + at * kWidth, value);
+#pragma unroll
+      for (int i = 0; i < kWidth; ++i) {
+        const Slope v = plain<kFunction>(value[i]);
+        value[i] = dy != nullptr ? d[i] * v.dy : v.y;
+      }
+      store<kWidth>(out + at * kWidth, value);
+    }
+  }
+}
+
+template <Pointwise kFunction>
+Status activation(Element element, const ActivationAttrs& a, RowShape shape, const void* x, const void* dy, void* out,
+                  cudaStream_t stream) {
+  return by_element("activation", element, [&]<typename T>(T) {
+    by_width(shape.cols, {x, dy, out}, [&](auto width) {
+      constexpr int kWidth = decltype(width)::value;
+      activation_kernel<kFunction, kWidth, T><<<grid_for(shape.rows * shape.cols / kWidth), kBlock, 0, stream>>>(
+          static_cast<const T*>(x), static_cast<const T*>(dy), static_cast<T*>(out), shape.rows, shape.cols, a.limit,
+          a.alpha);
+    });
+  });
+}
+
+Status activation_of(Element element, const ActivationAttrs& a, RowShape shape, const void* x, const void* dy,
+                     void* out, cudaStream_t stream) {
+  switch (a.function) {
+    case Pointwise::kGelu: return activation<Pointwise::kGelu>(element, a, shape, x, dy, out, stream);
+    case Pointwise::kGeluTanh: return activation<Pointwise::kGeluTanh>(element, a, shape, x, dy, out, stream);
+    case Pointwise::kRelu: return activation<Pointwise::kRelu>(element, a, shape, x, dy, out, stream);
+    case Pointwise::kSquaredRelu: return activation<Pointwise::kSquaredRelu>(element, a, shape, x, dy, out, stream);
+    case Pointwise::kGeglu: return activation<Pointwise::kGeglu>(element, a, shape, x, dy, out, stream);
+    case Pointwise::kClampedSwiglu: return activation<Pointwise::kClampedSwiglu>(element, a, shape, x, dy, out, stream);
+  }
+  return fail(ErrorCode::kUnavailable, std::string("CUDA knows no activation ") + name(a.function));
+}
+
+// A thread takes the four elements of one block of random words.
+template <typename T>
+__global__ void dropout_kernel(Dropout p, const T* x, T* y) {
+  const auto step = static_cast<uint64_t>(p.record[StepRecord::kStep]);
+  const RandomStream random(rng_mix(static_cast<uint64_t>(p.stream) ^ (step + kRngGamma)));
+  const double kept = 1.0 / (1.0 - p.probability);
+  // Rows may begin inside a block of four, so a row has one block more than its width needs.
+  const int64_t blocks = p.hidden / 4 + 2, count = p.seq * p.batch * blocks, stride = int64_t{gridDim.x} * blockDim.x;
+  for (int64_t at = int64_t{blockIdx.x} * blockDim.x + threadIdx.x; at < count; at += stride) {
+    const int64_t row = at / blocks, position = row / p.batch, sample = row % p.batch;
+    const int64_t begin = (p.first + position) * p.hidden, block = begin / 4 + at % blocks;
+    if (block * 4 >= begin + p.hidden) continue;
+    const PhiloxBlock words = random.block(static_cast<uint64_t>(p.samples[sample]), static_cast<uint64_t>(block));
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const int64_t column = block * 4 + i - begin;
+      if (column < 0 || column >= p.hidden) continue;
+      const bool drop = static_cast<double>(RandomStream::uniform_of(words.word[i])) < p.probability;
+      const int64_t to = row * p.hidden + column;
+      y[to] = from_float<T>(drop ? 0.0f : static_cast<float>(static_cast<double>(to_float(x[to])) * kept));
+    }
+  }
+}
+
+template <typename T>
+__global__ void multiply_kernel(const T* x, float factor, T* y, int64_t count) {
+  const int64_t stride = int64_t{gridDim.x} * blockDim.x;
+  for (int64_t at = int64_t{blockIdx.x} * blockDim.x + threadIdx.x; at < count; at += stride)
+    y[at] = from_float<T>(to_float(x[at]) * factor);
+}
+
+template <typename T>
+__global__ void latent_pack_kernel(LatentAttrs a, int64_t tokens, const T* q, const T* key, const T* kv, T* packed) {
+  const int64_t head_key = a.nope + a.rope, queries = a.heads * head_key, width = 2 * queries + a.heads * a.value;
+  const int64_t pair = a.nope + a.value, stride = int64_t{gridDim.x} * blockDim.x;
+  for (int64_t at = int64_t{blockIdx.x} * blockDim.x + threadIdx.x; at < tokens * width; at += stride) {
+    const int64_t token = at / width, i = at % width;
+    T value;
+    if (i < queries) {
+      value = q[token * queries + i];
+    } else if (i < 2 * queries) {
+      const int64_t head = (i - queries) / head_key, e = (i - queries) % head_key;
+      value = e < a.nope ? kv[token * a.heads * pair + head * pair + e] : key[token * a.rope + e - a.nope];
+    } else {
+      const int64_t head = (i - 2 * queries) / a.value, e = (i - 2 * queries) % a.value;
+      value = kv[token * a.heads * pair + head * pair + a.nope + e];
+    }
+    packed[at] = value;
+  }
+}
+
+// Outputs side by side: [queries | rotary key | keys and values]; the rotary key sums over heads.
+template <typename T>
+__global__ void latent_unpack_grad_kernel(LatentAttrs a, int64_t tokens, const T* dpacked, T* dq, T* dkey, T* dkv) {
+  const int64_t head_key = a.nope + a.rope, queries = a.heads * head_key, width = 2 * queries + a.heads * a.value;
+  const int64_t pair = a.nope + a.value, out = queries + a.rope + a.heads * pair;
+  const int64_t stride = int64_t{gridDim.x} * blockDim.x;
+  for (int64_t at = int64_t{blockIdx.x} * blockDim.x + threadIdx.x; at < tokens * out; at += stride) {
+    const int64_t token = at / out, i = at % out;
+    const T* from = dpacked + token * width;
+    if (i < queries) {
+      dq[token * queries + i] = from[i];
+    } else if (i < queries + a.rope) {
+      const int64_t e = i - queries;
+      float sum = 0.0f;
+      for (int head = 0; head < a.heads; ++head) sum += to_float(from[queries + head * head_key + a.nope + e]);
+      dkey[token * a.rope + e] = from_float<T>(sum);
+    } else {
+      const int64_t e = i - queries - a.rope, head = e / pair, inner = e % pair;
+      dkv[token * a.heads * pair + e] = inner < a.nope ? from[queries + head * head_key + inner]
+                                                       : from[2 * queries + head * a.value + inner - a.nope];
+    }
+  }
+}
+
+__global__ void shift_tokens_kernel(const int32_t* tokens, int32_t* moved, int64_t count, int64_t by) {
+  const int64_t at = int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
+  if (at < count) moved[at] = at + by < count ? tokens[at + by] : -1;
+}
+
+struct RopeAny {
+  int64_t tokens, batch, width;
+  int heads, head_dim, half, offset;
+  bool interleaved;
+  float direction;
+};
+
+template <typename T>
+__global__ void rope_any_kernel(RopeAny r, T* qkv, const float* table) {
+  const int64_t count = r.tokens * r.heads * r.half, stride = int64_t{gridDim.x} * blockDim.x;
+  for (int64_t at = int64_t{blockIdx.x} * blockDim.x + threadIdx.x; at < count; at += stride) {
+    const int64_t pair = at % r.half, head = at / r.half % r.heads, token = at / r.half / r.heads;
+    const float* angle = table + (token / r.batch * r.half + pair) * 2;
+    T* low = qkv + token * r.width + head * r.head_dim + r.offset + (r.interleaved ? 2 * pair : pair);
+    T* high = low + (r.interleaved ? 1 : r.half);
+    const float x = to_float(*low), y = to_float(*high), sine = r.direction * angle[1];
+    *low = from_float<T>(x * angle[0] - y * sine);
+    *high = from_float<T>(y * angle[0] + x * sine);
+  }
+}
+
+}  // namespace
+
+Status bias_add(Element element, RowShape shape, const void* x, const void* bias, float scale, void* y,
+                const Launch& launch) {
+  return by_element("bias_add", element, [&]<typename T>(T) {
+    by_width(shape.cols, {x, bias, y}, [&](auto width) {
+      constexpr int kWidth = decltype(width)::value;
+      bias_add_kernel<kWidth, T><<<grid_for(shape.rows * shape.cols / kWidth), kBlock, 0, launch.stream>>>(
+          static_cast<const T*>(x), static_cast<const T*>(bias), scale, static_cast<T*>(y), shape.rows, shape.cols);
+    });
+  });
+}
+
+Status column_sums(Element element, RowShape shape, const void* x, float scale, float* out, bool accumulate,
+                   const Launch& launch) {
+  return by_element("column_sums", element, [&]<typename T>(T) {
+    column_sums_kernel<T><<<static_cast<unsigned>((shape.cols + 31) / 32), 1024, 0, launch.stream>>>(
+        static_cast<const T*>(x), scale, out, shape.rows, shape.cols, accumulate);
+  });
+}
+
+Status position_add(const Positions& p, const void* x, const void* table, void* y, const Launch& launch) {
+  return by_element("position_add", p.element, [&]<typename T>(T) {
+    position_add_kernel<T><<<grid_for(p.seq * p.batch * p.hidden), kBlock, 0, launch.stream>>>(
+        p, static_cast<const T*>(x), static_cast<const T*>(table), static_cast<T*>(y));
+  });
+}
+
+Status position_grad(const Positions& p, const void* dy, float* dtable, int64_t rows, bool accumulate,
+                     const Launch& launch) {
+  return by_element("position_grad", p.element, [&]<typename T>(T) {
+    position_grad_kernel<T><<<grid_for(rows * p.hidden), kBlock, 0, launch.stream>>>(p, static_cast<const T*>(dy),
+                                                                                     dtable, rows, accumulate);
+  });
+}
+
+Status head_norm_forward(const HeadNorm& n, void* y, const Launch& launch) {
+  return by_element("head_norm_forward", n.element, [&]<typename T>(T) {
+    head_norm_forward_kernel<T>
+        <<<grid_for(n.tokens * (n.heads + n.kv_heads + 1) * 32), kBlock, 0, launch.stream>>>(n, static_cast<T*>(y));
+  });
+}
+
+int64_t head_norm_workspace(const HeadNorm& n) {
+  return int64_t{kHeadNormPartials} * 2 * n.head_dim * 4;
+}
+
+Status head_norm_backward(const HeadNorm& n, const void* dy, void* dx, float* dquery, float* dkey, bool accumulate,
+                          void* workspace, const Launch& launch) {
+  return by_element("head_norm_backward", n.element, [&]<typename T>(T) {
+    auto* partials = static_cast<float*>(workspace);
+    head_norm_weight_kernel<T><<<kHeadNormPartials, 128, 0, launch.stream>>>(n, static_cast<const T*>(dy), partials);
+    head_norm_weight_sum_kernel<<<grid_for(2 * n.head_dim), kBlock, 0, launch.stream>>>(
+        partials, kHeadNormPartials, n.head_dim, dquery, dkey, accumulate);
+    head_norm_backward_kernel<T><<<grid_for(n.tokens * (n.heads + n.kv_heads + 1) * 32), kBlock, 0, launch.stream>>>(
+        n, static_cast<const T*>(dy), static_cast<T*>(dx));
+  });
+}
+
+Status activation_forward(Element element, const ActivationAttrs& attrs, RowShape shape, const void* x, void* y,
+                          const Launch& launch) {
+  return activation_of(element, attrs, shape, x, nullptr, y, launch.stream);
+}
+
+Status activation_backward(Element element, const ActivationAttrs& attrs, RowShape shape, const void* x, const void* dy,
+                           void* dx, const Launch& launch) {
+  return activation_of(element, attrs, shape, x, dy, dx, launch.stream);
+}
+
+Status dropout(const Dropout& p, const void* x, void* y, const Launch& launch) {
+  return by_element("dropout", p.element, [&]<typename T>(T) {
+    dropout_kernel<T><<<grid_for(p.seq * p.batch * (p.hidden / 4 + 2)), kBlock, 0, launch.stream>>>(
+        p, static_cast<const T*>(x), static_cast<T*>(y));
+  });
+}
+
+Status multiply(Element element, const void* x, float factor, void* y, int64_t count, const Launch& launch) {
+  return by_element("multiply", element, [&]<typename T>(T) {
+    multiply_kernel<T>
+        <<<grid_for(count), kBlock, 0, launch.stream>>>(static_cast<const T*>(x), factor, static_cast<T*>(y), count);
+  });
+}
+
+Status latent_pack(Element element, const LatentAttrs& a, int64_t tokens, const void* q, const void* key,
+                   const void* kv, void* packed, const Launch& launch) {
+  const int64_t width = int64_t{a.heads} * (2 * (a.nope + a.rope) + a.value);
+  return by_element("latent_pack", element, [&]<typename T>(T) {
+    latent_pack_kernel<T><<<grid_for(tokens * width), kBlock, 0, launch.stream>>>(
+        a, tokens, static_cast<const T*>(q), static_cast<const T*>(key), static_cast<const T*>(kv),
+        static_cast<T*>(packed));
+  });
+}
+
+Status latent_unpack_grad(Element element, const LatentAttrs& a, int64_t tokens, const void* dpacked, void* dq,
+                          void* dkey, void* dkv, const Launch& launch) {
+  const int64_t out = int64_t{a.heads} * (2 * a.nope + a.rope + a.value) + a.rope;
+  return by_element("latent_unpack_grad", element, [&]<typename T>(T) {
+    latent_unpack_grad_kernel<T><<<grid_for(tokens * out), kBlock, 0, launch.stream>>>(
+        a, tokens, static_cast<const T*>(dpacked), static_cast<T*>(dq), static_cast<T*>(dkey), static_cast<T*>(dkv));
+  });
+}
+
+Status shift_tokens(const int32_t* tokens, int32_t* moved, int64_t count, int64_t by, const Launch& launch) {
+  shift_tokens_kernel<<<static_cast<unsigned>((count + kBlock - 1) / kBlock), kBlock, 0, launch.stream>>>(tokens, moved,
+                                                                                                          count, by);
+  return launched("shift_tokens");
+}
+
+Status rope_any(Element element, const RopeAttrs& a, int64_t seq, int64_t batch, void* qkv, const float* table,
+                const Launch& launch) {
+  const RopeAny r{seq * batch,
+                  batch,
+                  int64_t{a.heads + a.kv_heads} * a.head_dim + int64_t{a.kv_heads} * a.value_dim(),
+                  a.heads + a.kv_heads,
+                  a.head_dim,
+                  a.turned() / 2,
+                  a.rotary_offset,
+                  a.interleaved,
+                  a.inverse ? -1.0f : 1.0f};
+  return by_element("rope_any", element, [&]<typename T>(T) {
+    rope_any_kernel<T>
+        <<<grid_for(r.tokens * r.heads * r.half), kBlock, 0, launch.stream>>>(r, static_cast<T*>(qkv), table);
+  });
+}
+
+}  // namespace mbb::trainer::cuda

@@ -1,0 +1,74 @@
+// Kernels of the blocks that families besides Llama use: biases, learned positions, norms of heads, activations,
+// dropout, latent attention's packing, rotary positions of any kind. Any shape and alignment; sums over rows run in a
+// fixed order. Layouts are those of trainer/ops/attrs.h; all pointers are on the device.
+#pragma once
+
+#include "trainer/ops/attrs.h"
+#include "trainer/ops/cuda/kernels.h"
+
+namespace mbb::trainer::cuda {
+
+// y = x + scale * bias[cols].
+Status bias_add(Element element, RowShape shape, const void* x, const void* bias, float scale, void* y,
+                const Launch& launch);
+// out[cols] (+)= scale * column sums of x.
+Status column_sums(Element element, RowShape shape, const void* x, float scale, float* out, bool accumulate,
+                   const Launch& launch);
+
+// Learned positions: hidden states [s, b, h], table rows from `first` on.
+struct Positions {
+  Element element = Element::kBf16;
+  int64_t seq = 0, batch = 1, hidden = 0;
+  int64_t first = 0;
+};
+Status position_add(const Positions& args, const void* x, const void* table, void* y, const Launch& launch);
+// dtable [rows, hidden]: rows the sequence does not reach keep their value, or become zero without `accumulate`.
+Status position_grad(const Positions& args, const void* dy, float* dtable, int64_t rows, bool accumulate,
+                     const Launch& launch);
+
+// RMS norm of the first heads + kv_heads heads of packed qkv [tokens, width].
+struct HeadNorm {
+  Element element = Element::kBf16;
+  int64_t tokens = 0, width = 0;
+  int heads = 1, kv_heads = 1, head_dim = 64;
+  float eps = 1e-6f;
+  const void* x = nullptr;
+  const void* query_weight = nullptr;
+  const void* key_weight = nullptr;
+  float* inverse = nullptr;  // [tokens, heads + kv_heads]
+};
+Status head_norm_forward(const HeadNorm& args, void* y, const Launch& launch);
+int64_t head_norm_workspace(const HeadNorm& args);
+Status head_norm_backward(const HeadNorm& args, const void* dy, void* dx, float* dquery, float* dkey, bool accumulate,
+                          void* workspace, const Launch& launch);
+
+// x is [rows, cols], or [rows, 2*cols] = [gate | up] for gated functions.
+Status activation_forward(Element element, const ActivationAttrs& attrs, RowShape shape, const void* x, void* y,
+                          const Launch& launch);
+Status activation_backward(Element element, const ActivationAttrs& attrs, RowShape shape, const void* x, const void* dy,
+                           void* dx, const Launch& launch);
+
+// x [s, b, h]; sequence positions begin at `first`.
+struct Dropout {
+  Element element = Element::kBf16;
+  int64_t seq = 0, batch = 1, hidden = 0, first = 0;
+  double probability = 0.0;
+  int64_t stream = 0;
+  const int32_t* samples = nullptr;
+  const float* record = nullptr;  // the step record
+};
+Status dropout(const Dropout& args, const void* x, void* y, const Launch& launch);
+Status multiply(Element element, const void* x, float factor, void* y, int64_t count, const Launch& launch);
+
+Status latent_pack(Element element, const LatentAttrs& attrs, int64_t tokens, const void* q, const void* key,
+                   const void* kv, void* packed, const Launch& launch);
+Status latent_unpack_grad(Element element, const LatentAttrs& attrs, int64_t tokens, const void* dpacked, void* dq,
+                          void* dkey, void* dkv, const Launch& launch);
+
+Status shift_tokens(const int32_t* tokens, int32_t* moved, int64_t count, int64_t by, const Launch& launch);
+
+// Rotates in place; table [seq, turned/2, 2]: cosine and sine, both times the attributes' factor.
+Status rope_any(Element element, const RopeAttrs& attrs, int64_t seq, int64_t batch, void* qkv, const float* table,
+                const Launch& launch);
+
+}  // namespace mbb::trainer::cuda

@@ -1,0 +1,269 @@
+// Dispatch, permutation and grouped bias of experts.
+#include "trainer/ops/cuda/expert_kernels.h"
+
+#include <algorithm>
+
+#include "trainer/ops/cuda/status.h"
+#include "trainer/ops/cuda/vector.cuh"
+
+namespace mbb::trainer::cuda {
+namespace {
+
+constexpr int kBlock = 256;
+constexpr int kScan = 1024;
+
+template <typename Call>
+Status by_element(const char* kernel, Element element, Call&& call) {
+  if (element == Element::kF32)
+    call(float{});
+  else
+    call(bf16{});
+  return launched(kernel);
+}
+unsigned blocks(int64_t count) {
+  return static_cast<unsigned>(count);
+}
+
+// Threads of a kScan block with `mine` set, before this one and in all.
+struct Rank {
+  int before, total;
+};
+__device__ Rank block_rank(bool mine, int* warps) {
+  const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
+  const unsigned votes = __ballot_sync(0xffffffffu, mine);
+  __syncthreads();
+  if (lane == 0) warps[warp] = __popc(votes);
+  __syncthreads();
+  int before = __popc(votes & ((1u << lane) - 1)), total = 0;
+  for (int w = 0; w < kScan / 32; ++w) {
+    if (w < warp) before += warps[w];
+    total += warps[w];
+  }
+  return {before, total};
+}
+
+__global__ void __launch_bounds__(kScan) dispatch_count_kernel(const int32_t* experts, int64_t pairs, int32_t* counts) {
+  __shared__ int total;
+  if (threadIdx.x == 0) total = 0;
+  __syncthreads();
+  int mine = 0;
+  for (int64_t i = threadIdx.x; i < pairs; i += kScan) mine += experts[i] == static_cast<int>(blockIdx.x) ? 1 : 0;
+  atomicAdd(&total, mine);
+  __syncthreads();
+  if (threadIdx.x == 0) counts[blockIdx.x] = total;
+}
+
+// An expert's pairs in order: list[first ..), with first = pairs of the experts before it.
+__global__ void __launch_bounds__(kScan)
+    dispatch_list_kernel(const int32_t* experts, int64_t pairs, const int32_t* counts, int32_t* list) {
+  __shared__ int warps[kScan / 32];
+  __shared__ int64_t first;
+  const int expert = static_cast<int>(blockIdx.x);
+  if (threadIdx.x == 0) {
+    first = 0;
+    for (int e = 0; e < expert; ++e) first += counts[e];
+  }
+  __syncthreads();
+  int64_t at = first;
+  for (int64_t base = 0; base < pairs; base += kScan) {
+    const int64_t i = base + threadIdx.x;
+    const bool mine = i < pairs && experts[i] == expert;
+    const Rank rank = block_rank(mine, warps);
+    if (mine) list[at + rank.before] = static_cast<int32_t>(i);
+    at += rank.total;
+  }
+}
+
+// Rows of an expert's kept pairs, in pair order. With a capacity a pair is kept while fewer than `capacity` pairs of
+// its expert are before it, by weight (of equal ones the earlier) or by position.
+__global__ void __launch_bounds__(kScan)
+    dispatch_rows_kernel(DispatchAttrs a, const float* weights, const int32_t* counts, const int32_t* list,
+                         int32_t* rows, int32_t* segments) {
+  __shared__ int warps[kScan / 32];
+  __shared__ int64_t first;
+  const auto expert = static_cast<int64_t>(blockIdx.x);
+  if (threadIdx.x == 0) {
+    first = 0;
+    for (int64_t e = 0; e < expert; ++e) first += counts[e];
+  }
+  __syncthreads();
+  const int32_t* mine = list + first;
+  const int count = counts[expert];
+  const int64_t base_row = a.capacity > 0 ? expert * a.capacity : first;
+  int64_t next = base_row;
+  for (int base = 0; base < count; base += kScan) {
+    const int i = base + static_cast<int>(threadIdx.x);
+    bool keep = i < count;
+    if (keep && a.capacity > 0 && count > a.capacity) {
+      int before = i;
+      if (!a.by_position) {
+        const float weight = weights[mine[i]];
+        before = 0;
+        for (int j = 0; j < count; ++j) {
+          const float other = weights[mine[j]];
+          before += other > weight || (other == weight && j < i) ? 1 : 0;
+        }
+      }
+      keep = before < a.capacity;
+      if (!keep) rows[mine[i]] = -1;
+    }
+    const Rank rank = block_rank(keep, warps);
+    if (keep) rows[mine[i]] = static_cast<int32_t>(next + rank.before);
+    next += rank.total;
+  }
+  if (threadIdx.x == 0) {
+    segments[expert] = static_cast<int32_t>(base_row);
+    segments[a.experts + expert] = static_cast<int32_t>(next - base_row);
+  }
+}
+
+template <typename T>
+__global__ void permute_kernel(Routed r, const T* x, T* buffer) {
+  const int32_t row = r.rows[blockIdx.x];
+  if (row < 0) return;
+  const T* from = x + int64_t{blockIdx.x} / r.top_k * r.hidden;
+  for (int64_t c = threadIdx.x; c < r.hidden; c += blockDim.x) buffer[row * r.hidden + c] = from[c];
+}
+
+// Sum over a token's rows, each times its weight (1 without weights).
+template <typename T>
+__global__ void gather_kernel(Routed r, const T* buffer, const float* weights, T* y) {
+  const int64_t token = blockIdx.x;
+  for (int64_t c = threadIdx.x; c < r.hidden; c += blockDim.x) {
+    float sum = 0.0f;
+    for (int64_t j = 0; j < r.top_k; ++j) {
+      const int32_t row = r.rows[token * r.top_k + j];
+      const float weight = weights != nullptr ? weights[token * r.top_k + j] : 1.0f;
+      if (row >= 0) sum += weight * to_float(buffer[row * r.hidden + c]);
+    }
+    y[token * r.hidden + c] = from_float<T>(sum);
+  }
+}
+
+template <typename T>
+__global__ void combine_grad_kernel(Routed r, const T* dy, const T* buffer, const float* weights, T* dbuffer,
+                                    float* dweights) {
+  __shared__ float scratch[32];
+  const int64_t pair = blockIdx.x, token = pair / r.top_k;
+  const int64_t row = r.rows[pair];
+  float dot = 0.0f;
+  if (row >= 0)
+    for (int64_t c = threadIdx.x; c < r.hidden; c += blockDim.x) {
+      const float d = to_float(dy[token * r.hidden + c]);
+      dot += d * to_float(buffer[row * r.hidden + c]);
+      dbuffer[row * r.hidden + c] = from_float<T>(d * weights[pair]);
+    }
+  dot = block_sum(dot, scratch);
+  if (threadIdx.x == 0) dweights[pair] = dot;
+}
+
+// The expert whose segment holds `row`, or -1.
+__device__ int expert_of(const int32_t* segments, int64_t experts, int64_t row) {
+  for (int64_t e = 0; e < experts; ++e)
+    if (row >= segments[e] && row < int64_t{segments[e]} + segments[experts + e]) return static_cast<int>(e);
+  return -1;
+}
+
+template <typename T>
+__global__ void grouped_bias_kernel(const T* x, const T* bias, const int32_t* segments, int64_t experts, float scale,
+                                    T* y, int64_t cols) {
+  __shared__ int expert;
+  if (threadIdx.x == 0) expert = expert_of(segments, experts, blockIdx.x);
+  __syncthreads();
+  const int64_t row = blockIdx.x;
+  for (int64_t c = threadIdx.x; c < cols; c += blockDim.x) {
+    const float add = expert >= 0 ? scale * to_float(bias[expert * cols + c]) : 0.0f;
+    y[row * cols + c] = from_float<T>(to_float(x[row * cols + c]) + add);
+  }
+}
+
+template <typename T>
+__global__ void __launch_bounds__(1024)
+    grouped_bias_grad_kernel(const T* dy, const int32_t* segments, int64_t experts, float scale, bool accumulate,
+                             float* dbias, int64_t cols) {
+  __shared__ float strands[32][33];
+  const int lane = threadIdx.x & 31, strand = threadIdx.x >> 5;
+  const int64_t column = int64_t{blockIdx.x} * 32 + lane, expert = blockIdx.y;
+  const int64_t first = segments[expert], end = first + segments[experts + expert];
+  float sum = 0.0f;
+  if (column < cols)
+    for (int64_t row = first + strand; row < end; row += 32) sum += to_float(dy[row * cols + column]);
+  strands[strand][lane] = sum;
+  __syncthreads();
+  if (strand != 0 || column >= cols) return;
+  for (int i = 1; i < 32; ++i) sum += strands[i][lane];
+  float* to = dbias + expert * cols + column;
+  *to = (accumulate ? *to : 0.0f) + scale * sum;
+}
+
+Status clear(Element element, void* buffer, int64_t elements, cudaStream_t stream) {
+  return ok(cudaMemsetAsync(buffer, 0, static_cast<size_t>(elements * bytes_of(element)), stream),
+            "clearing an expert buffer");
+}
+
+}  // namespace
+
+int64_t dispatch_workspace(const DispatchAttrs& attrs, int64_t pairs) {
+  return (attrs.experts + pairs) * 4;
+}
+
+Status dispatch_plan(const DispatchAttrs& a, int64_t pairs, const int32_t* experts, const float* weights, int32_t* rows,
+                     int32_t* segments, void* workspace, const Launch& launch) {
+  auto* counts = static_cast<int32_t*>(workspace);
+  int32_t* list = counts + a.experts;
+  dispatch_count_kernel<<<blocks(a.experts), kScan, 0, launch.stream>>>(experts, pairs, counts);
+  dispatch_list_kernel<<<blocks(a.experts), kScan, 0, launch.stream>>>(experts, pairs, counts, list);
+  dispatch_rows_kernel<<<blocks(a.experts), kScan, 0, launch.stream>>>(a, weights, counts, list, rows, segments);
+  return launched("dispatch_plan");
+}
+
+Status permute(const Routed& r, const void* x, void* buffer, const Launch& launch) {
+  MB_TRY(clear(r.element, buffer, r.buffer_rows * r.hidden, launch.stream));
+  return by_element("permute", r.element, [&]<typename T>(T) {
+    permute_kernel<T><<<blocks(r.tokens * r.top_k), kBlock, 0, launch.stream>>>(r, static_cast<const T*>(x),
+                                                                                static_cast<T*>(buffer));
+  });
+}
+
+Status permute_grad(const Routed& r, const void* dbuffer, void* dx, const Launch& launch) {
+  return by_element("permute_grad", r.element, [&]<typename T>(T) {
+    gather_kernel<T><<<blocks(r.tokens), kBlock, 0, launch.stream>>>(r, static_cast<const T*>(dbuffer), nullptr,
+                                                                     static_cast<T*>(dx));
+  });
+}
+
+Status combine(const Routed& r, const void* buffer, const float* weights, void* y, const Launch& launch) {
+  return by_element("combine", r.element, [&]<typename T>(T) {
+    gather_kernel<T>
+        <<<blocks(r.tokens), kBlock, 0, launch.stream>>>(r, static_cast<const T*>(buffer), weights, static_cast<T*>(y));
+  });
+}
+
+Status combine_grad(const Routed& r, const void* dy, const void* buffer, const float* weights, void* dbuffer,
+                    float* dweights, const Launch& launch) {
+  MB_TRY(clear(r.element, dbuffer, r.buffer_rows * r.hidden, launch.stream));
+  return by_element("combine_grad", r.element, [&]<typename T>(T) {
+    combine_grad_kernel<T><<<blocks(r.tokens * r.top_k), kBlock, 0, launch.stream>>>(
+        r, static_cast<const T*>(dy), static_cast<const T*>(buffer), weights, static_cast<T*>(dbuffer), dweights);
+  });
+}
+
+Status grouped_bias(Element element, RowShape shape, const void* x, const void* bias, const int32_t* segments,
+                    int64_t experts, float scale, void* y, const Launch& launch) {
+  return by_element("grouped_bias", element, [&]<typename T>(T) {
+    grouped_bias_kernel<T>
+        <<<blocks(shape.rows), kBlock, 0, launch.stream>>>(static_cast<const T*>(x), static_cast<const T*>(bias),
+                                                           segments, experts, scale, static_cast<T*>(y), shape.cols);
+  });
+}
+
+Status grouped_bias_grad(Element element, RowShape shape, const void* dy, const int32_t* segments, int64_t experts,
+                         float scale, bool accumulate, float* dbias, const Launch& launch) {
+  return by_element("grouped_bias_grad", element, [&]<typename T>(T) {
+    const dim3 grid(blocks((shape.cols + 31) / 32), blocks(experts));
+    grouped_bias_grad_kernel<T><<<grid, 1024, 0, launch.stream>>>(static_cast<const T*>(dy), segments, experts, scale,
+                                                                  accumulate, dbias, shape.cols);
+  });
+}
+
+}  // namespace mbb::trainer::cuda

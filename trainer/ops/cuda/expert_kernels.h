@@ -1,0 +1,68 @@
+// Kernels of mixture-of-experts layers: router, dispatch plan, permutation, grouped bias and grouped matrix products
+// whose row counts live on the device. Every sum runs in a fixed order. Layouts are those of trainer/ops/experts.cpp
+// and router.cpp: segments i32 [2, experts] = first row and rows of each expert in a buffer of static size.
+#pragma once
+
+#include "trainer/ops/attrs.h"
+#include "trainer/ops/cuda/kernels.h"
+
+namespace mbb::trainer::cuda {
+
+struct RouterShape {
+  int64_t tokens = 0;
+  int64_t experts = 0;  // at most 4096
+};
+// Scores are worked in double, so that selections equal the oracle's. bias: fp32 [experts] or null.
+Status router_select(const RouterAttrs& attrs, RouterShape shape, const float* logits, const float* bias,
+                     int32_t* experts, const Launch& launch);
+Status router_weights(const RouterAttrs& attrs, RouterShape shape, const float* logits, const int32_t* experts,
+                      float* weights, const Launch& launch);
+Status router_weights_grad(const RouterAttrs& attrs, RouterShape shape, const float* dweights, const float* logits,
+                           const int32_t* experts, float* dlogits, const Launch& launch);
+// workspace: router_loss_workspace() bytes, for both directions.
+int64_t router_loss_workspace(const MoeLossAttrs& attrs, RouterShape shape);
+Status router_loss(const MoeLossAttrs& attrs, RouterShape shape, int64_t top_k, const float* logits,
+                   const int32_t* experts, float* losses, void* workspace, const Launch& launch);
+// given: gradients of the two losses, or null for 1.
+Status router_loss_grad(const MoeLossAttrs& attrs, RouterShape shape, int64_t top_k, const float* logits,
+                        const int32_t* experts, const float* given, float* dlogits, void* workspace,
+                        const Launch& launch);
+Status expert_load(const int32_t* chosen, int64_t count, int64_t experts, bool accumulate, float* load,
+                   const Launch& launch);
+Status expert_bias(const float* load, int64_t experts, double rate, float* bias, const Launch& launch);
+
+int64_t dispatch_workspace(const DispatchAttrs& attrs, int64_t pairs);
+Status dispatch_plan(const DispatchAttrs& attrs, int64_t pairs, const int32_t* experts, const float* weights,
+                     int32_t* rows, int32_t* segments, void* workspace, const Launch& launch);
+
+// Buffer [buffer_rows, hidden]; rows [tokens, top_k], -1 where a pair was dropped.
+struct Routed {
+  Element element = Element::kBf16;
+  int64_t tokens = 0, top_k = 1, hidden = 0, buffer_rows = 0;
+  const int32_t* rows = nullptr;
+};
+Status permute(const Routed& args, const void* x, void* buffer, const Launch& launch);
+Status permute_grad(const Routed& args, const void* dbuffer, void* dx, const Launch& launch);
+Status combine(const Routed& args, const void* buffer, const float* weights, void* y, const Launch& launch);
+Status combine_grad(const Routed& args, const void* dy, const void* buffer, const float* weights, void* dbuffer,
+                    float* dweights, const Launch& launch);
+
+Status grouped_bias(Element element, RowShape shape, const void* x, const void* bias, const int32_t* segments,
+                    int64_t experts, float scale, void* y, const Launch& launch);
+Status grouped_bias_grad(Element element, RowShape shape, const void* dy, const int32_t* segments, int64_t experts,
+                         float scale, bool accumulate, float* dbias, const Launch& launch);
+
+// Products of each expert's rows with its weight [experts, n, k]:
+//   fprop y[rows, n] = x[rows, k] * w^T;  dgrad dx[rows, k] = dy[rows, n] * w;  wgrad dw[experts, n, k] (+)= dy^T * x.
+// Rows of y and dx that no expert fills become zero. bf16 with n and k multiples of 8 runs on tensor cores.
+struct GroupedGemm {
+  Element element = Element::kBf16;
+  int64_t rows = 0, experts = 0, n = 0, k = 0;
+  const int32_t* segments = nullptr;
+};
+Status grouped_fprop(const GroupedGemm& args, const void* x, const void* w, void* y, const Launch& launch);
+Status grouped_dgrad(const GroupedGemm& args, const void* dy, const void* w, void* dx, const Launch& launch);
+Status grouped_wgrad(const GroupedGemm& args, const void* dy, const void* x, float* dw, bool accumulate,
+                     const Launch& launch);
+
+}  // namespace mbb::trainer::cuda

@@ -1,0 +1,53 @@
+// The tuning file survives a round trip, and refuses what is not its own.
+#include <gtest/gtest.h>
+
+#include "trainer/ops/cuda/gemm_tuning.h"
+
+namespace mbb::trainer::cuda {
+namespace {
+
+const TuningMachine kMachine{"NVIDIA H100 80GB HBM3", 13000, 130100};
+
+GemmTuning two_choices() {
+  GemmTuning tuning(kMachine);
+  tuning.set(key(linear_problem(GemmRole::kFprop, 64, 32, 16, false, false)),
+             {{1, 2, 3, 4, 5, 6, 7, ~0ull}, 12.5, 14, 9});
+  tuning.set(key(linear_problem(GemmRole::kWgrad, 64, 32, 16, true, true)), {{8}, 1.25, 1.25, 1});
+  return tuning;
+}
+
+TEST(GemmTuning, RoundTrip) {
+  const GemmTuning before = two_choices();
+  const auto after = GemmTuning::parse(before.text(), kMachine);
+  ASSERT_TRUE(after.has_value()) << format(after.error());
+  EXPECT_EQ(after->text(), before.text());
+  const TunedGemm* found = after->find(key(linear_problem(GemmRole::kFprop, 64, 32, 16, false, false)));
+  ASSERT_NE(found, nullptr);
+  EXPECT_EQ(found->algorithm, (GemmAlgorithm{1, 2, 3, 4, 5, 6, 7, ~0ull}));
+  EXPECT_EQ(found->us, 12.5);
+  EXPECT_EQ(after->find("m1 n1 k1 nn bf16 bf16 bf16 beta0"), nullptr);
+}
+
+TEST(GemmTuning, RefusesAnotherMachine) {
+  for (const TuningMachine& other :
+       {TuningMachine{"NVIDIA H200", 13000, 130100}, TuningMachine{"NVIDIA H100 80GB HBM3", 13010, 130100},
+        TuningMachine{"NVIDIA H100 80GB HBM3", 13000, 130200}}) {
+    const auto read = GemmTuning::parse(two_choices().text(), other);
+    ASSERT_FALSE(read.has_value());
+    EXPECT_NE(read.error().what.find(other.device), std::string::npos);
+    EXPECT_NE(read.error().hint.find("mbbench tune"), std::string::npos);
+  }
+}
+
+TEST(GemmTuning, RefusesWhatItDoesNotUnderstand) {
+  EXPECT_FALSE(GemmTuning::parse("", kMachine).has_value());
+  EXPECT_FALSE(GemmTuning::parse("something else\n", kMachine).has_value());
+  std::string cut = two_choices().text();
+  cut.resize(cut.size() - 8);
+  const auto read = GemmTuning::parse(cut, kMachine);
+  ASSERT_FALSE(read.has_value());
+  EXPECT_NE(read.error().what.find("line 6"), std::string::npos) << read.error().what;
+}
+
+}  // namespace
+}  // namespace mbb::trainer::cuda
