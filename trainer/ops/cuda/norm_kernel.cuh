@@ -5,6 +5,23 @@
 
 namespace mbb::trainer::cuda {
 
+// `amax` holds a non-negative float's bits; nothing to raise when `to` is null.
+__device__ __forceinline__ void raise_amax(float* to, unsigned int amax) {
+  if (to == nullptr) return;
+  amax = __reduce_max_sync(0xffffffffu, amax);
+  if ((threadIdx.x & 31) == 0) atomicMax(reinterpret_cast<unsigned int*>(to), amax);
+}
+
+template <int kVectors>
+__device__ __forceinline__ void store_partials(float* partials, int64_t cols, int64_t row,
+                                               const float (&values)[kVectors][8]) {
+#pragma unroll
+  for (int v = 0; v < kVectors; ++v) {
+    const int64_t column = (int64_t{v} * blockDim.x + threadIdx.x) * 8;
+    if (column < cols) store8(partials + row * cols + column, values[v]);
+  }
+}
+
 template <typename T>
 struct NormForwardParams {
   const T *x, *residual, *weight, *bias;
@@ -74,10 +91,7 @@ __global__ void __launch_bounds__(kVectors == 4 ? 1024 : 512) norm_forward_kerne
       if (p.y != nullptr) store8(p.y + row * p.cols + column, x[v]);
     }
   }
-  if (p.amax != nullptr) {
-    amax = __reduce_max_sync(0xffffffffu, amax);
-    if ((threadIdx.x & 31) == 0) atomicMax(reinterpret_cast<unsigned int*>(p.amax), amax);
-  }
+  raise_amax(p.amax, amax);
 }
 
 template <typename T>
@@ -159,17 +173,9 @@ __global__ void __launch_bounds__(1024) norm_backward_kernel(NormBackwardParams<
       store8(p.dx + row * p.cols + column, r);
     }
   }
-#pragma unroll
-  for (int v = 0; v < kVectors; ++v) {
-    const int64_t column = (int64_t{v} * blockDim.x + threadIdx.x) * 8;
-    if (column >= p.cols) continue;
-    store8(p.partials + int64_t{blockIdx.x} * p.cols + column, dweight[v]);
-    if constexpr (kLayer) store8(p.partials + (int64_t{gridDim.x} + blockIdx.x) * p.cols + column, dbias[v]);
-  }
-  if (p.amax != nullptr) {
-    amax = __reduce_max_sync(0xffffffffu, amax);
-    if ((threadIdx.x & 31) == 0) atomicMax(reinterpret_cast<unsigned int*>(p.amax), amax);
-  }
+  store_partials<kVectors>(p.partials, p.cols, blockIdx.x, dweight);
+  if constexpr (kLayer) store_partials<kVectors>(p.partials, p.cols, int64_t{gridDim.x} + blockIdx.x, dbias);
+  raise_amax(p.amax, amax);
 }
 
 // 32 columns a block; 8 strands each sum every eighth partial row, then are added in strand order: always the same
