@@ -235,6 +235,17 @@ Status fill_metrics(Cell& cell, const std::vector<StepBreakdown>& breakdowns, bo
   return {};
 }
 
+void add_hardware_utilization(Cell& cell, double recompute_share) {
+  const Metric* mfu = find(cell, "mfu_bf16");
+  if (mfu == nullptr) return;
+  const MetricInfo* info = find_metric("hfu_bf16");
+  MB_CHECK(info != nullptr, "metric not declared: hfu_bf16");
+  Metric hfu = *mfu;
+  hfu.name = info->id;
+  for (double* value : {&hfu.value, &hfu.low, &hfu.high}) *value *= 1.0 + recompute_share;
+  cell.metrics.push_back(std::move(hfu));
+}
+
 const Metric* find(const Cell& cell, std::string_view metric) {
   for (const Metric& one : cell.metrics)
     if (one.name == metric) return &one;

@@ -32,6 +32,10 @@ StepTime step_time(baselines::Cell& cell, StepClock clock = StepClock::kWall);
 Status fill_metrics(baselines::Cell& cell, const std::vector<StepBreakdown>& breakdowns, bool uses_fp8 = false,
                     StepClock clock = StepClock::kWall);
 
+// Adds HFU beside MFU, which must be there (else nothing is added): `recompute_share` is the FLOPs of recompute passes
+// over model FLOPs.
+void add_hardware_utilization(baselines::Cell& cell, double recompute_share);
+
 const baselines::Metric* find(const baselines::Cell& cell, std::string_view metric);
 
 }  // namespace mbb::analysis

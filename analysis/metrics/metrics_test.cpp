@@ -181,5 +181,17 @@ TEST(CellMetrics, SharesComeFromTheBreakdowns) {
   EXPECT_NEAR(find(cell, "overlap")->value, 200.0 / 3.0, 1e-9);
 }
 
+TEST(CellMetrics, HfuAddsTheFlopsOfRecompute) {
+  Cell cell = cell_of({launch_of(0, 1'000'000)});
+  add_hardware_utilization(cell, 0.3);
+  EXPECT_EQ(find(cell, "hfu_bf16"), nullptr) << "without MFU there is none";
+  cell.metrics.push_back({"mfu_bf16", 40.0, 39.0, 41.0, "%", 3, "95 %"});
+  add_hardware_utilization(cell, 0.25);
+  ASSERT_NE(find(cell, "hfu_bf16"), nullptr);
+  EXPECT_DOUBLE_EQ(find(cell, "hfu_bf16")->value, 50.0);
+  EXPECT_DOUBLE_EQ(find(cell, "hfu_bf16")->low, 48.75);
+  EXPECT_DOUBLE_EQ(find(cell, "mfu_bf16")->value, 40.0);
+}
+
 }  // namespace
 }  // namespace mbb::analysis

@@ -15,8 +15,7 @@ inline constexpr double kLossTolerance = 1e-5;
 std::string work_key(const baselines::Cell& cell);
 
 // Adds a "loss" verdict to `cell`; on a difference the cell becomes broken and loses its numbers. `finished` are cells
-// to compare with. Without a one-rank fp32 cell of the same work among them, or for a one-rank cell itself, nothing is
-// added.
+// to compare with; without a one-rank fp32 cell of the same work among them nothing is added.
 void judge_losses(baselines::Cell& cell, const std::vector<baselines::Cell>& finished);
 
 // Adds a "learning" verdict: whether the loss at the end (mean of the last five steps) is below `unigram_entropy`

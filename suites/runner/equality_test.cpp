@@ -51,6 +51,19 @@ TEST(Equality, AMissingStepBreaksTheCell) {
   EXPECT_EQ(two.status, baselines::CellStatus::kBroken);
 }
 
+TEST(Equality, KnobsThatOnlySayHowTheWorkIsRunDoNotMakeItOtherWork) {
+  for (const char* knob : {"memory.recompute_granularity", "memory.cpu_offloading", "fusion.residual_fusion"}) {
+    baselines::Cell again = cell("again", 1, {5.0, 4.5});
+    again.knobs.push_back({knob, "other"});
+    judge_losses(again, {cell("one", 1, {5.0, 4.0})});
+    EXPECT_EQ(again.status, baselines::CellStatus::kBroken) << knob;
+  }
+  baselines::Cell frozen = cell("frozen", 1, {5.0, 4.5});
+  frozen.knobs.push_back({"memory.frozen", "embedding.*"});
+  judge_losses(frozen, {cell("one", 1, {5.0, 4.0})});
+  EXPECT_EQ(frozen.status, baselines::CellStatus::kOk);
+}
+
 TEST(Equality, OtherWorkIsNotCompared) {
   baselines::Cell two = cell("tp2", 2, {5.0, 1.0});
   baselines::Cell other = cell("one", 1, {5.0, 4.0});

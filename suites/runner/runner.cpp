@@ -164,6 +164,21 @@ class BoostGuards {
   std::vector<std::unique_ptr<profiler::BoostGuard>> guards_;
 };
 
+// What follows from the configuration beside what was measured: HFU from recompute's FLOPs, the rows' efficiency.
+Status add_planned_metrics(const trainer::Config& config, baselines::Cell& cell) {
+  MB_ASSIGN(const trainer::Layout layout, trainer::resolve(config));
+  if (config.memory.recompute_granularity != trainer::RecomputeGranularity::kNone) {
+    MB_ASSIGN(const trainer::StepPrograms programs, trainer::build_programs(layout));
+    const trainer::Explain costs = trainer::explain(layout, programs);
+    analysis::add_hardware_utilization(cell, costs.recompute_flops / costs.model_flops);
+  }
+  if (layout.has_sequences()) {
+    MB_ASSIGN(const SequenceWork work, sequence_work(layout));
+    add_sequence_metrics(cell, work);
+  }
+  return {};
+}
+
 class CellRunner {
  public:
   CellRunner(baselines::BundleWriter& writer, const RunOptions& options, Progress& progress)
@@ -188,12 +203,7 @@ class CellRunner {
       cell.reason = filled.error().what;
       return {};
     }
-    if (planned.config.packing.sequences != trainer::SequenceLengths::kStream) {
-      MB_ASSIGN(const trainer::Layout layout, trainer::resolve(planned.config));
-      MB_ASSIGN(const SequenceWork work, sequence_work(layout));
-      add_sequence_metrics(cell, work);
-    }
-    return {};
+    return add_planned_metrics(planned.config, cell);
   }
 
  private:
