@@ -73,7 +73,8 @@ profiler::SpanKind span_kind(const Op& op) {
 profiler::Phase phase_of(SegmentKind kind, const Op& op) {
   using profiler::Phase;
   if (op.role == Role::kWgrad) return Phase::kWgrad;
-  constexpr std::array kPhases{Phase::kForward, Phase::kBackward, Phase::kGradSync, Phase::kOptimizer};
+  constexpr std::array<Phase, kSegmentKinds> kPhases{Phase::kForward,   Phase::kBackward, Phase::kGradSync,
+                                                     Phase::kOptimizer, Phase::kWgrad,    Phase::kOptimizer};
   return kPhases[static_cast<size_t>(kind)];
 }
 

@@ -87,18 +87,14 @@ Program build_program(const Layout& layout, const RankClass& rank_class, std::ve
   passes.run("cpu_offloading", memory.cpu_offloading, [&] { offload(program, forward, backward, memory); });
   if (effects != nullptr) *effects = passes.take();
 
-  const std::vector<Bucket> buckets = bucket_weights(b, layout);
-  const int sync = b.add_segment("grad_sync", SegmentKind::kGradSync, 0);
-  build_grad_sync(b, layout, buckets);
-  const int optimizer = b.add_segment("optimizer", SegmentKind::kOptimizer, 0);
-  build_optimizer(b, layout, buckets);
+  const DataParallel data_parallel = build_data_parallel(b, layout);
+  b.enter(data_parallel.optimizer);
   for (const BlockBuilder::ExpertState& state : blocks.expert_states())
     b.emit(kExpertBias, "optimizer." + state.path + ".expert_bias", {state.load, state.bias},
            ExpertBiasAttrs{state.rate}, {.out = {state.bias}});
 
   program.schedule = one_f_one_b(rank_class.pp, layout.pp, layout.micro_batches, forward, backward);
-  program.schedule.push_back({sync, 0});
-  program.schedule.push_back({optimizer, 0});
+  schedule_data_parallel(program, data_parallel);
   finish_program(program);
   return program;
 }

@@ -239,15 +239,18 @@ struct BucketRange {
   int64_t offset = 0;  // elements from the start of the bucket
   int64_t count = 0;
   bool decay = false;
-  bool replicated_over_tp = false;  // counts once in the gradient norm
+  bool replicated = false;  // held whole by all ranks of BucketAttrs::replica_axis: counts once in the gradient norm
   bool operator==(const BucketRange&) const = default;
 };
 
-// Ops over this rank's shard of a flat bucket: elements [coordinate·n/size, ...) over `shard_group`.
+// Ops over this rank's shard of a flat bucket: elements [coordinate·n/size, ...) over `shard_group`. An operand of
+// n/size elements is that shard alone.
 struct BucketAttrs {
   GroupKind shard_group = GroupKind::kDpCp;
   int group_size = 1;
   bool sharded = false;
+  int64_t elements = 0;           // n; 0: the gradients are there whole and have as many
+  Axis replica_axis = Axis::kTp;  // of replicated ranges
   std::vector<BucketRange> ranges;
   bool operator==(const BucketAttrs&) const = default;
 };
@@ -275,7 +278,9 @@ struct CommAttrs {
   ReduceKind reduce = ReduceKind::kSum;
   Direction direction = Direction::kForward;  // send and recv: to or from the next or the previous stage
   bool own_shard = false;  // in = out = a flat buffer, of which a scatter writes and a gather sends this rank's 1/size
-  Shape message;           // recv: what arrives
+  int shards = 1;          // all-reduce in place of one part in `shards` of a flat buffer: that of this rank's index in
+  GroupKind shard_group = GroupKind::kDpCpShard;  // this group
+  Shape message;                                  // recv: what arrives
   DType message_dtype = DType::kF32;
   bool operator==(const CommAttrs&) const = default;
 };

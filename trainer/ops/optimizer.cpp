@@ -12,16 +12,25 @@ Result<std::vector<TensorSpec>> square_shape(Inputs, const Attrs&) {
   return std::vector<TensorSpec>{{Shape{1}, DType::kF64}};
 }
 
-// in: squares f64 [buckets], loss sum f64 [2]; out: f32 [3]: factor on gradients, global gradient norm, found_inf.
+// in: any number of f64 tensors; out: f64 [1], the sum of all their elements.
+Result<std::vector<TensorSpec>> sum_shape(Inputs, const Attrs&) {
+  return std::vector<TensorSpec>{{Shape{1}, DType::kF64}};
+}
+
+// in: squares f64 [n], loss sum f64 [2]; out: f32 [3]: factor on gradients, global gradient norm, found_inf.
 Result<std::vector<TensorSpec>> scale_shape(Inputs, const Attrs&) {
   return std::vector<TensorSpec>{{Shape{3}, DType::kF32}};
 }
 
-// in: main grads f32 [n], weights [n], exp_avg [shard], exp_avg_sq [shard], step record, grad scale [, master f32
-// [shard]]; out: weights, exp_avg, exp_avg_sq [, master], all updated in place.
-Result<std::vector<TensorSpec>> adam_shape(Inputs in, const Attrs&) {
-  if (in[0]->shape.elements() != in[1]->shape.elements())
-    return fail(ErrorCode::kBadArgument, "main grads " + in[0]->shape.str() + " for weights " + in[1]->shape.str());
+// in: main grads f32 [n] or [shard], weights [n] or [shard], exp_avg [shard], exp_avg_sq [shard], step record, grad
+// scale [, master f32 [shard]]; out: weights, exp_avg, exp_avg_sq [, master], all updated in place.
+Result<std::vector<TensorSpec>> adam_shape(Inputs in, const Attrs& attrs) {
+  const auto& bucket = std::get<AdamAttrs>(attrs).bucket;
+  const int64_t shard = in[2]->shape.elements();
+  const int64_t whole = bucket.sharded ? shard * bucket.group_size : shard;
+  for (const Tensor* t : {in[0], in[1]})
+    if (const int64_t n = t->shape.elements(); n != whole && n != shard)
+      return fail(ErrorCode::kBadArgument, t->path + " has neither the bucket's nor its shard's elements");
   std::vector<TensorSpec> out{{in[1]->shape, in[1]->dtype}, {in[2]->shape, in[2]->dtype}, {in[3]->shape, in[3]->dtype}};
   if (in.size() > 6) out.push_back({in[6]->shape, in[6]->dtype});
   return out;
@@ -29,7 +38,8 @@ Result<std::vector<TensorSpec>> adam_shape(Inputs in, const Attrs&) {
 
 double square_bytes(const OpView& op) {
   const auto& a = std::get<BucketAttrs>(op.op.attrs);
-  return static_cast<double>(op.in(0).bytes()) / (a.sharded ? a.group_size : 1);
+  const bool whole = a.elements == 0 || op.in(0).shape.elements() == a.elements;
+  return static_cast<double>(op.in(0).bytes()) / (a.sharded && whole ? a.group_size : 1);
 }
 
 // Per element of the shard: gradient read; weight written (and read where there is no master); states read and written.
@@ -84,6 +94,7 @@ const OpKind kGradSquareSum{.name = "grad_square_sum",
                             .cpu = cpu_grad_square_sum,
                             .cuda = "grad_square_sum",
                             .cases = square_cases};
+const OpKind kScalarSum{.name = "scalar_sum", .shape = sum_shape, .cpu = cpu_scalar_sum, .cuda = "scalar_sum"};
 const OpKind kGradScale{.name = "grad_scale", .shape = scale_shape, .cpu = cpu_grad_scale, .cuda = "grad_scale"};
 const OpKind kAdamW{
     .name = "adamw", .shape = adam_shape, .bytes = adam_bytes, .cpu = cpu_adamw, .cuda = "adamw", .cases = cases};

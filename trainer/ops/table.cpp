@@ -92,6 +92,7 @@ constexpr std::array kTable{
     &kSend,
     &kRecv,
     &kGradSquareSum,
+    &kScalarSum,
     &kGradScale,
     &kAdamW,
     &kGroupIdentity,

@@ -34,7 +34,7 @@ extern const OpKind kGemmAdd, kGemmScaledAdd, kRmsNormGradAdd, kCrossEntropyFuse
 extern const OpKind kQuantize, kRmsNormQuantize, kSwigluQuantize, kSwigluGradQuantize, kGemmScaled;
 extern const OpKind kCrossEntropyMax, kCrossEntropySum, kCrossEntropyLoss, kCrossEntropyGrad;
 extern const OpKind kAllGather, kReduceScatter, kAllReduce, kGroupIdentity, kSend, kRecv;
-extern const OpKind kGradSquareSum, kGradScale, kAdamW;
+extern const OpKind kGradSquareSum, kScalarSum, kGradScale, kAdamW;
 
 std::span<const OpKind* const> op_table();
 const OpKind* find_op_kind(std::string_view name);

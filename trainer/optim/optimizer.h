@@ -1,34 +1,32 @@
-// Flat optimizer buckets and the two segments that close a step: gradient sync and optimizer.
-//
-// A bucket is one flat weight buffer and one flat fp32 main-gradient buffer of equal layout; every weight and main
-// gradient becomes a view into them. Buckets are padded to the sharding degree, so that a shard may cut a tensor at any
-// element.
+// The end of a step: gradients summed over the ranks that replicate a parameter, the global norm, AdamW, and the new
+// weights where every rank needs them.
 #pragma once
 
 #include <vector>
 
-#include "trainer/ops/attrs.h"
-#include "trainer/program/builder.h"
-#include "trainer/run/layout.h"
+#include "trainer/optim/buckets.h"
 
 namespace mbb::trainer {
 
-struct Bucket {
-  TensorId weights = kNoTensor;     // flat, compute dtype
-  TensorId main_grads = kNoTensor;  // flat, f32
-  int64_t elements = 0;             // with padding
-  int64_t partial_elements = 0;     // leading elements whose gradients are partial sums over TP
-  std::vector<BucketRange> ranges;
+struct DataParallel {
+  std::vector<Bucket> buckets;
+  int grad_sync = -1;  // segments
+  int optimizer = -1;
+  std::vector<int> param_gathers;  // of aligned gathers, by chunk
+  int deferred_wgrad = -1;         // of the LM head, where it is deferred
 };
 
-// Turns all weights into views of flat buckets: one of those on the device, one of those in host memory.
-std::vector<Bucket> bucket_weights(Builder& builder, const Layout& layout);
+// Buckets all weights, appends the segments "grad_sync" and "optimizer", and applies the configuration's passes over
+// them. Forward and backward segments are complete.
+DataParallel build_data_parallel(Builder& builder, const Layout& layout);
+// Adds the calls of those segments to a schedule that holds the micro-batches' calls.
+void schedule_data_parallel(Program& program, const DataParallel& data_parallel);
 
-// Sums gradients over TP where they are partial, over DP (reduce-scatter where the optimizer is sharded), and loss sums
-// over stages and DP.
+// Sums gradients over the tensor group where they are partial, over the replicas (reduce-scatter where states are
+// sharded, then an all-reduce over instances), and loss sums over stages and replicas.
 void build_grad_sync(Builder& builder, const Layout& layout, const std::vector<Bucket>& buckets);
 
-// Global gradient norm, clip factor, AdamW on this rank's shard, all-gather of the new weights.
+// Global gradient norm, clip factor, AdamW on this rank's shards, all-gather of new weights that are kept whole.
 void build_optimizer(Builder& builder, const Layout& layout, const std::vector<Bucket>& buckets);
 
 }  // namespace mbb::trainer

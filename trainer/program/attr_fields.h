@@ -95,10 +95,12 @@ void attr_fields(const RopeAttrs& attrs, Visit&& visit) {
 
 template <typename Visit>
 void attr_fields(const BucketAttrs& attrs, Visit&& visit) {
-  const auto& [shard_group, group_size, sharded, ranges] = attrs;
+  const auto& [shard_group, group_size, sharded, elements, replica_axis, ranges] = attrs;
   visit("shard_group", shard_group);
   visit("group_size", group_size);
   visit("sharded", sharded);
+  visit("elements", elements);
+  visit("replica_axis", std::string_view(name(replica_axis)));
   visit("ranges", ranges);
 }
 
@@ -120,12 +122,14 @@ void attr_fields(const ScaleAttrs& attrs, Visit&& visit) {
 
 template <typename Visit>
 void attr_fields(const CommAttrs& attrs, Visit&& visit) {
-  const auto& [group, group_size, reduce, direction, own_shard, message, message_dtype] = attrs;
+  const auto& [group, group_size, reduce, direction, own_shard, shards, shard_group, message, message_dtype] = attrs;
   visit("group", group);
   visit("group_size", group_size);
   visit("reduce", reduce);
   visit("direction", direction);
   visit("own_shard", own_shard);
+  visit("shards", shards);
+  visit("shard_group", shard_group);
   visit("message", message);
   visit("message_dtype", message_dtype);
 }

@@ -196,8 +196,10 @@ Result<UnitReplay> replay_units(const std::vector<const Program*>& stages, int64
     units.push_back(unit_program(*stages[stage]));
     by_rank.push_back(&units.back());
     walk(units.back(), [&](int, const Call& call, int, const Op& op) {
-      const bool forward = units.back().segment(call).kind == SegmentKind::kForward;
-      const int64_t cost = op.kind != &kUnitCall ? 0 : forward ? forward_units : backward_units;
+      const SegmentKind kind = units.back().segment(call).kind;
+      int64_t cost = 0;
+      if (op.kind == &kUnitCall && kind == SegmentKind::kForward) cost = forward_units;
+      if (op.kind == &kUnitCall && kind == SegmentKind::kBackward) cost = backward_units;
       durations[stage].push_back(cost);
       work[stage] += cost;
     });

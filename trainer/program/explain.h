@@ -23,7 +23,6 @@ struct Layout;        // trainer/run/layout.h
 struct StepPrograms;  // trainer/run/train.h
 
 inline constexpr int kRoles = 4;
-inline constexpr int kSegmentKinds = 4;
 
 // One op of a segment; FLOPs and bytes are of one execution.
 struct OpRow {

@@ -97,7 +97,7 @@ struct AttrJson {
       json.field("offset", range.offset);
       json.field("count", range.count);
       json.field("decay", range.decay);
-      json.field("replicated_over_tp", range.replicated_over_tp);
+      json.field("replicated", range.replicated);
       json.close('}');
     }
     json.close(']');

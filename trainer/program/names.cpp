@@ -31,7 +31,8 @@ const char* name(Stream stream) {
 }
 
 const char* name(SegmentKind kind) {
-  constexpr const char* kNames[] = {"forward", "backward", "grad_sync", "optimizer"};
+  constexpr const char* kNames[kSegmentKinds] = {"forward",   "backward", "grad_sync",
+                                                 "optimizer", "wgrad",    "param_gather"};
   return kNames[static_cast<size_t>(kind)];
 }
 

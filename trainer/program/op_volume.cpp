@@ -27,6 +27,7 @@ CommVolume comm_volume(const OpView& view) {
     const Tensor& part = rule.counts_output ? view.out(0) : view.in(0);
     auto count = static_cast<size_t>(part.shape.elements());
     if (rule.shard_of_whole && attrs.own_shard) count /= static_cast<size_t>(attrs.group_size);
+    count /= static_cast<size_t>(attrs.shards);
     return {rule.op, algorithmic_bytes(rule.op, attrs.group_size, part.dtype, count),
             wire_bytes(rule.op, attrs.group_size, part.dtype, count)};
   }

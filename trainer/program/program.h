@@ -53,7 +53,9 @@ struct Op {
   bool recompute = false;           // runs a forward op again in the backward; its FLOPs are no model FLOPs
 };
 
-enum class SegmentKind : uint8_t { kForward, kBackward, kGradSync, kOptimizer };
+// kWgrad: weight gradients apart from their backward. kParamGather: parameters gathered at a point of the schedule.
+enum class SegmentKind : uint8_t { kForward, kBackward, kGradSync, kOptimizer, kWgrad, kParamGather };
+inline constexpr int kSegmentKinds = 6;
 const char* name(SegmentKind kind);
 
 struct Segment {
@@ -63,8 +65,8 @@ struct Segment {
   std::vector<Op> ops;
 };
 
-// One execution of a segment. Calls outside micro-batches (gradient sync, optimizer) carry micro_batch 0 and run every
-// op.
+// One execution of a segment. Calls outside micro-batches (gradient sync, optimizer, parameter gather) carry
+// micro_batch 0 and run every op.
 struct Call {
   int segment = 0;
   int micro_batch = 0;

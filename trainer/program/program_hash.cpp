@@ -75,13 +75,13 @@ struct AttrDigest {
 
 void add(Digest& d, const Tensor& tensor) {
   const auto& [path, dtype, shape, category, scope, ring, space, view_of, view_offset, full_shape, cuts, init,
-               main_grad, weight_decay, partial_over_tp] = tensor;
+               main_grad, weight_decay, partial_over_tp, expert] = tensor;
   d.text(path);
   d.shape(shape);
   d.shape(full_shape);
   for (const char* text : {name(dtype), name(category), name(scope), name(space)}) d.text(text);
   for (int64_t value : {int64_t{ring}, int64_t{view_of}, view_offset, int64_t{main_grad}, int64_t{weight_decay},
-                        int64_t{partial_over_tp}, static_cast<int64_t>(init.kind)})
+                        int64_t{partial_over_tp}, int64_t{expert}, static_cast<int64_t>(init.kind)})
     d.number(value);
   d.real(init.stddev);
   d.number(static_cast<int64_t>(cuts.size()));

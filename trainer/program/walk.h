@@ -6,7 +6,7 @@
 namespace mbb::trainer {
 
 inline bool is_micro_batched(SegmentKind kind) {
-  return kind == SegmentKind::kForward || kind == SegmentKind::kBackward;
+  return kind == SegmentKind::kForward || kind == SegmentKind::kBackward || kind == SegmentKind::kWgrad;
 }
 
 // Whether `op` runs in `call`: calls outside micro-batches run all their ops.

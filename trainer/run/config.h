@@ -16,6 +16,8 @@ namespace mbb::trainer {
 enum class Tokenizer { kBytes };
 enum class TokenDrop { kProbs, kPosition };
 enum class LrDecay { kCosine, kLinear, kConstant };
+// Which of optimizer states, gradients and parameters are sharded over the data-parallel ranks.
+enum class ShardingStrategy { kAuto, kNoShard, kOptim, kOptimGrads, kOptimGradsParams };
 enum class Recipe { kFp32, kBf16, kFp8Current };
 enum class Device { kCpu, kCuda };
 enum class RecomputeGranularity { kNone, kSelective, kFull };
@@ -114,6 +116,23 @@ struct MemoryConfig {
   double limit_gib = 0;  // of a rank; 0 = what the device has
 };
 
+struct DataParallelConfig {
+  // auto: optim_grads_params with use_torch_fsdp2, optim with parallel.use_distributed_optimizer, else no_shard
+  ShardingStrategy data_parallel_sharding_strategy = ShardingStrategy::kAuto;
+  bool use_torch_fsdp2 = false;
+  int64_t num_distributed_optimizer_instances = 1;
+  int64_t bucket_size = 0;  // elements; 0 = auto
+  bool grad_reduce_in_fp32 = true;
+  bool reshard_after_forward = true;
+  int64_t fsdp_prefetch_units = 1;
+  bool overlap_grad_reduce = false;
+  bool overlap_param_gather = false;
+  bool align_param_gather = false;
+  bool overlap_param_gather_with_optimizer_step = false;
+  bool overlap_optimizer_with_forward = false;
+  bool defer_embedding_wgrad_compute = false;
+};
+
 struct FusionConfig {
   bool residual_fusion = false;
   bool cross_entropy_loss_fusion = false;
@@ -165,6 +184,7 @@ struct Config {
   PrecisionConfig precision;
   ParallelConfig parallel;
   MemoryConfig memory;
+  DataParallelConfig data_parallel;
   FusionConfig fusion;
   PackingConfig packing;
   HostConfig host;

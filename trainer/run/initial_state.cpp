@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <map>
+#include <string_view>
 #include <vector>
 
 #include "trainer/data/rng.h"
@@ -75,27 +76,42 @@ int64_t unsharded_index(const Tensor& tensor, const MeshCoordinates& coordinates
 void initial_state(const Program& program, const Mesh& mesh, int rank, uint64_t seed,
                    const std::function<void(TensorId, std::span<const float>)>& sink) {
   const MeshCoordinates coordinates = mesh.coordinates(rank);
+  // Whole buffers of weights that persist.
   std::map<TensorId, std::vector<float>> flat;
+  std::map<std::string_view, std::vector<float>> gathered;  // weights that live in slots, by path
   for (size_t i = 0; i < program.tensors.size(); ++i) {
     const Tensor& t = program.tensors[i];
-    // Frozen weights lie in no bucket.
+    // Frozen weights and state of the optimizer lie in no bucket.
     if (t.main_grad == kNoTensor && t.view_of == kNoTensor && t.init.kind != Init::Kind::kNone)
       sink(static_cast<TensorId>(i), initial_values(t, coordinates, seed));
     if (t.main_grad == kNoTensor) continue;
+    std::vector<float> mine = initial_values(t, coordinates, seed);
+    if (program.tensor(t.view_of).scope != Scope::kPersistent) {
+      gathered[t.path] = std::move(mine);
+      continue;
+    }
     auto& values = flat[t.view_of];
     values.resize(static_cast<size_t>(program.tensor(t.view_of).shape.elements()), 0.0F);
-    const std::vector<float> mine = initial_values(t, coordinates, seed);
     const int64_t offset = t.view_offset_bytes / static_cast<int64_t>(size_of(t.dtype));
     std::copy(mine.begin(), mine.end(), values.begin() + offset);
   }
   for (const auto& [id, values] : flat) sink(id, values);
   for (const Segment& segment : program.segments) {
     for (const Op& op : segment.ops) {
-      if (op.kind != &kAdamW || op.in.size() < 7) continue;
+      if (op.kind != &kAdamW) continue;
       const auto& bucket = std::get<AdamAttrs>(op.attrs).bucket;
-      const auto count = static_cast<size_t>(program.tensor(op.in[6]).shape.elements());
+      const auto count = static_cast<size_t>(program.tensor(op.in[2]).shape.elements());
       const size_t begin = bucket.sharded ? count * static_cast<size_t>(mesh.group_index(bucket.shard_group, rank)) : 0;
-      sink(op.in[6], std::span<const float>(flat.at(op.in[1])).subspan(begin, count));
+      std::vector<float> whole;
+      if (const auto found = flat.find(op.in[1]); found != flat.end()) {
+        if (op.in.size() > 6) whole = found->second;
+      } else {
+        whole.resize(static_cast<size_t>(bucket.elements), 0.0F);
+        for (const BucketRange& range : bucket.ranges)
+          std::copy(gathered.at(range.path).begin(), gathered.at(range.path).end(), whole.begin() + range.offset);
+        sink(op.in[1], std::span<const float>(whole).subspan(begin, count));
+      }
+      if (op.in.size() > 6) sink(op.in[6], std::span<const float>(whole).subspan(begin, count));
     }
   }
 }

@@ -3,8 +3,12 @@
 
 #include <fmt/core.h>
 
+#include <algorithm>
+#include <limits>
+
 #include "trainer/models/hf_config.h"
 #include "trainer/run/layout_memory.h"
+#include "trainer/run/layout_rules.h"
 #include "trainer/run/profile_window.h"
 
 namespace mbb::trainer {
@@ -120,9 +124,18 @@ void split_stages(Layout& l) {
 
 }  // namespace
 
+int64_t Layout::bucket_elements() const {
+  const DataParallelConfig& d = config.data_parallel;
+  if (d.bucket_size > 0) return d.bucket_size;
+  // Buckets hide nothing without overlap, and off the first stage their messages are not on the critical path.
+  if (!d.overlap_grad_reduce || pp > 1) return std::numeric_limits<int64_t>::max();
+  return std::max(int64_t{40'000'000}, int64_t{1'000'000} * dp);
+}
+
 Result<Layout> resolve(const Config& config) {
   Layout l;
   l.config = config;
+  MB_TRY(resolve_data_parallel(l.config));
   MB_ASSIGN(l.model, shape_of(config.model));
   const ParallelConfig& p = config.parallel;
   MB_TRY(at_least(p.tensor_model_parallel_size, 1, kTp));
@@ -164,6 +177,7 @@ Result<Layout> resolve(const Config& config) {
   sizes.tp = l.tp;
   sizes.pp = l.pp;
   sizes.dp = l.dp;
+  sizes.dp_instances = static_cast<int>(config.data_parallel.num_distributed_optimizer_instances);
   MB_ASSIGN(l.mesh, Mesh::make(sizes));
   MB_TRY(profile_window(config, l.mesh.world_size()));
   if (config.profiling.use_nsys_profiler && config.host.device != Device::kCuda)

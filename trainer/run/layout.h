@@ -45,7 +45,13 @@ struct Layout {
   bool has_sequences() const { return config.packing.sequences != SequenceLengths::kStream; }
   bool packed() const { return config.packing.packed_sequence_size > 0; }
   bool has_master() const { return compute != DType::kF32; }
-  bool shard_optimizer() const { return config.parallel.use_distributed_optimizer && dp > 1; }
+  ShardingStrategy sharding() const { return config.data_parallel.data_parallel_sharding_strategy; }  // never auto
+  bool shards_states() const { return sharding() != ShardingStrategy::kNoShard; }
+  bool shards_gradients() const { return shards_states() && sharding() != ShardingStrategy::kOptim; }
+  bool shards_parameters() const { return sharding() == ShardingStrategy::kOptimGradsParams; }
+  DType main_grad_type() const { return config.data_parallel.grad_reduce_in_fp32 ? DType::kF32 : compute; }
+  // A bucket is cut once it holds as many elements.
+  int64_t bucket_elements() const;
 };
 
 // Errors (kBadArgument) name the knob and the rule: TP that does not divide heads, groups, widths, vocabulary or

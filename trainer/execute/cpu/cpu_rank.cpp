@@ -70,7 +70,8 @@ Result<std::unique_ptr<CpuRank>> CpuRank::create(const Program& program, const M
   for (size_t i = 0; i < program.tensors.size(); ++i) {
     const Tensor& t = program.tensors[i];
     const bool used = t.view_of == kNoTensor && !plan.offsets[i].empty();
-    if (used && (t.scope == Scope::kPersistent || t.category == Category::kMainGrad))
+    const bool slot = t.scope == Scope::kStep && t.category == Category::kComm;  // its padding is never written
+    if (used && (t.scope == Scope::kPersistent || t.category == Category::kMainGrad || slot))
       std::memset(rank->data(static_cast<TensorId>(i)), 0, static_cast<size_t>(t.bytes()));
   }
   initial_state(program, mesh, world.rank(), seed,

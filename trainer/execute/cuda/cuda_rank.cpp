@@ -200,13 +200,15 @@ Status CudaRank::initial_values() {
   for (size_t i = 0; i < program_.tensors.size(); ++i) {
     const Tensor& t = program_.tensors[i];
     const bool used = t.view_of == kNoTensor && !plan_.offsets[i].empty();
-    if (used && (t.scope == Scope::kPersistent || t.category == Category::kMainGrad))
+    const bool slot = t.scope == Scope::kStep && t.category == Category::kComm;  // its padding is never written
+    if (used && (t.scope == Scope::kPersistent || t.category == Category::kMainGrad || slot))
       MB_TRY(ok(cudaMemsetAsync(data(static_cast<TensorId>(i), 0), 0, static_cast<size_t>(t.bytes()), stream),
                 "clearing state"));
   }
   for (size_t i = 0; i < program_.tensors.size(); ++i) {
     const Tensor& t = program_.tensors[i];
-    if (t.main_grad == kNoTensor) continue;
+    const bool state = t.category == Category::kStep && t.scope == Scope::kPersistent;
+    if (t.main_grad == kNoTensor && !(state && t.init.kind == Init::Kind::kOnes)) continue;
     MB_ASSIGN(const Element element, element_of(t));
     std::byte* const to = data(static_cast<TensorId>(i), 0);
     if (t.init.kind == Init::Kind::kOnes) MB_TRY(fill(element, 1.0f, to, t.shape.elements(), device_->launch()));

@@ -23,6 +23,14 @@ Result<CrossEntropy> cross_entropy(const OpCall& call, const int32_t* labels) {
   return c;
 }
 
+bool first_replica(Axis axis, const MeshCoordinates& at) {
+  return (axis == Axis::kEtp ? at.etp : at.tp) == 0;
+}
+
+int64_t bucket_elements(const OpCall& call, const BucketAttrs& bucket) {
+  return bucket.elements > 0 ? bucket.elements : call.in[0].elements();
+}
+
 // The bucket's table on the device: this rank's shard, gaps between tensors as ranges that change nothing.
 Result<const BucketPiece*> pieces(const OpCall& call, const BucketAttrs& bucket, int64_t elements, float weight_decay,
                                   int* count) {
@@ -34,7 +42,7 @@ Result<const BucketPiece*> pieces(const OpCall& call, const BucketAttrs& bucket,
     const int64_t from = std::max(r.offset, begin), to = std::min(r.offset + r.count, end);
     if (from >= to) continue;
     if (from > at) list.push_back({from - begin, 0.0f, 0.0f, 0.0f});
-    const float norm_weight = r.replicated_over_tp && call.coordinates.tp != 0 ? 0.0f : 1.0f;
+    const float norm_weight = r.replicated && !first_replica(bucket.replica_axis, call.coordinates) ? 0.0f : 1.0f;
     list.push_back({to - begin, r.decay ? weight_decay : 0.0f, 1.0f, norm_weight});
     at = to;
   }
@@ -83,10 +91,12 @@ Status cross_entropy_grad_op(const OpCall& call) {
 Status grad_square_sum_op(const OpCall& call) {
   const auto& bucket = call.attrs<BucketAttrs>();
   int count = 0;
-  const int64_t elements = call.in[0].elements(), shard = bucket.sharded ? elements / bucket.group_size : elements;
+  const int64_t elements = bucket_elements(call, bucket);
+  const int64_t shard = bucket.sharded ? elements / bucket.group_size : elements;
   MB_ASSIGN(const BucketPiece* const table, pieces(call, bucket, elements, 0.0f, &count));
   MB_ASSIGN(void* const partials, call.device.scratch(kNormPartials * 8));
-  const auto* grads = call.in[0].as<const float>() + (bucket.sharded ? shard * call.shard_index : 0);
+  const auto* grads = call.in[0].as<const float>() +
+                      (call.in[0].elements() == elements && bucket.sharded ? shard * call.shard_index : 0);
   return square_sum(Element::kF32, grads, shard, table, count, static_cast<double*>(partials), call.out[0].as<double>(),
                     call.device.launch());
 }
@@ -105,8 +115,10 @@ Status adamw_op(const OpCall& call) {
   MB_ASSIGN(const Element weights, element_of(*call.in[1].tensor));
   b.count = call.in[2].elements();
   const int64_t begin = a.bucket.sharded ? b.count * call.shard_index : 0;
-  b.gradient = call.in[0].as<const std::byte>() + begin * bytes_of(b.gradients);
-  std::byte* const weight = call.in[1].as<std::byte>() + begin * bytes_of(weights);
+  const int64_t elements = bucket_elements(call, a.bucket);
+  const auto offset = [&](size_t i) { return call.in[i].elements() == elements ? begin : 0; };
+  b.gradient = call.in[0].as<const std::byte>() + offset(0) * bytes_of(b.gradients);
+  std::byte* const weight = call.in[1].as<std::byte>() + offset(1) * bytes_of(weights);
   b.form = has_master || weights == Element::kF32 ? MasterForm::kF32 : MasterForm::kStochastic;
   b.master = has_master                 ? call.in[6].as<float>()
              : weights == Element::kF32 ? reinterpret_cast<float*>(weight)
@@ -118,7 +130,7 @@ Status adamw_op(const OpCall& call) {
   b.exp_avg_sq = call.in[3].data;
   b.first_index = begin;
   b.beta1 = a.beta1, b.beta2 = a.beta2, b.epsilon = a.eps;
-  MB_ASSIGN(b.pieces, pieces(call, a.bucket, call.in[0].elements(), a.weight_decay, &b.piece_count));
+  MB_ASSIGN(b.pieces, pieces(call, a.bucket, elements, a.weight_decay, &b.piece_count));
   return adam(b, call.in[4].as<const float>(), call.in[5].as<const float>(), call.device.launch());
 }
 

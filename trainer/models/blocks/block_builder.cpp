@@ -49,7 +49,7 @@ TensorId BlockBuilder::weight(const std::string& path, Shape full, WeightOptions
   if (frozen(path)) return weights_[path] = b_.declare(std::move(t));
   Tensor grad;
   grad.path = path + ".main_grad";
-  grad.dtype = DType::kF32;
+  grad.dtype = l_.main_grad_type();
   grad.shape = t.shape;
   grad.category = Category::kMainGrad;
   grad.scope = Scope::kStep;

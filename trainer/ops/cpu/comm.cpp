@@ -47,8 +47,12 @@ Status cpu_reduce_scatter(const CpuCall& call) {
 
 Status cpu_all_reduce(const CpuCall& call) {
   const auto& attrs = call.attrs<CommAttrs>();
+  const DType dtype = call.in[0].tensor->dtype;
+  const size_t part = count_of(call.in[0]) / static_cast<size_t>(attrs.shards);
+  const size_t before = attrs.shards > 1 ? part * static_cast<size_t>(call.rank.index_in(attrs.shard_group)) : 0;
   return call.rank.communicator(attrs.group)
-      .all_reduce(call.in[0].data, call.out[0].data, count_of(call.in[0]), call.in[0].tensor->dtype, reduce_op(attrs));
+      .all_reduce(at(call.in[0].data, dtype, before), at(call.out[0].data, dtype, before), part, dtype,
+                  reduce_op(attrs));
 }
 
 Status cpu_group_identity(const CpuCall& call) {

@@ -87,6 +87,7 @@ Status cpu_group_identity(const CpuCall& call);
 Status cpu_send(const CpuCall& call);
 Status cpu_recv(const CpuCall& call);
 Status cpu_grad_square_sum(const CpuCall& call);
+Status cpu_scalar_sum(const CpuCall& call);
 Status cpu_grad_scale(const CpuCall& call);
 Status cpu_adamw(const CpuCall& call);
 

@@ -19,6 +19,15 @@ Shard shard_of(const BucketAttrs& bucket, int64_t elements, const RankContext& r
   return {part * index, part * (index + 1)};
 }
 
+int64_t bucket_elements(const BucketAttrs& bucket, const CpuOperand& grads) {
+  return bucket.elements > 0 ? bucket.elements : grads.elements();
+}
+
+// Where element 0 of the operand lies in the bucket.
+int64_t first_element(const CpuOperand& operand, int64_t bucket_elements, Shard shard) {
+  return operand.elements() < bucket_elements ? shard.begin : 0;
+}
+
 // visit(range, begin, end) for each piece of the bucket's tensors inside the shard.
 template <typename Visit>
 void for_ranges(const BucketAttrs& bucket, Shard shard, Visit&& visit) {
@@ -34,13 +43,25 @@ void for_ranges(const BucketAttrs& bucket, Shard shard, Visit&& visit) {
 Status cpu_grad_square_sum(const CpuCall& call) {
   const auto& bucket = call.attrs<BucketAttrs>();
   const ReadF32 grads(call.in[0]);
+  const int64_t elements = bucket_elements(bucket, call.in[0]);
+  const Shard shard = shard_of(bucket, elements, call.rank);
+  const int64_t first = first_element(call.in[0], elements, shard);
+  const MeshCoordinates& at = call.rank.coordinates;
+  const bool counts_replicated = (bucket.replica_axis == Axis::kEtp ? at.etp : at.tp) == 0;
   double sum = 0;
-  for_ranges(bucket, shard_of(bucket, call.in[0].elements(), call.rank),
-             [&](const BucketRange& range, int64_t begin, int64_t end) {
-               if (range.replicated_over_tp && call.rank.coordinates.tp != 0) return;
-               for (int64_t i = begin; i < end; ++i)
-                 sum += static_cast<double>(grads[i]) * static_cast<double>(grads[i]);
-             });
+  for_ranges(bucket, shard, [&](const BucketRange& range, int64_t begin, int64_t end) {
+    if (range.replicated && !counts_replicated) return;
+    for (int64_t i = begin - first; i < end - first; ++i)
+      sum += static_cast<double>(grads[i]) * static_cast<double>(grads[i]);
+  });
+  doubles(call.out[0])[0] = sum;
+  return {};
+}
+
+Status cpu_scalar_sum(const CpuCall& call) {
+  double sum = 0;
+  for (const CpuOperand& operand : call.in)
+    for (int64_t i = 0; i < operand.elements(); ++i) sum += doubles(operand)[i];
   doubles(call.out[0])[0] = sum;
   return {};
 }
@@ -74,7 +95,10 @@ Status cpu_adamw(const CpuCall& call) {
   WriteF32 exp_avg_sq(call.out[2], true);
   std::vector<float> none;
   WriteF32 master(has_master ? call.out[3] : call.out[0], true);
-  const Shard shard = shard_of(a.bucket, call.in[0].elements(), call.rank);
+  const int64_t elements = bucket_elements(a.bucket, call.in[0]);
+  const Shard shard = shard_of(a.bucket, elements, call.rank);
+  const int64_t first_grad = first_element(call.in[0], elements, shard);
+  const int64_t first_weight = first_element(call.in[1], elements, shard);
   const double rate = static_cast<double>(record[StepRecord::kLearningRate]);
   const double correction1 = static_cast<double>(record[StepRecord::kBiasCorrection1]);
   const double correction2 = static_cast<double>(record[StepRecord::kBiasCorrection2]);
@@ -84,16 +108,16 @@ Status cpu_adamw(const CpuCall& call) {
     const double decay = range.decay ? rate * static_cast<double>(a.weight_decay) : 0.0;
     for (int64_t i = begin; i < end; ++i) {
       const int64_t local = i - shard.begin;
-      const double g = static_cast<double>(grads[i]) * static_cast<double>(scale[0]);
+      const double g = static_cast<double>(grads[i - first_grad]) * static_cast<double>(scale[0]);
       const double m = beta1 * static_cast<double>(exp_avg[local]) + (1.0 - beta1) * g;
       const double v = beta2 * static_cast<double>(exp_avg_sq[local]) + (1.0 - beta2) * g * g;
       exp_avg[local] = static_cast<float>(m);
       exp_avg_sq[local] = static_cast<float>(v);
       const double update = (m / correction1) / (std::sqrt(v / correction2) + static_cast<double>(a.eps));
-      const double before = static_cast<double>(has_master ? master[local] : weights[i]);
+      const double before = static_cast<double>(has_master ? master[local] : weights[i - first_weight]);
       const auto after = static_cast<float>(before - decay * before - rate * update);
       if (has_master) master[local] = after;
-      weights[i] = after;
+      weights[i - first_weight] = after;
     }
   });
   return {};

@@ -1,0 +1,222 @@
+// Which parameter goes into which bucket, and where in it.
+#include "trainer/optim/buckets.h"
+
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <limits>
+#include <map>
+#include <tuple>
+
+#include "trainer/program/walk.h"
+
+namespace mbb::trainer {
+namespace {
+
+// Tensors start at multiples of this many elements, which aligns every view for vector loads in any dtype.
+constexpr int64_t kAlignElements = 64;
+
+int64_t round_up(int64_t value, int64_t multiple) {
+  return (value + multiple - 1) / multiple * multiple;
+}
+
+// Where the program uses a weight; positions count the ops of all segments.
+struct WeightUse {
+  TensorId weight = kNoTensor;
+  int chunk = 0;
+  size_t first_read = std::numeric_limits<size_t>::max();
+  size_t last_write = 0;  // of its gradient
+  std::string unit;       // weights that are gathered together
+};
+
+std::vector<WeightUse> uses_of_weights(const Program& program) {
+  std::map<TensorId, WeightUse> uses;
+  std::map<TensorId, TensorId> weight_of_grad;
+  for (size_t i = 0; i < program.tensors.size(); ++i) {
+    const auto id = static_cast<TensorId>(i);
+    if (program.tensors[i].main_grad == kNoTensor) continue;
+    uses[id].weight = id;
+    weight_of_grad[program.tensors[i].main_grad] = id;
+  }
+  size_t at = 0;
+  for (const Segment& segment : program.segments) {
+    for (const Op& op : segment.ops) {
+      ++at;
+      for (TensorId id : op.in) {
+        const auto found = uses.find(id);
+        if (found == uses.end() || found->second.first_read < at) continue;
+        found->second.first_read = at;
+        found->second.chunk = segment.chunk;
+      }
+      for (TensorId id : op.out)
+        if (const auto found = weight_of_grad.find(id); found != weight_of_grad.end())
+          uses.at(found->second).last_write = at;
+    }
+  }
+  std::vector<WeightUse> all;
+  for (auto& [id, use] : uses) all.push_back(std::move(use));
+  return all;
+}
+
+// "layers.3" of "layers.3.mlp.fc1.weight", "encoder.layers.0" of its tensors; empty outside of layers.
+std::string layer_of(const std::string& path) {
+  size_t begin = 0;
+  bool numbered = false;
+  while (begin < path.size()) {
+    const size_t end = std::min(path.find('.', begin), path.size());
+    const std::string_view part = std::string_view(path).substr(begin, end - begin);
+    numbered = !part.empty() && std::all_of(part.begin(), part.end(), [](char c) { return c >= '0' && c <= '9'; });
+    if (numbered) return path.substr(0, end);
+    begin = end + 1;
+  }
+  return {};
+}
+
+// A layer is a unit; what lies between two layers is one too, named after its first weight.
+void name_units(const Program& program, std::vector<WeightUse>& uses) {
+  std::stable_sort(uses.begin(), uses.end(),
+                   [](const WeightUse& a, const WeightUse& b) { return a.first_read < b.first_read; });
+  std::string between;
+  for (WeightUse& use : uses) {
+    const std::string& path = program.tensor(use.weight).path;
+    use.unit = layer_of(path);
+    if (!use.unit.empty()) {
+      between.clear();
+      continue;
+    }
+    if (between.empty()) between = path.ends_with(".weight") ? path.substr(0, path.size() - 7) : path;
+    use.unit = between;
+  }
+}
+
+bool cut_over(const Tensor& tensor, Axis axis) {
+  return std::any_of(tensor.cuts.begin(), tensor.cuts.end(), [&](const Cut& cut) { return cut.axis == axis; });
+}
+
+// Gives each member its place.
+void lay_out(const Program& program, Bucket& bucket) {
+  std::stable_sort(bucket.members.begin(), bucket.members.end(), [&](TensorId x, TensorId y) {
+    return program.tensor(x).partial_over_tp > program.tensor(y).partial_over_tp;
+  });
+  int64_t offset = 0;
+  for (TensorId id : bucket.members) {
+    const Tensor& t = program.tensor(id);
+    const bool replicated = bucket.groups.tensor_size > 1 && !cut_over(t, bucket.groups.tensor_axis);
+    bucket.ranges.push_back({t.path, offset, t.shape.elements(), t.weight_decay, replicated});
+    offset = round_up(offset + t.shape.elements(), kAlignElements);
+    if (t.partial_over_tp) bucket.partial_elements = offset;
+  }
+  bucket.elements = round_up(offset, kAlignElements * bucket.groups.shard_size);
+}
+
+void declare_buffers(Builder& b, const Layout& layout, Bucket& bucket) {
+  const int64_t shard = bucket.elements / bucket.groups.shard_size;
+  bucket.weights_sharded = layout.shards_parameters() && bucket.groups.sharded() && bucket.space == Space::kDevice;
+  bucket.grads_sharded = layout.shards_gradients() && bucket.groups.sharded();
+  bucket.weights =
+      declare_flat(b, bucket.path + ".weights", layout.compute, bucket.weights_sharded ? shard : bucket.elements,
+                   Category::kWeight, Scope::kPersistent);
+  b.program().tensor(bucket.weights).space = bucket.space;
+  bucket.main_grads = declare_flat(b, bucket.path + ".main_grads", layout.main_grad_type(),
+                                   bucket.grads_sharded ? shard : bucket.elements, Category::kMainGrad, Scope::kStep);
+  for (size_t i = 0; i < bucket.members.size(); ++i) {
+    const TensorId weight = bucket.members[i];
+    if (!bucket.weights_sharded) make_view(b.program(), weight, bucket.weights, bucket.ranges[i].offset);
+    if (!bucket.grads_sharded)
+      make_view(b.program(), b.tensor(weight).main_grad, bucket.main_grads, bucket.ranges[i].offset);
+  }
+}
+
+}  // namespace
+
+ReplicaGroups replica_groups(const Layout& layout, bool expert) {
+  const ParallelSizes& s = layout.mesh.sizes();
+  ReplicaGroups g;
+  if (expert) {
+    g.all = GroupKind::kEdp;
+    g.replica = GroupKind::kEdpReplica;
+    g.model = GroupKind::kExpertModel;
+    g.tensor = GroupKind::kEtp;
+    g.tensor_axis = Axis::kEtp;
+  }
+  g.all_size = expert ? layout.mesh.edp() : s.dp * s.cp;
+  g.model_size = expert ? s.etp * s.ep * s.pp : s.tp * s.pp;
+  g.tensor_size = expert ? s.etp : s.tp;
+  g.shard = g.all;
+  if (!layout.shards_states()) return g;
+  if (s.dp_instances > 1) g.shard = expert ? GroupKind::kEdpShard : GroupKind::kDpCpShard;
+  g.replica_size = s.dp_instances;
+  g.shard_size = g.all_size / s.dp_instances;
+  return g;
+}
+
+TensorId declare_flat(Builder& b, std::string path, DType dtype, int64_t elements, Category category, Scope scope) {
+  Tensor t;
+  t.path = std::move(path);
+  t.dtype = dtype;
+  t.shape = Shape{elements};
+  t.category = category;
+  t.scope = scope;
+  return b.declare(std::move(t));
+}
+
+void make_view(Program& program, TensorId id, TensorId storage, int64_t offset_elements) {
+  const DType dtype = program.tensor(id).dtype;
+  const auto offset = static_cast<int64_t>(bytes_of(dtype, static_cast<size_t>(offset_elements)));
+  for (Tensor& t : program.tensors) {
+    if (t.view_of != id) continue;
+    t.view_of = storage;
+    t.view_offset_bytes += offset;
+  }
+  program.tensor(id).view_of = storage;
+  program.tensor(id).view_offset_bytes = offset;
+}
+
+BucketAttrs attrs_of(const Bucket& bucket) {
+  return {.shard_group = bucket.groups.shard,
+          .group_size = bucket.groups.shard_size,
+          .sharded = bucket.groups.sharded(),
+          .elements = bucket.elements,
+          .replica_axis = bucket.groups.tensor_axis,
+          .ranges = bucket.ranges};
+}
+
+std::vector<Bucket> bucket_weights(Builder& b, const Layout& layout) {
+  Program& program = b.program();
+  std::vector<WeightUse> uses = uses_of_weights(program);
+  if (layout.shards_gradients()) name_units(program, uses);
+  std::stable_sort(uses.begin(), uses.end(), [](const WeightUse& x, const WeightUse& y) {
+    return x.chunk != y.chunk ? x.chunk > y.chunk : x.last_write < y.last_write;
+  });
+  struct Open {
+    size_t bucket = 0;
+    int64_t elements = 0;
+  };
+  std::vector<Bucket> buckets;
+  std::map<std::tuple<int, bool, Space, std::string>, Open> open;
+  for (const WeightUse& use : uses) {
+    const Tensor& t = program.tensor(use.weight);
+    const auto [at, added] = open.try_emplace({use.chunk, t.expert, t.space, use.unit});
+    if (added || at->second.elements >= layout.bucket_elements()) {
+      at->second = {buckets.size(), 0};
+      Bucket bucket;
+      bucket.path = use.unit.empty() ? fmt::format("bucket{}", buckets.size())
+                                     : fmt::format("units.{}{}{}", use.unit, t.expert ? ".experts" : "",
+                                                   t.space == Space::kHost ? ".host" : "");
+      bucket.chunk = use.chunk;
+      bucket.expert = t.expert;
+      bucket.space = t.space;
+      bucket.groups = replica_groups(layout, t.expert);
+      buckets.push_back(std::move(bucket));
+    }
+    buckets[at->second.bucket].members.push_back(use.weight);
+    at->second.elements += round_up(t.shape.elements(), kAlignElements);
+  }
+  for (Bucket& bucket : buckets) {
+    lay_out(program, bucket);
+    declare_buffers(b, layout, bucket);
+  }
+  return buckets;
+}
+
+}  // namespace mbb::trainer

@@ -1,0 +1,245 @@
+// Moving reductions, gathers and AdamW to where compute hides them.
+#include "trainer/passes/overlap_data_parallel.h"
+
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <set>
+
+#include "trainer/ops/table.h"
+#include "trainer/passes/op_lists.h"
+#include "trainer/program/walk.h"
+
+namespace mbb::trainer {
+namespace {
+
+bool among(const Program& program, const std::vector<TensorId>& ids, TensorId storage) {
+  return std::any_of(ids.begin(), ids.end(), [&](TensorId id) { return program.storage(id) == storage; });
+}
+
+bool touches(const Program& program, const Op& op, TensorId storage) {
+  return among(program, op.in, storage) || among(program, op.out, storage);
+}
+
+// Takes the ops that `wanted` names out of a segment, in order.
+template <typename Wanted>
+std::vector<Op> take(Segment& segment, Wanted&& wanted) {
+  std::vector<Op> taken, kept;
+  for (Op& op : segment.ops) (wanted(op) ? taken : kept).push_back(std::move(op));
+  segment.ops = std::move(kept);
+  return taken;
+}
+
+Segment& segment_of(Program& program, int segment) {
+  return program.segments[static_cast<size_t>(segment)];
+}
+
+int find_segment(const Program& program, SegmentKind kind, int chunk) {
+  for (size_t s = 0; s < program.segments.size(); ++s)
+    if (program.segments[s].kind == kind && program.segments[s].chunk == chunk) return static_cast<int>(s);
+  MB_CHECK(false, fmt::format("no segment {} of chunk {}", name(kind), chunk));
+}
+
+// Where micro-batches' segments write a storage.
+std::map<int, Span> written_in(const Program& program, TensorId storage) {
+  std::map<int, Span> spans;
+  for (size_t s = 0; s < program.segments.size(); ++s) {
+    if (!is_micro_batched(program.segments[s].kind)) continue;
+    const std::vector<Op>& ops = program.segments[s].ops;
+    for (size_t o = 0; o < ops.size(); ++o)
+      if (among(program, ops[o].out, storage)) spans[static_cast<int>(s)].add(o);
+  }
+  return spans;
+}
+
+// The buckets of a chunk by their first use in its forward, with the place where what a bucket needs is put: the first
+// use of the bucket before it.
+struct FirstUse {
+  const Bucket* bucket = nullptr;
+  size_t first = 0;
+  size_t place = 0;
+};
+
+std::vector<FirstUse> first_uses(const Program& program, const std::vector<Bucket>& buckets, int chunk) {
+  const Segment& forward = program.segments[static_cast<size_t>(find_segment(program, SegmentKind::kForward, chunk))];
+  std::vector<FirstUse> uses;
+  for (const Bucket& bucket : buckets) {
+    if (bucket.chunk != chunk) continue;
+    const auto found = std::find_if(forward.ops.begin(), forward.ops.end(),
+                                    [&](const Op& op) { return touches(program, op, bucket.weights); });
+    MB_CHECK(found != forward.ops.end(), "no forward reads bucket " + bucket.path);
+    uses.push_back({&bucket, static_cast<size_t>(found - forward.ops.begin()), 0});
+  }
+  std::stable_sort(uses.begin(), uses.end(), [](const FirstUse& a, const FirstUse& b) { return a.first < b.first; });
+  for (size_t i = 1; i < uses.size(); ++i) uses[i].place = uses[i - 1].first;
+  return uses;
+}
+
+std::set<int> chunks_of(const std::vector<Bucket>& buckets) {
+  std::set<int> chunks;
+  for (const Bucket& bucket : buckets) chunks.insert(bucket.chunk);
+  return chunks;
+}
+
+bool gathers(const Program& program, const Op& op, const Bucket& bucket) {
+  return op.kind == &kAllGather && touches(program, op, bucket.weights);
+}
+
+TensorId persistent_copy(Builder& b, const std::string& path, TensorId of, Init::Kind init) {
+  Tensor t = b.tensor(of);
+  t.path = path;
+  t.scope = Scope::kPersistent;
+  t.init = {init, 0};
+  const TensorId copy = b.declare(std::move(t));
+  b.emit(kCast, path + ".copy", {of}, NoAttrs{}, {.out = {copy}});
+  return copy;
+}
+
+}  // namespace
+
+void overlap_grad_reduce(Program& program, const std::vector<Bucket>& buckets) {
+  Segment& sync = segment_of(program, find_segment(program, SegmentKind::kGradSync, 0));
+  for (const Bucket& bucket : buckets) {
+    const std::string own = "grad_sync." + bucket.path + ".";
+    const auto mine = [&](const Op& op) { return touches(program, op, bucket.main_grads); };
+    const bool shared = std::any_of(sync.ops.begin(), sync.ops.end(),
+                                    [&](const Op& op) { return mine(op) && !op.path.starts_with(own); });
+    const auto written = written_in(program, bucket.main_grads);
+    if (shared || written.size() != 1) continue;
+    std::vector<Op> chain = take(sync, mine);
+    for (Op& op : chain) {
+      op.when = When::kLast;
+      if (op.stream == Stream::kCompute) op.stream = Stream::kDp;
+    }
+    Insertions insertions;
+    insertions.before(written.begin()->second.last + 1, std::move(chain));
+    insertions.apply(segment_of(program, written.begin()->first));
+  }
+}
+
+void overlap_param_gather(Builder& b, DataParallel& dp, const ParamGather& how) {
+  Program& program = b.program();
+  for (const int chunk : chunks_of(dp.buckets)) {
+    const int forward = find_segment(program, SegmentKind::kForward, chunk);
+    const std::vector<FirstUse> uses = first_uses(program, dp.buckets, chunk);
+    Insertions insertions;
+    std::vector<Op> aligned;
+    for (size_t i = 0; i < uses.size(); ++i) {
+      const Bucket& bucket = *uses[i].bucket;
+      Segment& optimizer = segment_of(program, dp.optimizer);
+      std::vector<Op> gather = take(optimizer, [&](const Op& op) { return gathers(program, op, bucket); });
+      for (Op& op : gather) op.stream = Stream::kDp;
+      if (how.first_with_optimizer && chunk == 0 && i == 0) {
+        // Its AdamW goes first, and the others' run under its gather.
+        std::vector<Op> adamw =
+            take(optimizer, [&](const Op& op) { return op.kind == &kAdamW && touches(program, op, bucket.weights); });
+        std::move(gather.begin(), gather.end(), std::back_inserter(adamw));
+        const auto first =
+            std::find_if(optimizer.ops.begin(), optimizer.ops.end(), [](const Op& op) { return op.kind == &kAdamW; });
+        Insertions early;
+        early.before(static_cast<size_t>(first - optimizer.ops.begin()), std::move(adamw));
+        early.apply(optimizer);
+      } else if (how.align) {
+        std::move(gather.begin(), gather.end(), std::back_inserter(aligned));
+      } else {
+        for (Op& op : gather) op.when = When::kFirst;
+        insertions.before(uses[i].place, std::move(gather));
+      }
+    }
+    insertions.apply(segment_of(program, forward));
+    if (aligned.empty()) continue;
+    const int gather = b.add_segment(fmt::format("chunk{}.param_gather", chunk), SegmentKind::kParamGather, chunk);
+    segment_of(program, gather).ops = std::move(aligned);
+    dp.param_gathers.push_back(gather);
+  }
+}
+
+void schedule_aligned_gathers(Program& program, const std::vector<int>& gathers, int stage) {
+  // Number of the forward call with which each chunk begins.
+  std::map<int, int> begins;
+  int forwards = 0;
+  for (const Call& call : program.schedule) {
+    if (program.segment(call).kind != SegmentKind::kForward) continue;
+    begins.try_emplace(program.segment(call).chunk, forwards);
+    ++forwards;
+  }
+  std::map<int, std::vector<Call>> before;  // forward call
+  for (int gather : gathers) {
+    const int chunk = segment_of(program, gather).chunk;
+    before[chunk < 2 ? 0 : std::max(0, begins.at(chunk - 1) - stage)].push_back({gather, 0});
+  }
+  std::vector<Call> schedule;
+  forwards = 0;
+  for (const Call& call : program.schedule) {
+    if (program.segment(call).kind == SegmentKind::kForward) {
+      const std::vector<Call>& due = before[forwards++];
+      schedule.insert(schedule.end(), due.begin(), due.end());
+    }
+    schedule.push_back(call);
+  }
+  program.schedule = std::move(schedule);
+}
+
+void overlap_optimizer_with_forward(Builder& b, DataParallel& dp) {
+  Program& program = b.program();
+  b.enter(dp.optimizer);
+  // Before the first step nothing is pending: a scale of ones says that its gradients were not finite.
+  const TensorId record = persistent_copy(b, "optimizer.pending_record", program.ports.step_record, Init::Kind::kZeros);
+  const TensorId scale = persistent_copy(b, "optimizer.pending_scale", program.ports.grad_scale, Init::Kind::kOnes);
+  for (const int chunk : chunks_of(dp.buckets)) {
+    const int forward = find_segment(program, SegmentKind::kForward, chunk);
+    Insertions insertions;
+    for (const FirstUse& use : first_uses(program, dp.buckets, chunk)) {
+      std::vector<Op> adamw = take(segment_of(program, dp.optimizer), [&](const Op& op) {
+        return op.kind == &kAdamW && touches(program, op, use.bucket->weights);
+      });
+      for (Op& op : adamw) {
+        op.when = When::kFirst;
+        op.stream = Stream::kDp;
+        std::replace(op.in.begin(), op.in.end(), program.ports.step_record, record);
+        std::replace(op.in.begin(), op.in.end(), program.ports.grad_scale, scale);
+      }
+      program.tensor(use.bucket->main_grads).scope = Scope::kPersistent;
+      // Right before a gather of the bucket: what the gather of the bucket before it waits for is its own AdamW only.
+      const bool gathered = gathers(program, segment_of(program, forward).ops[use.first], *use.bucket);
+      insertions.before(gathered ? use.first : use.place, std::move(adamw));
+    }
+    insertions.apply(segment_of(program, forward));
+  }
+}
+
+int defer_head_wgrad(Builder& b, int chunk) {
+  Program& program = b.program();
+  const int backward = find_segment(program, SegmentKind::kBackward, chunk);
+  std::vector<Op>& ops = segment_of(program, backward).ops;
+  std::set<size_t> moved;
+  const auto accumulates = [&](const Op& op) {
+    return std::any_of(op.out.begin(), op.out.end(),
+                       [&](TensorId id) { return program.tensor(id).category == Category::kMainGrad; });
+  };
+  for (size_t i = 0; i < ops.size(); ++i)
+    if (ops[i].path.starts_with("lm_head.") && (ops[i].role == Role::kWgrad || accumulates(ops[i]))) moved.insert(i);
+  if (moved.empty()) return -1;
+  // What only they read (the input gathered again) goes with them.
+  const auto read_elsewhere = [&](TensorId id) {
+    for (size_t s = 0; s < program.segments.size(); ++s)
+      for (size_t o = 0; o < program.segments[s].ops.size(); ++o)
+        if (!(static_cast<int>(s) == backward && moved.contains(o)) &&
+            std::find(program.segments[s].ops[o].in.begin(), program.segments[s].ops[o].in.end(), id) !=
+                program.segments[s].ops[o].in.end())
+          return true;
+    return false;
+  };
+  for (size_t i = ops.size(); i-- > 0;) {
+    if (moved.contains(i) || ops[i].out.empty() || !ops[i].path.starts_with("lm_head.")) continue;
+    if (std::none_of(ops[i].out.begin(), ops[i].out.end(), read_elsewhere)) moved.insert(i);
+  }
+  std::vector<Op> deferred, kept;
+  for (size_t i = 0; i < ops.size(); ++i) (moved.contains(i) ? deferred : kept).push_back(std::move(ops[i]));
+  ops = std::move(kept);
+  const int segment = b.add_segment(fmt::format("chunk{}.deferred_wgrad", chunk), SegmentKind::kWgrad, chunk);
+  segment_of(program, segment).ops = std::move(deferred);
+  return segment;
+}
+
+}  // namespace mbb::trainer
