@@ -7,12 +7,13 @@
 #include "trainer/models/blocks/blocks.h"
 #include "trainer/ops/table.h"
 #include "trainer/optim/optimizer.h"
-#include "trainer/passes/fp8_current.h"
 #include "trainer/passes/fusion.h"
 #include "trainer/passes/offload.h"
+#include "trainer/passes/precision.h"
 #include "trainer/passes/recompute.h"
 #include "trainer/program/autodiff.h"
 #include "trainer/program/finish.h"
+#include "trainer/run/precision_rules.h"
 #include "trainer/schedule/pipeline.h"
 
 namespace mbb::trainer {
@@ -72,8 +73,8 @@ Program build_program(const Layout& layout, const RankClass& rank_class, std::ve
   PassLog passes(program);
   const FusionConfig& fusion = layout.config.fusion;
   const MemoryConfig& memory = layout.config.memory;
-  passes.run("fp8_current", layout.config.precision.recipe == Recipe::kFp8Current,
-             [&] { to_fp8_current(program, forward, backward); });
+  PrecisionPass precision(program, layout);
+  passes.run("precision", is_quantized(layout.config.precision.recipe), [&] { precision.run(forward, backward); });
   passes.run("bias_activation_fusion", fusion.bias_activation_fusion,
              [&] { fuse_bias_activation(program, forward, backward); });
   passes.run("bias_dropout_fusion", fusion.bias_dropout_fusion, [&] { fuse_bias_dropout(program, forward, backward); });
@@ -92,6 +93,8 @@ Program build_program(const Layout& layout, const RankClass& rank_class, std::ve
   for (const BlockBuilder::ExpertState& state : blocks.expert_states())
     b.emit(kExpertBias, "optimizer." + state.path + ".expert_bias", {state.load, state.bias},
            ExpertBiasAttrs{state.rate}, {.out = {state.bias}});
+
+  precision.once_a_step(b);
 
   program.schedule = one_f_one_b(rank_class.pp, layout.pp, layout.micro_batches, forward, backward);
   schedule_data_parallel(program, data_parallel);

@@ -39,6 +39,47 @@ struct QuantizeAttrs {
   bool operator==(const QuantizeAttrs&) const = default;
 };
 
+// How the inverse scale of a block is kept: fp32 of any value, fp32 power of two, a power of two as E8M0 exponent
+// rounded up, or E4M3 under an fp32 inverse scale of the whole tensor.
+enum class BlockScale : uint8_t { kF32, kPowerOfTwo, kE8M0, kE4M3 };
+const char* name(BlockScale scale);
+
+// Blocks are 1 x block along the inner dimension, or block x block when square.
+struct QuantizeBlocksAttrs {
+  DType to = DType::kE4M3;
+  BlockScale scale = BlockScale::kPowerOfTwo;
+  int block = 128;
+  bool square = false;
+  bool rotate = false;  // the transposed copy is multiplied by a random Hadamard matrix of 16 along its inner dimension
+  int64_t rotate_signs = 0;  // whose diagonal of signs is these 16 bits
+  bool stochastic = false;   // rounding; the stream is rng_stream(seed, path)
+  int64_t stream = 0;
+  bool operator==(const QuantizeBlocksAttrs&) const = default;
+};
+
+// D = A·Bᵀ (+ D) of operands with a scale a block.
+struct GemmBlocksAttrs {
+  bool accumulate = false;
+  int block = 128;
+  bool a_square = false;
+  bool b_square = false;
+  DType out = DType::kBf16;
+  bool operator==(const GemmBlocksAttrs&) const = default;
+};
+
+struct AmaxAttrs {
+  bool accumulate = false;
+  bool operator==(const AmaxAttrs&) const = default;
+};
+
+// Delayed scaling: scale = maximum(to) / amax / 2^margin, amax the largest of the history or the newest.
+struct ScaleUpdateAttrs {
+  DType to = DType::kE4M3;
+  int64_t margin = 0;
+  bool most_recent = false;
+  bool operator==(const ScaleUpdateAttrs&) const = default;
+};
+
 struct NormAttrs {
   float eps = 1e-5F;
   bool accumulate = false;  // backward: weight gradient added to what is there
@@ -255,12 +296,20 @@ struct BucketAttrs {
   bool operator==(const BucketAttrs&) const = default;
 };
 
+// Where the fp32 value of a weight that AdamW updates is kept: in an fp32 weight itself, in a state of its own, in 16
+// more bits of a bf16 weight, or nowhere (a bf16 weight alone, rounded stochastically).
+enum class MasterForm : uint8_t { kNone, kState, kRemainder, kStochastic };
+const char* name(MasterForm form);
+
 struct AdamAttrs {
   BucketAttrs bucket;
   float beta1 = 0.9F;
   float beta2 = 0.95F;
   float eps = 1e-8F;
   float weight_decay = 0.1F;
+  MasterForm master = MasterForm::kNone;
+  bool scaled = false;  // states of 16 or 8 bits have a scale for each tensor's part of the shard
+  int64_t seed = 0;     // of stochastic rounding
   bool operator==(const AdamAttrs&) const = default;
 };
 
@@ -285,10 +334,10 @@ struct CommAttrs {
   bool operator==(const CommAttrs&) const = default;
 };
 
-using Attrs =
-    std::variant<NoAttrs, GemmAttrs, ScaledGemmAttrs, QuantizeAttrs, NormAttrs, EmbeddingAttrs, AttentionAttrs,
-                 RopeAttrs, BucketAttrs, AdamAttrs, ScaleAttrs, CommAttrs, QkNormAttrs, BiasAttrs, ActivationAttrs,
-                 ScaleByAttrs, PositionAttrs, DropoutAttrs, LatentAttrs, RouterAttrs, DispatchAttrs, GroupedGemmAttrs,
-                 MoeLossAttrs, CountAttrs, ExpertBiasAttrs, ShiftAttrs>;
+using Attrs = std::variant<NoAttrs, GemmAttrs, ScaledGemmAttrs, QuantizeAttrs, QuantizeBlocksAttrs, GemmBlocksAttrs,
+                           AmaxAttrs, ScaleUpdateAttrs, NormAttrs, EmbeddingAttrs, AttentionAttrs, RopeAttrs,
+                           BucketAttrs, AdamAttrs, ScaleAttrs, CommAttrs, QkNormAttrs, BiasAttrs, ActivationAttrs,
+                           ScaleByAttrs, PositionAttrs, DropoutAttrs, LatentAttrs, RouterAttrs, DispatchAttrs,
+                           GroupedGemmAttrs, MoeLossAttrs, CountAttrs, ExpertBiasAttrs, ShiftAttrs>;
 
 }  // namespace mbb::trainer

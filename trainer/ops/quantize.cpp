@@ -25,6 +25,26 @@ Result<std::vector<TensorSpec>> quantize_shape(Inputs in, const Attrs& attrs) {
   return quantized(in[0]->shape, to);
 }
 
+// in: x, scale f32 [1]; out: q, qᵀ, scales, whose amax is x's own.
+Result<std::vector<TensorSpec>> delayed_shape(Inputs in, const Attrs& attrs) {
+  return quantize_shape(in.first(1), attrs);
+}
+
+// in: scales of n quantized tensors [, amax]; out: amax f32 [n], of this micro-batch or of all so far.
+Result<std::vector<TensorSpec>> record_shape(Inputs in, const Attrs& attrs) {
+  const auto n = static_cast<int64_t>(in.size()) - (std::get<AmaxAttrs>(attrs).accumulate ? 1 : 0);
+  return std::vector<TensorSpec>{{Shape{n}, DType::kF32}};
+}
+
+// in: amax f32 [n] of the step, history f32 [length, n], scale f32 [n], step record; out: history, whose row
+// (step mod length) becomes amax, and scale.
+Result<std::vector<TensorSpec>> update_shape(Inputs in, const Attrs&) {
+  if (in[1]->shape.cols() != in[0]->shape.elements() || in[2]->shape.elements() != in[0]->shape.elements())
+    return fail(ErrorCode::kBadArgument, fmt::format("amax {} for a history of {} and scales {}", in[0]->shape.str(),
+                                                     in[1]->shape.str(), in[2]->shape.str()));
+  return std::vector<TensorSpec>{{in[1]->shape, DType::kF32}, {in[2]->shape, DType::kF32}};
+}
+
 // in: x, w; out: q, qᵀ, scales of RMSNorm(x)·w, inverse norms.
 Result<std::vector<TensorSpec>> norm_shape(Inputs in, const Attrs&) {
   auto out = quantized(in[0]->shape, DType::kE4M3);
@@ -83,10 +103,40 @@ void cases(std::vector<OpCase>& all) {
                  false});
 }
 
+void delayed_cases(std::vector<OpCase>& all) {
+  const CaseInput scales{{2}, DType::kF32, Fill::kPositive};
+  all.push_back({"quantize_delayed/e4m3",
+                 &kQuantizeDelayed,
+                 {{{24, 2, 40}, DType::kBf16}, {{1}, DType::kF32, Fill::kPositive}},
+                 QuantizeAttrs{DType::kE4M3},
+                 false});
+  all.push_back({"amax_record/first", &kAmaxRecord, {scales, scales, scales}, AmaxAttrs{false}, false});
+  all.push_back({"amax_record/later",
+                 &kAmaxRecord,
+                 {scales, scales, {{2}, DType::kF32, Fill::kPositive}},
+                 AmaxAttrs{true},
+                 false});
+  const CaseInput of_three{{3}, DType::kF32, Fill::kPositive};
+  for (const bool most_recent : {false, true})
+    all.push_back({most_recent ? "scale_update/most-recent" : "scale_update/max",
+                   &kScaleUpdate,
+                   {of_three, {{4, 3}, DType::kF32, Fill::kPositive}, of_three, {{4}, DType::kF32, Fill::kPositive}},
+                   ScaleUpdateAttrs{DType::kE5M2, 1, most_recent},
+                   false});
+}
+
 }  // namespace
 
 const OpKind kQuantize{
     .name = "quantize", .shape = quantize_shape, .cpu = cpu_quantize, .cuda = "quantize", .cases = cases};
+const OpKind kQuantizeDelayed{.name = "quantize_delayed",
+                              .shape = delayed_shape,
+                              .cpu = cpu_quantize_delayed,
+                              .cuda = "quantize_delayed",
+                              .cases = delayed_cases};
+const OpKind kAmaxRecord{.name = "amax_record", .shape = record_shape, .cpu = cpu_amax_record, .cuda = "amax_record"};
+const OpKind kScaleUpdate{
+    .name = "scale_update", .shape = update_shape, .cpu = cpu_scale_update, .cuda = "scale_update"};
 const OpKind kRmsNormQuantize{
     .name = "rmsnorm_quantize", .shape = norm_shape, .cpu = cpu_rmsnorm_quantize, .cuda = "rmsnorm_quantize"};
 const OpKind kSwigluQuantize{

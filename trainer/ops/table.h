@@ -32,6 +32,8 @@ extern const OpKind kSwiglu, kSwigluGrad;
 extern const OpKind kAdd, kFill, kCast, kCopy;
 extern const OpKind kGemmAdd, kGemmScaledAdd, kRmsNormGradAdd, kCrossEntropyFused;
 extern const OpKind kQuantize, kRmsNormQuantize, kSwigluQuantize, kSwigluGradQuantize, kGemmScaled;
+extern const OpKind kQuantizeDelayed, kAmaxRecord, kScaleUpdate;
+extern const OpKind kQuantizeBlocks, kGemmBlocks;
 extern const OpKind kCrossEntropyMax, kCrossEntropySum, kCrossEntropyLoss, kCrossEntropyGrad;
 extern const OpKind kAllGather, kReduceScatter, kAllReduce, kGroupIdentity, kSend, kRecv;
 extern const OpKind kGradSquareSum, kScalarSum, kGradScale, kAdamW;

@@ -57,11 +57,12 @@ inline float from_fp8(uint8_t bits, DType dtype) {
   return (bits & 0x80) != 0 ? -value : value;
 }
 
-// NUMERICS.md 3: maximum / amax; amax 0, infinite or NaN gives 1, an infinite scale the largest float.
-inline float tensor_scale(float amax, DType dtype) {
+// NUMERICS.md 3: maximum / amax; amax 0, infinite or NaN gives 1, an infinite scale `largest`, the maximum of the type
+// that is quantized.
+inline float tensor_scale(float amax, DType dtype, float largest = std::numeric_limits<float>::max()) {
   if (!(amax > 0.0F) || std::isinf(amax)) return 1.0F;
   const float scale = fp8_max(dtype) / amax;
-  return std::isinf(scale) ? std::numeric_limits<float>::max() : scale;
+  return std::isinf(scale) ? largest : scale;
 }
 
 }  // namespace mbb::trainer

@@ -39,6 +39,43 @@ void attr_fields(const QuantizeAttrs& attrs, Visit&& visit) {
 }
 
 template <typename Visit>
+void attr_fields(const QuantizeBlocksAttrs& attrs, Visit&& visit) {
+  const auto& [to, scale, block, square, rotate, rotate_signs, stochastic, stream] = attrs;
+  visit("to", to);
+  visit("scale", std::string_view(name(scale)));
+  visit("block", block);
+  visit("square", square);
+  visit("rotate", rotate);
+  visit("rotate_signs", rotate_signs);
+  visit("stochastic", stochastic);
+  visit("stream", stream);
+}
+
+template <typename Visit>
+void attr_fields(const GemmBlocksAttrs& attrs, Visit&& visit) {
+  const auto& [accumulate, block, a_square, b_square, out] = attrs;
+  visit("accumulate", accumulate);
+  visit("block", block);
+  visit("a_square", a_square);
+  visit("b_square", b_square);
+  visit("out", out);
+}
+
+template <typename Visit>
+void attr_fields(const AmaxAttrs& attrs, Visit&& visit) {
+  const auto& [accumulate] = attrs;
+  visit("accumulate", accumulate);
+}
+
+template <typename Visit>
+void attr_fields(const ScaleUpdateAttrs& attrs, Visit&& visit) {
+  const auto& [to, margin, most_recent] = attrs;
+  visit("to", to);
+  visit("margin", margin);
+  visit("most_recent", most_recent);
+}
+
+template <typename Visit>
 void attr_fields(const NormAttrs& attrs, Visit&& visit) {
   const auto& [eps, accumulate, one_plus] = attrs;
   visit("eps", eps);
@@ -106,12 +143,15 @@ void attr_fields(const BucketAttrs& attrs, Visit&& visit) {
 
 template <typename Visit>
 void attr_fields(const AdamAttrs& attrs, Visit&& visit) {
-  const auto& [bucket, beta1, beta2, eps, weight_decay] = attrs;
+  const auto& [bucket, beta1, beta2, eps, weight_decay, master, scaled, seed] = attrs;
   attr_fields(bucket, visit);
   visit("beta1", beta1);
   visit("beta2", beta2);
   visit("eps", eps);
   visit("weight_decay", weight_decay);
+  visit("master", std::string_view(name(master)));
+  visit("scaled", scaled);
+  visit("seed", seed);
 }
 
 template <typename Visit>

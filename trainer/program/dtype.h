@@ -10,11 +10,11 @@
 
 namespace mbb::trainer {
 
-enum class DType : uint8_t { kF32, kF64, kBf16, kF16, kE4M3, kE5M2, kE2M1, kE8M0, kI32, kI64, kU8 };
+enum class DType : uint8_t { kF32, kF64, kBf16, kF16, kE4M3, kE5M2, kE2M1, kE8M0, kI32, kI64, kU8, kU16 };
 
 inline constexpr std::array kAllDTypes = {DType::kF32,  DType::kF64,  DType::kBf16, DType::kF16,
                                           DType::kE4M3, DType::kE5M2, DType::kE2M1, DType::kE8M0,
-                                          DType::kI32,  DType::kI64,  DType::kU8};
+                                          DType::kI32,  DType::kI64,  DType::kU8,   DType::kU16};
 
 // Bits of one element. E2M1 is the only type below a byte: two elements a byte, the even element in the low half.
 constexpr int bits_of(DType dtype) {
@@ -24,7 +24,8 @@ constexpr int bits_of(DType dtype) {
     case DType::kF32:
     case DType::kI32: return 32;
     case DType::kBf16:
-    case DType::kF16: return 16;
+    case DType::kF16:
+    case DType::kU16: return 16;
     case DType::kE4M3:
     case DType::kE5M2:
     case DType::kE8M0:
@@ -62,6 +63,7 @@ constexpr const char* name(DType dtype) {
     case DType::kI32: return "i32";
     case DType::kI64: return "i64";
     case DType::kU8: return "u8";
+    case DType::kU16: return "u16";
   }
   return "unknown";
 }

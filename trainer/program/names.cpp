@@ -40,4 +40,14 @@ const char* name(Space space) {
   return space == Space::kHost ? "host" : "device";
 }
 
+const char* name(BlockScale scale) {
+  constexpr const char* kNames[] = {"f32", "power_of_two", "e8m0", "e4m3"};
+  return kNames[static_cast<size_t>(scale)];
+}
+
+const char* name(MasterForm form) {
+  constexpr const char* kNames[] = {"none", "state", "remainder", "stochastic"};
+  return kNames[static_cast<size_t>(form)];
+}
+
 }  // namespace mbb::trainer

@@ -18,7 +18,8 @@ enum class TokenDrop { kProbs, kPosition };
 enum class LrDecay { kCosine, kLinear, kConstant };
 // Which of optimizer states, gradients and parameters are sharded over the data-parallel ranks.
 enum class ShardingStrategy { kAuto, kNoShard, kOptim, kOptimGrads, kOptimGradsParams };
-enum class Recipe { kFp32, kBf16, kFp8Current };
+enum class Recipe { kFp32, kBf16, kFp8Delayed, kFp8Current, kFp8Blockwise, kMxfp8, kNvfp4 };
+enum class AmaxAlgorithm { kMax, kMostRecent };
 enum class Device { kCpu, kCuda };
 enum class RecomputeGranularity { kNone, kSelective, kFull };
 enum class RecomputeMethod { kUniform, kBlock };
@@ -86,6 +87,11 @@ struct OptimizerConfig {
 
 struct PrecisionConfig {
   Recipe recipe = Recipe::kFp32;
+  int64_t first_last_layers_bf16 = 0;   // layers at either end
+  int64_t fp8_margin = 0;               // powers of two
+  int64_t fp8_amax_history_len = 1024;  // steps
+  AmaxAlgorithm fp8_amax_compute_algo = AmaxAlgorithm::kMax;
+  bool fp8_power_of_two_scales = true;
 };
 
 struct ParallelConfig {

@@ -94,7 +94,8 @@ TEST(TrainerKnobs, ErrorsNameKnobRuleAndRemedy) {
   EXPECT_EQ(format(set(config, "gbs", "many").error()),
             "error: argument 'test': train.global_batch_size must be an integer (sequences), not 'many'");
   EXPECT_EQ(format(set(config, "recipe", "fp23").error()),
-            "error: argument 'test': precision.recipe must be one of fp32, bf16, fp8_current, not 'fp23'\n"
+            "error: argument 'test': precision.recipe must be one of fp32, bf16, fp8_delayed, fp8_current, "
+            "fp8_blockwise, mxfp8, nvfp4, not 'fp23'\n"
             "  hint: did you mean 'fp32'?");
   EXPECT_EQ(format(set(config, "adam_beta2", "1").error()),
             "error: argument 'test': optimizer.adam_beta2 must be at least 0 and below 1, not 1\n"

@@ -9,6 +9,7 @@
 #include "trainer/models/hf_config.h"
 #include "trainer/run/layout_memory.h"
 #include "trainer/run/layout_rules.h"
+#include "trainer/run/precision_rules.h"
 #include "trainer/run/profile_window.h"
 
 namespace mbb::trainer {
@@ -166,6 +167,7 @@ Result<Layout> resolve(const Config& config) {
   MB_TRY(check_lengths(l));
   MB_TRY(check_tensor_parallel(l));
   MB_TRY(check_memory_rules(l));
+  MB_TRY(check_precision(config, l.model));
   MB_TRY(divides(l.pp, kPp, l.model.num_layers, "model.num_layers"));
   const int64_t per_step = l.micro_batch * l.dp;
   if (l.global_batch % per_step != 0)

@@ -17,6 +17,7 @@
 #include "trainer/execute/simulate/replay.h"
 #include "trainer/models/transformer.h"
 #include "trainer/optim/schedule.h"
+#include "trainer/passes/precision.h"
 #include "trainer/program/verify.h"
 #include "trainer/run/cpu_binding.h"
 
@@ -344,6 +345,7 @@ Result<StepPrograms> build_programs(const Layout& layout) {
         build_program(layout, layout.mesh.rank_class(layout.mesh.representative(i)), &built.effects.emplace_back()));
   MB_TRY(check_frozen(layout, built));
   for (const Program& program : built.programs) {
+    MB_TRY(check_block_shapes(program));
     MB_TRY(verify(program));
     built.plans.push_back(plan_memory(program));
   }

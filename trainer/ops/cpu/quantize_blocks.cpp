@@ -1,0 +1,214 @@
+// Block-scaled quantization and its GEMM on the CPU.
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <vector>
+
+#include "trainer/data/rng.h"
+#include "trainer/ops/cpu/functions.h"
+#include "trainer/ops/cpu/operand.h"
+#include "trainer/ops/cpu/product.h"
+#include "trainer/precision/scales.h"
+
+namespace mbb::trainer {
+namespace {
+
+uint8_t* bytes_in(const CpuOperand& operand) {
+  return static_cast<uint8_t*>(operand.data);
+}
+
+// One copy: rows of values whose inner dimension the blocks divide.
+struct Matrix {
+  std::vector<float> values;
+  int64_t rows = 0, inner = 0;
+  float at(int64_t r, int64_t c) const { return values[static_cast<size_t>(r * inner + c)]; }
+};
+
+Matrix transposed(const Matrix& x) {
+  Matrix t{std::vector<float>(x.values.size()), x.inner, x.rows};
+  for (int64_t r = 0; r < t.rows; ++r)
+    for (int64_t c = 0; c < t.inner; ++c) t.values[static_cast<size_t>(r * t.inner + c)] = x.at(c, r);
+  return t;
+}
+
+// Every whole group of 16 values of a row, v, becomes H·D·v / 4: D a diagonal of signs, H the Hadamard matrix whose
+// element (i, j) is −1 to the number of bits that i and j share. H·D/4 is orthogonal, so products of two rotated
+// operands are those of the operands. What is left of a row stays as it is, on both sides alike.
+void rotate(Matrix& x, int64_t signs) {
+  constexpr int64_t kOrder = 16;
+  for (int64_t r = 0; r < x.rows; ++r) {
+    for (int64_t first = 0; first + kOrder <= x.inner; first += kOrder) {
+      std::array<double, kOrder> v{};
+      for (int64_t j = 0; j < kOrder; ++j)
+        v[static_cast<size_t>(j)] = ((signs >> j) & 1) != 0 ? -static_cast<double>(x.at(r, first + j))
+                                                            : static_cast<double>(x.at(r, first + j));
+      for (int64_t i = 0; i < kOrder; ++i) {
+        double sum = 0;
+        for (int64_t j = 0; j < kOrder; ++j)
+          sum += std::popcount(static_cast<uint64_t>(i & j)) % 2 == 0 ? v[static_cast<size_t>(j)]
+                                                                      : -v[static_cast<size_t>(j)];
+        x.values[static_cast<size_t>(r * x.inner + first + i)] = static_cast<float>(sum / 4);
+      }
+    }
+  }
+}
+
+// The largest magnitude of rows [r0, r1) and columns [c0, c1); NaN when any value is.
+float amax_of(const Matrix& x, int64_t r0, int64_t r1, int64_t c0, int64_t c1) {
+  float amax = 0;
+  for (int64_t r = r0; r < r1; ++r) {
+    for (int64_t c = c0; c < c1; ++c) {
+      if (std::isnan(x.at(r, c))) return std::nanf("");
+      amax = std::max(amax, std::abs(x.at(r, c)));
+    }
+  }
+  return amax;
+}
+
+// Where one copy goes.
+struct Target {
+  const CpuOperand &q, &scales;
+  const CpuOperand* inverse = nullptr;  // E4M3 scales: the copy's inverse scale
+};
+
+// Stores the inverse scale of block `at` and returns the factor that its values are multiplied with.
+float store_scale(const QuantizeBlocksAttrs& a, const Target& to, int64_t at, float amax, float largest,
+                  float tensor_scale_of_copy) {
+  switch (a.scale) {
+    case BlockScale::kF32:
+    case BlockScale::kPowerOfTwo: {
+      const float scale = tensor_scale(amax, a.to, largest);
+      const float used = a.scale == BlockScale::kF32 ? scale : power_of_two_below(scale);
+      static_cast<float*>(to.scales.data)[at] = 1.0F / used;
+      return used;
+    }
+    case BlockScale::kE8M0: {
+      const uint8_t code = e8m0_inverse_scale(amax, fp8_max(a.to));
+      bytes_in(to.scales)[at] = code;
+      return std::ldexp(1.0F, 127 - code);
+    }
+    case BlockScale::kE4M3: break;
+  }
+  // amax / 6 is the block's inverse scale; kept relative to the tensor's. What rounds to zero makes the block zero.
+  const uint8_t code = to_fp8(amax / kFp4Max * tensor_scale_of_copy, DType::kE4M3);
+  bytes_in(to.scales)[at] = code;
+  const float kept = from_fp8(code, DType::kE4M3);
+  return kept == 0.0F ? 0.0F : tensor_scale_of_copy / kept;
+}
+
+// Rounds an element of a copy to a code; (row, column) are those of the copy.
+template <typename Round>
+void quantize_copy(const QuantizeBlocksAttrs& a, const Matrix& x, const Target& to, float largest, Round&& round) {
+  float of_copy = 1.0F;
+  if (to.inverse != nullptr) {
+    of_copy = fp4_tensor_scale(amax_of(x, 0, x.rows, 0, x.inner));
+    static_cast<float*>(to.inverse->data)[0] = 1.0F / of_copy;
+  }
+  const int64_t block = a.block, high = a.square ? block : 1, across = (x.inner + block - 1) / block;
+  for (int64_t r0 = 0; r0 < x.rows; r0 += high) {
+    for (int64_t c0 = 0; c0 < x.inner; c0 += block) {
+      const int64_t r1 = std::min(r0 + high, x.rows), c1 = std::min(c0 + block, x.inner);
+      const float scale =
+          store_scale(a, to, r0 / high * across + c0 / block, amax_of(x, r0, r1, c0, c1), largest, of_copy);
+      for (int64_t r = r0; r < r1; ++r) {
+        for (int64_t c = c0; c < c1; ++c) {
+          const uint8_t code = round(x.at(r, c) * scale, r, c);
+          if (a.to == DType::kE2M1)
+            set_fp4(bytes_in(to.q), r * x.inner + c, code);
+          else
+            bytes_in(to.q)[r * x.inner + c] = code;
+        }
+      }
+    }
+  }
+}
+
+// Random bits by sample and element of the sample, whichever copy and micro-batch they are for.
+class Rounding {
+ public:
+  Rounding(const CpuCall& call, const QuantizeBlocksAttrs& a) : to_(a.to), cols_(call.in[0].tensor->shape.cols()) {
+    if (!a.stochastic) return;
+    samples_ = ints(call.in[1]);
+    batch_ = call.in[1].elements();
+    const auto step = static_cast<uint64_t>(ReadF32(call.in[2])[StepRecord::kStep]);
+    const uint64_t key = rng_mix(static_cast<uint64_t>(a.stream) ^ (step + kRngGamma));
+    streams_ = {RandomStream(key), RandomStream(rng_mix(key))};  // of the two copies
+  }
+
+  uint8_t operator()(float value, int64_t token, int64_t column, size_t copy) const {
+    if (samples_ == nullptr) return to_ == DType::kE2M1 ? to_fp4(value) : to_fp8(value, to_);
+    const auto sample = static_cast<uint64_t>(samples_[token % batch_]);
+    return to_fp4_stochastic(value,
+                             streams_[copy].bits(sample, static_cast<uint64_t>(token / batch_ * cols_ + column)));
+  }
+
+ private:
+  DType to_;
+  int64_t cols_;
+  const int32_t* samples_ = nullptr;
+  int64_t batch_ = 1;
+  std::array<RandomStream, 2> streams_{RandomStream(0), RandomStream(0)};
+};
+
+// What an operand's codes mean, scales applied.
+std::vector<double> decoded(const CpuOperand& q, const CpuOperand& scales, float inverse, int64_t block, bool square) {
+  const int64_t inner = q.tensor->shape.cols(), rows = q.elements() / inner;
+  const int64_t across = (inner + block - 1) / block;
+  const auto scale_at = [&](int64_t i) {
+    switch (scales.tensor->dtype) {
+      case DType::kE8M0: return static_cast<double>(from_e8m0(bytes_in(scales)[i]));
+      case DType::kE4M3: return static_cast<double>(from_fp8(bytes_in(scales)[i], DType::kE4M3));
+      default: return static_cast<double>(static_cast<const float*>(scales.data)[i]);
+    }
+  };
+  const bool fp4 = q.tensor->dtype == DType::kE2M1;
+  std::vector<double> values(static_cast<size_t>(q.elements()));
+  for (int64_t r = 0; r < rows; ++r) {
+    for (int64_t c = 0; c < inner; ++c) {
+      const int64_t at = r * inner + c;
+      const float code = fp4 ? from_fp4(fp4_at(bytes_in(q), at)) : from_fp8(bytes_in(q)[at], q.tensor->dtype);
+      values[static_cast<size_t>(at)] = static_cast<double>(code) *
+                                        scale_at((square ? r / block : r) * across + c / block) *
+                                        static_cast<double>(inverse);
+    }
+  }
+  return values;
+}
+
+}  // namespace
+
+Status cpu_quantize_blocks(const CpuCall& call) {
+  const auto& a = call.attrs<QuantizeBlocksAttrs>();
+  const ReadF32 x(call.in[0]);
+  const Shape& shape = call.in[0].tensor->shape;
+  const float largest = largest_of(call.in[0].tensor->dtype);
+  const Matrix rows{{x.data(), x.data() + call.in[0].elements()}, shape.rows(), shape.cols()};
+  const bool with_inverse = a.scale == BlockScale::kE4M3;
+  const Rounding rounding(call, a);
+  quantize_copy(a, rows, {call.out[0], call.out[1], with_inverse ? &call.out[4] : nullptr}, largest,
+                [&](float value, int64_t r, int64_t c) { return rounding(value, r, c, 0); });
+  Matrix columns = transposed(rows);
+  if (a.rotate) rotate(columns, a.rotate_signs);
+  quantize_copy(a, columns, {call.out[2], call.out[3], with_inverse ? &call.out[5] : nullptr}, largest,
+                [&](float value, int64_t r, int64_t c) { return rounding(value, c, r, 1); });
+  return {};
+}
+
+Status cpu_gemm_blocks(const CpuCall& call) {
+  const auto& attrs = call.attrs<GemmBlocksAttrs>();
+  const bool with_inverse = call.in.size() >= 6;
+  const float a_inverse = with_inverse ? ReadF32(call.in[4])[0] : 1.0F;
+  const float b_inverse = with_inverse ? ReadF32(call.in[5])[0] : 1.0F;
+  WriteF32 d(call.out[0], attrs.accumulate);
+  const int64_t n = call.in[1].tensor->shape.rows();
+  products(decoded(call.in[0], call.in[2], a_inverse, attrs.block, attrs.a_square),
+           decoded(call.in[1], call.in[3], b_inverse, attrs.block, attrs.b_square), call.in[0].tensor->shape.cols(),
+           [&](int64_t i, const std::vector<double>& row) {
+             for (int64_t j = 0; j < n; ++j)
+               d[i * n + j] = static_cast<float>((attrs.accumulate ? static_cast<double>(d[i * n + j]) : 0.0) +
+                                                 row[static_cast<size_t>(j)]);
+           });
+  return {};
+}
+
+}  // namespace mbb::trainer

@@ -1,0 +1,169 @@
+// Rewriting the GEMMs of Transformer blocks to quantized operands.
+#include "trainer/passes/precision.h"
+
+#include <fmt/core.h>
+
+#include <charconv>
+#include <map>
+
+#include "trainer/ops/table.h"
+#include "trainer/passes/precision_recipe.h"
+
+namespace mbb::trainer {
+namespace {
+
+// Which GEMMs a recipe takes.
+class Choice {
+ public:
+  explicit Choice(const Layout& layout)
+      : kept_(layout.config.precision.first_last_layers_bf16),
+        layers_(layout.model.num_layers),
+        encoder_layers_(layout.model.num_encoder_layers) {}
+
+  bool takes(const Op& op) const {
+    if (op.kind != &kGemm || op.role == Role::kNone) return false;
+    const int64_t layer = block_layer(op.path);
+    if (layer < 0) return false;
+    if (op.path.starts_with("mtp.")) return true;
+    const int64_t layers = op.path.starts_with("encoder.") ? encoder_layers_ : layers_;
+    return layer >= kept_ && layer < layers - kept_;
+  }
+
+ private:
+  int64_t kept_, layers_, encoder_layers_;
+};
+
+class Rewriter {
+ public:
+  Rewriter(Program& program, const Choice& choice, RecipeOps& recipe, int forward, int backward)
+      : program_(program), b_(program), choice_(choice), recipe_(recipe) {
+    std::map<TensorId, TensorId> gathered;
+    for (const int segment : {forward, backward}) {
+      for (const Op& op : program.segments[static_cast<size_t>(segment)].ops) {
+        for (const TensorId id : op.in) readers_[id] += choice.takes(op) ? 0 : 1;
+        if (op.kind != &kAllGather) continue;
+        const auto [first, added] = gathered.try_emplace(op.in[0], op.out[0]);
+        if (!added) gathered_from_[op.out[0]] = first->second;
+      }
+    }
+    rewrite(forward);
+    rewrite(backward);
+  }
+
+ private:
+  // Whether only GEMMs that are quantized read the tensor, in any segment.
+  bool only_quantized_reads(TensorId id) const {
+    const auto at = readers_.find(id);
+    return at != readers_.end() && at->second == 0;
+  }
+
+  void rewrite(int segment) {
+    std::vector<Op> before = std::move(program_.segments[static_cast<size_t>(segment)].ops);
+    program_.segments[static_cast<size_t>(segment)].ops.clear();
+    b_.enter(segment);
+    for (Op& op : before) {
+      if (choice_.takes(op))
+        gemm(op);
+      else if (!quantizing_producer(op))
+        b_.ops().push_back(std::move(op));
+    }
+    recipe_.end_segment(b_);
+  }
+
+  // The same op with its value quantized, where nothing reads the value itself.
+  bool quantizing_producer(const Op& op) {
+    const OpKind* fused = recipe_.quantizing_form(*op.kind);
+    if (fused == nullptr || block_layer(op.path) < 0 || !only_quantized_reads(op.out[0])) return false;
+    EmitOptions options;
+    options.category = program_.tensor(op.out[0]).category;
+    options.out_path = program_.tensor(op.out[0]).path + ".fp8";
+    options.out.assign(3, kNoTensor);
+    options.out.insert(options.out.end(), op.out.begin() + 1, op.out.end());
+    const auto out = b_.emit(*fused, op.path + ".quantize", op.in, op.attrs, options);
+    b_.ops().back().covers = {op.path};
+    quantized_[op.out[0]] = {{out[0], out[2]}, {out[1], out[2]}};
+    return true;
+  }
+
+  // The quantized form of a value, made here on first use.
+  Quantized of(TensorId id, Operand operand) {
+    if (const auto at = quantized_.find(id); at != quantized_.end()) return at->second;
+    const Tensor value = program_.tensor(id);
+    EmitOptions options;
+    options.category = value.category;
+    options.out_path = value.path + ".quantized";
+    if (operand == Operand::kWeight) options.when = When::kFirst;
+    const auto again = gathered_from_.find(id);
+    const TensorId state_of = again == gathered_from_.end() ? id : again->second;
+    const Quantized made = recipe_.quantize(b_, id, state_of, operand, options);
+    if (operand == Operand::kWeight)
+      for (const TensorId each : b_.ops().back().out) program_.tensor(each).scope = Scope::kStep;
+    return quantized_[id] = made;
+  }
+
+  void gemm(const Op& op) {
+    const bool fprop = op.role == Role::kFprop, wgrad = op.role == Role::kWgrad;
+    const Quantized left = of(op.in[0], fprop ? Operand::kInput : Operand::kGradient);
+    const Quantized right = of(op.in[1], wgrad ? Operand::kInput : Operand::kWeight);
+    recipe_.product(b_, op, wgrad ? left.column : left.row, fprop ? right.row : right.column,
+                    std::get<GemmAttrs>(op.attrs).accumulate);
+  }
+
+  Program& program_;
+  Builder b_;
+  const Choice& choice_;
+  RecipeOps& recipe_;
+  std::map<TensorId, int> readers_;             // readers that are no quantized GEMM
+  std::map<TensorId, TensorId> gathered_from_;  // gathered again -> as the forward gathered it
+  std::map<TensorId, Quantized> quantized_;
+};
+
+}  // namespace
+
+PrecisionPass::PrecisionPass(Program& program, const Layout& layout)
+    : program_(program), layout_(layout), recipe_(recipe_ops(layout)) {}
+
+PrecisionPass::~PrecisionPass() = default;
+
+void PrecisionPass::run(int forward, int backward) {
+  if (recipe_) Rewriter(program_, Choice(layout_), *recipe_, forward, backward);
+}
+
+void PrecisionPass::once_a_step(Builder& builder) {
+  if (recipe_) recipe_->once_a_step(builder);
+}
+
+int64_t block_layer(std::string_view path) {
+  for (const std::string_view stack : {"layers.", "encoder.layers.", "mtp."}) {
+    if (!path.starts_with(stack)) continue;
+    std::string_view rest = path.substr(stack.size());
+    int64_t layer = -1;
+    const auto [end, error] = std::from_chars(rest.data(), rest.data() + rest.size(), layer);
+    rest.remove_prefix(static_cast<size_t>(end - rest.data()));
+    // Of a prediction depth only the Transformer layer counts, not the projection before it.
+    const std::string_view block = stack == "mtp." ? ".layer." : ".";
+    return error == std::errc() && rest.starts_with(block) ? layer : -1;
+  }
+  return -1;
+}
+
+Status check_block_shapes(const Program& program) {
+  for (const Segment& segment : program.segments) {
+    for (const Op& op : segment.ops) {
+      const auto* a = std::get_if<QuantizeBlocksAttrs>(&op.attrs);
+      if (a == nullptr) continue;
+      const Shape& x = program.tensor(op.in[0]).shape;
+      if (x.rows() % a->block == 0 && x.cols() % a->block == 0) continue;
+      return fail(ErrorCode::kBadArgument,
+                  fmt::format("precision.recipe: op {}: a matrix of {} x {} does not divide into blocks of {}", op.path,
+                              x.rows(), x.cols(), a->block),
+                  fmt::format("make micro_batch_size x seq_length and the model's widths, both over "
+                              "tensor_model_parallel_size where they are cut, multiples of {}; or take "
+                              "recipe = fp8_current",
+                              a->block));
+    }
+  }
+  return {};
+}
+
+}  // namespace mbb::trainer

@@ -1,0 +1,18 @@
+// Which knobs of number formats go together.
+#pragma once
+
+#include "profiler/base/error.h"
+#include "trainer/models/model.h"
+#include "trainer/run/config.h"
+
+namespace mbb::trainer {
+
+// Whether the recipe quantizes the blocks' linear layers.
+constexpr bool is_quantized(Recipe recipe) {
+  return recipe != Recipe::kFp32 && recipe != Recipe::kBf16;
+}
+
+// Errors (kBadArgument) name the knob that has no effect or no meaning beside another, and both values.
+Status check_precision(const Config& config, const ModelShape& model);
+
+}  // namespace mbb::trainer
