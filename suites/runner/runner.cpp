@@ -31,8 +31,10 @@
 #include "suites/runner/sequence_work.h"
 #include "trainer/data/token_source.h"
 #include "trainer/models/flops.h"
+#include "trainer/models/hardware.h"
 #include "trainer/program/explain.h"
 #include "trainer/run/knobs.h"
+#include "trainer/run/precision_rules.h"
 #include "trainer/run/training_data.h"
 
 namespace mbb::suites {
@@ -73,6 +75,14 @@ void check_fit(baselines::Cell& cell, const trainer::Layout& layout, const train
   }
 }
 
+// Whether the cell's device computes the recipe's numbers in formats of its own. A device outside the table is taken to
+// have what its executor runs.
+bool emulates(const baselines::Cell& cell, trainer::Recipe recipe) {
+  if (cell.device == "cpu") return trainer::is_quantized(recipe);
+  const auto known = trainer::match_device(cell.device);
+  return known && !trainer::runs_natively(recipe, known->compute_major, known->compute_minor);
+}
+
 // The record of a cell before it runs: everything that the configuration alone says.
 baselines::Cell describe_cell(const Cell& planned, int index, const std::string& run, const RunOptions& options) {
   baselines::Cell cell;
@@ -101,6 +111,7 @@ baselines::Cell describe_cell(const Cell& planned, int index, const std::string&
         fmt::format("host.vboost = {} changes clocks, which needs --allow-clock-changes", planned.config.host.vboost);
   }
   if (planned.config.host.device == trainer::Device::kCuda) place_on_gpus(cell);
+  cell.numerics_only = emulates(cell, planned.config.precision.recipe);
   using trainer::FlopsConvention;
   cell.work = {
       layout->tokens_per_step(),

@@ -89,12 +89,12 @@ Program build_program(const Layout& layout, const RankClass& rank_class, std::ve
   if (effects != nullptr) *effects = passes.take();
 
   const DataParallel data_parallel = build_data_parallel(b, layout);
+  b.enter(data_parallel.grad_sync);
+  precision.once_a_step(b);
   b.enter(data_parallel.optimizer);
   for (const BlockBuilder::ExpertState& state : blocks.expert_states())
     b.emit(kExpertBias, "optimizer." + state.path + ".expert_bias", {state.load, state.bias},
            ExpertBiasAttrs{state.rate}, {.out = {state.bias}});
-
-  precision.once_a_step(b);
 
   program.schedule = one_f_one_b(rank_class.pp, layout.pp, layout.micro_batches, forward, backward);
   schedule_data_parallel(program, data_parallel);

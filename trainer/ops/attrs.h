@@ -246,6 +246,18 @@ struct GroupedGemmAttrs {
   bool operator==(const GroupedGemmAttrs&) const = default;
 };
 
+// The same with quantized operands. Block 0: a scale a tensor.
+struct GroupedQuantizedAttrs {
+  GroupedGemmAttrs grouped;
+  int64_t local_experts = 1;
+  bool fast = false;  // accumulate in the tensor core's own width
+  int block = 0;
+  bool a_square = false;
+  bool b_square = false;
+  DType out = DType::kBf16;
+  bool operator==(const GroupedQuantizedAttrs&) const = default;
+};
+
 // tokens · (aux · experts · Σ f·P + z · mean(logsumexp²)) as gradients of the summed loss (model.h has f and P).
 struct MoeLossAttrs {
   double aux = 0.0;
@@ -334,10 +346,11 @@ struct CommAttrs {
   bool operator==(const CommAttrs&) const = default;
 };
 
-using Attrs = std::variant<NoAttrs, GemmAttrs, ScaledGemmAttrs, QuantizeAttrs, QuantizeBlocksAttrs, GemmBlocksAttrs,
-                           AmaxAttrs, ScaleUpdateAttrs, NormAttrs, EmbeddingAttrs, AttentionAttrs, RopeAttrs,
-                           BucketAttrs, AdamAttrs, ScaleAttrs, CommAttrs, QkNormAttrs, BiasAttrs, ActivationAttrs,
-                           ScaleByAttrs, PositionAttrs, DropoutAttrs, LatentAttrs, RouterAttrs, DispatchAttrs,
-                           GroupedGemmAttrs, MoeLossAttrs, CountAttrs, ExpertBiasAttrs, ShiftAttrs>;
+using Attrs =
+    std::variant<NoAttrs, GemmAttrs, ScaledGemmAttrs, QuantizeAttrs, QuantizeBlocksAttrs, GemmBlocksAttrs, AmaxAttrs,
+                 ScaleUpdateAttrs, NormAttrs, EmbeddingAttrs, AttentionAttrs, RopeAttrs, BucketAttrs, AdamAttrs,
+                 ScaleAttrs, CommAttrs, QkNormAttrs, BiasAttrs, ActivationAttrs, ScaleByAttrs, PositionAttrs,
+                 DropoutAttrs, LatentAttrs, RouterAttrs, DispatchAttrs, GroupedGemmAttrs, GroupedQuantizedAttrs,
+                 MoeLossAttrs, CountAttrs, ExpertBiasAttrs, ShiftAttrs>;
 
 }  // namespace mbb::trainer

@@ -22,8 +22,28 @@ Result<std::vector<TensorSpec>> scale_shape(Inputs, const Attrs&) {
   return std::vector<TensorSpec>{{Shape{3}, DType::kF32}};
 }
 
+// Whether the operands are those of the forms in the attributes.
+Status check_forms(Inputs in, const AdamAttrs& a) {
+  const bool stateful = a.master == MasterForm::kState || a.master == MasterForm::kRemainder;
+  if (in.size() != 6U + (stateful ? 1 : 0) + (a.scaled ? 1 : 0))
+    return fail(ErrorCode::kBadArgument, "adamw: operands other than its forms have");
+  // FP8 weights are written after the step, from the master (bucket_quantize).
+  const DType weights = a.master == MasterForm::kNone ? DType::kF32 : DType::kBf16;
+  const bool later = a.master == MasterForm::kState && in[1]->dtype == DType::kE4M3;
+  if (in[1]->dtype != weights && !later)
+    return fail(ErrorCode::kBadArgument,
+                std::string("adamw: weights of ") + name(in[1]->dtype) + " with master " + name(a.master));
+  if (stateful && in[6]->dtype != (a.master == MasterForm::kState ? DType::kF32 : DType::kU16))
+    return fail(ErrorCode::kBadArgument, std::string("adamw: master ") + name(a.master) + " of " + name(in[6]->dtype));
+  const auto scaled = [&](size_t i) { return in[i]->dtype != DType::kF32 && in[i]->dtype != DType::kBf16; };
+  if (a.scaled != (scaled(2) || scaled(3)))
+    return fail(ErrorCode::kBadArgument, "adamw: scales belong to moments of fp16 and fp8");
+  return {};
+}
+
 // in: main grads f32 [n] or [shard], weights [n] or [shard], exp_avg [shard], exp_avg_sq [shard], step record, grad
-// scale [, master f32 [shard]]; out: weights, exp_avg, exp_avg_sq [, master], all updated in place.
+// scale [, master f32 or remainder u16 [shard]] [, inverse scales of both moments f32 [2, ranges]]; out: weights,
+// exp_avg, exp_avg_sq [, master or remainder] [, inverse scales], all updated in place.
 Result<std::vector<TensorSpec>> adam_shape(Inputs in, const Attrs& attrs) {
   const auto& bucket = std::get<AdamAttrs>(attrs).bucket;
   const int64_t shard = in[2]->shape.elements();
@@ -32,7 +52,8 @@ Result<std::vector<TensorSpec>> adam_shape(Inputs in, const Attrs& attrs) {
     if (const int64_t n = t->shape.elements(); n != whole && n != shard)
       return fail(ErrorCode::kBadArgument, t->path + " has neither the bucket's nor its shard's elements");
   std::vector<TensorSpec> out{{in[1]->shape, in[1]->dtype}, {in[2]->shape, in[2]->dtype}, {in[3]->shape, in[3]->dtype}};
-  if (in.size() > 6) out.push_back({in[6]->shape, in[6]->dtype});
+  for (size_t i = 6; i < in.size(); ++i) out.push_back({in[i]->shape, in[i]->dtype});
+  MB_TRY(check_forms(in, std::get<AdamAttrs>(attrs)));
   return out;
 }
 
@@ -42,42 +63,39 @@ double square_bytes(const OpView& op) {
   return static_cast<double>(op.in(0).bytes()) / (a.sharded && whole ? a.group_size : 1);
 }
 
-// Per element of the shard: gradient read; weight written (and read where there is no master); states read and written.
+// Per element of the shard: gradient read; weight written (and read where it is part of the master); states read and
+// written.
 double adam_bytes(const OpView& op) {
   const auto elements = static_cast<double>(op.in(2).shape.elements());
   const auto size = [&](size_t i) { return static_cast<double>(size_of(op.in(i).dtype)); };
-  const double master = op.op.in.size() > 6 ? 2 * size(6) : size(1);
-  return elements * (size(0) + size(1) + 2 * size(2) + 2 * size(3) + master);
+  const MasterForm form = std::get<AdamAttrs>(op.op.attrs).master;
+  const double weight = size(1) * (form == MasterForm::kState ? 1 : 2);
+  const double state = form == MasterForm::kState || form == MasterForm::kRemainder ? 2 * size(6) : 0;
+  return elements * (size(0) + weight + 2 * size(2) + 2 * size(3) + state);
 }
 
-AdamAttrs adam_case() {
+AdamAttrs adam_case(MasterForm master = MasterForm::kNone) {
   AdamAttrs a;
+  a.master = master;
   a.bucket.ranges = {{"w", 0, 24, true, false}, {"b", 24, 8, false, false}};
   return a;
 }
 
 void cases(std::vector<OpCase>& all) {
-  all.push_back({"adamw/fp32",
-                 &kAdamW,
-                 {{{32}},
-                  {{32}},
-                  {{32}},
-                  {{32}, DType::kF32, Fill::kPositive},
-                  {{4}, DType::kF32, Fill::kPositive},
-                  {{3}, DType::kF32, Fill::kUniform}},
-                 adam_case(),
-                 false});
-  all.push_back({"adamw/master",
-                 &kAdamW,
-                 {{{32}},
-                  {{32}, DType::kBf16},
-                  {{32}},
-                  {{32}, DType::kF32, Fill::kPositive},
-                  {{4}, DType::kF32, Fill::kPositive},
-                  {{3}, DType::kF32, Fill::kUniform},
-                  {{32}}},
-                 adam_case(),
-                 false});
+  const auto add = [&](const char* name, DType weights, DType moments, AdamAttrs attrs, std::vector<CaseInput> more) {
+    std::vector<CaseInput> in{{{32}},
+                              {{32}, weights},
+                              {{32}, moments},
+                              {{32}, moments, Fill::kPositive},
+                              {{4}, DType::kF32, Fill::kPositive},
+                              {{3}, DType::kF32, Fill::kUniform}};
+    in.insert(in.end(), more.begin(), more.end());
+    all.push_back({name, &kAdamW, in, std::move(attrs), false});
+  };
+  add("adamw/fp32", DType::kF32, DType::kF32, adam_case(), {});
+  add("adamw/master", DType::kBf16, DType::kF32, adam_case(MasterForm::kState), {{{32}}});
+  add("adamw/bf16-moments", DType::kBf16, DType::kBf16, adam_case(MasterForm::kState), {{{32}}});
+  add("adamw/stochastic", DType::kBf16, DType::kF32, adam_case(MasterForm::kStochastic), {});
 }
 
 void square_cases(std::vector<OpCase>& all) {

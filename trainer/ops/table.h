@@ -34,6 +34,8 @@ extern const OpKind kGemmAdd, kGemmScaledAdd, kRmsNormGradAdd, kCrossEntropyFuse
 extern const OpKind kQuantize, kRmsNormQuantize, kSwigluQuantize, kSwigluGradQuantize, kGemmScaled;
 extern const OpKind kQuantizeDelayed, kAmaxRecord, kScaleUpdate;
 extern const OpKind kQuantizeBlocks, kGemmBlocks;
+extern const OpKind kGroupedGemmQuantized, kGroupedGemmQuantizedDgrad, kGroupedGemmQuantizedWgrad;
+extern const OpKind kTransposeQuantized, kBucketAmax, kBucketQuantize;
 extern const OpKind kCrossEntropyMax, kCrossEntropySum, kCrossEntropyLoss, kCrossEntropyGrad;
 extern const OpKind kAllGather, kReduceScatter, kAllReduce, kGroupIdentity, kSend, kRecv;
 extern const OpKind kGradSquareSum, kScalarSum, kGradScale, kAdamW;

@@ -114,8 +114,8 @@ void declare_buffers(Builder& b, const Layout& layout, Bucket& bucket) {
   bucket.weights_sharded = layout.shards_parameters() && bucket.groups.sharded() && bucket.space == Space::kDevice;
   bucket.grads_sharded = layout.shards_gradients() && bucket.groups.sharded();
   bucket.weights =
-      declare_flat(b, bucket.path + ".weights", layout.compute, bucket.weights_sharded ? shard : bucket.elements,
-                   Category::kWeight, Scope::kPersistent);
+      declare_flat(b, bucket.path + ".weights", b.tensor(bucket.members[0]).dtype,
+                   bucket.weights_sharded ? shard : bucket.elements, Category::kWeight, Scope::kPersistent);
   b.program().tensor(bucket.weights).space = bucket.space;
   bucket.main_grads = declare_flat(b, bucket.path + ".main_grads", layout.main_grad_type(),
                                    bucket.grads_sharded ? shard : bucket.elements, Category::kMainGrad, Scope::kStep);
@@ -193,16 +193,17 @@ std::vector<Bucket> bucket_weights(Builder& b, const Layout& layout) {
     int64_t elements = 0;
   };
   std::vector<Bucket> buckets;
-  std::map<std::tuple<int, bool, Space, std::string>, Open> open;
+  std::map<std::tuple<int, bool, Space, std::string, DType>, Open> open;
   for (const WeightUse& use : uses) {
     const Tensor& t = program.tensor(use.weight);
-    const auto [at, added] = open.try_emplace({use.chunk, t.expert, t.space, use.unit});
+    const auto [at, added] = open.try_emplace({use.chunk, t.expert, t.space, use.unit, t.dtype});
     if (added || at->second.elements >= layout.bucket_elements()) {
       at->second = {buckets.size(), 0};
       Bucket bucket;
-      bucket.path = use.unit.empty() ? fmt::format("bucket{}", buckets.size())
-                                     : fmt::format("units.{}{}{}", use.unit, t.expert ? ".experts" : "",
-                                                   t.space == Space::kHost ? ".host" : "");
+      bucket.path = use.unit.empty()
+                        ? fmt::format("bucket{}", buckets.size())
+                        : fmt::format("units.{}{}{}{}", use.unit, t.expert ? ".experts" : "",
+                                      t.space == Space::kHost ? ".host" : "", t.dtype == DType::kE4M3 ? ".fp8" : "");
       bucket.chunk = use.chunk;
       bucket.expert = t.expert;
       bucket.space = t.space;

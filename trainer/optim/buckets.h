@@ -41,7 +41,7 @@ struct Bucket {
   Space space = Space::kDevice;  // where the weights live; in host memory they are whole
   ReplicaGroups groups;
   // Flat [elements] and views of it, or this rank's shard of it alone: [elements / shard_size].
-  TensorId weights = kNoTensor;     // compute dtype
+  TensorId weights = kNoTensor;     // of the members' type
   TensorId main_grads = kNoTensor;  // Layout::main_grad_type
   bool weights_sharded = false;
   bool grads_sharded = false;

@@ -3,8 +3,10 @@
 
 #include <fmt/core.h>
 
+#include "trainer/data/rng.h"
 #include "trainer/ops/table.h"
 #include "trainer/optim/sharding.h"
+#include "trainer/optim/state_forms.h"
 #include "trainer/passes/overlap_data_parallel.h"
 
 namespace mbb::trainer {
@@ -82,29 +84,70 @@ class Squares {
   const std::vector<Bucket>& buckets_;
 };
 
+// FP8 weights and their scales from the master: a scale is of the whole tensor, whose parts lie in several shards.
+void write_fp8(Builder& b, const Bucket& bucket, const std::string& path, TensorId master) {
+  const ReplicaGroups& g = bucket.groups;
+  const TensorId amax = declare_flat(b, path + ".amax", DType::kF32, static_cast<int64_t>(bucket.ranges.size()),
+                                     Category::kStep, Scope::kStep);
+  b.emit(kBucketAmax, path + ".amax", {master}, attrs_of(bucket), {.out = {amax}});
+  if (g.sharded()) {
+    CommAttrs largest = over(g.shard, g.shard_size);
+    largest.reduce = ReduceKind::kMax;
+    b.emit(kAllReduce, path + ".amax.all_reduce", {amax}, largest, in_place(amax, Stream::kDp));
+  }
+  std::vector<TensorId> in{master, amax, bucket.weights}, out{bucket.weights};
+  for (const TensorId weight : bucket.members) {
+    out.push_back(b.tensor(weight).scales);
+    if (b.tensor(weight).scale_state != kNoTensor) in.push_back(b.tensor(weight).scale_state);
+  }
+  b.emit(kBucketQuantize, path + ".quantize", in, attrs_of(bucket), {.out = out});
+}
+
 void adamw(Builder& b, const Layout& layout, const Bucket& bucket) {
   const OptimizerConfig& o = layout.config.optimizer;
   const Ports& ports = b.program().ports;
   const std::string path = "optimizer." + bucket.path;
   const int64_t shard = bucket.elements / bucket.groups.shard_size;
-  const auto state = [&](const char* what, Category category) {
-    return declare_flat(b, path + what, DType::kF32, shard, category, Scope::kPersistent);
+  const StateForms forms = state_forms(layout, b.tensor(bucket.weights).dtype);
+  const auto state = [&](const char* what, DType dtype, Category category) {
+    return declare_flat(b, path + what, dtype, shard, category, Scope::kPersistent);
   };
-  const TensorId exp_avg = state(".exp_avg", Category::kMoment);
-  const TensorId exp_avg_sq = state(".exp_avg_sq", Category::kMoment);
+  const TensorId exp_avg = state(".exp_avg", forms.exp_avg, Category::kMoment);
+  const TensorId exp_avg_sq = state(".exp_avg_sq", forms.exp_avg_sq, Category::kMoment);
   std::vector<TensorId> in{bucket.main_grads, bucket.weights, exp_avg, exp_avg_sq, ports.step_record, ports.grad_scale};
   std::vector<TensorId> out{bucket.weights, exp_avg, exp_avg_sq};
-  if (layout.has_master()) {
-    const TensorId master = state(".master", Category::kMaster);
-    in.push_back(master);
-    out.push_back(master);
+  const auto update = [&](TensorId id) {
+    in.push_back(id);
+    out.push_back(id);
+  };
+  if (forms.master == MasterForm::kState) update(state(".master", DType::kF32, Category::kMaster));
+  if (forms.master == MasterForm::kRemainder) update(state(".remainder", DType::kU16, Category::kMaster));
+  if (forms.scaled()) {
+    Tensor scales;
+    scales.path = path + ".moment_scales";
+    scales.shape = Shape{2, static_cast<int64_t>(bucket.ranges.size())};
+    scales.category = Category::kMoment;
+    scales.scope = Scope::kPersistent;
+    update(b.declare(std::move(scales)));
   }
-  const AdamAttrs attrs{attrs_of(bucket), static_cast<float>(o.adam_beta1), static_cast<float>(o.adam_beta2),
-                        static_cast<float>(o.adam_eps), static_cast<float>(o.weight_decay)};
+  AdamAttrs attrs{attrs_of(bucket), static_cast<float>(o.adam_beta1), static_cast<float>(o.adam_beta2),
+                  static_cast<float>(o.adam_eps), static_cast<float>(o.weight_decay)};
+  attrs.master = forms.master;
+  attrs.scaled = forms.scaled();
+  // Buckets draw numbers of their own.
+  attrs.seed =
+      static_cast<int64_t>(rng_stream(static_cast<uint64_t>(layout.config.train.seed), path_hash(path)) & 0xffffffffU);
   b.emit(kAdamW, path + ".adamw", in, attrs, {.out = out});
+  if (b.tensor(bucket.weights).dtype == DType::kE4M3) write_fp8(b, bucket, path, in[6]);
 }
 
 }  // namespace
+
+bool updates(const Op& op, const Bucket& bucket) {
+  const bool kind = op.kind == &kAdamW || op.kind == &kBucketAmax || op.kind == &kBucketQuantize ||
+                    (op.kind == &kAllReduce && op.path.ends_with(".amax.all_reduce"));
+  return kind && op.path.starts_with("optimizer." + bucket.path + ".");
+}
 
 void build_grad_sync(Builder& b, const Layout& layout, const std::vector<Bucket>& buckets) {
   for (const Bucket& bucket : buckets) {

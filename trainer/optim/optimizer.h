@@ -22,6 +22,9 @@ DataParallel build_data_parallel(Builder& builder, const Layout& layout);
 // Adds the calls of those segments to a schedule that holds the micro-batches' calls.
 void schedule_data_parallel(Program& program, const DataParallel& data_parallel);
 
+// Whether the op belongs to the update of a bucket's weights: AdamW, and the ops that write FP8 weights after it.
+bool updates(const Op& op, const Bucket& bucket);
+
 // Sums gradients over the tensor group where they are partial, over the replicas (reduce-scatter where states are
 // sharded, then an all-reduce over instances), and loss sums over stages and replicas.
 void build_grad_sync(Builder& builder, const Layout& layout, const std::vector<Bucket>& buckets);

@@ -75,10 +75,16 @@ void place(Program& program, TensorId tensor, const Unit& unit, int64_t offset) 
 
 class Sharding {
  public:
-  Sharding(Builder& b, const Layout& layout, const std::vector<Bucket>& buckets, bool expert)
-      : b_(b), p_(b.program()), l_(layout), d_(layout.config.data_parallel), name_(expert ? "experts." : "") {
+  // The units of dense or expert parameters of one type.
+  Sharding(Builder& b, const Layout& layout, const std::vector<Bucket>& buckets, bool expert, DType dtype)
+      : b_(b),
+        p_(b.program()),
+        l_(layout),
+        d_(layout.config.data_parallel),
+        name_(std::string(expert ? "experts." : "") + (dtype == DType::kE4M3 ? "fp8." : "")),
+        dtype_(dtype) {
     for (const Bucket& bucket : buckets) {
-      if (bucket.expert != expert) continue;
+      if (bucket.expert != expert || b.tensor(bucket.weights).dtype != dtype) continue;
       if (bucket.weights_sharded) weights_.push_back({.bucket = &bucket});
       if (bucket.grads_sharded) grads_.push_back({.bucket = &bucket});
     }
@@ -114,7 +120,7 @@ class Sharding {
     });
     const auto prefetch = static_cast<size_t>(d_.fsdp_prefetch_units);
     take_turns(weights_, d_.reshard_after_forward ? prefetch + 1 : weights_.size());
-    declare_slots(b_, weights_, "units.gathered." + name_, l_.compute);
+    declare_slots(b_, weights_, "units.gathered." + name_, dtype_);
     for (const Unit& unit : weights_)
       for (size_t i = 0; i < unit.bucket->members.size(); ++i)
         place(p_, unit.bucket->members[i], unit, unit.bucket->ranges[i].offset);
@@ -211,6 +217,7 @@ class Sharding {
   const Layout& l_;
   const DataParallelConfig& d_;
   std::string name_;
+  DType dtype_;
   std::vector<Unit> weights_;
   std::vector<Unit> grads_;
 };
@@ -218,7 +225,8 @@ class Sharding {
 }  // namespace
 
 void shard_units(Builder& b, const Layout& layout, const std::vector<Bucket>& buckets) {
-  for (const bool expert : {false, true}) Sharding(b, layout, buckets, expert).run();
+  for (const bool expert : {false, true})
+    for (const DType dtype : {layout.compute, DType::kE4M3}) Sharding(b, layout, buckets, expert, dtype).run();
 }
 
 }  // namespace mbb::trainer

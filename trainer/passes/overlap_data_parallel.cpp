@@ -131,8 +131,7 @@ void overlap_param_gather(Builder& b, DataParallel& dp, const ParamGather& how) 
       for (Op& op : gather) op.stream = Stream::kDp;
       if (how.first_with_optimizer && chunk == 0 && i == 0) {
         // Its AdamW goes first, and the others' run under its gather.
-        std::vector<Op> adamw =
-            take(optimizer, [&](const Op& op) { return op.kind == &kAdamW && touches(program, op, bucket.weights); });
+        std::vector<Op> adamw = take(optimizer, [&](const Op& op) { return updates(op, bucket); });
         std::move(gather.begin(), gather.end(), std::back_inserter(adamw));
         const auto first =
             std::find_if(optimizer.ops.begin(), optimizer.ops.end(), [](const Op& op) { return op.kind == &kAdamW; });
@@ -190,9 +189,8 @@ void overlap_optimizer_with_forward(Builder& b, DataParallel& dp) {
     const int forward = find_segment(program, SegmentKind::kForward, chunk);
     Insertions insertions;
     for (const FirstUse& use : first_uses(program, dp.buckets, chunk)) {
-      std::vector<Op> adamw = take(segment_of(program, dp.optimizer), [&](const Op& op) {
-        return op.kind == &kAdamW && touches(program, op, use.bucket->weights);
-      });
+      std::vector<Op> adamw =
+          take(segment_of(program, dp.optimizer), [&](const Op& op) { return updates(op, *use.bucket); });
       for (Op& op : adamw) {
         op.when = When::kFirst;
         op.stream = Stream::kDp;

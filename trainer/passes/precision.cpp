@@ -7,6 +7,7 @@
 #include <map>
 
 #include "trainer/ops/table.h"
+#include "trainer/passes/fp8_param.h"
 #include "trainer/passes/precision_recipe.h"
 
 namespace mbb::trainer {
@@ -21,7 +22,9 @@ class Choice {
         encoder_layers_(layout.model.num_encoder_layers) {}
 
   bool takes(const Op& op) const {
-    if (op.kind != &kGemm || op.role == Role::kNone) return false;
+    const bool product =
+        op.kind == &kGemm || op.kind == &kGroupedGemm || op.kind == &kGroupedGemmDgrad || op.kind == &kGroupedGemmWgrad;
+    if (!product || op.role == Role::kNone) return false;
     const int64_t layer = block_layer(op.path);
     if (layer < 0) return false;
     if (op.path.starts_with("mtp.")) return true;
@@ -35,8 +38,9 @@ class Choice {
 
 class Rewriter {
  public:
-  Rewriter(Program& program, const Choice& choice, RecipeOps& recipe, int forward, int backward)
-      : program_(program), b_(program), choice_(choice), recipe_(recipe) {
+  // `gathered_weights`: weights are whole around their uses only, so that each segment quantizes them as it reads them.
+  Rewriter(Program& program, const Choice& choice, RecipeOps& recipe, bool gathered_weights, int forward, int backward)
+      : program_(program), b_(program), choice_(choice), recipe_(recipe), gathered_weights_(gathered_weights) {
     std::map<TensorId, TensorId> gathered;
     for (const int segment : {forward, backward}) {
       for (const Op& op : program.segments[static_cast<size_t>(segment)].ops) {
@@ -61,6 +65,9 @@ class Rewriter {
     std::vector<Op> before = std::move(program_.segments[static_cast<size_t>(segment)].ops);
     program_.segments[static_cast<size_t>(segment)].ops.clear();
     b_.enter(segment);
+    if (gathered_weights_)
+      std::erase_if(quantized_,
+                    [&](const auto& entry) { return program_.tensor(entry.first).category == Category::kWeight; });
     for (Op& op : before) {
       if (choice_.takes(op))
         gemm(op);
@@ -86,33 +93,35 @@ class Rewriter {
   }
 
   // The quantized form of a value, made here on first use.
-  Quantized of(TensorId id, Operand operand) {
+  Quantized of(TensorId id, Operand operand, bool expert) {
     if (const auto at = quantized_.find(id); at != quantized_.end()) return at->second;
     const Tensor value = program_.tensor(id);
     EmitOptions options;
     options.category = value.category;
     options.out_path = value.path + ".quantized";
-    if (operand == Operand::kWeight) options.when = When::kFirst;
+    const bool once = operand == Operand::kWeight && !gathered_weights_;
+    if (once) options.when = When::kFirst;
     const auto again = gathered_from_.find(id);
     const TensorId state_of = again == gathered_from_.end() ? id : again->second;
-    const Quantized made = recipe_.quantize(b_, id, state_of, operand, options);
-    if (operand == Operand::kWeight)
+    const Quantized made = recipe_.quantize(b_, id, state_of, operand, expert, options);
+    if (once)
       for (const TensorId each : b_.ops().back().out) program_.tensor(each).scope = Scope::kStep;
     return quantized_[id] = made;
   }
 
   void gemm(const Op& op) {
     const bool fprop = op.role == Role::kFprop, wgrad = op.role == Role::kWgrad;
-    const Quantized left = of(op.in[0], fprop ? Operand::kInput : Operand::kGradient);
-    const Quantized right = of(op.in[1], wgrad ? Operand::kInput : Operand::kWeight);
-    recipe_.product(b_, op, wgrad ? left.column : left.row, fprop ? right.row : right.column,
-                    std::get<GemmAttrs>(op.attrs).accumulate);
+    const bool expert = op.kind != &kGemm;
+    const Quantized left = of(op.in[0], fprop ? Operand::kInput : Operand::kGradient, expert);
+    const Quantized right = of(op.in[1], wgrad ? Operand::kInput : Operand::kWeight, expert);
+    recipe_.product(b_, op, wgrad ? left.column : left.row, fprop ? right.row : right.column);
   }
 
   Program& program_;
   Builder b_;
   const Choice& choice_;
   RecipeOps& recipe_;
+  bool gathered_weights_;
   std::map<TensorId, int> readers_;             // readers that are no quantized GEMM
   std::map<TensorId, TensorId> gathered_from_;  // gathered again -> as the forward gathered it
   std::map<TensorId, Quantized> quantized_;
@@ -126,7 +135,9 @@ PrecisionPass::PrecisionPass(Program& program, const Layout& layout)
 PrecisionPass::~PrecisionPass() = default;
 
 void PrecisionPass::run(int forward, int backward) {
-  if (recipe_) Rewriter(program_, Choice(layout_), *recipe_, forward, backward);
+  if (!recipe_) return;
+  Rewriter(program_, Choice(layout_), *recipe_, layout_.shards_parameters(), forward, backward);
+  if (layout_.config.precision.fp8_param) keep_weights_in_fp8(program_);
 }
 
 void PrecisionPass::once_a_step(Builder& builder) {
@@ -153,10 +164,12 @@ Status check_block_shapes(const Program& program) {
       const auto* a = std::get_if<QuantizeBlocksAttrs>(&op.attrs);
       if (a == nullptr) continue;
       const Shape& x = program.tensor(op.in[0]).shape;
-      if (x.rows() % a->block == 0 && x.cols() % a->block == 0) continue;
+      const bool stack = program.tensor(op.in[0]).category == Category::kWeight && x.rank() == 3;  // experts' weights
+      const int64_t rows = stack ? x[1] : x.rows();
+      if (rows % a->block == 0 && x.cols() % a->block == 0) continue;
       return fail(ErrorCode::kBadArgument,
                   fmt::format("precision.recipe: op {}: a matrix of {} x {} does not divide into blocks of {}", op.path,
-                              x.rows(), x.cols(), a->block),
+                              rows, x.cols(), a->block),
                   fmt::format("make micro_batch_size x seq_length and the model's widths, both over "
                               "tensor_model_parallel_size where they are cut, multiples of {}; or take "
                               "recipe = fp8_current",

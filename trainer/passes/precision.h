@@ -3,7 +3,8 @@
 // Runs on segments whose ops are built and whose schedule, buckets and scopes are not. Which GEMMs, in which layers and
 // with which copies is decided here; what an operand becomes is the recipe's (precision_recipe.h). Fprop is X·Wᵀ, dgrad
 // dY·(Wᵀ)ᵀ, wgrad dYᵀ·(Xᵀ)ᵀ: both operands have their inner dimension last, the only form Hopper has. A weight is
-// quantized once a step. LM head, attention core, norms, router and embedding stay as they are.
+// quantized once a step, or where it is gathered. LM head, attention core, norms, router and embedding stay as they
+// are.
 #pragma once
 
 #include <memory>
@@ -26,8 +27,8 @@ class PrecisionPass {
 
   // The two segments of a chunk.
   void run(int forward, int backward);
-  // Adds to the builder's segment what the recipe does once a step, after the last micro-batch: its states' only
-  // writers.
+  // Adds to the builder's segment what the recipe does once a step, after the last micro-batch and before the
+  // optimizer, which writes FP8 weights with the new scales: its states' only writers.
   void once_a_step(Builder& builder);
 
  private:

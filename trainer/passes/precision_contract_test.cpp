@@ -9,7 +9,9 @@
 #include <set>
 
 #include "trainer/data/rng.h"
+#include "trainer/program/explain.h"
 #include "trainer/program/verify.h"
+#include "trainer/run/precision_rules.h"
 #include "trainer/run/train.h"
 
 namespace mbb::trainer {
@@ -173,7 +175,7 @@ TEST(DelayedScalingProgram, EveryStateHasOneWriterAStep) {
     int reduced = 0, quantized = 0;
     each_op(program, [&](const Segment& segment, const Op& op) {
       if (op.kind->name == "scale_update") {
-        EXPECT_EQ(segment.kind, SegmentKind::kOptimizer);
+        EXPECT_EQ(segment.kind, SegmentKind::kGradSync);
         for (const TensorId id : op.out) ++writers[id];
       }
       if (op.kind->name == "amax_record" && op.when == When::kFirst)
@@ -215,6 +217,44 @@ TEST(Precision, PowerOfTwoScalesAreAChoice) {
   const auto usual = losses(c);
   c.precision.fp8_power_of_two_scales = false;
   EXPECT_NE(losses(c), usual);
+}
+
+TEST(PrecisionExplained, NamesFormatsPerGemmAndTheShareOfModelFlops) {
+  const auto text_of = [](const Config& c, Explain& e) {
+    e = explain(*resolve(c), programs_of(c));
+    const auto text = to_text(e, {.ops = true});
+    EXPECT_TRUE(text.has_value());
+    return text.value_or("");
+  };
+  Explain bf16, blocks, partly;
+  const std::string plain = text_of(with(Recipe::kBf16), bf16);
+  EXPECT_NE(plain.find("numbers  bf16; linear layers of blocks, which FP8 could take: "), std::string::npos) << plain;
+  EXPECT_EQ(bf16.quantized_flops, 0);
+  EXPECT_GT(bf16.eligible_flops, 0.5 * bf16.model_flops);
+  EXPECT_LT(bf16.eligible_flops, bf16.model_flops);  // the LM head and attention's core stay
+
+  const std::string text = text_of(with(Recipe::kFp8Blockwise), blocks);
+  EXPECT_NE(text.find("numbers  fp8_blockwise takes "), std::string::npos);
+  EXPECT_NE(text.find("gemm_blocks e4m3*e4m3 in blocks of 128 128x768x128"), std::string::npos) << text;
+  EXPECT_EQ(blocks.quantized_flops, blocks.eligible_flops);
+  EXPECT_EQ(blocks.eligible_flops, bf16.eligible_flops);
+  EXPECT_EQ(blocks.model_flops, bf16.model_flops);
+
+  Config c = with(Recipe::kFp8Current);
+  c.model.num_layers = 4;
+  c.precision.first_last_layers_bf16 = 1;
+  EXPECT_NE(text_of(c, partly).find("gemm_scaled e5m2*e4m3 "), std::string::npos);
+  EXPECT_DOUBLE_EQ(partly.quantized_flops, partly.eligible_flops / 2);
+}
+
+TEST(Precision, RunsNativelyWhereTheTensorCoresHaveIt) {
+  EXPECT_TRUE(runs_natively(Recipe::kFp8Current, 9, 0));
+  EXPECT_TRUE(runs_natively(Recipe::kFp8Delayed, 8, 9));
+  EXPECT_FALSE(runs_natively(Recipe::kFp8Current, 8, 0));
+  EXPECT_TRUE(runs_natively(Recipe::kFp8Blockwise, 9, 0));
+  EXPECT_FALSE(runs_natively(Recipe::kMxfp8, 9, 0));
+  EXPECT_TRUE(runs_natively(Recipe::kNvfp4, 10, 0));
+  EXPECT_FALSE(runs_natively(Recipe::kBf16, 7, 5));
 }
 
 class Recipes : public testing::TestWithParam<Recipe> {};
@@ -267,7 +307,7 @@ TEST(PrecisionRefuses, ShapesThatDoNotDivideIntoBlocks) {
   Config c = with(Recipe::kFp8Blockwise);
   c.model.ffn_hidden_size = 320;
   EXPECT_EQ(refusal(c),
-            "error: precision.recipe: op layers.0.mlp.fc2.weight.quantize: a matrix of 128 x 320 does not divide into "
+            "error: precision.recipe: op layers.0.mlp.act.out.quantize: a matrix of 128 x 320 does not divide into "
             "blocks of 128\n"
             "  hint: make micro_batch_size x seq_length and the model's widths, both over "
             "tensor_model_parallel_size where they are cut, multiples of 128; or take recipe = fp8_current");

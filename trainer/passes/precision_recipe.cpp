@@ -24,11 +24,26 @@ EmitOptions in_place_of(const Op& gemm) {
   return {.role = gemm.role, .when = gemm.when, .stream = gemm.stream, .out = gemm.out};
 }
 
+// The product of experts in the place of `gemm`: operands and scales, then what it read beside its operands.
+void grouped_product(Builder& b, const Op& gemm, std::vector<TensorId> in, GroupedQuantizedAttrs attrs) {
+  const OpKind& kind = gemm.role == Role::kFprop   ? kGroupedGemmQuantized
+                       : gemm.role == Role::kDgrad ? kGroupedGemmQuantizedDgrad
+                                                   : kGroupedGemmQuantizedWgrad;
+  attrs.grouped = std::get<GroupedGemmAttrs>(gemm.attrs);
+  attrs.local_experts = b.tensor(gemm.role == Role::kWgrad ? gemm.out[0] : gemm.in[1]).shape[0];
+  attrs.fast = gemm.role == Role::kFprop;
+  attrs.out = b.tensor(gemm.out[0]).dtype;
+  in.insert(in.end(), gemm.in.begin() + 2, gemm.in.end());
+  b.emit(kind, gemm.path, std::move(in), attrs, in_place_of(gemm));
+}
+
 // One scale a tensor. Fprop accumulates fast, dgrad and wgrad do not.
 class Tensorwise : public RecipeOps {
  public:
-  void product(Builder& b, const Op& gemm, const Copy& a, const Copy& c, bool accumulate) override {
+  void product(Builder& b, const Op& gemm, const Copy& a, const Copy& c) override {
     std::vector<TensorId> in{a.q, c.q, a.scales, c.scales};
+    if (gemm.kind != &kGemm) return grouped_product(b, gemm, in, {});
+    const bool accumulate = std::get<GemmAttrs>(gemm.attrs).accumulate;
     if (accumulate) in.push_back(gemm.out[0]);
     b.emit(kGemmScaled, gemm.path, in,
            ScaledGemmAttrs{accumulate, gemm.role == Role::kFprop, b.tensor(gemm.out[0]).dtype}, in_place_of(gemm));
@@ -38,7 +53,7 @@ class Tensorwise : public RecipeOps {
 // The scale of each value is that of its present amax, so that the op before can quantize as it writes.
 class Current final : public Tensorwise {
  public:
-  Quantized quantize(Builder& b, TensorId value, TensorId, Operand operand, const EmitOptions& options) override {
+  Quantized quantize(Builder& b, TensorId value, TensorId, Operand operand, bool, const EmitOptions& options) override {
     const auto out =
         b.emit(kQuantize, quantize_path(b, value), {value}, QuantizeAttrs{tensorwise_format(operand)}, options);
     return {{out[0], out[2]}, {out[1], out[2]}};
@@ -60,7 +75,7 @@ class Delayed final : public Tensorwise {
   explicit Delayed(const Layout& layout)
       : config_(layout.config.precision), ranks_(layout.mesh.group_size(GroupKind::kTpDpCp, 0)) {}
 
-  Quantized quantize(Builder& b, TensorId value, TensorId state_of, Operand operand,
+  Quantized quantize(Builder& b, TensorId value, TensorId state_of, Operand operand, bool,
                      const EmitOptions& options) override {
     const bool reader = scale_of_.contains(state_of);
     if (!reader) {
@@ -148,9 +163,10 @@ class Blocks final : public RecipeOps {
  public:
   explicit Blocks(const Layout& layout) : layout_(layout), recipe_(layout.config.precision.recipe) {}
 
-  Quantized quantize(Builder& b, TensorId value, TensorId state_of, Operand operand,
+  Quantized quantize(Builder& b, TensorId value, TensorId state_of, Operand operand, bool expert,
                      const EmitOptions& options) override {
-    const QuantizeBlocksAttrs attrs = attrs_of(b.tensor(state_of).path, operand);
+    QuantizeBlocksAttrs attrs = attrs_of(b.tensor(state_of).path, operand);
+    if (expert) attrs.rotate = false;  // it would mix rows of different experts
     std::vector<TensorId> in{value};
     if (attrs.stochastic) {
       in.push_back(samples(b));
@@ -162,9 +178,12 @@ class Blocks final : public RecipeOps {
             {out[2], out[3], inverse ? out[5] : kNoTensor, attrs.square}};
   }
 
-  void product(Builder& b, const Op& gemm, const Copy& a, const Copy& c, bool accumulate) override {
+  void product(Builder& b, const Op& gemm, const Copy& a, const Copy& c) override {
     std::vector<TensorId> in{a.q, c.q, a.scales, c.scales};
     if (a.inverse != kNoTensor) in.insert(in.end(), {a.inverse, c.inverse});
+    if (gemm.kind != &kGemm)
+      return grouped_product(b, gemm, in, {.block = block(), .a_square = a.square, .b_square = c.square});
+    const bool accumulate = std::get<GemmAttrs>(gemm.attrs).accumulate;
     if (accumulate) in.push_back(gemm.out[0]);
     const GemmBlocksAttrs attrs{accumulate, block(), a.square, c.square, b.tensor(gemm.out[0]).dtype};
     b.emit(kGemmBlocks, gemm.path, in, attrs, in_place_of(gemm));

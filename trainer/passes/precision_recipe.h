@@ -28,12 +28,13 @@ class RecipeOps {
   virtual ~RecipeOps() = default;
   // Appends the quantization of `value`. `state_of` is the value whose state it reads: itself, or what it was gathered
   // again from.
-  virtual Quantized quantize(Builder& b, TensorId value, TensorId state_of, Operand operand,
+  // Rows of experts' values (`expert`) belong to one expert or another.
+  virtual Quantized quantize(Builder& b, TensorId value, TensorId state_of, Operand operand, bool expert,
                              const EmitOptions& options) = 0;
   // The op that makes the same value quantized, with q, qᵀ and scales in place of its first output, or nullptr.
   virtual const OpKind* quantizing_form(const OpKind&) const { return nullptr; }
-  // Appends D = A·Bᵀ in the place of `gemm`, accumulating into what is there where `accumulate`.
-  virtual void product(Builder& b, const Op& gemm, const Copy& a, const Copy& c, bool accumulate) = 0;
+  // Appends D = A·Bᵀ in the place of `gemm`, a GEMM or a product of experts, with what else it reads and accumulates.
+  virtual void product(Builder& b, const Op& gemm, const Copy& a, const Copy& c) = 0;
   // After the last op of a segment.
   virtual void end_segment(Builder&) {}
   virtual void once_a_step(Builder&) {}

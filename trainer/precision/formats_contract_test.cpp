@@ -256,7 +256,7 @@ TEST(QuantizedMatrices, CopiesAreNearTheValueAndSquareOnesAreTransposes) {
         }
       }
     }
-    EXPECT_LT(std::sqrt(error / norm), attrs.to == DType::kE2M1 ? 0.16 : 0.04) << label;
+    EXPECT_LT(std::sqrt(error / norm), attrs.to == DType::kE2M1 ? 0.25 : 0.04) << label;
     EXPECT_GT(error, 0) << label;
   }
 }

@@ -262,6 +262,18 @@ void attr_fields(const GroupedGemmAttrs& attrs, Visit&& visit) {
 }
 
 template <typename Visit>
+void attr_fields(const GroupedQuantizedAttrs& attrs, Visit&& visit) {
+  const auto& [grouped, local_experts, fast, block, a_square, b_square, out] = attrs;
+  attr_fields(grouped, visit);
+  visit("local_experts", local_experts);
+  visit("fast", fast);
+  visit("block", block);
+  visit("a_square", a_square);
+  visit("b_square", b_square);
+  visit("out", out);
+}
+
+template <typename Visit>
 void attr_fields(const MoeLossAttrs& attrs, Visit&& visit) {
   const auto& [aux, z, sigmoid, sequences, per_sequence, gradient] = attrs;
   visit("aux", aux);

@@ -8,8 +8,10 @@
 #include "profiler/base/text.h"
 #include "trainer/execute/simulate/replay.h"
 #include "trainer/models/flops.h"
+#include "trainer/passes/precision.h"
 #include "trainer/program/op_volume.h"
 #include "trainer/program/walk.h"
+#include "trainer/run/precision_rules.h"
 #include "trainer/run/train.h"
 
 namespace mbb::trainer {
@@ -35,6 +37,24 @@ int64_t runs_of(const Segment& segment, const std::array<int64_t, 4>& calls, con
   return runs;
 }
 
+// Types of a quantized product's operands, and its shape.
+std::string operands(const OpView& view) {
+  return fmt::format("{}*{}", name(view.in(0).dtype), name(view.in(1).dtype));
+}
+std::string product_shape(const OpView& view) {
+  const Shape &a = view.in(0).shape, &b = view.in(1).shape;
+  return fmt::format("{}x{}x{}", a.rows(), b.rows(), a.cols());
+}
+
+bool is_quantized_product(const Op& op) {
+  return std::holds_alternative<ScaledGemmAttrs>(op.attrs) || std::holds_alternative<GemmBlocksAttrs>(op.attrs) ||
+         std::holds_alternative<GroupedQuantizedAttrs>(op.attrs);
+}
+// Whether a recipe could take the product: the linear layers of Transformer blocks, experts' included.
+bool is_eligible(const Op& op) {
+  return op.kind->model_flops && op.role != Role::kNone && block_layer(op.path) >= 0;
+}
+
 // Shapes of a matrix product as m x n x k; other ops by their first input and output where they differ.
 std::string describe(const OpView& view) {
   const Op& op = view.op;
@@ -51,6 +71,12 @@ std::string describe(const OpView& view) {
                        view.out(0).shape.cols(), gemm->trans_a ? a.rows() : a.cols(),
                        gemm->accumulate ? " accumulate" : "");
   }
+  if (const auto* gemm = std::get_if<ScaledGemmAttrs>(&op.attrs))
+    return fmt::format("{} {} {}{}", op.kind->name, operands(view), product_shape(view),
+                       gemm->accumulate ? " accumulate" : "");
+  if (const auto* gemm = std::get_if<GemmBlocksAttrs>(&op.attrs))
+    return fmt::format("{} {} in blocks of {} {}{}", op.kind->name, operands(view), gemm->block, product_shape(view),
+                       gemm->accumulate ? " accumulate" : "");
   std::string text = fmt::format("{} {} {}", op.kind->name, name(main.dtype), main.shape.str());
   if (!op.in.empty() && !op.out.empty() && !(view.out(0).shape == main.shape && view.out(0).dtype == main.dtype))
     text += fmt::format(" -> {} {}", name(view.out(0).dtype), view.out(0).shape.str());
@@ -110,6 +136,8 @@ ClassRow class_row(const Layout& layout, const Program& program, const MemoryPla
       if (r.model_flops) row.model_flops_by_role[static_cast<size_t>(r.role)] += r.flops * times;
       if (r.model_flops) row.model_flops += r.flops * times;
       if (r.recompute) row.recompute_flops += r.flops * times;
+      if (r.model_flops && is_eligible(op)) row.eligible_flops += r.flops * times;
+      if (r.model_flops && is_quantized_product(op)) row.quantized_flops += r.flops * times;
       row.flops_by_segment[static_cast<size_t>(segment.kind)] += r.flops * times;
       row.bytes_by_segment[static_cast<size_t>(segment.kind)] += r.bytes * times;
       if (op.kind->communicates) add_comm(comm, op, r);
@@ -214,7 +242,8 @@ Result<UnitReplay> replay_units(const std::vector<const Program*>& stages, int64
 Explain explain(const Layout& layout, const StepPrograms& programs) {
   Explain out;
   out.model = layout.model.name;
-  out.recipe = name(layout.compute);
+  out.recipe = recipe_name(layout.config);
+  out.compute_dtype = name(layout.compute);
   out.program_hash = program_hash(programs);
   out.sizes = layout.mesh.sizes();
   out.sequence_parallel = layout.sequence_parallel;
@@ -226,8 +255,11 @@ Explain explain(const Layout& layout, const StepPrograms& programs) {
   for (size_t i = 0; i < programs.programs.size(); ++i) {
     out.classes.push_back(class_row(layout, programs.programs[i], programs.plans[i]));
     if (i < programs.effects.size()) out.classes.back().passes = programs.effects[i];
-    out.model_flops += out.classes.back().model_flops * static_cast<double>(out.classes.back().gpus);
-    out.recompute_flops += out.classes.back().recompute_flops * static_cast<double>(out.classes.back().gpus);
+    const auto gpus = static_cast<double>(out.classes.back().gpus);
+    out.model_flops += out.classes.back().model_flops * gpus;
+    out.eligible_flops += out.classes.back().eligible_flops * gpus;
+    out.quantized_flops += out.classes.back().quantized_flops * gpus;
+    out.recompute_flops += out.classes.back().recompute_flops * gpus;
   }
   constexpr FlopsConvention kConvention = FlopsConvention::kCausal;
   out.convention = name(kConvention);

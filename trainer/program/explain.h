@@ -70,6 +70,8 @@ struct ClassRow {
   std::array<double, kSegmentKinds> bytes_by_segment{};
   double model_flops = 0;
   double recompute_flops = 0;  // of ops run again; hardware FLOPs are model FLOPs and these
+  double eligible_flops = 0;   // model FLOPs of GEMMs that a recipe of fewer bits could take
+  double quantized_flops = 0;  // and of those that this one does
   double flops = 0;
   double bytes = 0;
   std::vector<CommRow> comm;  // by GroupKind, those that are used
@@ -81,7 +83,8 @@ struct ClassRow {
 
 struct Explain {
   std::string model;
-  std::string recipe;
+  std::string recipe;         // "fp8_current"
+  std::string compute_dtype;  // of weights and activations outside of quantized GEMMs
   std::string program_hash;
   ParallelSizes sizes;
   bool sequence_parallel = false;
@@ -95,6 +98,8 @@ struct Explain {
   double model_flops = 0;
   double recompute_flops = 0;
   double closed_form_flops = 0;
+  double eligible_flops = 0;
+  double quantized_flops = 0;
   double flops_per_token = 0;  // closed form
   // Share of the step that the fullest stage spends waiting, with F = 1, B = 2 and free messages: the closed form
   // (NUMERICS, section 6) and the schedule replayed.

@@ -290,7 +290,8 @@ std::string explain_json(const Layout& layout, const StepPrograms& programs) {
   json.field("model", explained.model);
   json.field("mapping", describe(explained.sizes));
   json.field("sequence_parallel", explained.sequence_parallel);
-  json.field("compute_dtype", explained.recipe);
+  json.field("recipe", explained.recipe);
+  json.field("compute_dtype", explained.compute_dtype);
   json.field("gpus", explained.gpus);
   json.field("micro_batches", explained.micro_batches);
   json.field("micro_batch_size", explained.micro_batch);
@@ -300,6 +301,8 @@ std::string explain_json(const Layout& layout, const StepPrograms& programs) {
   json.field("model_flops_per_step", explained.model_flops);
   json.field("recompute_flops_per_step", explained.recompute_flops);
   json.field("closed_form_flops_per_step", explained.closed_form_flops);
+  json.field("eligible_flops_per_step", explained.eligible_flops);
+  json.field("quantized_flops_per_step", explained.quantized_flops);
   json.field("model_flops_per_token", explained.flops_per_token);
   json.field("bubble_formula", explained.bubble_formula);
   json.field("bubble_replayed", explained.bubble_replayed);

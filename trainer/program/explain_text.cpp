@@ -64,8 +64,18 @@ std::string header(const Explain& e) {
       "{}  {}, {} GPU{}, {} micro-batch{} of {} x {} tokens, {}\n"
       "flops    {}/step model FLOPs   {}/token ({})   {} tokens/step\n{}",
       e.model, mapping, e.gpus, e.gpus == 1 ? "" : "s", e.micro_batches, e.micro_batches == 1 ? "" : "es",
-      e.micro_batch, e.sequence, e.recipe, flops_text(e.model_flops), flops_per_token_text(e.flops_per_token),
+      e.micro_batch, e.sequence, e.compute_dtype, flops_text(e.model_flops), flops_per_token_text(e.flops_per_token),
       e.convention, e.tokens, again);
+}
+
+// What the recipe takes of the products, and what a recipe of fewer bits could.
+std::string precision(const Explain& e) {
+  const std::string share = format_percent(e.model_flops > 0 ? e.eligible_flops / e.model_flops : 0, 1);
+  if (e.quantized_flops == 0)
+    return fmt::format("numbers  {}; linear layers of blocks, which FP8 could take: {} of model FLOPs\n", e.recipe,
+                       share);
+  return fmt::format("numbers  {} takes {} of model FLOPs; linear layers of blocks are {}\n", e.recipe,
+                     format_percent(e.quantized_flops / e.model_flops, 1), share);
 }
 
 std::string class_name(const RankClass& of) {
@@ -249,8 +259,9 @@ Result<std::string> to_text(const Explain& explained, const ExplainOptions& opti
                 fmt::format("stage {} is not one of the {} pipeline stage{}", options.stage, explained.sizes.pp,
                             explained.sizes.pp == 1 ? "" : "s"),
                 fmt::format("stages count from 0 to {}", explained.sizes.pp - 1));
-  std::string text = header(explained) + memory(explained, options) + communication(explained) + bubble(explained) +
-                     passes(*row) + totals(*row) + fmt::format("program {}\n", explained.program_hash);
+  std::string text = header(explained) + precision(explained) + memory(explained, options) + communication(explained) +
+                     bubble(explained) + passes(*row) + totals(*row) +
+                     fmt::format("program {}\n", explained.program_hash);
   if (!options.ops && options.segment.empty() && options.path.empty()) return text;
   MB_ASSIGN(const std::string lists, op_lists(*row, options));
   return text + lists;

@@ -78,7 +78,9 @@ struct Tensor {
   TensorId main_grad = kNoTensor;  // weights that train: where their gradient accumulates
   bool weight_decay = false;       // weights: in the decay group
   bool partial_over_tp = false;  // weights replicated over TP whose gradient is a partial sum there (sequence parallel)
-  bool expert = false;           // weights of experts: replicated over kEdp, and what TP is to others is ETP to them
+  TensorId scales = kNoTensor;   // weights kept in FP8: their inverse scale and amax, f32 [2]
+  TensorId scale_state = kNoTensor;  // and the scale f32 [1] they are written with, where it is delayed
+  bool expert = false;  // weights of experts: replicated over kEdp, and what TP is to others is ETP to them
 
   int64_t bytes() const { return static_cast<int64_t>(bytes_of(dtype, static_cast<size_t>(shape.elements()))); }
 };

@@ -19,6 +19,7 @@ enum class LrDecay { kCosine, kLinear, kConstant };
 // Which of optimizer states, gradients and parameters are sharded over the data-parallel ranks.
 enum class ShardingStrategy { kAuto, kNoShard, kOptim, kOptimGrads, kOptimGradsParams };
 enum class Recipe { kFp32, kBf16, kFp8Delayed, kFp8Current, kFp8Blockwise, kMxfp8, kNvfp4 };
+enum class StateType { kFp32, kBf16, kFp16, kFp8 };
 enum class AmaxAlgorithm { kMax, kMostRecent };
 enum class Device { kCpu, kCuda };
 enum class RecomputeGranularity { kNone, kSelective, kFull };
@@ -83,6 +84,10 @@ struct OptimizerConfig {
   double weight_decay = 0.1;
   double clip_grad = 1.0;  // global norm; 0 = no clipping
   double init_method_std = 0.02;
+  bool use_precision_aware_optimizer = false;
+  StateType main_params_dtype = StateType::kFp32;
+  StateType exp_avg_dtype = StateType::kFp32;
+  StateType exp_avg_sq_dtype = StateType::kFp32;
 };
 
 struct PrecisionConfig {
@@ -92,6 +97,7 @@ struct PrecisionConfig {
   int64_t fp8_amax_history_len = 1024;  // steps
   AmaxAlgorithm fp8_amax_compute_algo = AmaxAlgorithm::kMax;
   bool fp8_power_of_two_scales = true;
+  bool fp8_param = false;
 };
 
 struct ParallelConfig {

@@ -8,6 +8,8 @@
 
 #include "trainer/data/rng.h"
 #include "trainer/ops/table.h"
+#include "trainer/precision/scales.h"
+#include "trainer/precision/states.h"
 
 namespace mbb::trainer {
 namespace {
@@ -50,6 +52,36 @@ std::vector<float> initial_values(const Tensor& tensor, const MeshCoordinates& c
     const int64_t at = unsharded_index(tensor, coordinates, static_cast<int64_t>(i));
     values[i] = static_cast<float>(tensor.init.stddev) * random.normal(0, static_cast<uint64_t>(at));
   }
+  return values;
+}
+
+using Sink = std::function<void(TensorId, std::span<const float>)>;
+
+// The values of FP8 weights times their scales, and the scales; delayed scaling begins with 1.
+std::vector<float> scaled_for_fp8(const Program& program, const BucketAttrs& bucket, std::vector<float> values,
+                                  const Sink& sink) {
+  std::map<std::string_view, const Tensor*> weights;
+  for (const Tensor& t : program.tensors)
+    if (t.scales != kNoTensor) weights[t.path] = &t;
+  for (const BucketRange& range : bucket.ranges) {
+    const Tensor& t = *weights.at(range.path);
+    const std::span<float> mine =
+        std::span(values).subspan(static_cast<size_t>(range.offset), static_cast<size_t>(range.count));
+    float amax = 0;
+    for (float& value : mine) {
+      value = to_float(to_bf16(value));
+      amax = std::max(amax, std::abs(value));
+    }
+    const float scale = t.scale_state != kNoTensor ? 1.0F : tensor_scale(amax, t.dtype, largest_of(DType::kBf16));
+    for (float& value : mine) value *= scale;
+    sink(t.scales, std::array{1.0F / scale, amax});
+  }
+  return values;
+}
+
+// bf16 weights as they are kept beside the remainder of their master.
+std::vector<float> rounded_half_up(std::vector<float> values) {
+  for (float& value : values) value = to_float(split_master(value).weight);
   return values;
 }
 
@@ -104,14 +136,23 @@ void initial_state(const Program& program, const Mesh& mesh, int rank, uint64_t 
       const size_t begin = bucket.sharded ? count * static_cast<size_t>(mesh.group_index(bucket.shard_group, rank)) : 0;
       std::vector<float> whole;
       if (const auto found = flat.find(op.in[1]); found != flat.end()) {
-        if (op.in.size() > 6) whole = found->second;
+        whole = found->second;
       } else {
         whole.resize(static_cast<size_t>(bucket.elements), 0.0F);
         for (const BucketRange& range : bucket.ranges)
           std::copy(gathered.at(range.path).begin(), gathered.at(range.path).end(), whole.begin() + range.offset);
         sink(op.in[1], std::span<const float>(whole).subspan(begin, count));
       }
-      if (op.in.size() > 6) sink(op.in[6], std::span<const float>(whole).subspan(begin, count));
+      const MasterForm master = std::get<AdamAttrs>(op.attrs).master;
+      const bool kept_whole = program.tensor(op.in[1]).shape.elements() == bucket.elements;
+      const auto weights = [&](const std::vector<float>& values) {
+        sink(op.in[1],
+             kept_whole ? std::span<const float>(values) : std::span<const float>(values).subspan(begin, count));
+      };
+      if (program.tensor(op.in[1]).dtype == DType::kE4M3) weights(scaled_for_fp8(program, bucket, whole, sink));
+      if (master == MasterForm::kRemainder) weights(rounded_half_up(whole));
+      if (master == MasterForm::kState || master == MasterForm::kRemainder)
+        sink(op.in[6], std::span<const float>(whole).subspan(begin, count));
     }
   }
 }

@@ -1,4 +1,5 @@
-// First values of everything that persists: weights from the seed, master weights equal to them in fp32, the rest zero.
+// First values of everything that persists: weights from the seed, master weights equal to them in fp32 (a remainder is
+// given the master, of which it keeps what the weight lacks), scales one, the rest zero.
 #pragma once
 
 #include <cstdint>

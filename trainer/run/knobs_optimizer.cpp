@@ -13,6 +13,15 @@ Knob number(std::string name, double OptimizerConfig::*member, KnobRange range, 
           .history = std::move(history)};
 }
 
+Knob moment(std::string name, StateType OptimizerConfig::*member, std::string doc) {
+  return {.key = "optimizer." + name,
+          .field = field(&Config::optimizer, member),
+          .choices = {choice("fp32", StateType::kFp32), choice("bf16", StateType::kBf16, "rounded stochastically"),
+                      choice("fp16", StateType::kFp16, "with a scale a tensor"),
+                      choice("fp8", StateType::kFp8, "with a scale a tensor; E4M3, squares E5M2")},
+          .doc = std::move(doc)};
+}
+
 }  // namespace
 
 std::vector<Knob> optimizer_knobs() {
@@ -42,6 +51,17 @@ std::vector<Knob> optimizer_knobs() {
       number("clip_grad", &OptimizerConfig::clip_grad, at_least(0),
              "Largest global norm of the gradient; 0 = no clipping."),
       number("init_method_std", &OptimizerConfig::init_method_std, above(0), "Standard deviation of initial weights."),
+      {.key = "optimizer.use_precision_aware_optimizer",
+       .field = field(&Config::optimizer, &OptimizerConfig::use_precision_aware_optimizer),
+       .doc = "Keeps master weights as bf16 weights and 16 bits more (exactly the fp32 master), and moments in the "
+              "types below. Needs bf16 weights."},
+      {.key = "optimizer.main_params_dtype",
+       .field = field(&Config::optimizer, &OptimizerConfig::main_params_dtype),
+       .choices = {choice("fp32", StateType::kFp32, "exact"),
+                   choice("bf16", StateType::kBf16, "no master: the bf16 weight alone, rounded stochastically")},
+       .doc = "What the precision-aware optimizer updates."},
+      moment("exp_avg_dtype", &OptimizerConfig::exp_avg_dtype, "First moment of the precision-aware optimizer."),
+      moment("exp_avg_sq_dtype", &OptimizerConfig::exp_avg_sq_dtype, "Second moment of the precision-aware optimizer."),
   };
 }
 

@@ -18,7 +18,10 @@ std::vector<Knob> precision_knobs() {
             choice("mxfp8", Recipe::kMxfp8, "E4M3 with a power-of-two scale per 1x32 block"),
             choice("nvfp4", Recipe::kNvfp4,
                    "E2M1 with an E4M3 scale per 1x16 block, weights 16x16; wgrad operands rotated, gradients rounded "
-                   "stochastically")},
+                   "stochastically"),
+            choice("fp8_ds", Recipe::kFp8Delayed, "fp8_delayed"), choice("fp8_cs", Recipe::kFp8Current, "fp8_current"),
+            choice("tensorwise", Recipe::kFp8Current, "fp8_current"),
+            choice("fp8_sc", Recipe::kFp8Blockwise, "fp8_blockwise"), choice("fp8_mx", Recipe::kMxfp8, "mxfp8")},
        .doc = "Number formats of weights, activations and gradients."},
       {.key = "precision.first_last_layers_bf16",
        .field = field(&Config::precision, &PrecisionConfig::first_last_layers_bf16),
@@ -46,6 +49,12 @@ std::vector<Knob> precision_knobs() {
       {.key = "precision.fp8_power_of_two_scales",
        .field = field(&Config::precision, &PrecisionConfig::fp8_power_of_two_scales),
        .doc = "Scales of fp8_blockwise are rounded down to powers of two."},
+      {.key = "precision.fp8_param",
+       .aliases = {"fp8_param_gather"},
+       .field = field(&Config::precision, &PrecisionConfig::fp8_param),
+       .doc = "Parameters stay FP8 after the optimizer step, and data-parallel gathers move FP8; for fp8_delayed and "
+              "fp8_current, whose losses do not change by a bit.",
+       .history = "Megatron-Core: fp8_param_gather."},
   };
 }
 

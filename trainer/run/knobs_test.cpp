@@ -38,6 +38,8 @@ TEST(TrainerKnobs, SpellingsOfOneKnob) {
   EXPECT_EQ(config.model.name, "llama3-8b");
   EXPECT_EQ(config.parallel.sequence_parallel, false);
   EXPECT_EQ(config.precision.recipe, Recipe::kBf16);
+  ASSERT_TRUE(set(config, "recipe", "fp8_cs"));
+  EXPECT_EQ(config.precision.recipe, Recipe::kFp8Current);
 }
 
 TEST(TrainerKnobs, EveryKnobReachesAFieldOfItsOwn) {
@@ -95,7 +97,8 @@ TEST(TrainerKnobs, ErrorsNameKnobRuleAndRemedy) {
             "error: argument 'test': train.global_batch_size must be an integer (sequences), not 'many'");
   EXPECT_EQ(format(set(config, "recipe", "fp23").error()),
             "error: argument 'test': precision.recipe must be one of fp32, bf16, fp8_delayed, fp8_current, "
-            "fp8_blockwise, mxfp8, nvfp4, not 'fp23'\n"
+            "fp8_blockwise, mxfp8, nvfp4, fp8_ds, "
+            "fp8_cs, tensorwise, fp8_sc, fp8_mx, not 'fp23'\n"
             "  hint: did you mean 'fp32'?");
   EXPECT_EQ(format(set(config, "adam_beta2", "1").error()),
             "error: argument 'test': optimizer.adam_beta2 must be at least 0 and below 1, not 1\n"

@@ -44,7 +44,6 @@ struct Layout {
   // Rows hold sequences of many lengths, one each or packed; else windows of the stream.
   bool has_sequences() const { return config.packing.sequences != SequenceLengths::kStream; }
   bool packed() const { return config.packing.packed_sequence_size > 0; }
-  bool has_master() const { return compute != DType::kF32; }
   ShardingStrategy sharding() const { return config.data_parallel.data_parallel_sharding_strategy; }  // never auto
   bool shards_states() const { return sharding() != ShardingStrategy::kNoShard; }
   bool shards_gradients() const { return shards_states() && sharding() != ShardingStrategy::kOptim; }

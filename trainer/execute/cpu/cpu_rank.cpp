@@ -9,6 +9,8 @@
 #include <set>
 
 #include "profiler/base/clock.h"
+#include "trainer/precision/fp8.h"
+#include "trainer/precision/states.h"
 #include "trainer/program/walk.h"
 #include "trainer/run/initial_state.h"
 
@@ -50,6 +52,14 @@ std::optional<NotFinite> look_at(const Op& op, const std::vector<CpuOperand>& ou
 void store(const Tensor& tensor, std::byte* to, std::span<const float> values) {
   if (tensor.dtype == DType::kF32) {
     std::memcpy(to, values.data(), values.size_bytes());
+    return;
+  }
+  if (tensor.dtype == DType::kU16) {  // the remainder of a master
+    for (size_t i = 0; i < values.size(); ++i) reinterpret_cast<uint16_t*>(to)[i] = split_master(values[i]).remainder;
+    return;
+  }
+  if (tensor.dtype == DType::kE4M3) {
+    for (size_t i = 0; i < values.size(); ++i) reinterpret_cast<uint8_t*>(to)[i] = to_fp8(values[i], tensor.dtype);
     return;
   }
   MB_CHECK(tensor.dtype == DType::kBf16, "initial values of dtype " + std::string(name(tensor.dtype)));

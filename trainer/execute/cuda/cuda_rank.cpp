@@ -236,7 +236,7 @@ Status CudaRank::initial_values() {
 // Master weights start as the weights before rounding: the shard's part of every tensor is made again in fp32.
 Status CudaRank::initial_master(const Bound& bound) {
   const auto* adam = std::get_if<AdamAttrs>(&bound.op->attrs);
-  if (adam == nullptr || bound.op->in.size() < 7) return {};
+  if (adam == nullptr || adam->master != mbb::trainer::MasterForm::kState) return {};
   const int64_t count = bound.in[6].elements(), begin = adam->bucket.sharded ? count * bound.shard_index : 0;
   MB_ASSIGN(const Element element, element_of(*bound.in[1].tensor));
   MB_TRY(cast(element, bound.in[1].as<std::byte>() + begin * bytes_of(element), Element::kF32, bound.in[6].data, count,

@@ -108,7 +108,9 @@ Status grad_scale_op(const OpCall& call) {
 
 Status adamw_op(const OpCall& call) {
   const auto& a = call.attrs<AdamAttrs>();
-  const bool has_master = call.in.size() > 6;
+  using Form = mbb::trainer::MasterForm;
+  if (a.scaled) return fail(ErrorCode::kUnavailable, "CUDA: adamw with moments of fp16 or fp8", "take bf16 or fp32");
+  const bool has_master = a.master == Form::kState;
   AdamBucket b;
   MB_ASSIGN(b.gradients, element_of(*call.in[0].tensor));
   MB_ASSIGN(b.moments, element_of(*call.in[2].tensor));
@@ -119,7 +121,11 @@ Status adamw_op(const OpCall& call) {
   const auto offset = [&](size_t i) { return call.in[i].elements() == elements ? begin : 0; };
   b.gradient = call.in[0].as<const std::byte>() + offset(0) * bytes_of(b.gradients);
   std::byte* const weight = call.in[1].as<std::byte>() + offset(1) * bytes_of(weights);
-  b.form = has_master || weights == Element::kF32 ? MasterForm::kF32 : MasterForm::kStochastic;
+  b.form = a.master == Form::kRemainder    ? MasterForm::kRemainder
+           : a.master == Form::kStochastic ? MasterForm::kStochastic
+                                           : MasterForm::kF32;
+  b.remainder = a.master == Form::kRemainder ? call.in[6].as<uint16_t>() : nullptr;
+  b.seed = static_cast<uint32_t>(a.seed);
   b.master = has_master                 ? call.in[6].as<float>()
              : weights == Element::kF32 ? reinterpret_cast<float*>(weight)
                                         : nullptr;

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "trainer/data/rng.h"
+#include "trainer/ops/cpu/decode.h"
 #include "trainer/ops/cpu/functions.h"
 #include "trainer/ops/cpu/operand.h"
 #include "trainer/ops/cpu/product.h"
@@ -150,31 +151,6 @@ class Rounding {
   std::array<RandomStream, 2> streams_{RandomStream(0), RandomStream(0)};
 };
 
-// What an operand's codes mean, scales applied.
-std::vector<double> decoded(const CpuOperand& q, const CpuOperand& scales, float inverse, int64_t block, bool square) {
-  const int64_t inner = q.tensor->shape.cols(), rows = q.elements() / inner;
-  const int64_t across = (inner + block - 1) / block;
-  const auto scale_at = [&](int64_t i) {
-    switch (scales.tensor->dtype) {
-      case DType::kE8M0: return static_cast<double>(from_e8m0(bytes_in(scales)[i]));
-      case DType::kE4M3: return static_cast<double>(from_fp8(bytes_in(scales)[i], DType::kE4M3));
-      default: return static_cast<double>(static_cast<const float*>(scales.data)[i]);
-    }
-  };
-  const bool fp4 = q.tensor->dtype == DType::kE2M1;
-  std::vector<double> values(static_cast<size_t>(q.elements()));
-  for (int64_t r = 0; r < rows; ++r) {
-    for (int64_t c = 0; c < inner; ++c) {
-      const int64_t at = r * inner + c;
-      const float code = fp4 ? from_fp4(fp4_at(bytes_in(q), at)) : from_fp8(bytes_in(q)[at], q.tensor->dtype);
-      values[static_cast<size_t>(at)] = static_cast<double>(code) *
-                                        scale_at((square ? r / block : r) * across + c / block) *
-                                        static_cast<double>(inverse);
-    }
-  }
-  return values;
-}
-
 }  // namespace
 
 Status cpu_quantize_blocks(const CpuCall& call) {
@@ -201,9 +177,9 @@ Status cpu_gemm_blocks(const CpuCall& call) {
   const float b_inverse = with_inverse ? ReadF32(call.in[5])[0] : 1.0F;
   WriteF32 d(call.out[0], attrs.accumulate);
   const int64_t n = call.in[1].tensor->shape.rows();
-  products(decoded(call.in[0], call.in[2], a_inverse, attrs.block, attrs.a_square),
-           decoded(call.in[1], call.in[3], b_inverse, attrs.block, attrs.b_square), call.in[0].tensor->shape.cols(),
-           [&](int64_t i, const std::vector<double>& row) {
+  products(decode_blocks(call.in[0], call.in[2], a_inverse, attrs.block, attrs.a_square),
+           decode_blocks(call.in[1], call.in[3], b_inverse, attrs.block, attrs.b_square),
+           call.in[0].tensor->shape.cols(), [&](int64_t i, const std::vector<double>& row) {
              for (int64_t j = 0; j < n; ++j)
                d[i * n + j] = static_cast<float>((attrs.accumulate ? static_cast<double>(d[i * n + j]) : 0.0) +
                                                  row[static_cast<size_t>(j)]);

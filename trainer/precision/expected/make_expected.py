@@ -107,7 +107,8 @@ def tensorwise(kind, rows=32, cols=256):
 def blockwise(name, high, power_of_two, rows, cols):
     x = matrix(rows, cols)
     blocks = x.reshape(rows // high, high, cols // 128, 128)
-    scale = 448.0 / blocks.abs().amax(dim=(1, 3), keepdim=True)
+    # A number over a tensor would be its reciprocal times the number, rounded twice.
+    scale = torch.tensor(448.0) / blocks.abs().amax(dim=(1, 3), keepdim=True)
     if power_of_two:
         scale = (scale.view(torch.int32) & -8388608).view(torch.float32)
     codes = cast("e4m3", (blocks * scale).reshape(rows, cols))

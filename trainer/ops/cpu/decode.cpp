@@ -1,0 +1,49 @@
+// Codes of any format back to values.
+#include "trainer/ops/cpu/decode.h"
+
+#include "trainer/precision/scales.h"
+
+namespace mbb::trainer {
+namespace {
+
+const uint8_t* bytes_in(const CpuOperand& operand) {
+  return static_cast<const uint8_t*>(operand.data);
+}
+
+double scale_at(const CpuOperand& scales, int64_t i) {
+  switch (scales.tensor->dtype) {
+    case DType::kE8M0: return static_cast<double>(from_e8m0(bytes_in(scales)[i]));
+    case DType::kE4M3: return static_cast<double>(from_fp8(bytes_in(scales)[i], DType::kE4M3));
+    default: return static_cast<double>(static_cast<const float*>(scales.data)[i]);
+  }
+}
+
+}  // namespace
+
+std::vector<double> decode_tensorwise(const CpuOperand& q, const CpuOperand& scales) {
+  const double inverse = scale_at(scales, 0);
+  std::vector<double> values(static_cast<size_t>(q.elements()));
+  for (size_t i = 0; i < values.size(); ++i)
+    values[i] = static_cast<double>(from_fp8(bytes_in(q)[i], q.tensor->dtype)) * inverse;
+  return values;
+}
+
+std::vector<double> decode_blocks(const CpuOperand& q, const CpuOperand& scales, float inverse, int64_t block,
+                                  bool square) {
+  const int64_t inner = q.tensor->shape.cols(), rows = q.elements() / inner;
+  const int64_t across = (inner + block - 1) / block;
+  const bool fp4 = q.tensor->dtype == DType::kE2M1;
+  std::vector<double> values(static_cast<size_t>(q.elements()));
+  for (int64_t r = 0; r < rows; ++r) {
+    for (int64_t c = 0; c < inner; ++c) {
+      const int64_t at = r * inner + c;
+      const float code = fp4 ? from_fp4(fp4_at(bytes_in(q), at)) : from_fp8(bytes_in(q)[at], q.tensor->dtype);
+      values[static_cast<size_t>(at)] = static_cast<double>(code) *
+                                        scale_at(scales, (square ? r / block : r) * across + c / block) *
+                                        static_cast<double>(inverse);
+    }
+  }
+  return values;
+}
+
+}  // namespace mbb::trainer

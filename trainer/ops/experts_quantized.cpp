@@ -1,0 +1,93 @@
+// Products of experts' rows and weights with quantized operands: a scale for the whole buffer and for all local
+// experts' weights, or for blocks that run over them. Operands are the copies whose inner dimension is last, as for any
+// quantized GEMM, so that dgrad reads the weights as [k, experts · n], wgrad both operands as [.., rows].
+#include "trainer/ops/cpu/functions.h"
+#include "trainer/ops/op_case.h"
+#include "trainer/ops/table.h"
+
+namespace mbb::trainer {
+namespace {
+
+// in: x [rows, k], weights [experts, n, k], their scales [, their inverse scales], then as grouped_gemm from its third
+// operand on; out: [rows, n] in attrs.out.
+Result<std::vector<TensorSpec>> fprop_shape(Inputs in, const Attrs& attrs) {
+  if (in[1]->shape.rank() != 3 || in[0]->shape.cols() != in[1]->shape[2])
+    return fail(ErrorCode::kBadArgument, "grouped product of " + in[0]->shape.str() + " and " + in[1]->shape.str());
+  return std::vector<TensorSpec>{{Shape{in[0]->shape[0], in[1]->shape[1]}, std::get<GroupedQuantizedAttrs>(attrs).out}};
+}
+// in: dy [rows, n], weights [k, experts · n], ..; out: dx [rows, k].
+Result<std::vector<TensorSpec>> dgrad_shape(Inputs in, const Attrs& attrs) {
+  const auto& a = std::get<GroupedQuantizedAttrs>(attrs);
+  if (in[0]->shape.cols() * a.local_experts != in[1]->shape.cols())
+    return fail(ErrorCode::kBadArgument, "grouped gradient of " + in[0]->shape.str() + " by " + in[1]->shape.str());
+  return std::vector<TensorSpec>{{Shape{in[0]->shape[0], in[1]->shape[0]}, a.out}};
+}
+// in: dy [n, rows], x [k, rows], .. [, main grad]; out: main grad [experts, n, k].
+Result<std::vector<TensorSpec>> wgrad_shape(Inputs in, const Attrs& attrs) {
+  const auto& a = std::get<GroupedQuantizedAttrs>(attrs);
+  if (in[0]->shape.cols() != in[1]->shape.cols())
+    return fail(ErrorCode::kBadArgument, "grouped wgrad of " + in[0]->shape.str() + " and " + in[1]->shape.str());
+  return std::vector<TensorSpec>{{Shape{a.local_experts, in[0]->shape[0], in[1]->shape[0]}, a.out}};
+}
+
+double flops(const OpView& op, int64_t n, int64_t k) {
+  return 2.0 * static_cast<double>(std::get<GroupedQuantizedAttrs>(op.op.attrs).grouped.useful_rows) *
+         static_cast<double>(n * k);
+}
+double fprop_flops(const OpView& op) {
+  return flops(op, op.in(1).shape[1], op.in(1).shape[2]);
+}
+double dgrad_flops(const OpView& op) {
+  return flops(op, op.in(0).shape.cols(), op.in(1).shape[0]);
+}
+double wgrad_flops(const OpView& op) {
+  return flops(op, op.in(0).shape[0], op.in(1).shape[0]);
+}
+
+void cases(std::vector<OpCase>& all) {
+  const auto fp8 = [](Shape shape) { return CaseInput{shape, DType::kE4M3}; };
+  const CaseInput scales{{2}, DType::kF32, Fill::kPositive}, segments{{2, 3}, DType::kI32, Fill::kSegments, 32};
+  GroupedQuantizedAttrs a;
+  a.grouped.useful_rows = 32;
+  a.local_experts = 3;
+  all.push_back({"grouped_gemm_quantized/fprop",
+                 &kGroupedGemmQuantized,
+                 {fp8({32, 48}), fp8({3, 16, 48}), scales, scales, segments},
+                 a,
+                 false});
+  all.push_back({"grouped_gemm_quantized/dgrad",
+                 &kGroupedGemmQuantizedDgrad,
+                 {fp8({32, 16}), fp8({48, 48}), scales, scales, segments},
+                 a,
+                 false});
+  a.out = DType::kF32;
+  all.push_back({"grouped_gemm_quantized/wgrad",
+                 &kGroupedGemmQuantizedWgrad,
+                 {fp8({16, 32}), fp8({48, 32}), scales, scales, segments},
+                 a,
+                 false});
+}
+
+}  // namespace
+
+const OpKind kGroupedGemmQuantized{.name = "grouped_gemm_quantized",
+                                   .shape = fprop_shape,
+                                   .flops = fprop_flops,
+                                   .cpu = cpu_grouped_gemm_quantized,
+                                   .cuda = "grouped_gemm_quantized",
+                                   .cases = cases,
+                                   .model_flops = true};
+const OpKind kGroupedGemmQuantizedDgrad{.name = "grouped_gemm_quantized_dgrad",
+                                        .shape = dgrad_shape,
+                                        .flops = dgrad_flops,
+                                        .cpu = cpu_grouped_gemm_quantized_dgrad,
+                                        .cuda = "grouped_gemm_quantized_dgrad",
+                                        .model_flops = true};
+const OpKind kGroupedGemmQuantizedWgrad{.name = "grouped_gemm_quantized_wgrad",
+                                        .shape = wgrad_shape,
+                                        .flops = wgrad_flops,
+                                        .cpu = cpu_grouped_gemm_quantized_wgrad,
+                                        .cuda = "grouped_gemm_quantized_wgrad",
+                                        .model_flops = true};
+
+}  // namespace mbb::trainer

@@ -1,0 +1,137 @@
+// Parameters kept in FP8: the same losses to the bit, a byte a weight, and gathers of half the bytes.
+#include <gtest/gtest.h>
+
+#include "trainer/program/explain.h"
+#include "trainer/run/training_record_test.h"
+
+namespace mbb::trainer {
+namespace {
+
+struct Form {
+  const char* name;
+  Recipe recipe;
+  int tp, pp, dp;
+  void (*set)(Config&) = nullptr;
+};
+void PrintTo(const Form& form, std::ostream* out) {
+  *out << form.name;
+}
+
+Config config_of(const Form& form, bool fp8_param) {
+  Config c;
+  c.train.seq_length = 32;
+  c.train.micro_batch_size = 2;
+  c.train.global_batch_size = 8;
+  c.precision.recipe = form.recipe;
+  c.precision.fp8_param = fp8_param;
+  c.parallel.tensor_model_parallel_size = form.tp;
+  c.parallel.pipeline_model_parallel_size = form.pp;
+  c.parallel.gpus = form.tp * form.pp * form.dp;
+  if (form.set != nullptr) form.set(c);
+  return c;
+}
+
+void fully_sharded(Config& c) {
+  c.data_parallel.data_parallel_sharding_strategy = ShardingStrategy::kOptimGradsParams;
+}
+
+class Fp8Param : public testing::TestWithParam<Form> {};
+
+TEST_P(Fp8Param, ChangesNoBitOfTheLosses) {
+  const auto kept = record_training(config_of(GetParam(), true), 5);
+  const auto quantized = record_training(config_of(GetParam(), false), 5);
+  ASSERT_TRUE(kept.has_value()) << format(kept.error());
+  ASSERT_TRUE(quantized.has_value()) << format(quantized.error());
+  for (size_t i = 0; i < kept->steps.size(); ++i) EXPECT_EQ(kept->steps[i].loss, quantized->steps[i].loss) << i;
+  EXPECT_LT(kept->steps.back().loss, kept->steps.front().loss);
+}
+
+INSTANTIATE_TEST_SUITE_P(All, Fp8Param,
+                         testing::Values(Form{"current", Recipe::kFp8Current, 1, 1, 1},
+                                         Form{"delayed", Recipe::kFp8Delayed, 1, 1, 1},
+                                         Form{"current_dp2", Recipe::kFp8Current, 1, 1, 2},
+                                         Form{"delayed_dp2", Recipe::kFp8Delayed, 1, 1, 2},
+                                         Form{"current_replicated", Recipe::kFp8Current, 1, 1, 2,
+                                              [](Config& c) { c.parallel.use_distributed_optimizer = false; }},
+                                         Form{"delayed_tp2_pp2_dp2", Recipe::kFp8Delayed, 2, 2, 2},
+                                         Form{"overlapped", Recipe::kFp8Current, 1, 1, 2,
+                                              [](Config& c) {
+                                                c.data_parallel.overlap_grad_reduce =
+                                                    c.data_parallel.overlap_param_gather = true;
+                                              }},
+                                         Form{"optimizer_under_forward", Recipe::kFp8Delayed, 1, 1, 2,
+                                              [](Config& c) { c.data_parallel.overlap_optimizer_with_forward = true; }},
+                                         Form{"fsdp", Recipe::kFp8Current, 1, 1, 2, fully_sharded},
+                                         Form{"fsdp_delayed", Recipe::kFp8Delayed, 1, 1, 2, fully_sharded},
+                                         Form{"small_states", Recipe::kFp8Current, 1, 1, 1,
+                                              [](Config& c) {
+                                                c.optimizer.use_precision_aware_optimizer = true;
+                                                c.optimizer.exp_avg_dtype = StateType::kFp16;
+                                              }}),
+                         [](const auto& test) { return std::string(test.param.name); });
+
+TEST(Fp8ParamCosts, AWeightTakesAByteAndItsGatherHalf) {
+  const Form form{"", Recipe::kFp8Current, 1, 1, 2};
+  struct Costs {
+    int64_t weights = 0, quantized = 0, gathered = 0;
+  };
+  const auto costs = [&](bool fp8_param) {
+    const auto layout = resolve(config_of(form, fp8_param));
+    EXPECT_TRUE(layout.has_value());
+    const auto programs = build_programs(*layout);
+    EXPECT_TRUE(programs.has_value());
+    Costs all;
+    const Program& program = programs->programs[0];
+    for (const Tensor& t : program.tensors) {
+      const bool block = t.main_grad != kNoTensor && t.path.starts_with("layers.") && t.shape.rank() == 2;
+      if (block) all.quantized += t.shape.elements();
+      if (t.category == Category::kWeight && t.scope == Scope::kPersistent && t.view_of == kNoTensor &&
+          t.path.ends_with(".weights"))
+        all.weights += t.bytes();
+    }
+    for (const Segment& segment : program.segments)
+      for (const Op& op : segment.ops)
+        if (op.kind->name == "all_gather") all.gathered += program.tensor(op.out[0]).bytes();
+    return all;
+  };
+  const Costs kept = costs(true), usual = costs(false);
+  ASSERT_GT(kept.quantized, 0);
+  EXPECT_EQ(usual.quantized, kept.quantized);
+  // Two buckets are padded where one was: by less than a shard's alignment.
+  EXPECT_NEAR(static_cast<double>(usual.weights - kept.weights), static_cast<double>(kept.quantized), 1024);
+  EXPECT_NEAR(static_cast<double>(usual.gathered - kept.gathered), static_cast<double>(kept.quantized), 1024);
+}
+
+// Fully sharded, a weight is quantized where it is gathered, and nothing of it lives through the step.
+TEST(Fp8FullySharded, KeepsNoWholeWeight) {
+  for (const bool fp8_param : {false, true}) {
+    const auto layout = resolve(config_of({"", Recipe::kFp8Current, 1, 1, 2, fully_sharded}, fp8_param));
+    ASSERT_TRUE(layout.has_value()) << format(layout.error());
+    const auto programs = build_programs(*layout);
+    ASSERT_TRUE(programs.has_value()) << format(programs.error());
+    const Program& program = programs->programs[0];
+    int made = 0;
+    for (const Segment& segment : program.segments) {
+      for (const Op& op : segment.ops) {
+        const bool of_weight = !op.in.empty() && program.tensor(op.in[0]).main_grad != kNoTensor;
+        if (!of_weight || (op.kind->name != "quantize" && op.kind->name != "transpose_quantized")) continue;
+        EXPECT_EQ(op.when, When::kAlways) << op.path;
+        for (const TensorId id : op.out) EXPECT_NE(program.tensor(id).scope, Scope::kStep) << op.path;
+        ++made;
+      }
+    }
+    // Forward and backward each, or the backward's transposes alone.
+    EXPECT_EQ(made, fp8_param ? 8 : 16);
+  }
+}
+
+TEST(Fp8ParamRefuses, OtherRecipes) {
+  const auto layout = resolve(config_of({"", Recipe::kMxfp8, 1, 1, 1}, true));
+  ASSERT_FALSE(layout.has_value());
+  EXPECT_EQ(format(layout.error()),
+            "error: precision.fp8_param = true has no effect with precision.recipe = mxfp8\n"
+            "  hint: it belongs to fp8_delayed and fp8_current; leave it at false otherwise");
+}
+
+}  // namespace
+}  // namespace mbb::trainer
