@@ -31,6 +31,9 @@ Result<std::vector<std::string>> export_csv(const ExportSource& source, const st
 // The file `to`: run, cells, launches and their tables.
 Result<std::vector<std::string>> export_json(const ExportSource& source, const std::filesystem::path& to);
 
+// Category of tensors that lie in pinned host memory: listed, never part of a device's sums.
+inline constexpr const char* kPinnedHost = "pinned host memory";
+
 // A map with every tensor's traced lifetime as an allocator snapshot: one segment, the arena, and one for what lies
 // outside it; an alloc and a free a lifetime. kNotFound when the history was not recorded.
 Result<profiler::MemorySnapshot> memory_snapshot(const baselines::MemoryMap& map);

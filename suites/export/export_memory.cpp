@@ -70,7 +70,7 @@ Result<MemorySnapshot> memory_snapshot(const MemoryMap& map) {
   std::vector<Lifetime> lifetimes;
   int64_t arena = 0, outside = kOutsideAddress, end = 0;
   for (const TensorBytes& tensor : map.tensors) {
-    if (tensor.bytes <= 0) continue;
+    if (tensor.bytes <= 0 || tensor.category == kPinnedHost) continue;
     end = std::max(end, tensor.to);
     if (tensor.offset >= 0) {
       arena = std::max(arena, tensor.offset + tensor.bytes);

@@ -10,6 +10,7 @@
 #include <optional>
 #include <tuple>
 
+#include "suites/export/export.h"
 #include "trainer/execute/op_sites.h"
 #include "trainer/program/walk.h"
 
@@ -54,6 +55,7 @@ struct Lifetime {
   trainer::TensorId tensor = trainer::kNoTensor;
   int slot = 0;
   int64_t first = -1, last = -1;  // walk positions
+  bool from_start = false;        // alive before the first op: state, and what the host wrote
   const trainer::Op* writer = nullptr;
   const trainer::Op* reader = nullptr;
 };
@@ -85,8 +87,8 @@ std::vector<Lifetime> lifetimes_of(const Program& program, int64_t& positions) {
   for (auto& [key, life] : all) {
     // What survives the step, and what the host wrote before it, is alive from its start.
     const trainer::Tensor& t = program.tensor(life.tensor);
-    if (t.scope == trainer::Scope::kPersistent) life.first = 0, life.last = position - 1;
-    if (t.category == trainer::Category::kInput || t.category == trainer::Category::kStep) life.first = 0;
+    if (t.scope == trainer::Scope::kPersistent) life.from_start = true, life.last = position - 1;
+    if (t.category == trainer::Category::kInput || t.category == trainer::Category::kStep) life.from_start = true;
     list.push_back(life);
   }
   return list;
@@ -118,15 +120,16 @@ class MapBuilder {
     if (plan_.offsets[static_cast<size_t>(life.tensor)].empty()) return;
     baselines::TensorBytes row;
     row.path = t.ring > 1 ? fmt::format("{}[{}]", t.path, life.slot) : t.path;
-    row.category = trainer::name(t.category);
-    row.offset = plan_.offset(program_, life.tensor, life.slot);
+    const bool host = t.space == trainer::Space::kHost;
+    row.category = host ? kPinnedHost : trainer::name(t.category);
+    row.offset = host ? -1 : plan_.offset(program_, life.tensor, life.slot);
     row.bytes = t.bytes();
     if (life.writer != nullptr) row.first_writer = life.writer->path;
     if (life.reader != nullptr) row.last_reader = life.reader->path;
-    const bool whole_step = t.scope == trainer::Scope::kPersistent;
+    const bool to_end = t.scope == trainer::Scope::kPersistent;
     const auto first = static_cast<size_t>(life.first), last = static_cast<size_t>(life.last);
-    row.from = whole_step ? 0 : times ? (life.first == 0 ? 0 : (*times)[first].start) : life.first;
-    row.to = whole_step ? end_ : times ? (*times)[last].end : life.last + 1;
+    row.from = life.from_start ? 0 : times ? (*times)[first].start : life.first;
+    row.to = to_end ? end_ : times ? (*times)[last].end : life.last + 1;
     map_.tensors.push_back(std::move(row));
   }
 
@@ -134,6 +137,7 @@ class MapBuilder {
   void peak_and_curve() {
     std::map<int64_t, std::map<std::string, int64_t>> changes;
     for (const auto& t : map_.tensors) {
+      if (t.category == kPinnedHost) continue;
       changes[t.from][t.category] += t.bytes;
       if (t.to < end_) changes[t.to][t.category] -= t.bytes;
     }
@@ -152,7 +156,8 @@ class MapBuilder {
       at_peak_ = alive;
     }
     for (const auto& t : map_.tensors)
-      if (t.from <= peak_at && (peak_at < t.to || t.to == end_)) map_.live_at_peak.push_back(t);
+      if (t.category != kPinnedHost && t.from <= peak_at && (peak_at < t.to || t.to == end_))
+        map_.live_at_peak.push_back(t);
     std::stable_sort(map_.live_at_peak.begin(), map_.live_at_peak.end(),
                      [](const auto& a, const auto& b) { return a.bytes > b.bytes; });
   }
