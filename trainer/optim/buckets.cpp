@@ -8,6 +8,7 @@
 #include <map>
 #include <tuple>
 
+#include "trainer/passes/layers.h"
 #include "trainer/program/walk.h"
 
 namespace mbb::trainer {
@@ -58,20 +59,6 @@ std::vector<WeightUse> uses_of_weights(const Program& program) {
   return all;
 }
 
-// "layers.3" of "layers.3.mlp.fc1.weight", "encoder.layers.0" of its tensors; empty outside of layers.
-std::string layer_of(const std::string& path) {
-  size_t begin = 0;
-  bool numbered = false;
-  while (begin < path.size()) {
-    const size_t end = std::min(path.find('.', begin), path.size());
-    const std::string_view part = std::string_view(path).substr(begin, end - begin);
-    numbered = !part.empty() && std::all_of(part.begin(), part.end(), [](char c) { return c >= '0' && c <= '9'; });
-    if (numbered) return path.substr(0, end);
-    begin = end + 1;
-  }
-  return {};
-}
-
 // A layer is a unit; what lies between two layers is one too, named after its first weight.
 void name_units(const Program& program, std::vector<WeightUse>& uses) {
   std::stable_sort(uses.begin(), uses.end(),
@@ -81,6 +68,7 @@ void name_units(const Program& program, std::vector<WeightUse>& uses) {
     const std::string& path = program.tensor(use.weight).path;
     use.unit = layer_of(path);
     if (!use.unit.empty()) {
+      use.unit.pop_back();  // the dot
       between.clear();
       continue;
     }

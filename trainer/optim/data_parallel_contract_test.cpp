@@ -181,6 +181,38 @@ const Form kForms[] = {
        c.data_parallel.use_torch_fsdp2 = true;
        instances(c, 2);
      }},
+    {"fsdp2_recompute", 1, 1, 2,
+     [](Config& c) {
+       c.data_parallel.use_torch_fsdp2 = true;
+       c.memory.recompute_granularity = RecomputeGranularity::kFull;
+     }},
+    {"fsdp2_recompute_in_groups", 2, 1, 2,
+     [](Config& c) {
+       c.data_parallel.use_torch_fsdp2 = true;
+       c.memory.recompute_granularity = RecomputeGranularity::kFull;
+       c.memory.recompute_num_layers = 2;
+     }},
+    {"fsdp2_offloaded_weights", 1, 1, 2,
+     [](Config& c) {
+       c.data_parallel.use_torch_fsdp2 = true;
+       c.memory.cpu_offloading = c.memory.cpu_offloading_weights = true;
+     }},
+    {"overlapped_offloaded_weights", 1, 1, 2,
+     [](Config& c) {
+       overlapped(c);
+       c.data_parallel.bucket_size = 3000;
+       c.memory.cpu_offloading = c.memory.cpu_offloading_weights = true;
+     }},
+    {"fsdp2_unfused_accumulation", 1, 1, 2,
+     [](Config& c) {
+       c.data_parallel.use_torch_fsdp2 = true;
+       c.fusion.gradient_accumulation_fusion = false;
+     }},
+    {"deferred_unfused_accumulation", 1, 2, 1,
+     [](Config& c) {
+       c.data_parallel.defer_embedding_wgrad_compute = true;
+       c.fusion.gradient_accumulation_fusion = false;
+     }},
     {"deferred_wgrad_pp2", 1, 2, 1, [](Config& c) { c.data_parallel.defer_embedding_wgrad_compute = true; }},
     {"deferred_wgrad_tp2_pp2_dp2", 2, 2, 2,
      [](Config& c) {
