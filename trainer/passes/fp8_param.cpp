@@ -19,7 +19,7 @@ TensorId declare_scales(Builder& b, const std::string& weight) {
   Tensor t;
   t.path = weight + ".scales";
   t.shape = Shape{2};
-  t.category = Category::kWeight;
+  t.category = Category::kStep;  // stays on the device where weights are offloaded
   t.scope = Scope::kPersistent;
   return b.declare(std::move(t));
 }

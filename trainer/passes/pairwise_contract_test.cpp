@@ -24,9 +24,11 @@ using Factor = std::vector<Value>;
 
 std::vector<std::string> recipes() {
   std::vector<std::string> names;
+  std::set<int64_t> seen;  // short names come after the recipe they stand for
   for (const Knob& knob : knobs().knobs())
     if (knob.key == "precision.recipe")
-      for (const KnobChoice& choice : knob.choices) names.push_back(choice.name);
+      for (const KnobChoice& choice : knob.choices)
+        if (seen.insert(choice.value).second) names.push_back(choice.name);
   return names;
 }
 

@@ -73,7 +73,7 @@ class Current final : public Tensorwise {
 class Delayed final : public Tensorwise {
  public:
   explicit Delayed(const Layout& layout)
-      : config_(layout.config.precision), ranks_(layout.mesh.group_size(GroupKind::kTpDpCp, 0)) {}
+      : config_(layout.config.precision), ranks_(layout.tp * layout.mesh.sizes().dp * layout.mesh.sizes().cp) {}
 
   Quantized quantize(Builder& b, TensorId value, TensorId state_of, Operand operand, bool,
                      const EmitOptions& options) override {
