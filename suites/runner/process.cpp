@@ -12,8 +12,10 @@
 #include <climits>
 #include <csignal>
 #include <cstring>
+#include <map>
 
 #include "profiler/base/clock.h"
+#include "profiler/base/env.h"
 
 namespace mbb::suites {
 namespace {
@@ -25,7 +27,7 @@ tl::unexpected<Error> system_error(const std::string& what) {
 }
 
 // Only async-signal-safe calls between fork and exec.
-[[noreturn]] void become_child(char* const* argv, int out, int err, pid_t parent) {
+[[noreturn]] void become_child(char* const* argv, char* const* environment, int out, int err, pid_t parent) {
   setpgid(0, 0);
   prctl(PR_SET_PDEATHSIG, SIGKILL);
   if (getppid() != parent) _exit(127);
@@ -33,7 +35,7 @@ tl::unexpected<Error> system_error(const std::string& what) {
   dup2(err, STDERR_FILENO);
   const int null = open("/dev/null", O_RDONLY);
   if (null >= 0) dup2(null, STDIN_FILENO);
-  execv(argv[0], argv);
+  execve(argv[0], argv, environment);
   _exit(127);
 }
 
@@ -105,10 +107,30 @@ Result<std::string> own_program() {
   return std::string(path, static_cast<size_t>(length));
 }
 
+namespace {
+
+// "NAME=value" of everything the child gets.
+std::vector<std::string> environment_of(const ProcessOptions& options) {
+  std::map<std::string, std::string> all;
+  for (auto& [name, value] : env_all()) all[name] = value;
+  for (const auto& [name, value] : options.environment) all[name] = value;
+  std::vector<std::string> entries;
+  for (const auto& [name, value] : all) entries.push_back(name + "=" + value);
+  return entries;
+}
+
+std::vector<char*> pointers(std::vector<std::string>& texts) {
+  std::vector<char*> all;
+  for (std::string& text : texts) all.push_back(text.data());
+  all.push_back(nullptr);
+  return all;
+}
+
+}  // namespace
+
 Result<ProcessEnd> run_process(const ProcessOptions& options) {
-  std::vector<char*> argv;
-  for (const std::string& argument : options.arguments) argv.push_back(const_cast<char*>(argument.c_str()));
-  argv.push_back(nullptr);
+  std::vector<std::string> arguments = options.arguments, entries = environment_of(options);
+  const std::vector<char*> argv = pointers(arguments), environment = pointers(entries);
   int pipe_ends[2];
   if (pipe2(pipe_ends, O_CLOEXEC) != 0) return system_error("opening a pipe");
   const int err = open(options.stderr_file.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
@@ -119,7 +141,7 @@ Result<ProcessEnd> run_process(const ProcessOptions& options) {
   }
   const pid_t parent = getpid();
   const pid_t child = fork();
-  if (child == 0) become_child(argv.data(), pipe_ends[1], err, parent);
+  if (child == 0) become_child(argv.data(), environment.data(), pipe_ends[1], err, parent);
   close(pipe_ends[1]);
   close(err);
   if (child < 0) {

@@ -8,6 +8,7 @@
 #include <filesystem>
 #include <functional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "profiler/base/error.h"
@@ -22,10 +23,11 @@ struct ProcessEnd {
 };
 
 struct ProcessOptions {
-  std::vector<std::string> arguments;       // argv[0] is the program's path
-  std::filesystem::path stderr_file;        // appended to
-  int64_t silence_limit_ms = 300'000;       // without a line on stdout; then SIGKILL
-  const std::atomic<bool>* stop = nullptr;  // sends SIGTERM once, SIGKILL after a grace of 10 s
+  std::vector<std::string> arguments;                            // argv[0] is the program's path
+  std::vector<std::pair<std::string, std::string>> environment;  // set over what this process has
+  std::filesystem::path stderr_file;                             // appended to
+  int64_t silence_limit_ms = 300'000;                            // without a line on stdout; then SIGKILL
+  const std::atomic<bool>* stop = nullptr;                       // sends SIGTERM once, SIGKILL after a grace of 10 s
   std::function<void(std::string_view line)> on_line;
 };
 

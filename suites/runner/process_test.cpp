@@ -33,6 +33,17 @@ TEST(Process, LinesAndExitStatus) {
   EXPECT_EQ(*read_file(options.stderr_file.string()), "two\n");
 }
 
+TEST(Process, TheChildsEnvironmentIsOursWithSomeSetOverIt) {
+  ::setenv("MBB_PROCESS_TEST", "kept", 1);
+  ProcessOptions options = shell("echo $MBB_PROCESS_TEST $NCCL_NVLS_ENABLE $MBB_PROCESS_NEW");
+  options.environment = {{"NCCL_NVLS_ENABLE", "0"}, {"MBB_PROCESS_NEW", "new one"}};
+  std::vector<std::string> lines;
+  options.on_line = [&](std::string_view line) { lines.emplace_back(line); };
+  ASSERT_TRUE(run_process(options).has_value());
+  EXPECT_EQ(lines, (std::vector<std::string>{"kept 0 new one"}));
+  ::unsetenv("MBB_PROCESS_TEST");
+}
+
 TEST(Process, ASignalIsReported) {
   const auto end = run_process(shell("kill -SEGV $$"));
   ASSERT_TRUE(end.has_value());

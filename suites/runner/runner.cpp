@@ -34,6 +34,7 @@
 #include "trainer/models/hardware.h"
 #include "trainer/program/explain.h"
 #include "trainer/run/knobs.h"
+#include "trainer/run/launch_environment.h"
 #include "trainer/run/precision_rules.h"
 #include "trainer/run/training_data.h"
 
@@ -226,6 +227,7 @@ class CellRunner {
     MB_ASSIGN(const std::string own, own_program());
     const std::string& program = options_.program.empty() ? own : options_.program;
     process.arguments = {program, kLaunchCommand, folder.string()};
+    process.environment = trainer::launch_environment(planned.config);
     process.stderr_file = folder / kLaunchLogFile;
     process.stop = options_.stop;
     process.on_line = [&](std::string_view line) { on_line(line); };

@@ -24,6 +24,7 @@ enum class AmaxAlgorithm { kMax, kMostRecent };
 enum class Device { kCpu, kCuda };
 enum class RecomputeGranularity { kNone, kSelective, kFull };
 enum class RecomputeMethod { kUniform, kBlock };
+enum class GdrLevel { kAsFound, kLoc, kPix, kPxb, kPhb, kSys };  // how far apart GPU and NIC may be, in NCCL's words
 
 // A shape field of 0 means: as the model named `name` has it.
 struct ModelConfig {
@@ -126,6 +127,9 @@ struct MemoryConfig {
   double lora_alpha = 32;
   std::string lora_targets = "qkv,proj";
   double limit_gib = 0;  // of a rank; 0 = what the device has
+  bool nccl_nvls_enable = false;
+  GdrLevel nccl_net_gdr_level = GdrLevel::kAsFound;
+  std::optional<bool> nccl_net_gdr_c2c;  // nothing = auto: as found
 };
 
 struct DataParallelConfig {

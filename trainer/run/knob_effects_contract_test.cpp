@@ -1,5 +1,5 @@
-// No knob of training, memory, fusion and packing does nothing: another value changes the program, the plan, what is
-// refused, the rows, or what a step reports.
+// No knob of training, memory, fusion and packing does nothing: another value changes the program, the plan, the
+// launch's environment, what is refused, the rows, or what a step reports.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
@@ -8,6 +8,7 @@
 #include "profiler/base/text.h"
 #include "trainer/program/explain.h"
 #include "trainer/run/knobs.h"
+#include "trainer/run/launch_environment.h"
 #include "trainer/run/train.h"
 #include "trainer/run/training_data.h"
 
@@ -86,6 +87,7 @@ std::string observe(const Config& config) {
   const auto programs = build_programs(*layout);
   if (!programs) return "does not build: " + programs.error().what;
   std::string seen = program_hash(*programs);
+  for (const auto& [name, value] : launch_environment(config)) seen += " " + name + "=" + value;
   for (const MemoryPlan& plan : programs->plans) seen += fmt::format(" {} {}", plan.arena_bytes, plan.host_bytes);
   if (const Status fits = check_memory(*layout, *programs); !fits) return seen + " refused: " + fits.error().what;
   TrainOptions options;
@@ -115,6 +117,7 @@ std::string another(const Knob& knob, const Config& config) {
   if (const auto* flag = std::get_if<bool>(&now)) return *flag ? "false" : "true";
   if (const auto* number = std::get_if<int64_t>(&now)) return std::to_string(*number + 1);
   if (const auto* number = std::get_if<double>(&now)) return format_exact(*number * 0.5 + 0.015625);
+  if (std::holds_alternative<KnobAuto>(now)) return "true";
   for (const KnobChoice& choice : knob.choices)
     if (choice.name != knob_text(now)) return choice.name;
   return "";

@@ -3,7 +3,9 @@
 
 namespace mbb::trainer {
 
-std::vector<Knob> memory_knobs() {
+namespace {
+
+std::vector<Knob> recompute_and_offload() {
   return {
       {.key = "memory.recompute_granularity",
        .field = field(&Config::memory, &MemoryConfig::recompute_granularity),
@@ -41,6 +43,11 @@ std::vector<Knob> memory_knobs() {
       {.key = "memory.cpu_offloading_weights",
        .field = field(&Config::memory, &MemoryConfig::cpu_offloading_weights),
        .doc = "Weights of offloaded layers live in host memory and are loaded for each use, a layer ahead."},
+  };
+}
+
+std::vector<Knob> frozen_and_adapters() {
+  return {
       {.key = "memory.frozen",
        .field = field(&Config::memory, &MemoryConfig::frozen),
        .doc = "Weights that do not train, as patterns of their paths (* and ?) with commas between: no gradient, no "
@@ -58,12 +65,43 @@ std::vector<Knob> memory_knobs() {
        .doc =
            "Linear layers of attention and dense MLPs that get an adapter, commas between: qkv, proj, fc1, fc2; with "
            "latent attention q_down, q_up, kv_down, kv_up; of cross attention q, kv."},
+  };
+}
+
+std::vector<Knob> limits_and_environment() {
+  return {
       {.key = "memory.limit_gib",
        .field = field(&Config::memory, &MemoryConfig::limit_gib),
        .range = at_least(0),
        .unit = "GiB",
        .doc = "Memory a rank may take; a plan above it is refused before anything runs. 0 = what the device has free."},
+      {.key = "memory.nccl_nvls_enable",
+       .field = field(&Config::memory, &MemoryConfig::nccl_nvls_enable),
+       .doc =
+           "NCCL_NVLS_ENABLE of a launch's process. Multicast over NVLink reserves memory and can take the GPUs of a "
+           "shared host out of service.",
+       .history = "NCCL: on where it can be."},
+      {.key = "memory.nccl_net_gdr_level",
+       .field = field(&Config::memory, &MemoryConfig::nccl_net_gdr_level),
+       .choices = {choice("as_found", GdrLevel::kAsFound, "the variable stays as it is"),
+                   choice("loc", GdrLevel::kLoc, "never"), choice("pix", GdrLevel::kPix, "behind one PCIe switch"),
+                   choice("pxb", GdrLevel::kPxb, "behind several PCIe switches"),
+                   choice("phb", GdrLevel::kPhb, "behind one CPU"), choice("sys", GdrLevel::kSys, "anywhere")},
+       .doc = "NCCL_NET_GDR_LEVEL of a launch's process: how far apart a GPU and a NIC may be that exchange directly."},
+      {.key = "memory.nccl_net_gdr_c2c",
+       .field = field(&Config::memory, &MemoryConfig::nccl_net_gdr_c2c),
+       .doc =
+           "NCCL_NET_GDR_C2C of a launch's process: direct exchange through the CPU's own link to the GPU; auto = as "
+           "found."},
   };
+}
+
+}  // namespace
+
+std::vector<Knob> memory_knobs() {
+  std::vector<Knob> all = recompute_and_offload();
+  for (auto&& part : {frozen_and_adapters(), limits_and_environment()}) all.insert(all.end(), part.begin(), part.end());
+  return all;
 }
 
 }  // namespace mbb::trainer

@@ -1,0 +1,16 @@
+// From knobs to NCCL's variables.
+#include "trainer/run/launch_environment.h"
+
+namespace mbb::trainer {
+
+std::vector<std::pair<std::string, std::string>> launch_environment(const Config& config) {
+  const MemoryConfig& m = config.memory;
+  std::vector<std::pair<std::string, std::string>> all{{"NCCL_NVLS_ENABLE", m.nccl_nvls_enable ? "1" : "0"}};
+  constexpr const char* kLevels[] = {"", "LOC", "PIX", "PXB", "PHB", "SYS"};
+  if (m.nccl_net_gdr_level != GdrLevel::kAsFound)
+    all.emplace_back("NCCL_NET_GDR_LEVEL", kLevels[static_cast<int>(m.nccl_net_gdr_level)]);
+  if (m.nccl_net_gdr_c2c) all.emplace_back("NCCL_NET_GDR_C2C", *m.nccl_net_gdr_c2c ? "1" : "0");
+  return all;
+}
+
+}  // namespace mbb::trainer
