@@ -5,6 +5,7 @@
 #include <map>
 #include <tuple>
 
+#include "trainer/ops/message_peers.h"
 #include "trainer/ops/table.h"
 #include "trainer/program/walk.h"
 
@@ -19,12 +20,14 @@ class Collectives {
 
   uint64_t next(const Op& op) {
     const auto& attrs = std::get<CommAttrs>(op.attrs);
-    const std::vector<int> members = mesh_.group(attrs.group, rank_);
-    if (op.kind != &kSend && op.kind != &kRecv) return id(static_cast<uint64_t>(attrs.group), members.front());
-    const int step = attrs.direction == Direction::kForward ? 1 : -1;
-    const int index = mesh_.group_index(attrs.group, rank_);
-    const int sender = op.kind == &kSend ? rank_ : members[static_cast<size_t>(index - step)];
-    return id(kFirstChannel + static_cast<uint64_t>(attrs.direction), sender);
+    if (!sends(op) && !receives(op))
+      return id(static_cast<uint64_t>(attrs.group), mesh_.group(attrs.group, rank_).front());
+    const int peer = message_peers(mesh_, attrs, receives(op), rank_).front();
+    const auto channel = kFirstChannel + static_cast<uint64_t>(attrs.direction);
+    if (attrs.group == GroupKind::kPp) return id(channel, sends(op) ? rank_ : peer);
+    // Between meshes an encoder's rank speaks with several of the decoder's at once: the message is the encoder's.
+    const bool encoder = mesh_.coordinates(rank_).role == MeshRole::kEncoder;
+    return id(channel + 2, encoder ? rank_ : peer);
   }
 
  private:
@@ -43,15 +46,18 @@ class Collectives {
 }  // namespace
 
 profiler::StreamKind stream_kind(Stream stream) {
-  constexpr std::array kKinds{profiler::StreamKind::kCompute, profiler::StreamKind::kTp,  profiler::StreamKind::kCp,
-                              profiler::StreamKind::kEp,      profiler::StreamKind::kPp,  profiler::StreamKind::kPp,
-                              profiler::StreamKind::kDp,      profiler::StreamKind::kCopy};
+  using profiler::StreamKind;
+  constexpr std::array kKinds{StreamKind::kCompute, StreamKind::kTp,  StreamKind::kCp, StreamKind::kEp,
+                              StreamKind::kPp,      StreamKind::kPp,  StreamKind::kPp, StreamKind::kPp,
+                              StreamKind::kDp,      StreamKind::kCopy};
+  static_assert(kKinds.size() == kStreams);
   return kKinds[static_cast<size_t>(stream)];
 }
 
 profiler::SpanKind span_kind(const Op& op) {
   using profiler::SpanKind;
   if (!op.kind->communicates) return op.stream == Stream::kCopy ? SpanKind::kCopy : SpanKind::kCompute;
+  if (sends(op) || receives(op)) return SpanKind::kCommPp;
   switch (std::get<CommAttrs>(op.attrs).group) {
     case GroupKind::kTp: return SpanKind::kCommTp;
     case GroupKind::kCp: return SpanKind::kCommCp;

@@ -2,6 +2,8 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <string>
+#include <string_view>
 
 #include "trainer/data/rng.h"
 #include "trainer/models/flops.h"
@@ -47,6 +49,14 @@ std::vector<StepReport> run(const Config& config) {
   return result ? result->steps : std::vector<StepReport>{};
 }
 
+void expect_equal(const std::vector<StepReport>& many, const std::vector<StepReport>& one) {
+  ASSERT_EQ(many.size(), one.size());
+  for (size_t i = 0; i < one.size(); ++i) {
+    EXPECT_NEAR(many[i].loss, one[i].loss, 1e-5 * one[i].loss) << "step " << i;
+    EXPECT_NEAR(many[i].grad_norm, one[i].grad_norm, 2e-4 * one[i].grad_norm) << "step " << i;
+  }
+}
+
 class Families : public testing::TestWithParam<Small> {};
 
 TEST_P(Families, ParametersAndFlopsEqualTheFormulas) {
@@ -90,32 +100,118 @@ TEST_P(Families, EveryMappingTrainsLikeOneRank) {
   };
   for (const Mapping& m : {Mapping{"tp2_sp", 2, 1, 1, true}, Mapping{"tp2", 2, 1, 1, false},
                            Mapping{"pp2", 1, 2, 1, false}, Mapping{"dp2", 1, 1, 2, false}}) {
-    if (m.pp > 1 && !GetParam().stages) continue;
     SCOPED_TRACE(m.name);
     Config c = config_of(GetParam());
     c.parallel.tensor_model_parallel_size = m.tp;
     c.parallel.pipeline_model_parallel_size = m.pp;
     c.parallel.sequence_parallel = m.sequence_parallel;
     c.parallel.gpus = m.tp * m.pp * m.dp;
-    const std::vector<StepReport> many = run(c);
-    ASSERT_EQ(many.size(), one.size());
-    for (size_t i = 0; i < one.size(); ++i) {
-      EXPECT_NEAR(many[i].loss, one[i].loss, 1e-5 * one[i].loss) << "step " << i;
-      EXPECT_NEAR(many[i].grad_norm, one[i].grad_norm, 2e-4 * one[i].grad_norm) << "step " << i;
-    }
+    expect_equal(run(c), one);
   }
 }
 
-TEST(FamilyStages, AreRefusedWhereWeightsAreShared) {
-  for (const Small& family : kFamilies) {
-    if (family.stages) continue;
-    SCOPED_TRACE(family.name);
-    Config c = config_of(family);
+const Small& family(std::string_view name) {
+  for (const Small& each : kFamilies)
+    if (each.name == name) return each;
+  ADD_FAILURE() << "no family " << name;
+  return kFamilies[0];
+}
+
+// Weights that several stages hold stay equal over more steps, whatever the optimizer shards.
+TEST(SharedWeights, TiedEmbeddingsAndMtpOverStagesTrainLikeOneRank) {
+  for (const char* name : {"gpt", "qwen25_tied", "deepseek_v3_mtp"}) {
+    SCOPED_TRACE(name);
+    Config c = config_of(family(name));
+    c.model.num_layers = 4;
+    c.train.train_iters = 5;
+    c.train.micro_batch_size = 1;
+    const std::vector<StepReport> one = run(c);
     c.parallel.pipeline_model_parallel_size = 2;
-    const auto layout = resolve(c);
-    ASSERT_FALSE(layout.has_value());
-    EXPECT_NE(layout.error().what.find("parallel.pipeline_model_parallel_size"), std::string::npos);
+    expect_equal(run(c), one);
+    c.parallel.virtual_pipeline_model_parallel_size = 2;
+    expect_equal(run(c), one);
+    c.parallel.tensor_model_parallel_size = 2;
+    c.parallel.gpus = 8;
+    expect_equal(run(c), one);
   }
+}
+
+// The encoder on ranks of its own, with its own TP: GPUs = DP · (encoder TP · PP + decoder TP · PP).
+TEST(EncoderMesh, TrainsLikeOneRank) {
+  Config c = config_of(family("t5"));
+  c.train.train_iters = 5;
+  const std::vector<StepReport> one = run(c);
+  c.parallel.encoder_pipeline_model_parallel_size = 1;
+  struct Sizes {
+    int encoder_tp, tp, pp, dp;
+    bool sequence_parallel = true;
+  };
+  for (const Sizes& s : {Sizes{1, 1, 1, 1}, Sizes{1, 2, 2, 1}, Sizes{1, 2, 2, 2}, Sizes{2, 2, 1, 1}, Sizes{2, 4, 1, 1},
+                         Sizes{1, 2, 1, 1, false}}) {
+    const int ranks = s.dp * (s.encoder_tp + s.tp * s.pp);
+    SCOPED_TRACE("encoder tp " + std::to_string(s.encoder_tp) + ", decoder tp " + std::to_string(s.tp) + " pp " +
+                 std::to_string(s.pp) + ", dp " + std::to_string(s.dp));
+    c.parallel.encoder_tensor_model_parallel_size = s.encoder_tp;
+    c.parallel.tensor_model_parallel_size = s.tp;
+    c.parallel.pipeline_model_parallel_size = s.pp;
+    c.parallel.sequence_parallel = s.sequence_parallel && s.tp > 1;
+    c.parallel.gpus = ranks;
+    const auto built = build(c);
+    ASSERT_TRUE(built.has_value()) << format(built.error());
+    EXPECT_EQ(built->layout.mesh.world_size(), ranks);
+    EXPECT_EQ(built->layout.dp, s.dp);
+    const Explain costs = explain(built->layout, built->programs);
+    EXPECT_DOUBLE_EQ(costs.model_flops, costs.closed_form_flops);
+    EXPECT_DOUBLE_EQ(costs.bubble_replayed, costs.bubble_formula);
+    expect_equal(run(c), one);
+  }
+}
+
+TEST(EncoderMesh, RefusalsNameKnobAndRule) {
+  const auto what = [](const Small& family, void (*change)(Config&)) {
+    Config c = config_of(family);
+    c.parallel.tensor_model_parallel_size = 2;
+    c.parallel.encoder_pipeline_model_parallel_size = 1;
+    change(c);
+    const auto l = resolve(c);
+    EXPECT_FALSE(l.has_value());
+    return l ? std::string() : l.error().what;
+  };
+  const auto says = [](const std::string& text, const char* part) {
+    EXPECT_NE(text.find(part), std::string::npos) << text;
+  };
+  const Small& t5 = family("t5");
+  says(what(family("gpt"), [](Config&) {}), "which has no encoder");
+  says(what(t5,
+            [](Config& c) {
+              c.parallel.encoder_pipeline_model_parallel_size = 0;
+              c.parallel.encoder_tensor_model_parallel_size = 1;
+            }),
+       "parallel.encoder_tensor_model_parallel_size = 1 needs parallel.encoder_pipeline_model_parallel_size = 1");
+  says(what(t5, [](Config& c) { c.parallel.encoder_tensor_model_parallel_size = 4; }),
+       "parallel.encoder_tensor_model_parallel_size = 4 does not divide parallel.tensor_model_parallel_size = 2");
+  says(what(t5, [](Config& c) { c.parallel.sequence_parallel = false; }), "without sequence parallelism");
+  says(what(t5, [](Config& c) { c.parallel.gpus = 6; }),
+       "parallel.gpus = 6 is no multiple of encoder + tensor × pipeline");
+  says(what(t5,
+            [](Config& c) {
+              c.train.encoder_seq_length = 13;
+              c.parallel.encoder_tensor_model_parallel_size = 1;
+            }),
+       "train.encoder_seq_length");
+  says(what(t5,
+            [](Config& c) {
+              c.parallel.pipeline_model_parallel_size = 2;
+              c.parallel.pipeline_layout = "Ett|L";
+            }),
+       "without a decoder layer");
+  says(what(t5,
+            [](Config& c) {
+              c.model.num_layers = 4;
+              c.parallel.pipeline_model_parallel_size = 2;
+              c.parallel.virtual_pipeline_model_parallel_size = 2;
+            }),
+       "parallel.virtual_pipeline_model_parallel_size");
 }
 
 INSTANTIATE_TEST_SUITE_P(All, Families, testing::ValuesIn(kFamilies),

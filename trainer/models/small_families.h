@@ -10,7 +10,6 @@ namespace mbb::trainer {
 struct Small {
   const char* name;
   void (*shape)(Config&);
-  bool stages = true;  // whether the model can be cut into pipeline stages
 };
 
 inline void PrintTo(const Small& small, std::ostream* out) {
@@ -59,7 +58,7 @@ inline Config config_of(const Small& small) {
 }
 
 inline const Small kFamilies[] = {
-    {"gpt", [](Config& c) { sizes(c, "gpt3-126m", 0); }, false},
+    {"gpt", [](Config& c) { sizes(c, "gpt3-126m", 0); }},
     {"gpt_untied", [](Config& c) { sizes(c, "gpt-462b", 0); }},
     {"llama31",
      [](Config& c) {
@@ -72,7 +71,7 @@ inline const Small kFamilies[] = {
        c.model.kv_channels = 8;
      }},
     {"qwen25", [](Config& c) { sizes(c, "qwen2.5-7b", 2); }},
-    {"qwen25_tied", [](Config& c) { sizes(c, "qwen2.5-0.5b", 2); }, false},
+    {"qwen25_tied", [](Config& c) { sizes(c, "qwen2.5-0.5b", 2); }},
     {"qwen3",
      [](Config& c) {
        sizes(c, "qwen3-8b", 2);
@@ -114,8 +113,7 @@ inline const Small kFamilies[] = {
      [](Config& c) {
        deepseek(c);
        c.model.mtp_num_layers = 2;
-     },
-     false},
+     }},
     {"t5",
      [](Config& c) {
        sizes(c, "t5-220m", 0);
@@ -123,8 +121,7 @@ inline const Small kFamilies[] = {
        c.model.encoder_num_layers = 2;
        c.train.encoder_seq_length = 12;
        c.train.hidden_dropout = 0.1;
-     },
-     false},
+     }},
     {"gpt_dropout",
      [](Config& c) {
        sizes(c, "gpt-462b", 0);

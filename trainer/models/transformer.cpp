@@ -5,6 +5,7 @@
 #include <fmt/core.h>
 
 #include "trainer/models/blocks/blocks.h"
+#include "trainer/ops/message_peers.h"
 #include "trainer/ops/table.h"
 #include "trainer/optim/optimizer.h"
 #include "trainer/passes/fusion.h"
@@ -20,28 +21,76 @@ namespace mbb::trainer {
 namespace {
 
 CommAttrs to_next_stage(const Layout& layout) {
-  return {.group = GroupKind::kPp, .group_size = layout.pp, .direction = Direction::kForward};
+  return {.group = GroupKind::kPp,
+          .group_size = layout.pp,
+          .direction = Direction::kForward,
+          .ring = layout.vpp > 1,
+          .form = layout.message_form};
 }
 
-TensorId receive(BlockBuilder& k) {
+CommAttrs to_next_mesh(const Layout& layout) {
+  return {.group = GroupKind::kModel, .group_size = layout.model_ranks(), .form = layout.message_form};
+}
+
+// The pipeline's messages of one chunk.
+class Messages {
+ public:
+  // `pipeline` begins their paths.
+  Messages(BlockBuilder& k, std::string pipeline) : k_(k), l_(k.layout()), pipeline_(std::move(pipeline)) {}
+
+  // [sequence, b, h] from the stage before, or from the other mesh.
+  TensorId receive(const OpKind& kind, CommAttrs attrs, const std::string& name, int64_t sequence) {
+    attrs.message = Shape{sequence, l_.micro_batch, l_.model.hidden_size};
+    attrs.message_dtype = l_.compute;
+    const std::string path = pipeline_ + "." + name;
+    return k_.builder().emit1(kind, path + ".fwd", {}, attrs,
+                              {.stream = message_stream(attrs.form, attrs.direction, true), .out_path = path + ".out"});
+  }
+  void send(const OpKind& kind, const CommAttrs& attrs, const std::string& name, TensorId tensor) {
+    k_.builder().emit(kind, pipeline_ + "." + name + ".fwd", {tensor}, attrs,
+                      {.stream = message_stream(attrs.form, attrs.direction, false)});
+  }
+
+ private:
+  BlockBuilder& k_;
+  const Layout& l_;
+  std::string pipeline_;
+};
+
+// The encoder's output, as hidden states are sharded: computed here, or received.
+TensorId memory_of(BlockBuilder& k, Messages& messages, const Chunk& chunk) {
   const Layout& l = k.layout();
-  CommAttrs attrs = to_next_stage(l);
-  attrs.message = Shape{l.sequence_parallel ? l.sequence / l.tp : l.sequence, l.micro_batch, l.model.hidden_size};
-  attrs.message_dtype = l.compute;
-  return k.builder().emit1(kRecv, "pipeline.recv.fwd", {}, attrs,
-                           {.stream = Stream::kPpForward, .out_path = "pipeline.recv.out"});
+  if (chunk.encoder) return encoder_block(k);
+  const int64_t sequence = l.encoder_sequence / (l.memory_is_sharded() ? l.tp : 1);
+  if (chunk.embedding) return messages.receive(kReshardRecv, to_next_mesh(l), "memory.reshard_recv", sequence);
+  return messages.receive(kRecv, to_next_stage(l), "memory.recv", sequence);
 }
 
-void build_forward(BlockBuilder& k, const Chunk& chunk) {
-  const TensorId memory = k.model().is_encoder_decoder() ? encoder_block(k) : kNoTensor;
-  TensorId x = chunk.embedding ? embedding_block(k) : receive(k);
+void build_forward(BlockBuilder& k, const Chunk& chunk, const std::string& pipeline) {
+  const Layout& l = k.layout();
+  Messages messages(k, pipeline);
+  const auto first = [&] {
+    const int64_t sequence = l.sequence_parallel ? l.sequence / l.tp : l.sequence;
+    return chunk.embedding ? embedding_block(k) : messages.receive(kRecv, to_next_stage(l), "recv", sequence);
+  };
+  if (l.role == MeshRole::kEncoder) {
+    messages.send(kReshardSend, to_next_mesh(l), "memory.reshard_send", encoder_block(k));
+    return;
+  }
+  const bool reads_memory = k.model().is_encoder_decoder();
+  // A stage's input comes before the memory on the wire; the first stage makes its own and can wait for the memory.
+  TensorId x = chunk.embedding ? kNoTensor : first();
+  const TensorId memory = reads_memory ? memory_of(k, messages, chunk) : kNoTensor;
+  const TensorId whole = reads_memory ? whole_memory(k, memory) : kNoTensor;
+  if (chunk.embedding) x = first();
   for (int64_t i = chunk.first_layer; i < chunk.first_layer + chunk.num_layers; ++i)
-    x = decoder_layer(k, fmt::format("layers.{}", i), i, x, memory);
+    x = decoder_layer(k, fmt::format("layers.{}", i), i, x, whole);
   if (chunk.head) {
     head_block(k, x);
-  } else {
-    k.builder().emit(kSend, "pipeline.send.fwd", {x}, to_next_stage(k.layout()), {.stream = Stream::kPpForward});
+    return;
   }
+  messages.send(kSend, to_next_stage(l), "send", x);
+  if (reads_memory) messages.send(kSend, to_next_stage(l), "memory.send", memory);
 }
 
 TensorId step_tensor(Builder& b, const char* path, DType dtype, Shape shape) {
@@ -54,9 +103,60 @@ TensorId step_tensor(Builder& b, const char* path, DType dtype, Shape shape) {
   return b.declare(std::move(t));
 }
 
+// The segments of one chunk of the stage.
+ChunkSegments build_chunk(BlockBuilder& blocks, const Chunk& chunk, int index) {
+  Builder& b = blocks.builder();
+  const Layout& layout = blocks.layout();
+  const std::string name = fmt::format("chunk{}", index);
+  ChunkSegments segments;
+  segments.forward = b.add_segment(name + ".forward", SegmentKind::kForward, index);
+  build_forward(blocks, chunk, layout.vpp == 1 ? "pipeline" : "pipeline." + name);
+  segments.backward = b.add_segment(name + ".backward", SegmentKind::kBackward, index);
+  Autodiff(b).run(segments.forward, {});
+  return segments;
+}
+
+// The passes over forward and backward, each over all chunks.
+std::vector<PassEffect> run_passes(Program& program, const Layout& layout, const std::vector<ChunkSegments>& chunks,
+                                   PrecisionPass& precision) {
+  const FusionConfig& fusion = layout.config.fusion;
+  const MemoryConfig& memory = layout.config.memory;
+  PassLog passes(program);
+  const auto each = [&](const char* name, bool on, auto&& pass) {
+    passes.run(name, on, [&] {
+      for (const ChunkSegments& c : chunks) pass(c.forward, c.backward);
+    });
+  };
+  each("precision", is_quantized(layout.config.precision.recipe),
+       [&](int forward, int backward) { precision.run(forward, backward); });
+  each("bias_activation_fusion", fusion.bias_activation_fusion,
+       [&](int forward, int backward) { fuse_bias_activation(program, forward, backward); });
+  each("bias_dropout_fusion", fusion.bias_dropout_fusion,
+       [&](int forward, int backward) { fuse_bias_dropout(program, forward, backward); });
+  each("gradient_accumulation_fusion off", !fusion.gradient_accumulation_fusion,
+       [&](int, int backward) { split_gradient_accumulation(program, backward); });
+  each("residual_fusion", fusion.residual_fusion,
+       [&](int forward, int backward) { fuse_residuals(program, forward, backward); });
+  each("cross_entropy_loss_fusion", fusion.cross_entropy_loss_fusion,
+       [&](int forward, int backward) { fuse_cross_entropy(program, forward, backward); });
+  each("recompute", memory.recompute_granularity != RecomputeGranularity::kNone,
+       [&](int forward, int backward) { recompute(program, forward, backward, memory); });
+  each("cpu_offloading", memory.cpu_offloading,
+       [&](int forward, int backward) { offload(program, forward, backward, memory); });
+  return passes.take();
+}
+
+std::vector<Call> micro_batch_calls(const Layout& layout, const RankClass& of,
+                                    const std::vector<ChunkSegments>& chunks) {
+  if (layout.vpp == 1)
+    return one_f_one_b(layout.pipeline_place(of), layout.pipeline_depth(), layout.micro_batches, chunks.front());
+  return interleaved(of.pp, layout.pp, layout.micro_batches, layout.micro_batch_group, chunks);
+}
+
 }  // namespace
 
-Program build_program(const Layout& layout, const RankClass& rank_class, std::vector<PassEffect>* effects) {
+Program build_program(const Layout& resolved, const RankClass& rank_class, std::vector<PassEffect>* effects) {
+  const Layout layout = resolved.of_role(rank_class.role);
   Program program;
   program.rank_class = rank_class;
   program.micro_batches = layout.micro_batches;
@@ -65,28 +165,13 @@ Program build_program(const Layout& layout, const RankClass& rank_class, std::ve
   program.ports.loss_sum = step_tensor(b, "step.loss_sum", DType::kF64, Shape{2});
   program.ports.grad_scale = step_tensor(b, "step.grad_scale", DType::kF32, Shape{3});
 
-  const int forward = b.add_segment("chunk0.forward", SegmentKind::kForward, 0);
   BlockBuilder blocks(b, layout);
-  build_forward(blocks, layout.stages[static_cast<size_t>(rank_class.pp)]);
-  const int backward = b.add_segment("chunk0.backward", SegmentKind::kBackward, 0);
-  Autodiff(b).run(forward, {});
-  PassLog passes(program);
-  const FusionConfig& fusion = layout.config.fusion;
-  const MemoryConfig& memory = layout.config.memory;
+  std::vector<ChunkSegments> chunks;
+  for (const Chunk& chunk : layout.stages[static_cast<size_t>(rank_class.pp)])
+    chunks.push_back(build_chunk(blocks, chunk, static_cast<int>(chunks.size())));
   PrecisionPass precision(program, layout);
-  passes.run("precision", is_quantized(layout.config.precision.recipe), [&] { precision.run(forward, backward); });
-  passes.run("bias_activation_fusion", fusion.bias_activation_fusion,
-             [&] { fuse_bias_activation(program, forward, backward); });
-  passes.run("bias_dropout_fusion", fusion.bias_dropout_fusion, [&] { fuse_bias_dropout(program, forward, backward); });
-  passes.run("gradient_accumulation_fusion off", !fusion.gradient_accumulation_fusion,
-             [&] { split_gradient_accumulation(program, backward); });
-  passes.run("residual_fusion", fusion.residual_fusion, [&] { fuse_residuals(program, forward, backward); });
-  passes.run("cross_entropy_loss_fusion", fusion.cross_entropy_loss_fusion,
-             [&] { fuse_cross_entropy(program, forward, backward); });
-  passes.run("recompute", memory.recompute_granularity != RecomputeGranularity::kNone,
-             [&] { recompute(program, forward, backward, memory); });
-  passes.run("cpu_offloading", memory.cpu_offloading, [&] { offload(program, forward, backward, memory); });
-  if (effects != nullptr) *effects = passes.take();
+  std::vector<PassEffect> applied = run_passes(program, layout, chunks, precision);
+  if (effects != nullptr) *effects = std::move(applied);
 
   const DataParallel data_parallel = build_data_parallel(b, layout);
   b.enter(data_parallel.grad_sync);
@@ -96,7 +181,7 @@ Program build_program(const Layout& layout, const RankClass& rank_class, std::ve
     b.emit(kExpertBias, "optimizer." + state.path + ".expert_bias", {state.load, state.bias},
            ExpertBiasAttrs{state.rate}, {.out = {state.bias}});
 
-  program.schedule = one_f_one_b(rank_class.pp, layout.pp, layout.micro_batches, forward, backward);
+  program.schedule = micro_batch_calls(layout, rank_class, chunks);
   schedule_data_parallel(program, data_parallel);
   finish_program(program);
   return program;

@@ -293,6 +293,7 @@ struct BucketRange {
   int64_t count = 0;
   bool decay = false;
   bool replicated = false;  // held whole by all ranks of BucketAttrs::replica_axis: counts once in the gradient norm
+  bool counted = true;      // false: another stage or mesh holds the same tensor and counts it there
   bool operator==(const BucketRange&) const = default;
 };
 
@@ -333,11 +334,18 @@ struct ScaleAttrs {
 enum class ReduceKind : uint8_t { kSum, kMax };
 enum class Direction : uint8_t { kForward, kBackward };  // along the pipeline
 
+// How a stage's messages share its streams. Overlapped: four streams, one a direction and end. In turn: a send takes
+// its turn in the compute stream, and receives wait for their messages on streams of their own. Batched: both stand in
+// the compute stream, and those next to each other progress together.
+enum class MessageForm : uint8_t { kOverlapped, kInTurn, kBatched };
+
 struct CommAttrs {
   GroupKind group = GroupKind::kTp;
   int group_size = 1;
   ReduceKind reduce = ReduceKind::kSum;
   Direction direction = Direction::kForward;  // send and recv: to or from the next or the previous stage
+  bool ring = false;                          // send and recv: the first stage is next to the last (interleaved chunks)
+  MessageForm form = MessageForm::kOverlapped;  // send and recv
   bool own_shard = false;  // in = out = a flat buffer, of which a scatter writes and a gather sends this rank's 1/size
   int shards = 1;          // all-reduce in place of one part in `shards` of a flat buffer: that of this rank's index in
   GroupKind shard_group = GroupKind::kDpCpShard;  // this group

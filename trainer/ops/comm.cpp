@@ -1,10 +1,11 @@
 // Collectives and pipeline sends as ops. Gathers and scatters work on dimension 0, which is the sequence of [s, b, h].
 //
 // Gradients: all-gather <-> reduce-scatter; the all-reduce of a row-parallel output is the identity backward; a send's
-// gradient is received, a receive's is sent.
+// gradient is received, a receive's is sent. The reshard ops are messages between meshes, whose TP may differ.
 #include <fmt/core.h>
 
 #include "trainer/ops/cpu/functions.h"
+#include "trainer/ops/message_peers.h"
 #include "trainer/ops/table.h"
 #include "trainer/program/autodiff.h"
 
@@ -66,16 +67,30 @@ CommAttrs reversed(CommAttrs a) {
   return a;
 }
 
-void send_grad(GradContext& c) {
+void received_grad(GradContext& c, const OpKind& receive) {
   CommAttrs a = reversed(c.attrs<CommAttrs>());
   a.message = c.in_tensor(0).shape;
   a.message_dtype = c.in_tensor(0).dtype;
-  c.emit_grad(0, kRecv, "recv_grad", {}, a, {.stream = Stream::kPpBackward, .category = Category::kComm});
+  c.emit_grad(0, receive, "recv_grad", {}, a,
+              {.stream = message_stream(a.form, a.direction, true), .category = Category::kComm});
+}
+void sent_grad(GradContext& c, const OpKind& send) {
+  const CommAttrs a = reversed(c.attrs<CommAttrs>());
+  c.builder().emit(send, c.base() + ".send_grad", {c.grad()}, a,
+                   {.stream = message_stream(a.form, a.direction, false)});
 }
 
+void send_grad(GradContext& c) {
+  received_grad(c, kRecv);
+}
 void recv_grad(GradContext& c) {
-  c.builder().emit(kSend, c.base() + ".send_grad", {c.grad()}, reversed(c.attrs<CommAttrs>()),
-                   {.stream = Stream::kPpBackward});
+  sent_grad(c, kSend);
+}
+void reshard_send_grad(GradContext& c) {
+  received_grad(c, kReshardRecv);
+}
+void reshard_recv_grad(GradContext& c) {
+  sent_grad(c, kReshardSend);
 }
 
 double no_bytes(const OpView&) {
@@ -125,5 +140,21 @@ const OpKind kRecv{.name = "recv",
                    .cpu = cpu_recv,
                    .cuda = "recv",
                    .communicates = true};
+
+const OpKind kReshardSend{.name = "reshard_send",
+                          .shape = nothing,
+                          .grad = reshard_send_grad,
+                          .bytes = no_bytes,
+                          .cpu = cpu_reshard_send,
+                          .cuda = "reshard_send",
+                          .gradient_root = true,
+                          .communicates = true};
+const OpKind kReshardRecv{.name = "reshard_recv",
+                          .shape = recv_shape,
+                          .grad = reshard_recv_grad,
+                          .bytes = no_bytes,
+                          .cpu = cpu_reshard_recv,
+                          .cuda = "reshard_recv",
+                          .communicates = true};
 
 }  // namespace mbb::trainer

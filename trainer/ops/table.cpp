@@ -102,6 +102,8 @@ constexpr std::array kTable{
     &kAllReduce,
     &kSend,
     &kRecv,
+    &kReshardSend,
+    &kReshardRecv,
     &kGradSquareSum,
     &kScalarSum,
     &kGradScale,

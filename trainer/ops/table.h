@@ -37,7 +37,7 @@ extern const OpKind kQuantizeBlocks, kGemmBlocks;
 extern const OpKind kGroupedGemmQuantized, kGroupedGemmQuantizedDgrad, kGroupedGemmQuantizedWgrad;
 extern const OpKind kTransposeQuantized, kBucketAmax, kBucketQuantize;
 extern const OpKind kCrossEntropyMax, kCrossEntropySum, kCrossEntropyLoss, kCrossEntropyGrad;
-extern const OpKind kAllGather, kReduceScatter, kAllReduce, kGroupIdentity, kSend, kRecv;
+extern const OpKind kAllGather, kReduceScatter, kAllReduce, kGroupIdentity, kSend, kRecv, kReshardSend, kReshardRecv;
 extern const OpKind kGradSquareSum, kScalarSum, kGradScale, kAdamW;
 
 std::span<const OpKind* const> op_table();

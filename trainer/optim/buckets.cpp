@@ -66,7 +66,8 @@ void name_units(const Program& program, std::vector<WeightUse>& uses) {
   std::string between;
   for (WeightUse& use : uses) {
     const std::string& path = program.tensor(use.weight).path;
-    use.unit = layer_of(path);
+    // Weights that other stages hold too make a unit of their own, cut alike there.
+    use.unit = program.tensor(use.weight).sharing.shared() ? path : layer_of(path);
     if (!use.unit.empty()) {
       use.unit.pop_back();  // the dot
       between.clear();
@@ -90,7 +91,7 @@ void lay_out(const Program& program, Bucket& bucket) {
   for (TensorId id : bucket.members) {
     const Tensor& t = program.tensor(id);
     const bool replicated = bucket.groups.tensor_size > 1 && !cut_over(t, bucket.groups.tensor_axis);
-    bucket.ranges.push_back({t.path, offset, t.shape.elements(), t.weight_decay, replicated});
+    bucket.ranges.push_back({t.path, offset, t.shape.elements(), t.weight_decay, replicated, t.sharing.counted});
     offset = round_up(offset + t.shape.elements(), kAlignElements);
     if (t.partial_over_tp) bucket.partial_elements = offset;
   }
@@ -128,8 +129,8 @@ ReplicaGroups replica_groups(const Layout& layout, bool expert) {
     g.tensor_axis = Axis::kEtp;
   }
   g.all_size = expert ? layout.mesh.edp() : s.dp * s.cp;
-  g.model_size = expert ? s.etp * s.ep * s.pp : s.tp * s.pp;
-  g.tensor_size = expert ? s.etp : s.tp;
+  g.model_size = expert ? s.etp * s.ep * s.pp : layout.model_ranks();
+  g.tensor_size = expert ? s.etp : layout.tp;
   g.shard = g.all;
   if (!layout.shards_states()) return g;
   if (s.dp_instances > 1) g.shard = expert ? GroupKind::kEdpShard : GroupKind::kDpCpShard;

@@ -6,6 +6,7 @@
 #include "trainer/data/rng.h"
 #include "trainer/ops/table.h"
 #include "trainer/optim/sharding.h"
+#include "trainer/optim/shared_weights.h"
 #include "trainer/optim/state_forms.h"
 #include "trainer/passes/overlap_data_parallel.h"
 
@@ -150,6 +151,7 @@ bool updates(const Op& op, const Bucket& bucket) {
 }
 
 void build_grad_sync(Builder& b, const Layout& layout, const std::vector<Bucket>& buckets) {
+  sync_shared_weights(b, layout, buckets);
   for (const Bucket& bucket : buckets) {
     const std::string path = "grad_sync." + bucket.path;
     const ReplicaGroups& g = bucket.groups;
@@ -182,9 +184,15 @@ void build_grad_sync(Builder& b, const Layout& layout, const std::vector<Bucket>
     sum_over_replicas(sum, "grad_sync." + b.tensor(sum).path + ".all_reduce");
   const TensorId loss = b.program().ports.loss_sum;
   if (b.program().ports.labels == kNoTensor) b.emit(kFill, "grad_sync.loss.zero", {loss}, NoAttrs{}, in_place(loss));
-  if (layout.pp > 1)
+  if (layout.has_encoder_mesh()) {
+    // The last stage's TP ranks hold the sums and all others zeros: the largest is the value.
+    CommAttrs largest = over(GroupKind::kModel, layout.model_ranks());
+    largest.reduce = ReduceKind::kMax;
+    b.emit(kAllReduce, "grad_sync.loss.all_reduce_model", {loss}, largest, in_place(loss, Stream::kDp));
+  } else if (layout.pp > 1) {
     b.emit(kAllReduce, "grad_sync.loss.all_reduce_pp", {loss}, over(GroupKind::kPp, layout.pp),
            in_place(loss, Stream::kDp));
+  }
   sum_over_replicas(loss, "grad_sync.loss.all_reduce_dp");
 }
 

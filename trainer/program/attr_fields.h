@@ -11,7 +11,7 @@
 namespace mbb::trainer {
 
 // visit(name, value): value is bool, an integer, float, double, std::string_view, DType, GroupKind, Shape, ReduceKind,
-// Direction, or a vector of double or BucketRange.
+// Direction, MessageForm, or a vector of double or BucketRange.
 template <typename Visit>
 void attr_fields(const NoAttrs&, Visit&&) {}
 
@@ -162,11 +162,14 @@ void attr_fields(const ScaleAttrs& attrs, Visit&& visit) {
 
 template <typename Visit>
 void attr_fields(const CommAttrs& attrs, Visit&& visit) {
-  const auto& [group, group_size, reduce, direction, own_shard, shards, shard_group, message, message_dtype] = attrs;
+  const auto& [group, group_size, reduce, direction, ring, form, own_shard, shards, shard_group, message,
+               message_dtype] = attrs;
   visit("group", group);
   visit("group_size", group_size);
   visit("reduce", reduce);
   visit("direction", direction);
+  visit("ring", ring);
+  visit("form", form);
   visit("own_shard", own_shard);
   visit("shards", shards);
   visit("shard_group", shard_group);

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "trainer/ops/message_peers.h"
 #include "trainer/ops/table.h"
 
 namespace mbb::trainer {
@@ -155,7 +156,7 @@ TensorId Autodiff::saved(TensorId tensor) {
 void Autodiff::find_dependents(int forward) {
   forward_ops_ = b_.program().segments[static_cast<size_t>(forward)].ops;
   for (const Op& op : forward_ops_) {
-    bool depends = op.kind == &kRecv;
+    bool depends = receives(op);
     for (TensorId in : op.in) {
       if (b_.tensor(in).main_grad != kNoTensor) depends_[in] = true;
       const auto it = depends_.find(in);

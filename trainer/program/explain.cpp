@@ -8,6 +8,7 @@
 #include "profiler/base/text.h"
 #include "trainer/execute/simulate/replay.h"
 #include "trainer/models/flops.h"
+#include "trainer/ops/message_peers.h"
 #include "trainer/passes/precision.h"
 #include "trainer/program/op_volume.h"
 #include "trainer/program/walk.h"
@@ -58,7 +59,7 @@ bool is_eligible(const Op& op) {
 // Shapes of a matrix product as m x n x k; other ops by their first input and output where they differ.
 std::string describe(const OpView& view) {
   const Op& op = view.op;
-  if (const auto* comm = std::get_if<CommAttrs>(&op.attrs)) {
+  if (const auto* comm = std::get_if<CommAttrs>(&op.attrs); comm != nullptr && op.kind->communicates) {
     const Tensor& message = op.in.empty() ? view.out(0) : view.in(0);
     return fmt::format("{} {} {} {}", op.kind->name, name(comm->group), name(message.dtype),
                        format_bytes_decimal(static_cast<double>(comm_volume(view).algorithmic_bytes)));
@@ -114,7 +115,7 @@ void add_comm(std::array<CommRow, kGroupKinds.size()>& comm, const Op& op, const
 ClassRow class_row(const Layout& layout, const Program& program, const MemoryPlan& plan) {
   ClassRow row;
   row.rank_class = program.rank_class;
-  row.gpus = layout.mesh.world_size() / layout.mesh.rank_class_count();
+  row.gpus = int64_t{layout.mesh.tp(program.rank_class.role)} * layout.dp;
   row.arena_bytes = plan.arena_bytes;
   row.host_bytes = plan.host_bytes;
   row.peak_live_bytes = plan.peak_live_bytes;
@@ -192,14 +193,12 @@ double bubble_share(double bubble, double work) {
 }
 
 void add_bubble(const Layout& layout, const StepPrograms& programs, Explain& out) {
-  // NUMERICS, section 6: (p − 1)(F + B) beside m(F + B) of work.
-  out.bubble_formula = bubble_share(layout.pp - 1, layout.micro_batches);
+  // NUMERICS, section 6: (p − 1)(F + B)/v beside m(F + B) of work; an encoder's mesh is one stage more.
+  out.bubble_formula =
+      bubble_share(layout.pipeline_depth() - 1, static_cast<double>(layout.micro_batches) * layout.vpp);
   std::vector<const Program*> stages;
-  for (int stage = 0; stage < layout.pp; ++stage) {
-    MeshCoordinates at;
-    at.pp = stage;
-    stages.push_back(&programs.of_rank(layout.mesh, layout.mesh.rank(at)));
-  }
+  for (const Program& program : programs.programs)
+    if (program.rank_class.cp == 0) stages.push_back(&program);
   const Result<UnitReplay> replayed = replay_units(stages);
   MB_CHECK(replayed.has_value(), replayed ? "" : replayed.error().what);
   int64_t longest = 0;
@@ -210,9 +209,10 @@ void add_bubble(const Layout& layout, const StepPrograms& programs, Explain& out
 }  // namespace
 
 Result<UnitReplay> replay_units(const std::vector<const Program*>& stages, int64_t forward_units,
-                                int64_t backward_units) {
+                                int64_t backward_units, int64_t message_units) {
   ParallelSizes sizes;
-  sizes.pp = static_cast<int>(stages.size());
+  sizes.encoder_pp = stages.front()->rank_class.role == MeshRole::kEncoder ? 1 : 0;
+  sizes.pp = static_cast<int>(stages.size()) - sizes.encoder_pp;
   MB_ASSIGN(const Mesh line, Mesh::make(sizes));
   std::vector<Program> units;
   units.reserve(stages.size());
@@ -228,7 +228,7 @@ Result<UnitReplay> replay_units(const std::vector<const Program*>& stages, int64
       int64_t cost = 0;
       if (op.kind == &kUnitCall && kind == SegmentKind::kForward) cost = forward_units;
       if (op.kind == &kUnitCall && kind == SegmentKind::kBackward) cost = backward_units;
-      durations[stage].push_back(cost);
+      durations[stage].push_back(sends(op) ? message_units : cost);
       work[stage] += cost;
     });
   }

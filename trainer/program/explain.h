@@ -136,12 +136,13 @@ std::string explain_json(const Layout& layout, const StepPrograms& programs);
 std::string program_hash(const StepPrograms& programs);
 
 // The step's length of a pipeline in units of one forward call, with a backward of two and free messages, from the
-// schedules of `programs` alone (one a stage, in order), and each stage's waiting in it.
+// schedules of `programs` alone (one a stage, in order), and each stage's waiting in it. A message takes
+// `message_units` on its way.
 struct UnitReplay {
   int64_t step_units = 0;
   std::vector<int64_t> idle_units;  // by stage
 };
 Result<UnitReplay> replay_units(const std::vector<const Program*>& stages, int64_t forward_units = 1,
-                                int64_t backward_units = 2);
+                                int64_t backward_units = 2, int64_t message_units = 0);
 
 }  // namespace mbb::trainer

@@ -9,8 +9,9 @@ namespace mbb::trainer {
 namespace {
 
 // A model whose sizes keep every bucket and shard free of padding.
-Config formula_model(int tp, int pp, int dp) {
+Config formula_model(int tp, int pp, int dp, int vpp = 1) {
   Config config = mapped(tp, pp, dp, 8);
+  config.parallel.virtual_pipeline_model_parallel_size = vpp;
   config.model.hidden_size = 256;
   config.model.num_attention_heads = 8;
   config.model.num_query_groups = 4;
@@ -19,7 +20,7 @@ Config formula_model(int tp, int pp, int dp) {
   config.model.vocab_size = 1024;
   config.train.seq_length = 128;
   config.train.micro_batch_size = 2;
-  config.train.global_batch_size = int64_t{2} * dp * 6;
+  config.train.global_batch_size = int64_t{2} * dp * (vpp > 1 ? 8 : 6);
   config.precision.recipe = Recipe::kBf16;
   return config;
 }
@@ -35,8 +36,20 @@ double wire_of(const ClassRow& row, GroupKind group) {
   return found ? found->wire_bytes : 0;
 }
 
+// All chunks of a stage together.
+Chunk whole_stage(const Layout& l, int stage) {
+  Chunk whole;
+  for (const Chunk& chunk : l.stages[static_cast<size_t>(stage)]) {
+    whole.num_layers += chunk.num_layers;
+    whole.embedding = whole.embedding || chunk.embedding;
+    whole.head = whole.head || chunk.head;
+  }
+  return whole;
+}
+
 // Parameters of one rank of a stage.
-double parameters_of(const Layout& l, const Chunk& chunk) {
+double parameters_of(const Layout& l, int stage) {
+  const Chunk chunk = whole_stage(l, stage);
   const auto h = static_cast<double>(l.model.hidden_size);
   const auto q = static_cast<double>(l.model.query_size());
   const auto kv = static_cast<double>(l.model.kv_size());
@@ -49,13 +62,15 @@ double parameters_of(const Layout& l, const Chunk& chunk) {
 
 struct Sizes {
   int tp, pp, dp;
+  int vpp = 1;
 };
-constexpr std::array kMappings{Sizes{1, 1, 1}, Sizes{2, 1, 1}, Sizes{1, 2, 1}, Sizes{1, 1, 2},
-                               Sizes{2, 2, 2}, Sizes{4, 2, 2}, Sizes{2, 4, 1}, Sizes{4, 8, 4}};
+constexpr std::array kMappings{Sizes{1, 1, 1},    Sizes{2, 1, 1},    Sizes{1, 2, 1},   Sizes{1, 1, 2},
+                               Sizes{2, 2, 2},    Sizes{4, 2, 2},    Sizes{2, 4, 1},   Sizes{4, 8, 4},
+                               Sizes{1, 2, 1, 4}, Sizes{2, 2, 2, 2}, Sizes{1, 4, 1, 2}};
 
 TEST(ExplainCosts, FlopsOfTheOpsEqualTheClosedForm) {
-  for (const auto& [tp, pp, dp] : kMappings) {
-    const Built b = build(formula_model(tp, pp, dp));
+  for (const auto& [tp, pp, dp, vpp] : kMappings) {
+    const Built b = build(formula_model(tp, pp, dp, vpp));
     SCOPED_TRACE(mapping_of(b));
     const Explain e = explain(b.layout, b.programs);
     const ModelFlops closed = model_flops(
@@ -88,13 +103,13 @@ TEST(ExplainCosts, FlopsPerTokenOfLlama370bAreTheKnown449) {
 }
 
 TEST(ExplainCosts, TensorParallelBytes) {
-  for (const auto& [tp, pp, dp] : kMappings) {
-    const Built b = build(formula_model(tp, pp, dp));
+  for (const auto& [tp, pp, dp, vpp] : kMappings) {
+    const Built b = build(formula_model(tp, pp, dp, vpp));
     SCOPED_TRACE(mapping_of(b));
     const Layout& l = b.layout;
     const Explain e = explain(l, b.programs);
     for (int stage = 0; stage < pp; ++stage) {
-      const Chunk& chunk = l.stages[static_cast<size_t>(stage)];
+      const Chunk chunk = whole_stage(l, stage);
       const auto tokens = static_cast<double>(l.sequence * l.micro_batch);
       const double x = 2 * tokens * static_cast<double>(l.model.hidden_size);
       const double part = static_cast<double>(tp - 1) / tp;
@@ -113,14 +128,15 @@ TEST(ExplainCosts, TensorParallelBytes) {
 }
 
 TEST(ExplainCosts, PipelineBytes) {
-  for (const auto& [tp, pp, dp] : kMappings) {
-    const Built b = build(formula_model(tp, pp, dp));
+  for (const auto& [tp, pp, dp, vpp] : kMappings) {
+    const Built b = build(formula_model(tp, pp, dp, vpp));
     SCOPED_TRACE(mapping_of(b));
     const Layout& l = b.layout;
     const Explain e = explain(l, b.programs);
     for (int stage = 0; stage < pp; ++stage) {
       const double message = 2.0 * static_cast<double>(l.sequence * l.micro_batch * l.model.hidden_size) / tp;
-      const int directions = (stage > 0 ? 1 : 0) + (stage < pp - 1 ? 1 : 0);
+      // Each chunk but the model's last sends activations on, each but the first sends gradients back.
+      const int directions = 2 * vpp - (stage == 0 ? 1 : 0) - (stage == pp - 1 ? 1 : 0);
       // The step's loss, two f64, is all-reduced over the stages; wire bytes of a call are rounded down.
       const double loss = pp > 1 ? std::floor(2.0 * 16 * (pp - 1) / pp) : 0;
       EXPECT_EQ(wire_of(e.classes[static_cast<size_t>(stage)], GroupKind::kPp),
@@ -131,13 +147,13 @@ TEST(ExplainCosts, PipelineBytes) {
 }
 
 TEST(ExplainCosts, DataParallelAndStateBytes) {
-  for (const auto& [tp, pp, dp] : kMappings) {
-    const Built b = build(formula_model(tp, pp, dp));
+  for (const auto& [tp, pp, dp, vpp] : kMappings) {
+    const Built b = build(formula_model(tp, pp, dp, vpp));
     SCOPED_TRACE(mapping_of(b));
     const Explain e = explain(b.layout, b.programs);
     for (int stage = 0; stage < pp; ++stage) {
       const ClassRow& row = e.classes[static_cast<size_t>(stage)];
-      const double n = parameters_of(b.layout, b.layout.stages[static_cast<size_t>(stage)]);
+      const double n = parameters_of(b.layout, stage);
       const double part = static_cast<double>(dp - 1) / dp;
       // Gradients are fp32, weights bf16; besides the loss (16 bytes) and the sum of squares (8) are all-reduced.
       const double scalars = std::floor(2 * part * 16) + std::floor(2 * part * 8);
@@ -155,7 +171,7 @@ TEST(ExplainCosts, ReplicatedOptimizerAllReducesGradientsAndKeepsWholeStates) {
   config.parallel.use_distributed_optimizer = false;
   const Built b = build(config);
   const ClassRow row = explain(b.layout, b.programs).classes[0];
-  const double n = parameters_of(b.layout, b.layout.stages[0]);
+  const double n = parameters_of(b.layout, 0);
   EXPECT_EQ(wire_of(row, GroupKind::kDpCp), 2 * 0.75 * n * 4 + 24);  // and the loss, 16 bytes
   EXPECT_EQ(row.peak_by_category[static_cast<size_t>(Category::kMoment)], static_cast<int64_t>(8 * n));
 }
@@ -163,8 +179,8 @@ TEST(ExplainCosts, ReplicatedOptimizerAllReducesGradientsAndKeepsWholeStates) {
 // NUMERICS, section 5: s·b/t · (8h + 4q + 4kv + 6f + 4a) a layer. The program keeps besides the inverse norms of both
 // norms, 4 bytes a token each.
 TEST(ExplainCosts, ActivationBytesOfALayer) {
-  for (const auto& [tp, pp, dp] : kMappings) {
-    const Built b = build(formula_model(tp, pp, dp));
+  for (const auto& [tp, pp, dp, vpp] : kMappings) {
+    const Built b = build(formula_model(tp, pp, dp, vpp));
     SCOPED_TRACE(mapping_of(b));
     const Layout& l = b.layout;
     for (size_t stage = 0; stage < b.programs.programs.size(); ++stage) {
@@ -177,18 +193,20 @@ TEST(ExplainCosts, ActivationBytesOfALayer) {
         kept += static_cast<double>(t.bytes());
         ring = std::max(ring, t.ring);
       }
-      EXPECT_EQ(ring, std::min(l.pp - static_cast<int>(stage), l.micro_batches)) << "micro-batches a stage holds";
+      if (vpp == 1) {
+        EXPECT_EQ(ring, std::min(l.pp - static_cast<int>(stage), l.micro_batches)) << "micro-batches a stage holds";
+      }
       const ModelShape& m = l.model;
       const double local = static_cast<double>(l.sequence * l.micro_batch) / l.tp;
       const double a_layer = local * static_cast<double>(8 * m.hidden_size + 4 * m.query_size() + 4 * m.kv_size() +
                                                          6 * m.ffn_hidden_size + 4 * m.num_attention_heads);
       const double inverse_norms = local * 8;
-      const auto layers = static_cast<double>(l.stages[stage].num_layers);
+      const auto layers = static_cast<double>(whole_stage(l, static_cast<int>(stage)).num_layers);
       // The first layer's input is the receive's or the embedding's output, the last layer's output is the next one's.
       const double input = 2 * local * static_cast<double>(m.hidden_size);
-      const bool sends_last = !l.stages[stage].head;
-      EXPECT_EQ(kept, layers * (a_layer + inverse_norms) - (sends_last ? input : 0)) << "stage " << stage;
-      EXPECT_NEAR((kept + (sends_last ? input : 0)) / layers, a_layer, 0.05 * a_layer);
+      const double sent = input * (vpp - (whole_stage(l, static_cast<int>(stage)).head ? 1 : 0));
+      EXPECT_EQ(kept, layers * (a_layer + inverse_norms) - sent) << "stage " << stage;
+      EXPECT_NEAR((kept + sent) / layers, a_layer, 0.05 * a_layer);
     }
   }
 }
@@ -210,6 +228,124 @@ TEST(ExplainCosts, BubbleEqualsTheFormulaOnEveryStage) {
       const Explain e = explain(b.layout, b.programs);
       EXPECT_DOUBLE_EQ(e.bubble_replayed, e.bubble_formula);
     }
+}
+
+// Interleaving divides the bubble by the chunks a stage holds; a unit here is a chunk's.
+TEST(ExplainCosts, InterleavedBubbleEqualsTheFormulaOnEveryStage) {
+  for (int pp : {2, 4, 8})
+    for (int vpp : {2, 3})
+      for (int groups : {1, 2, 3}) {
+        Config config = mapped(1, pp, 1, int64_t{pp} * vpp);
+        config.parallel.virtual_pipeline_model_parallel_size = vpp;
+        const int micro_batches = pp * groups;
+        config.train.global_batch_size = micro_batches;
+        const Built b = build(config);
+        SCOPED_TRACE(mapping_of(b) + ", vpp " + std::to_string(vpp));
+        std::vector<const Program*> stages;
+        for (const Program& program : b.programs.programs) stages.push_back(&program);
+        for (const auto& [forward, backward] : {std::pair{1, 2}, {1, 1}, {3, 5}}) {
+          const auto replayed = replay_units(stages, forward, backward);
+          ASSERT_TRUE(replayed.has_value()) << replayed.error().what;
+          EXPECT_EQ(replayed->step_units, (micro_batches * vpp + pp - 1) * (forward + backward));
+          for (int64_t idle : replayed->idle_units) EXPECT_EQ(idle, (pp - 1) * (forward + backward));
+        }
+        const Explain e = explain(b.layout, b.programs);
+        EXPECT_DOUBLE_EQ(e.bubble_replayed, e.bubble_formula);
+      }
+}
+
+// Messages on streams of their own hide under the steady state of an interleaved pipeline and show in warm-up and flush
+// only; in the compute stream every one of them shows.
+TEST(ExplainCosts, OverlappedMessagesAreExposedInWarmUpAndFlushOnly) {
+  constexpr int kStages = 4;
+  constexpr int kChunks = 2;
+  constexpr int64_t kMessage = 1;
+  const auto exposed = [&](bool overlap, int micro_batches) {
+    Config config = mapped(1, kStages, 1, int64_t{kStages} * kChunks);
+    config.parallel.virtual_pipeline_model_parallel_size = kChunks;
+    config.train.global_batch_size = micro_batches;
+    config.overlap.overlap_p2p_comm = overlap;
+    const Built b = build(config);
+    std::vector<const Program*> stages;
+    for (const Program& program : b.programs.programs) stages.push_back(&program);
+    const auto with = replay_units(stages, 8, 16, kMessage);
+    const auto free = replay_units(stages, 8, 16);
+    EXPECT_TRUE(with.has_value() && free.has_value());
+    return with->step_units - free->step_units;
+  };
+  for (int m : {8, 16}) {
+    // The first micro-batch's way up to the loss, and the last one's way back.
+    EXPECT_EQ(exposed(true, m), 2 * (kStages * kChunks - 1) * kMessage) << m << " micro-batches";
+    EXPECT_GT(exposed(false, m), exposed(true, m)) << m << " micro-batches";
+    EXPECT_GE(exposed(false, 2 * m) - exposed(false, m), 2 * m * kMessage) << "each micro-batch shows its messages";
+  }
+}
+
+// NUMERICS, section 5: the first stage of an interleaved pipeline holds p micro-batches of L/p layers × (1 +
+// (p−1)/(pv)).
+TEST(ExplainCosts, ActivationsOfTheFirstStageGrowByTheInterleavedShare) {
+  for (const auto& [pp, vpp, tp] : {std::array{4, 2, 1}, {4, 2, 2}, {2, 4, 2}, {4, 1, 1}}) {
+    Config config = formula_model(tp, pp, 1, vpp);
+    config.train.global_batch_size = 2 * 16;
+    config.train.seq_length = 512;
+    const Built b = build(config);
+    SCOPED_TRACE(mapping_of(b) + ", vpp " + std::to_string(vpp));
+    const ModelShape& m = b.layout.model;
+    const double local = static_cast<double>(b.layout.sequence * b.layout.micro_batch) / tp;
+    const double a_layer = local * static_cast<double>(8 * m.hidden_size + 4 * m.query_size() + 4 * m.kv_size() +
+                                                       6 * m.ffn_hidden_size + 4 * m.num_attention_heads);
+    const double share = vpp == 1 ? 1.0 : 1.0 + (pp - 1.0) / (static_cast<double>(pp) * vpp);
+    const double formula = a_layer * static_cast<double>(m.num_layers) * share;
+    const ClassRow row = explain(b.layout, b.programs).classes[0];
+    const auto planned = static_cast<double>(row.peak_by_category[static_cast<size_t>(Category::kActivation)]);
+    EXPECT_NEAR(planned, formula, 0.05 * formula);
+  }
+}
+
+// Tied embeddings: their fp32 gradients are all-reduced between the first and the last stage, once a step.
+TEST(ExplainCosts, SharedEmbeddingsAreSummedOverFirstAndLastStage) {
+  constexpr int kTp = 2;
+  Config config = formula_model(kTp, 4, 1);
+  config.model.name = "gpt3-126m";
+  const Built b = build(config);
+  const Explain e = explain(b.layout, b.programs);
+  const double table = static_cast<double>(b.layout.vocab * b.layout.model.hidden_size) / kTp * 4;
+  for (size_t stage = 0; stage < 4; ++stage)
+    EXPECT_EQ(wire_of(e.classes[stage], GroupKind::kEmbedding), stage == 0 || stage == 3 ? table : 0) << stage;
+}
+
+// An encoder on ranks of its own sends its output once a micro-batch to the decoder's first stage, which passes it on
+// beside its own; gradients come back the same way.
+TEST(ExplainCosts, BytesBetweenMeshes) {
+  constexpr int kTp = 2;
+  Config config = formula_model(kTp, 2, 1);
+  config.model.name = "t5-220m";
+  config.model.num_query_groups = 8;
+  config.model.encoder_num_layers = 2;
+  config.train.encoder_seq_length = 64;
+  config.parallel.encoder_pipeline_model_parallel_size = 1;
+  config.parallel.encoder_tensor_model_parallel_size = 1;
+  config.parallel.gpus = 1 + 2 * kTp;
+  const Built b = build(config);
+  const Layout& l = b.layout;
+  const Explain e = explain(l, b.programs);
+  ASSERT_EQ(e.classes.size(), 3U);
+  EXPECT_EQ(e.classes[0].rank_class.role, MeshRole::kEncoder);
+  EXPECT_EQ(e.classes[0].gpus, 1);
+  EXPECT_EQ(e.classes[1].gpus, kTp);
+  const auto micro_batches = static_cast<double>(l.micro_batches);
+  const auto width = static_cast<double>(l.micro_batch * l.model.hidden_size * 2);
+  const double memory = static_cast<double>(l.encoder_sequence) * width;
+  const double table = static_cast<double>(l.vocab * l.model.hidden_size * 4);
+  // The loss, two f64, and the gradient norm's square over all five ranks.
+  const double scalars = std::floor(2.0 * 16 * 4 / 5) + std::floor(2.0 * 8 * 4 / 5);
+  EXPECT_EQ(wire_of(e.classes[0], GroupKind::kModel), micro_batches * memory + table + scalars);
+  EXPECT_EQ(wire_of(e.classes[1], GroupKind::kModel), micro_batches * memory / kTp + table / kTp + scalars);
+  EXPECT_EQ(wire_of(e.classes[2], GroupKind::kModel), scalars);
+  const double positions = static_cast<double>(l.model.num_attention_heads * l.model.relative_buckets * 4) / kTp;
+  for (size_t stage : {1, 2})
+    EXPECT_EQ(wire_of(e.classes[stage], GroupKind::kPp),
+              micro_batches * (static_cast<double>(l.sequence) * width + memory) / kTp + positions);
 }
 
 }  // namespace

@@ -83,6 +83,10 @@ struct AttrJson {
   void write(DType value) { json.value(name(value)); }
   void write(GroupKind value) { json.value(name(value)); }
   void write(ReduceKind value) { json.value(value == ReduceKind::kMax ? "max" : "sum"); }
+  void write(MessageForm value) {
+    constexpr std::array kNames{"overlapped", "in_turn", "batched"};
+    json.value(kNames[static_cast<size_t>(value)]);
+  }
   void write(Direction value) { json.value(value == Direction::kForward ? "forward" : "backward"); }
   void write(const std::vector<double>& values) {
     json.open('[');
@@ -98,6 +102,7 @@ struct AttrJson {
       json.field("count", range.count);
       json.field("decay", range.decay);
       json.field("replicated", range.replicated);
+      json.field("counted", range.counted);
       json.close('}');
     }
     json.close(']');
@@ -120,6 +125,8 @@ void write_tensor(Json& json, const Tensor& tensor, const std::vector<int64_t>& 
     json.field("view_offset", tensor.view_offset_bytes);
   }
   if (tensor.main_grad != kNoTensor) json.field("main_grad", tensor.main_grad);
+  if (tensor.sharing.group) json.field("shared_by", name(*tensor.sharing.group));
+  if (tensor.sharing.meshes) json.field("shared_by_meshes", true);
   if (!offsets.empty()) {
     json.key("offsets");
     json.open('[');

@@ -17,6 +17,7 @@
 #include <tuple>
 
 #include "profiler/base/text.h"
+#include "trainer/program/segment_order.h"
 #include "trainer/program/walk.h"
 
 namespace mbb::trainer {
@@ -75,24 +76,46 @@ struct Part {
 
 struct Lifetime {
   bool always = false;
-  size_t whole = 0;  // calls in which it is alive from the first op to the last
+  size_t family = 0;  // lifetimes of a family cover the same sets of calls
+  size_t whole = 0;   // calls in which it is alive from the first op to the last
   std::array<Part, 2> parts;
 };
 
-bool conflict(const CallSets& sets, const Lifetime& a, const Lifetime& b) {
-  if (a.always || b.always) return true;
-  if (sets.meets(a.whole, b.whole)) return true;
-  for (const Part& p : b.parts)
-    if (sets.meets(a.whole, p.calls)) return true;
-  for (const Part& p : a.parts) {
-    if (sets.meets(p.calls, b.whole)) return true;
-    for (const Part& q : b.parts)
-      if (p.first <= q.last && q.first <= p.last && sets.meets(p.calls, q.calls)) return true;
-  }
-  return false;
-}
+// Whether lifetimes of two families conflict, where the sets of calls alone decide it. There are some hundred families
+// and thousands of buffers, so most pairs of buffers cost one look-up.
+class Families {
+ public:
+  enum class Verdict : uint8_t { kApart, kTogether, kByOps };
 
-// First and last use of a storage in each call class: segment and op range.
+  void add(Lifetime& life) {
+    const std::array<size_t, 3> sets{life.whole, life.parts[0].calls, life.parts[1].calls};
+    life.family = numbers_.try_emplace(sets, numbers_.size()).first->second;
+    if (life.family == list_.size()) list_.push_back(sets);
+  }
+  void compare_all(const CallSets& sets) {
+    verdicts_.resize(list_.size() * list_.size());
+    for (size_t a = 0; a < list_.size(); ++a)
+      for (size_t b = 0; b < list_.size(); ++b) verdicts_[a * list_.size() + b] = compare(sets, list_[a], list_[b]);
+  }
+  Verdict verdict(const Lifetime& a, const Lifetime& b) const { return verdicts_[a.family * list_.size() + b.family]; }
+
+ private:
+  using Sets = std::array<size_t, 3>;  // whole, and both parts
+  static Verdict compare(const CallSets& sets, const Sets& a, const Sets& b) {
+    for (size_t i = 0; i < 3; ++i)
+      if (sets.meets(a[0], b[i]) || sets.meets(a[i], b[0])) return Verdict::kTogether;
+    for (size_t i = 1; i < 3; ++i)
+      for (size_t j = 1; j < 3; ++j)
+        if (sets.meets(a[i], b[j])) return Verdict::kByOps;
+    return Verdict::kApart;
+  }
+
+  std::map<Sets, size_t> numbers_;
+  std::vector<Sets> list_;
+  std::vector<Verdict> verdicts_;
+};
+
+// First and last use of a storage in the time of a micro-batch: segments, and the ops there.
 struct Use {
   int first_segment = -1, first_op = 0;
   int last_segment = -1, last_op = 0;
@@ -100,13 +123,13 @@ struct Use {
 
 std::vector<Use> find_uses(const Program& program) {
   std::vector<Use> uses(program.tensors.size());
-  for (size_t s = 0; s < program.segments.size(); ++s) {
-    const auto& ops = program.segments[s].ops;
+  for (const int s : segment_order(program).segment) {
+    const auto& ops = program.segments[static_cast<size_t>(s)].ops;
     for (size_t o = 0; o < ops.size(); ++o) {
       const auto touch = [&](TensorId id) {
         Use& use = uses[static_cast<size_t>(program.storage(id))];
-        if (use.first_segment < 0) use.first_segment = static_cast<int>(s), use.first_op = static_cast<int>(o);
-        use.last_segment = static_cast<int>(s);
+        if (use.first_segment < 0) use.first_segment = s, use.first_op = static_cast<int>(o);
+        use.last_segment = s;
         use.last_op = static_cast<int>(o);
       };
       for (TensorId id : ops[o].in) touch(id);
@@ -126,6 +149,15 @@ std::vector<std::vector<int>> call_index(const Program& program) {
   return at;
 }
 
+bool conflict(const CallSets& sets, const Families& families, const Lifetime& a, const Lifetime& b) {
+  const Families::Verdict verdict = families.verdict(a, b);
+  if (verdict != Families::Verdict::kByOps) return verdict == Families::Verdict::kTogether;
+  for (const Part& p : a.parts)
+    for (const Part& q : b.parts)
+      if (p.first <= q.last && q.first <= p.last && sets.meets(p.calls, q.calls)) return true;
+  return false;
+}
+
 struct Item {
   LiveBuffer buffer;
   Lifetime life;
@@ -134,6 +166,7 @@ struct Item {
 
 struct Items {
   CallSets sets;
+  Families families;
   std::vector<Item> list;
 };
 
@@ -200,7 +233,7 @@ class Lifetimes {
 
 Items collect(const Program& program) {
   const std::vector<Use> uses = find_uses(program);
-  Items items{CallSets(program.schedule.size()), {}};
+  Items items{CallSets(program.schedule.size()), {}, {}};
   Lifetimes lifetimes(program, items.sets);
   for (size_t i = 0; i < program.tensors.size(); ++i) {
     const Tensor& t = program.tensors[i];
@@ -215,10 +248,12 @@ Items collect(const Program& program) {
         item.life.always = true;
       else
         item.life = t.scope == Scope::kCall ? lifetimes.in_call(use) : lifetimes.of_slot(t, use, slot);
+      items.families.add(item.life);
       items.list.push_back(item);
     }
   }
   items.sets.compare_all();
+  items.families.compare_all(items.sets);
   return items;
 }
 
@@ -254,7 +289,7 @@ int64_t place(Items& items, Space space) {
       const LiveBuffer& in_the_way = list[other].buffer;
       if (in_the_way.offset - offset >= bytes) break;
       const int64_t end = in_the_way.offset + aligned(in_the_way.bytes);
-      if (end > offset && conflict(items.sets, list[index].life, list[other].life)) offset = end;
+      if (end > offset && conflict(items.sets, items.families, list[index].life, list[other].life)) offset = end;
     }
     buffer.offset = offset;
     placed.insert(std::upper_bound(placed.begin(), placed.end(), offset,

@@ -148,6 +148,23 @@ TEST(MemoryPlan, SlackStaysSmall) {
     EXPECT_LT(static_cast<double>(plan.arena_bytes), 1.1 * static_cast<double>(plan.peak_live_bytes));
 }
 
+// Chunks of an interleaved pipeline take turns: the slots of one hold another's values when it holds fewer.
+TEST(MemoryPlan, ChunksShareTheirSlots) {
+  Config config = mapped(1, 4, 1, 16);
+  config.parallel.virtual_pipeline_model_parallel_size = 4;
+  config.train.global_batch_size = 32;
+  config.train.seq_length = 512;
+  const Built built = build(config);
+  const Program& program = built.programs.programs[0];
+  const MemoryPlan& plan = built.programs.plans[0];
+  int64_t slots = 0;
+  for (const Tensor& t : program.tensors)
+    if (t.path.ends_with(".mlp.fc1.out")) slots += t.ring;
+  // Together 2·(p − 1) + (v − 1)·p + 1 = 19 micro-batches of a chunk are alive; each chunk has slots for its own most.
+  EXPECT_GT(slots, 24);
+  EXPECT_LT(static_cast<double>(plan.arena_bytes), 1.1 * static_cast<double>(plan.peak_live_bytes));
+}
+
 TEST(MemoryPlan, ViewsLieInTheirStorage) {
   const Built built = build(mapped(2, 2, 1));
   const Program& program = built.programs.programs[1];

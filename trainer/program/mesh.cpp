@@ -409,12 +409,15 @@ Status Mesh::check_inside_domain(GroupKind kind, int domain_size) const {
   MB_TRY(check_positive("nvlink_domain_size", domain_size));
   for (const std::vector<int>& members : groups(kind)) {
     if (members.front() / domain_size == members.back() / domain_size) continue;
-    return fail(
-        ErrorCode::kBadArgument,
-        fmt::format("{} group of ranks {}..{} ({} members) straddles NVLink domains of {} ranks", name(kind),
-                    members.front(), members.back(), members.size(), domain_size),
-        fmt::format("make the domain size a multiple of the {} ranks that such a group spans, or pad the domain",
-                    members.back() - members.front() + 1));
+    const int span = members.back() - members.front() + 1;
+    const int in_use = domain_size / span * span;
+    return fail(ErrorCode::kBadArgument,
+                fmt::format("{} group of ranks {}..{} ({} members) straddles NVLink domains of {} ranks", name(kind),
+                            members.front(), members.back(), members.size(), domain_size),
+                in_use > 0
+                    ? fmt::format("use {} of the {} GPUs of a domain and leave {} idle: such a group spans {} ranks",
+                                  in_use, domain_size, domain_size - in_use, span)
+                    : fmt::format("such a group spans {} ranks, more than a domain has: make it smaller", span));
   }
   return {};
 }

@@ -26,7 +26,8 @@ const char* name(When when) {
 }
 
 const char* name(Stream stream) {
-  constexpr const char* kNames[kStreams] = {"compute", "tp", "cp", "ep", "pp_fwd", "pp_bwd", "dp", "copy"};
+  constexpr const char* kNames[kStreams] = {"compute",     "tp",          "cp",          "ep", "pp_recv_fwd",
+                                            "pp_send_fwd", "pp_recv_bwd", "pp_send_bwd", "dp", "copy"};
   return kNames[static_cast<size_t>(stream)];
 }
 

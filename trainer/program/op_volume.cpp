@@ -18,10 +18,13 @@ CommVolume comm_volume(const OpView& view) {
     bool counts_output;   // the part of a member is the output, not the input
     bool shard_of_whole;  // with own_shard both are the whole buffer
   };
-  static constexpr std::array kRules{
-      Rule{&kAllGather, CommOp::kAllGather, false, true}, Rule{&kReduceScatter, CommOp::kReduceScatter, true, true},
-      Rule{&kAllReduce, CommOp::kAllReduce, false, false}, Rule{&kSend, CommOp::kSend, false, false},
-      Rule{&kRecv, CommOp::kRecv, true, false}};
+  static constexpr std::array kRules{Rule{&kAllGather, CommOp::kAllGather, false, true},
+                                     Rule{&kReduceScatter, CommOp::kReduceScatter, true, true},
+                                     Rule{&kAllReduce, CommOp::kAllReduce, false, false},
+                                     Rule{&kSend, CommOp::kSend, false, false},
+                                     Rule{&kRecv, CommOp::kRecv, true, false},
+                                     Rule{&kReshardSend, CommOp::kSend, false, false},
+                                     Rule{&kReshardRecv, CommOp::kRecv, true, false}};
   for (const Rule& rule : kRules) {
     if (rule.kind != op.kind) continue;
     const Tensor& part = rule.counts_output ? view.out(0) : view.in(0);

@@ -34,9 +34,22 @@ inline bool runs(When when, bool first, bool last) {
   return true;
 }
 
-// Queues in which ops run one after another; ops of different queues overlap unless a tensor orders them.
-enum class Stream : uint8_t { kCompute, kTp, kCp, kEp, kPpForward, kPpBackward, kDp, kCopy };
-inline constexpr int kStreams = 8;
+// Queues in which ops run one after another; ops of different queues overlap unless a tensor orders them. The four
+// pipeline queues are one a direction and end: a stage that waits for its peer to take an activation can still receive,
+// so stages in a ring cannot wait for each other in a circle.
+enum class Stream : uint8_t {
+  kCompute,
+  kTp,
+  kCp,
+  kEp,
+  kPpRecvForward,
+  kPpSendForward,
+  kPpRecvBackward,
+  kPpSendBackward,
+  kDp,
+  kCopy
+};
+inline constexpr int kStreams = 10;
 const char* name(Stream stream);
 
 // `in` is read, `out` is written; a tensor that stands in both is updated in place.
@@ -97,6 +110,7 @@ struct Program {
   std::vector<Segment> segments;
   std::vector<Call> schedule;
   Ports ports;
+  std::vector<GroupKind> groups;  // that some rank of the world communicates over, whichever program it runs; ascending
 
   const Tensor& tensor(TensorId id) const { return tensors[static_cast<size_t>(id)]; }
   Tensor& tensor(TensorId id) { return tensors[static_cast<size_t>(id)]; }

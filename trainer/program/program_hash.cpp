@@ -60,29 +60,33 @@ struct AttrDigest {
   void add(GroupKind value) { digest.text(name(value)); }
   void add(ReduceKind value) { digest.number(static_cast<int64_t>(value)); }
   void add(Direction value) { digest.number(static_cast<int64_t>(value)); }
+  void add(MessageForm value) { digest.number(static_cast<int64_t>(value)); }
   void add(const Shape& value) { digest.shape(value); }
   void add(const std::vector<BucketRange>& ranges) {
     digest.number(static_cast<int64_t>(ranges.size()));
-    for (const auto& [path, offset, count, decay, replicated] : ranges) {
+    for (const auto& [path, offset, count, decay, replicated, counted] : ranges) {
       digest.text(path);
       digest.number(offset);
       digest.number(count);
       digest.number(decay);
       digest.number(replicated);
+      digest.number(counted);
     }
   }
 };
 
 void add(Digest& d, const Tensor& tensor) {
   const auto& [path, dtype, shape, category, scope, ring, space, view_of, view_offset, full_shape, cuts, init,
-               main_grad, weight_decay, partial_over_tp, expert] = tensor;
+               main_grad, weight_decay, sharing, partial_over_tp, scales, scale_state, expert] = tensor;
   d.text(path);
   d.shape(shape);
   d.shape(full_shape);
   for (const char* text : {name(dtype), name(category), name(scope), name(space)}) d.text(text);
   for (int64_t value : {int64_t{ring}, int64_t{view_of}, view_offset, int64_t{main_grad}, int64_t{weight_decay},
-                        int64_t{partial_over_tp}, int64_t{expert}, static_cast<int64_t>(init.kind)})
+                        int64_t{partial_over_tp}, int64_t{expert}, static_cast<int64_t>(init.kind),
+                        int64_t{sharing.meshes}, int64_t{sharing.counted}, int64_t{scales}, int64_t{scale_state}})
     d.number(value);
+  d.text(sharing.group ? name(*sharing.group) : "");
   d.real(init.stddev);
   d.number(static_cast<int64_t>(cuts.size()));
   for (const auto& [dim, axis, parts] : cuts) {
@@ -112,11 +116,12 @@ void add(Digest& d, const Op& op) {
 }
 
 void add(Digest& d, const Program& program) {
-  const auto& [rank_class, micro_batches, tensors, segments, schedule, ports] = program;
+  const auto& [rank_class, micro_batches, tensors, segments, schedule, ports, groups] = program;
   d.text(name(rank_class.role));
   for (int64_t value :
        {int64_t{rank_class.pp}, int64_t{rank_class.cp}, int64_t{micro_batches}, static_cast<int64_t>(tensors.size())})
     d.number(value);
+  for (GroupKind group : groups) d.text(name(group));
   for (const Tensor& tensor : tensors) add(d, tensor);
   d.number(static_cast<int64_t>(segments.size()));
   for (const auto& [segment_name, kind, chunk, ops] : segments) {

@@ -35,7 +35,8 @@ inline Config mapped(int tp, int pp, int dp, int64_t layers = 4) {
   return config;
 }
 
-// A mapping that resolves: TP, PP and DP up to 4, one to six micro-batches, either dtype, with and without sharding.
+// A mapping that resolves: TP, PP and DP up to 4, one to eight micro-batches, one or two chunks a stage, either dtype,
+// with and without sharding.
 inline Config random_mapping(std::mt19937& random) {
   const auto pick = [&](int low, int high) { return std::uniform_int_distribution<int>(low, high)(random); };
   const int tp = 1 << pick(0, 2);
@@ -48,6 +49,11 @@ inline Config random_mapping(std::mt19937& random) {
   config.train.global_batch_size = config.train.micro_batch_size * dp * pick(1, 6);
   config.precision.recipe = pick(0, 1) == 0 ? Recipe::kFp32 : Recipe::kBf16;
   config.parallel.use_distributed_optimizer = pick(0, 1) == 0;
+  if (pp > 1 && pick(0, 1) == 0) {
+    config.parallel.virtual_pipeline_model_parallel_size = 2;
+    config.model.num_layers = 2 * pp;
+    config.train.global_batch_size = config.train.micro_batch_size * dp * pp * pick(1, 2);
+  }
   if (tp > 1) config.parallel.sequence_parallel = pick(0, 1) == 0;
   return config;
 }

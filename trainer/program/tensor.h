@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -59,6 +60,16 @@ struct Init {
   double stddev = 0;
 };
 
+// Ranks of other stages or of another mesh that hold the same weight: gradient sync adds up their gradients, so that
+// they stay equal.
+struct Sharing {
+  std::optional<GroupKind> group;  // stages: kEmbedding or kPp
+  bool meshes = false;             // the encoder and the decoder's first stage
+  bool counted = true;             // this rank's gradient enters the norm; of all that share it one does
+
+  bool shared() const { return group.has_value() || meshes; }
+};
+
 struct Tensor {
   std::string path;  // "layers.3.mlp.fc1.weight"
   DType dtype = DType::kF32;
@@ -77,6 +88,7 @@ struct Tensor {
   Init init;
   TensorId main_grad = kNoTensor;  // weights that train: where their gradient accumulates
   bool weight_decay = false;       // weights: in the decay group
+  Sharing sharing;                 // weights
   bool partial_over_tp = false;  // weights replicated over TP whose gradient is a partial sum there (sequence parallel)
   TensorId scales = kNoTensor;   // weights kept in FP8: their inverse scale and amax, f32 [2]
   TensorId scale_state = kNoTensor;  // and the scale f32 [1] they are written with, where it is delayed

@@ -6,8 +6,12 @@
 #include <algorithm>
 #include <compare>
 #include <map>
+#include <set>
+#include <tuple>
 
+#include "trainer/ops/message_peers.h"
 #include "trainer/ops/table.h"
+#include "trainer/program/rendezvous.h"
 #include "trainer/program/walk.h"
 
 namespace mbb::trainer {
@@ -167,112 +171,147 @@ Message message_of(const Program& program, const Op& op) {
   return {op.kind->name, program.tensor(id).bytes(), &op};
 }
 
-// What the ranks of a world say to each other, collected rank by rank and compared.
+// What a program says, whichever rank runs it.
+struct Talk {
+  // One end of a channel of messages: towards which neighbour, and whether they arrive.
+  struct End {
+    GroupKind group = GroupKind::kPp;
+    Direction direction = Direction::kForward;
+    bool ring = false;
+    bool received = false;
+    auto operator<=>(const End&) const = default;
+  };
+  std::map<GroupKind, std::vector<Message>> collectives;
+  std::map<End, std::vector<Message>> messages;
+};
+
+Talk talk_of(const Program& program) {
+  Talk talk;
+  walk(program, [&](int, const Call&, int, const Op& op) {
+    if (!op.kind->communicates) return;
+    const auto& attrs = std::get<CommAttrs>(op.attrs);
+    if (sends(op) || receives(op))
+      talk.messages[{attrs.group, attrs.direction, attrs.ring, receives(op)}].push_back(message_of(program, op));
+    else
+      talk.collectives[attrs.group].push_back(message_of(program, op));
+  });
+  return talk;
+}
+
+// Compares what ranks say, group by group. Ranks share programs, so each pair of programs is compared once and the work
+// grows with the ranks, not with their square.
 class WorldTalk {
  public:
-  explicit WorldTalk(const Mesh& mesh) : mesh_(mesh) {}
-
-  // Collects what a rank calls and compares its collectives with those of members seen before.
-  Status add(int rank, const Program& program) {
-    std::map<GroupKind, std::vector<Message>> mine;
-    Status alone;
-    walk(program, [&](int, const Call&, int, const Op& op) {
-      if (!op.kind->communicates) return;
-      if (op.kind != &kSend && op.kind != &kRecv)
-        mine[std::get<CommAttrs>(op.attrs).group].push_back(message_of(program, op));
-      else if (alone.has_value())
-        alone = add_message(rank, program, op);
-    });
-    MB_TRY(alone);
-    for (auto& [group, list] : mine) MB_TRY(compare(group, rank, std::move(list)));
-    return {};
+  WorldTalk(const Mesh& mesh, std::span<const Program* const> programs) : mesh_(mesh), programs_(programs) {
+    for (const Program* program : programs)
+      if (!talks_.contains(program)) talks_.emplace(program, talk_of(*program));
   }
 
-  // After the last rank: every member of a group was there, and every message has two ends.
-  Status finish() const {
-    for (const auto& [key, group] : groups_) MB_TRY(check_members(key.first, group));
-    for (const auto& [key, sent_or_received] : messages_) MB_TRY(check_channel(key, sent_or_received));
+  Status check() {
+    std::set<GroupKind> collectives;
+    for (const auto& [program, talk] : talks_) {
+      for (const auto& [group, list] : talk.collectives) collectives.insert(group);
+    }
+    for (const GroupKind kind : collectives)
+      for (const std::vector<int>& members : mesh_.groups(kind)) MB_TRY(check_collectives(kind, members));
+    for (int rank = 0; rank < mesh_.world_size(); ++rank) MB_TRY(check_ends(rank));
+    for (int rank = 0; rank < mesh_.world_size(); ++rank) MB_TRY(check_messages(rank));
     return {};
   }
 
  private:
-  struct Group {
-    int first_rank = 0;
-    std::vector<Message> list;
-    int members = 0;  // that call it
-  };
-  struct Channel {
-    int from = 0, to = 0;
-    Direction direction = Direction::kForward;
-    bool received = false;
-    auto operator<=>(const Channel&) const = default;
-  };
-
-  Status add_message(int rank, const Program& program, const Op& op) {
-    const auto& attrs = std::get<CommAttrs>(op.attrs);
-    const bool received = op.kind == &kRecv;
-    const int step = (attrs.direction == Direction::kForward ? 1 : -1) * (received ? -1 : 1);
-    const std::vector<int> members = mesh_.group(attrs.group, rank);
-    const int place = mesh_.group_index(attrs.group, rank) + step;
-    if (place < 0 || place >= static_cast<int>(members.size()))
-      return broken(op, fmt::format("rank {} has no {} stage to {}", rank, step > 0 ? "next" : "previous",
-                                    received ? "receive from" : "send to"));
-    const int peer = members[static_cast<size_t>(place)];
-    messages_[{received ? peer : rank, received ? rank : peer, attrs.direction, received}].push_back(
-        message_of(program, op));
-    return {};
+  const Talk& talk(int rank) const { return talks_.at(programs_[static_cast<size_t>(rank)]); }
+  // True the first time that the two ranks' programs meet for this purpose.
+  bool first_time(GroupKind kind, int a, int b) {
+    return compared_.emplace(kind, programs_[static_cast<size_t>(a)], programs_[static_cast<size_t>(b)]).second;
   }
 
-  Status compare(GroupKind group, int rank, std::vector<Message> list) {
-    Group& seen = groups_.try_emplace({group, mesh_.group(group, rank).front()}, Group{rank, list, 0}).first->second;
-    ++seen.members;
-    if (list.size() != seen.list.size())
+  Status check_collectives(GroupKind kind, const std::vector<int>& members) {
+    int first = -1;
+    size_t calling = 0;
+    for (const int rank : members) {
+      if (!talk(rank).collectives.contains(kind)) continue;
+      ++calling;
+      if (first < 0) first = rank;
+      if (first_time(kind, first, rank)) MB_TRY(compare(kind, first, rank));
+    }
+    if (calling == 0 || calling == members.size()) return {};
+    const std::vector<Message>& list = talk(first).collectives.at(kind);
+    return fail(ErrorCode::kMismatch,
+                fmt::format("group {}: {} of its {} members call its {} collectives, the others none ({} on rank {})",
+                            name(kind), calling, members.size(), list.size(), list.front().op->path, first));
+  }
+
+  Status compare(GroupKind kind, int first, int rank) const {
+    const std::vector<Message>& seen = talk(first).collectives.at(kind);
+    const std::vector<Message>& list = talk(rank).collectives.at(kind);
+    if (list.size() != seen.size())
       return fail(ErrorCode::kMismatch, fmt::format("group {}: rank {} calls {} collectives, rank {} calls {}",
-                                                    name(group), rank, list.size(), seen.first_rank, seen.list.size()));
+                                                    name(kind), rank, list.size(), first, seen.size()));
     for (size_t i = 0; i < list.size(); ++i) {
       const Message& mine = list[i];
-      const Message& theirs = seen.list[i];
+      const Message& theirs = seen[i];
       if (mine.kind == theirs.kind && mine.bytes == theirs.bytes) continue;
       return fail(ErrorCode::kMismatch,
                   fmt::format("group {}, collective {}: rank {} calls {} of {} bytes ({}), rank {} calls {} of {} "
                               "bytes ({})",
-                              name(group), i, rank, mine.kind, mine.bytes, mine.op->path, seen.first_rank, theirs.kind,
+                              name(kind), i, rank, mine.kind, mine.bytes, mine.op->path, first, theirs.kind,
                               theirs.bytes, theirs.op->path));
     }
     return {};
   }
 
-  Status check_members(GroupKind kind, const Group& group) const {
-    const int size = mesh_.group_size(kind, group.first_rank);
-    if (group.members == size) return {};
-    return fail(
-        ErrorCode::kMismatch,
-        fmt::format("group {}: {} of its {} members call its {} collectives, the others none ({} on rank {})",
-                    name(kind), group.members, size, group.list.size(), group.list.front().op->path, group.first_rank));
+  std::vector<int> peers_of(int rank, const Talk::End& end, const std::vector<Message>& list) const {
+    return message_peers(mesh_, std::get<CommAttrs>(list.front().op->attrs), end.received, rank);
   }
 
-  Status check_channel(const Channel& channel, const std::vector<Message>& list) const {
-    Channel other = channel;
-    other.received = !channel.received;
-    const auto found = messages_.find(other);
-    const size_t met = found == messages_.end() ? 0 : found->second.size();
+  Status check_ends(int rank) const {
+    for (const auto& [end, list] : talk(rank).messages) {
+      if (!peers_of(rank, end, list).empty()) continue;
+      const bool next = (end.direction == Direction::kForward) != end.received;
+      return broken(*list.front().op, fmt::format("rank {} has no {} stage to {}", rank, next ? "next" : "previous",
+                                                  end.received ? "receive from" : "send to"));
+    }
+    return {};
+  }
+
+  Status check_messages(int rank) {
+    for (const auto& [end, list] : talk(rank).messages) {
+      const std::vector<int> peers = peers_of(rank, end, list);
+      for (const int peer : peers) MB_TRY(check_channel(end, rank, peer, list, static_cast<int64_t>(peers.size())));
+    }
+    return {};
+  }
+
+  // `slices`: peers that share each of this rank's messages.
+  Status check_channel(Talk::End end, int rank, int peer, const std::vector<Message>& list, int64_t slices) {
+    const int from = end.received ? peer : rank;
+    const int to = end.received ? rank : peer;
+    const bool received = end.received;
+    if (!channels_.emplace(end, programs_[static_cast<size_t>(from)], programs_[static_cast<size_t>(to)]).second)
+      return {};
+    end.received = !received;
+    const auto found = talk(peer).messages.find(end);
+    const size_t met = found == talk(peer).messages.end() ? 0 : found->second.size();
     if (met != list.size())
-      return fail(ErrorCode::kMismatch,
-                  fmt::format("ranks {} -> {}: {} messages {}, {} on the other side", channel.from, channel.to,
-                              list.size(), channel.received ? "received" : "sent", met));
+      return fail(ErrorCode::kMismatch, fmt::format("ranks {} -> {}: {} messages {}, {} on the other side", from, to,
+                                                    list.size(), received ? "received" : "sent", met));
+    const auto slices_there = static_cast<int64_t>(peers_of(peer, end, found->second).size());
     for (size_t i = 0; i < list.size(); ++i) {
       const Message& there = found->second[i];
-      if (list[i].bytes == there.bytes) continue;
+      if (list[i].bytes / slices == there.bytes / slices_there) continue;
       return fail(ErrorCode::kMismatch,
-                  fmt::format("message {} of ranks {} -> {} has {} bytes at {} and {} at {}", i, channel.from,
-                              channel.to, list[i].bytes, list[i].op->path, there.bytes, there.op->path));
+                  fmt::format("message {} of ranks {} -> {} has {} bytes at {} and {} at {}", i, from, to,
+                              list[i].bytes / slices, list[i].op->path, there.bytes / slices_there, there.op->path));
     }
     return {};
   }
 
   const Mesh& mesh_;
-  std::map<std::pair<GroupKind, int>, Group> groups_;  // by lowest member
-  std::map<Channel, std::vector<Message>> messages_;
+  std::span<const Program* const> programs_;
+  std::map<const Program*, Talk> talks_;
+  std::set<std::tuple<GroupKind, const Program*, const Program*>> compared_;
+  std::set<std::tuple<Talk::End, const Program*, const Program*>> channels_;  // by end, sender, receiver
 };
 
 }  // namespace
@@ -287,10 +326,8 @@ Status verify(const Program& program) {
 }
 
 Status verify_world(const Mesh& mesh, std::span<const Program* const> program_of_rank) {
-  WorldTalk talk(mesh);
-  for (int rank = 0; rank < mesh.world_size(); ++rank)
-    MB_TRY(talk.add(rank, *program_of_rank[static_cast<size_t>(rank)]));
-  return talk.finish();
+  MB_TRY(WorldTalk(mesh, program_of_rank).check());
+  return check_rendezvous(mesh, program_of_rank);
 }
 
 }  // namespace mbb::trainer

@@ -14,7 +14,8 @@ namespace mbb::trainer {
 Status verify(const Program& program);
 
 // The programs of a world agree: on every group, all members call the same collectives in the same order with the same
-// message sizes, and sends meet receives. `program_of_rank` holds one program a rank.
+// message sizes, sends meet receives, and no rank waits in a circle where sends are not buffered (rendezvous.h).
+// `program_of_rank` holds one program a rank.
 Status verify_world(const Mesh& mesh, std::span<const Program* const> program_of_rank);
 
 }  // namespace mbb::trainer

@@ -106,6 +106,14 @@ struct ParallelConfig {
   int64_t tensor_model_parallel_size = 1;
   std::optional<bool> sequence_parallel;  // nothing = auto: on when tensor_model_parallel_size > 1
   int64_t pipeline_model_parallel_size = 1;
+  int64_t virtual_pipeline_model_parallel_size = 1;              // model chunks a stage
+  int64_t microbatch_group_size_per_virtual_pipeline_stage = 0;  // micro-batches; 0 = pipeline_model_parallel_size
+  bool account_for_embedding_in_pipeline_split = false;
+  bool account_for_loss_in_pipeline_split = false;
+  std::string pipeline_layout;                       // empty: equal slots
+  int64_t nvlink_domain_size = 0;                    // GPUs; 0 = not checked
+  int64_t encoder_pipeline_model_parallel_size = 0;  // 1 = the encoder has GPUs of its own
+  int64_t encoder_tensor_model_parallel_size = 0;    // 0 = tensor_model_parallel_size
   bool use_distributed_optimizer = true;
   double moe_expert_capacity_factor = 0;  // rows of an expert over the balanced load; 0 = dropless
   TokenDrop moe_token_drop_policy = TokenDrop::kProbs;
@@ -147,6 +155,11 @@ struct DataParallelConfig {
   bool overlap_param_gather_with_optimizer_step = false;
   bool overlap_optimizer_with_forward = false;
   bool defer_embedding_wgrad_compute = false;
+};
+
+struct OverlapConfig {
+  std::optional<bool> overlap_p2p_comm;  // nothing = auto: on when the pipeline is interleaved
+  std::optional<bool> batch_p2p_comm;    // nothing = auto: on when neither overlapped nor interleaved
 };
 
 struct FusionConfig {
@@ -201,6 +214,7 @@ struct Config {
   ParallelConfig parallel;
   MemoryConfig memory;
   DataParallelConfig data_parallel;
+  OverlapConfig overlap;
   FusionConfig fusion;
   PackingConfig packing;
   HostConfig host;

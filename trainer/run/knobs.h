@@ -17,6 +17,8 @@ std::vector<Knob> precision_knobs();
 std::vector<Knob> parallel_knobs();
 std::vector<Knob> memory_knobs();
 std::vector<Knob> data_parallel_knobs();
+std::vector<Knob> pipeline_knobs();
+std::vector<Knob> overlap_knobs();
 std::vector<Knob> fusion_knobs();
 std::vector<Knob> packing_knobs();
 std::vector<Knob> host_knobs();

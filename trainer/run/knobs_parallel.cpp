@@ -23,12 +23,13 @@ std::vector<Knob> parallel_knobs() {
        .doc = "Shards norms and residuals along the sequence over the tensor-parallel GPUs; auto = on when there are "
               "several.",
        .history = "Megatron-Core: off."},
-      {.key = "parallel.pipeline_model_parallel_size",
-       .aliases = {"pp"},
-       .field = field(&Config::parallel, &ParallelConfig::pipeline_model_parallel_size),
-       .range = within(1, 1 << 16),
-       .unit = "stages",
-       .doc = "Stages the layers are cut into, run as 1F1B."},
+      {.key = "parallel.nvlink_domain_size",
+       .field = field(&Config::parallel, &ParallelConfig::nvlink_domain_size),
+       .range = within(0, 1 << 20),
+       .unit = "GPUs",
+       .doc =
+           "GPUs in use of one NVLink domain (8, 72, or 64 of 72): the groups that communicate most, tensor x context "
+           "and expert parallel, must not straddle two domains. 0 = not checked."},
       {.key = "parallel.use_distributed_optimizer",
        .aliases = {"distributed_optimizer"},
        .field = field(&Config::parallel, &ParallelConfig::use_distributed_optimizer),

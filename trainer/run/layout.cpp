@@ -9,6 +9,7 @@
 #include "trainer/models/hf_config.h"
 #include "trainer/run/layout_memory.h"
 #include "trainer/run/layout_rules.h"
+#include "trainer/run/pipeline_layout.h"
 #include "trainer/run/precision_rules.h"
 #include "trainer/run/profile_window.h"
 
@@ -30,21 +31,47 @@ Status at_least(int64_t value, int64_t least, const char* knob) {
 constexpr const char* kTp = "parallel.tensor_model_parallel_size";
 constexpr const char* kPp = "parallel.pipeline_model_parallel_size";
 
-Status unavailable(const ModelShape& m, const std::string& what, const std::string& hint) {
-  return fail(ErrorCode::kUnavailable, fmt::format("model {}: {}", m.name, what), hint);
+constexpr const char* kEncoderPp = "parallel.encoder_pipeline_model_parallel_size";
+constexpr const char* kEncoderTp = "parallel.encoder_tensor_model_parallel_size";
+
+// Encoder-decoders: where the encoder lies and how its output reaches the decoder.
+Status check_encoder(const Layout& l) {
+  const ParallelConfig& p = l.config.parallel;
+  const bool own_mesh = p.encoder_pipeline_model_parallel_size > 0;
+  const int64_t tp = p.encoder_tensor_model_parallel_size;
+  if (!own_mesh && tp > 0)
+    return fail(ErrorCode::kBadArgument, fmt::format("{} = {} needs {} = 1", kEncoderTp, tp, kEncoderPp));
+  if (own_mesh && !l.model.is_encoder_decoder())
+    return fail(ErrorCode::kBadArgument,
+                fmt::format("{} = 1 with model {}, which has no encoder", kEncoderPp, l.model.name));
+  if (!l.model.is_encoder_decoder()) return {};
+  if (tp > 0) MB_TRY(divides(tp, kEncoderTp, l.tp, kTp));
+  if (own_mesh && tp != 1 && l.tp > 1 && !l.sequence_parallel)
+    return fail(
+        ErrorCode::kBadArgument,
+        fmt::format("{} above 1 without sequence parallelism: its output crosses to the decoder in parts of the "
+                    "sequence",
+                    kEncoderTp),
+        fmt::format("set parallel.sequence_parallel = true, or {} = 1", kEncoderTp));
+  if (own_mesh) MB_TRY(divides(l.tp, kTp, l.encoder_sequence, "train.encoder_seq_length (across meshes)"));
+  return {};
 }
 
-// What no stage can be cut around: weights that two stages would share.
-Status check_stages(const Layout& l) {
-  if (l.pp == 1) return {};
-  const ModelShape& m = l.model;
-  const auto refuse = [&](const char* part) {
-    return unavailable(m, fmt::format("{} = {} with {}", kPp, l.pp, part),
-                       "that part holds weights of the first and the last stage: use one stage");
-  };
-  if (m.tied_embeddings) return refuse("tied embeddings");
-  if (m.num_mtp_layers > 0) return refuse("multi-token prediction");
-  if (m.is_encoder_decoder()) return refuse("an encoder and a decoder");
+// After the stages are cut.
+Status check_encoder_stages(const Layout& l) {
+  if (!l.model.is_encoder_decoder()) return {};
+  if (l.vpp > 1)
+    return fail(ErrorCode::kBadArgument,
+                fmt::format("parallel.virtual_pipeline_model_parallel_size above 1 with model {}: the encoder's output "
+                            "goes from stage to stage once",
+                            l.model.name),
+                "set parallel.virtual_pipeline_model_parallel_size = 1");
+  for (const std::vector<Chunk>& stage : l.stages)
+    if (stage.front().num_layers == 0)
+      return fail(ErrorCode::kBadArgument,
+                  fmt::format("model {} has a stage without a decoder layer: all stages share the table of relative "
+                              "positions and read the encoder's output",
+                              l.model.name));
   return {};
 }
 
@@ -117,10 +144,15 @@ Status check_tensor_parallel(const Layout& l) {
   return {};
 }
 
-void split_stages(Layout& l) {
-  const int64_t per_stage = l.model.num_layers / l.pp;
-  for (int stage = 0; stage < l.pp; ++stage)
-    l.stages.push_back({stage * per_stage, per_stage, stage == 0, stage == l.pp - 1});
+// Consecutive ranks share a domain; what communicates most stays inside.
+Status check_placement(const Layout& l) {
+  const int64_t domain = l.config.parallel.nvlink_domain_size;
+  if (domain == 0 || l.mesh.world_size() <= domain) return {};
+  for (const GroupKind kind : {GroupKind::kTp, GroupKind::kTpCp, GroupKind::kEtpEp})
+    if (auto inside = l.mesh.check_inside_domain(kind, static_cast<int>(domain)); !inside)
+      return tl::unexpected<Error>(
+          std::move(inside.error()).during(fmt::format("parallel.nvlink_domain_size = {}", domain)));
+  return {};
 }
 
 }  // namespace
@@ -131,6 +163,16 @@ int64_t Layout::bucket_elements() const {
   // Buckets hide nothing without overlap, and off the first stage their messages are not on the critical path.
   if (!d.overlap_grad_reduce || pp > 1) return std::numeric_limits<int64_t>::max();
   return std::max(int64_t{40'000'000}, int64_t{1'000'000} * dp);
+}
+
+Layout Layout::of_role(MeshRole other) const {
+  Layout l = *this;
+  l.role = other;
+  l.tp = mesh.tp(other);
+  l.pp = mesh.pp(other);
+  l.sequence_parallel = sequence_parallel && l.tp > 1;
+  if (other == MeshRole::kEncoder) l.stages = {{Chunk{.encoder = true}}};
+  return l;
 }
 
 Result<Layout> resolve(const Config& config) {
@@ -145,13 +187,18 @@ Result<Layout> resolve(const Config& config) {
   MB_TRY(at_least(config.train.global_batch_size, 1, "train.global_batch_size"));
   MB_TRY(at_least(config.train.seq_length, 1, "train.seq_length"));
   MB_TRY(at_least(config.train.train_iters, 1, "train.train_iters"));
-  const int64_t model_ranks = p.tensor_model_parallel_size * p.pipeline_model_parallel_size;
+  const int64_t encoder_tp =
+      p.encoder_tensor_model_parallel_size > 0 ? p.encoder_tensor_model_parallel_size : p.tensor_model_parallel_size;
+  const int64_t encoder_ranks = encoder_tp * p.encoder_pipeline_model_parallel_size;
+  const int64_t model_ranks = p.tensor_model_parallel_size * p.pipeline_model_parallel_size + encoder_ranks;
   const int64_t world = p.gpus == 0 ? model_ranks : p.gpus;
   if (world % model_ranks != 0)
-    return fail(ErrorCode::kBadArgument,
-                fmt::format("parallel.gpus = {} is no multiple of tensor × pipeline = {} × {} = {}", world,
-                            p.tensor_model_parallel_size, p.pipeline_model_parallel_size, model_ranks),
-                fmt::format("data parallelism is what is left: gpus = {} × dp", model_ranks));
+    return fail(
+        ErrorCode::kBadArgument,
+        fmt::format("parallel.gpus = {} is no multiple of {}tensor × pipeline = {}{} × {} = {}", world,
+                    encoder_ranks > 0 ? "encoder + " : "", encoder_ranks > 0 ? fmt::format("{} + ", encoder_ranks) : "",
+                    p.tensor_model_parallel_size, p.pipeline_model_parallel_size, model_ranks),
+        fmt::format("data parallelism is what is left: gpus = {} × dp", model_ranks));
   l.tp = static_cast<int>(p.tensor_model_parallel_size);
   l.pp = static_cast<int>(p.pipeline_model_parallel_size);
   l.dp = static_cast<int>(world / model_ranks);
@@ -163,12 +210,11 @@ Result<Layout> resolve(const Config& config) {
   l.global_batch = config.train.global_batch_size;
   l.vocab = l.model.vocab_size;
   l.compute = config.precision.recipe == Recipe::kFp32 ? DType::kF32 : DType::kBf16;
-  MB_TRY(check_stages(l));
+  MB_TRY(check_encoder(l));
   MB_TRY(check_lengths(l));
   MB_TRY(check_tensor_parallel(l));
   MB_TRY(check_memory_rules(l));
   MB_TRY(check_precision(config, l.model));
-  MB_TRY(divides(l.pp, kPp, l.model.num_layers, "model.num_layers"));
   const int64_t per_step = l.micro_batch * l.dp;
   if (l.global_batch % per_step != 0)
     return fail(ErrorCode::kBadArgument,
@@ -180,12 +226,16 @@ Result<Layout> resolve(const Config& config) {
   sizes.pp = l.pp;
   sizes.dp = l.dp;
   sizes.dp_instances = static_cast<int>(config.data_parallel.num_distributed_optimizer_instances);
+  sizes.encoder_pp = static_cast<int>(p.encoder_pipeline_model_parallel_size);
+  sizes.encoder_tp = static_cast<int>(encoder_ranks);
   MB_ASSIGN(l.mesh, Mesh::make(sizes));
   MB_TRY(profile_window(config, l.mesh.world_size()));
   if (config.profiling.use_nsys_profiler && config.host.device != Device::kCuda)
     return fail(ErrorCode::kBadArgument, "profiling.use_nsys_profiler = true needs host.device = cuda",
                 "leave it off: CPU runs are traced without nsys");
-  split_stages(l);
+  MB_TRY(check_placement(l));
+  MB_TRY(split_stages(l));
+  MB_TRY(check_encoder_stages(l));
   return l;
 }
 

@@ -6,18 +6,20 @@
 
 #include "profiler/base/error.h"
 #include "trainer/models/model.h"
+#include "trainer/ops/attrs.h"
 #include "trainer/program/dtype.h"
 #include "trainer/program/mesh.h"
 #include "trainer/run/config.h"
 
 namespace mbb::trainer {
 
-// Layers [first_layer, first_layer + num_layers) of one pipeline stage.
+// A piece of the model that one pipeline stage holds: layers [first_layer, first_layer + num_layers).
 struct Chunk {
   int64_t first_layer = 0;
   int64_t num_layers = 0;
   bool embedding = false;  // begins with the token embedding
-  bool head = false;       // ends with final norm, LM head and loss
+  bool head = false;       // ends with final norm, LM head, loss and multi-token prediction
+  bool encoder = false;    // the encoder's layers come before
 };
 
 // A resolved configuration: every number a builder needs, all rules checked.
@@ -25,6 +27,7 @@ struct Layout {
   Config config;
   ModelShape model;
   Mesh mesh;
+  MeshRole role = MeshRole::kDecoder;  // whose sizes these are; of_role() gives the other's
   int tp = 1;
   int pp = 1;
   int dp = 1;
@@ -36,8 +39,25 @@ struct Layout {
   int micro_batches = 1;         // per step and data-parallel rank
   int64_t vocab = 0;             // rows of the embedding table, over all TP ranks
   DType compute = DType::kF32;   // activations and weights
-  std::vector<Chunk> stages;     // one chunk a stage
+  // Chunks of each stage; with several the pipeline is interleaved, and chunk c of stage s is piece c·pp + s of the
+  // model.
+  std::vector<std::vector<Chunk>> stages;
+  int vpp = 1;                // chunks a stage
+  int micro_batch_group = 1;  // interleaved: micro-batches that pass a chunk before the next has its turn
+  MessageForm message_form = MessageForm::kOverlapped;
 
+  // The same as the programs of a role are built with: the encoder's own TP, and its one stage.
+  Layout of_role(MeshRole other) const;
+  bool has_encoder_mesh() const { return mesh.sizes().encoder_pp > 0; }
+  // Ranks that hold the model once.
+  int model_ranks() const { return mesh.group_size(GroupKind::kModel, 0); }
+  // Stages a micro-batch passes, and which of them this one is.
+  int pipeline_depth() const { return mesh.sizes().encoder_pp + mesh.sizes().pp; }
+  int pipeline_place(const RankClass& of) const {
+    return of.role == MeshRole::kEncoder ? of.pp : mesh.sizes().encoder_pp + of.pp;
+  }
+  // The encoder's output travels in parts of its sequence, one a TP rank, and is gathered where it is read.
+  bool memory_is_sharded() const { return tp > 1 && (sequence_parallel || has_encoder_mesh()); }
   // Tokens of one sample: the encoder's, the decoder's and one label more.
   int64_t sample_tokens() const { return encoder_sequence + sequence + 1; }
   int64_t tokens_per_step() const { return global_batch * sequence; }
@@ -54,7 +74,7 @@ struct Layout {
 };
 
 // Errors (kBadArgument) name the knob and the rule: TP that does not divide heads, groups, widths, vocabulary or
-// sequence; PP that does not divide the layers; a world that is no multiple of TP·PP; a batch that does not divide.
+// sequence; a pipeline that the layers do not fill; a world that is no multiple of TP·PP; a batch that does not divide.
 Result<Layout> resolve(const Config& config);
 
 }  // namespace mbb::trainer

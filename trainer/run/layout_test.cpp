@@ -51,6 +51,27 @@ INSTANTIATE_TEST_SUITE_P(
         BadCase{"zero", [](Config& c) { c.train.train_iters = 0; }, "train.train_iters"}),
     [](const auto& test) { return std::string(test.param.name); });
 
+TEST(Layout, ADomainThatAGroupStraddlesIsRefusedWithThePadding) {
+  Config config;
+  config.model.name = "llama3.1-405b";
+  config.parallel.tensor_model_parallel_size = 8;
+  config.parallel.gpus = 144;
+  config.train.global_batch_size = 18;
+  config.parallel.nvlink_domain_size = 72;
+  EXPECT_TRUE(resolve(config).has_value());
+  config.parallel.nvlink_domain_size = 12;
+  const auto refused = resolve(config);
+  ASSERT_FALSE(refused.has_value());
+  EXPECT_EQ(
+      refused.error().what,
+      "parallel.nvlink_domain_size = 12: tp group of ranks 8..15 (8 members) straddles NVLink domains of 12 ranks");
+  EXPECT_EQ(refused.error().hint, "use 8 of the 12 GPUs of a domain and leave 4 idle: such a group spans 8 ranks");
+  config.parallel.nvlink_domain_size = 4;
+  const auto too_small = resolve(config);
+  ASSERT_FALSE(too_small.has_value());
+  EXPECT_EQ(too_small.error().hint, "such a group spans 8 ranks, more than a domain has: make it smaller");
+}
+
 TEST(Layout, CountsMicroBatchesAndRanks) {
   Config config;
   config.parallel.tensor_model_parallel_size = 2;
@@ -64,9 +85,10 @@ TEST(Layout, CountsMicroBatchesAndRanks) {
   EXPECT_EQ(layout->micro_batches, 4);
   EXPECT_TRUE(layout->sequence_parallel);
   ASSERT_EQ(layout->stages.size(), 2U);
-  EXPECT_TRUE(layout->stages[0].embedding);
-  EXPECT_FALSE(layout->stages[0].head);
-  EXPECT_EQ(layout->stages[1].first_layer, 1);
+  ASSERT_EQ(layout->stages[0].size(), 1U);
+  EXPECT_TRUE(layout->stages[0][0].embedding);
+  EXPECT_FALSE(layout->stages[0][0].head);
+  EXPECT_EQ(layout->stages[1][0].first_layer, 1);
 }
 
 }  // namespace

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <set>
 #include <utility>
 
 #include "profiler/base/clock.h"
@@ -16,6 +17,7 @@
 #include "trainer/execute/op_sites.h"
 #include "trainer/execute/simulate/replay.h"
 #include "trainer/models/transformer.h"
+#include "trainer/ops/op_kind.h"
 #include "trainer/optim/schedule.h"
 #include "trainer/passes/precision.h"
 #include "trainer/program/verify.h"
@@ -106,6 +108,17 @@ struct Shared {
   std::vector<std::optional<NotFinite>> culprits;
   TrainResult result;
 };
+
+// Kinds of groups that any of the programs communicates over.
+std::vector<GroupKind> groups_of_world(const std::vector<Program>& programs) {
+  std::set<GroupKind> groups;
+  for (const Program& program : programs)
+    for (const Segment& segment : program.segments)
+      for (const Op& op : segment.ops)
+        if (const auto* attrs = std::get_if<CommAttrs>(&op.attrs); attrs != nullptr && op.kind->communicates)
+          groups.insert(attrs->group);
+  return {groups.begin(), groups.end()};
+}
 
 class RankLoop {
  public:
@@ -349,6 +362,8 @@ Result<StepPrograms> build_programs(const Layout& layout) {
     MB_TRY(verify(program));
     built.plans.push_back(plan_memory(program));
   }
+  const std::vector<GroupKind> groups = groups_of_world(built.programs);
+  for (Program& program : built.programs) program.groups = groups;
   return built;
 }
 

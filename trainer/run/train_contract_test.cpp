@@ -57,8 +57,30 @@ struct Mapping {
   bool sequence_parallel, distributed_optimizer;
 };
 
+// Four layers over stages with several chunks, or of different depth.
+struct Pipeline {
+  const char* name;
+  int tp, pp, dp, vpp;
+  void (*more)(Config&) = [](Config&) {};
+};
+
+void PrintTo(const Pipeline& pipeline, std::ostream* out) {
+  *out << pipeline.name;
+}
+
 void PrintTo(const Mapping& mapping, std::ostream* out) {
   *out << mapping.name;
+}
+
+void expect_equal(const TrainResult& many, const TrainResult& one) {
+  ASSERT_EQ(many.steps.size(), one.steps.size());
+  for (size_t i = 0; i < one.steps.size(); ++i) {
+    EXPECT_NEAR(many.steps[i].loss, one.steps[i].loss, 1e-5 * one.steps[i].loss) << "step " << i;
+    EXPECT_NEAR(many.steps[i].grad_norm, one.steps[i].grad_norm, 1e-4 * one.steps[i].grad_norm) << "step " << i;
+    EXPECT_EQ(many.steps[i].tokens, one.steps[i].tokens);
+  }
+  EXPECT_LT(one.steps.back().loss, one.steps.front().loss - 0.1);
+  EXPECT_GT(many.steps.back().modelled_ns, 0);
 }
 
 class Mappings : public testing::TestWithParam<Mapping> {};
@@ -72,16 +94,42 @@ TEST_P(Mappings, LossesEqualOneRank) {
   c.parallel.gpus = m.tp * m.pp * m.dp;
   c.parallel.sequence_parallel = m.sequence_parallel;
   c.parallel.use_distributed_optimizer = m.distributed_optimizer;
-  const TrainResult many = run(c);
-  ASSERT_EQ(many.steps.size(), one.steps.size());
-  for (size_t i = 0; i < one.steps.size(); ++i) {
-    EXPECT_NEAR(many.steps[i].loss, one.steps[i].loss, 1e-5 * one.steps[i].loss) << "step " << i;
-    EXPECT_NEAR(many.steps[i].grad_norm, one.steps[i].grad_norm, 1e-4 * one.steps[i].grad_norm) << "step " << i;
-    EXPECT_EQ(many.steps[i].tokens, one.steps[i].tokens);
-  }
-  EXPECT_LT(one.steps.back().loss, one.steps.front().loss - 0.1);
-  EXPECT_GT(many.steps.back().modelled_ns, 0);
+  expect_equal(run(c), one);
 }
+
+class Pipelines : public testing::TestWithParam<Pipeline> {};
+
+TEST_P(Pipelines, LossesEqualOneRank) {
+  Config c = small();
+  c.model.num_layers = 4;
+  c.train.micro_batch_size = 1;
+  static const TrainResult one = run(c);
+  const Pipeline& p = GetParam();
+  c.parallel.tensor_model_parallel_size = p.tp;
+  c.parallel.pipeline_model_parallel_size = p.pp;
+  c.parallel.virtual_pipeline_model_parallel_size = p.vpp;
+  c.parallel.gpus = p.tp * p.pp * p.dp;
+  p.more(c);
+  expect_equal(run(c), one);
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    All, Pipelines,
+    testing::Values(Pipeline{"pp2_vpp2", 1, 2, 1, 2}, Pipeline{"tp2_pp2_vpp2_dp2", 2, 2, 2, 2},
+                    Pipeline{"pp2_vpp2_group3", 1, 2, 1, 2,
+                             [](Config& c) { c.parallel.microbatch_group_size_per_virtual_pipeline_stage = 3; }},
+                    Pipeline{"pp2_vpp2_no_overlap", 1, 2, 1, 2, [](Config& c) { c.overlap.overlap_p2p_comm = false; }},
+                    Pipeline{"pp2_in_turn", 1, 2, 1, 1, [](Config& c) { c.overlap.batch_p2p_comm = false; }},
+                    Pipeline{"pp2_overlap", 1, 2, 1, 1, [](Config& c) { c.overlap.overlap_p2p_comm = true; }},
+                    Pipeline{"pp3_both_accounted", 1, 3, 1, 1,
+                             [](Config& c) {
+                               c.parallel.account_for_embedding_in_pipeline_split = true;
+                               c.parallel.account_for_loss_in_pipeline_split = true;
+                             }},
+                    Pipeline{"layout", 1, 2, 1, 1, [](Config& c) { c.parallel.pipeline_layout = "E|tt|t|tL"; }},
+                    Pipeline{"layout_pp4_empty_chunk", 1, 4, 1, 2,
+                             [](Config& c) { c.parallel.pipeline_layout = "E|t|t|||t|t|L"; }}),
+    [](const auto& test) { return std::string(test.param.name); });
 
 INSTANTIATE_TEST_SUITE_P(All, Mappings,
                          testing::Values(Mapping{"tp2_sp", 2, 1, 1, true, true}, Mapping{"tp2", 2, 1, 1, false, true},

@@ -18,7 +18,7 @@ namespace mbb::trainer {
 namespace {
 
 std::set<GroupKind> groups_of(const Program& program) {
-  std::set<GroupKind> groups;
+  std::set<GroupKind> groups(program.groups.begin(), program.groups.end());
   for (const Segment& segment : program.segments)
     for (const Op& op : segment.ops)
       if (op.kind->communicates) groups.insert(std::get<CommAttrs>(op.attrs).group);
@@ -102,8 +102,7 @@ Result<CpuRank::Arena> CpuRank::allocate(int64_t bytes, uint8_t poison) const {
 
 Status CpuRank::open_communicators(const Mesh& mesh) {
   context_.communicators.assign(kGroupKinds.size(), nullptr);
-  // Every rank opens every kind that some rank uses; stages differ only in pipeline ends, so one program's kinds are
-  // all.
+  // Every rank opens every kind that some rank uses, in one order, also where its own group is itself alone.
   for (GroupKind kind : groups_of(program_)) {
     MB_ASSIGN(auto communicator, world_.group(kind, mesh));
     context_.communicators[static_cast<size_t>(kind)] = communicator.get();

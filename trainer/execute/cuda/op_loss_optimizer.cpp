@@ -42,7 +42,8 @@ Result<const BucketPiece*> pieces(const OpCall& call, const BucketAttrs& bucket,
     const int64_t from = std::max(r.offset, begin), to = std::min(r.offset + r.count, end);
     if (from >= to) continue;
     if (from > at) list.push_back({from - begin, 0.0f, 0.0f, 0.0f});
-    const float norm_weight = r.replicated && !first_replica(bucket.replica_axis, call.coordinates) ? 0.0f : 1.0f;
+    const bool elsewhere = !r.counted || (r.replicated && !first_replica(bucket.replica_axis, call.coordinates));
+    const float norm_weight = elsewhere ? 0.0f : 1.0f;
     list.push_back({to - begin, r.decay ? weight_decay : 0.0f, 1.0f, norm_weight});
     at = to;
   }

@@ -9,11 +9,23 @@
 #include <set>
 
 #include "trainer/execute/op_sites.h"
+#include "trainer/ops/message_peers.h"
 #include "trainer/ops/table.h"
 #include "trainer/program/walk.h"
 
 namespace mbb::trainer {
 namespace {
+
+bool is_batched(const Op& op) {
+  const auto* attrs = std::get_if<CommAttrs>(&op.attrs);
+  return attrs != nullptr && attrs->form == MessageForm::kBatched;
+}
+
+// The track an op is drawn on: its stream's; messages have those of their directions, for those of a batch overlap.
+Stream track_of(const Op& op) {
+  if (!sends(op) && !receives(op)) return op.stream;
+  return message_stream(MessageForm::kOverlapped, std::get<CommAttrs>(op.attrs).direction, receives(op));
+}
 
 struct Position {
   Call call;
@@ -26,6 +38,7 @@ struct RankState {
   std::vector<Position> walk;
   size_t next = 0;
   std::array<int64_t, kStreams> stream_free{};
+  std::array<int64_t, kStreams> batch_from{};           // when the stream came free for the batch it is in; -1: in none
   std::map<std::pair<TensorId, int>, int64_t> written;  // (storage, slot) -> end of the last write
   std::map<std::pair<TensorId, int>, int64_t> read;     // end of the last read
   std::array<uint32_t, kStreams> track{};
@@ -46,6 +59,7 @@ class Replayer {
     for (size_t rank = 0; rank < programs.size(); ++rank) {
       RankState state;
       state.program = programs[rank];
+      state.batch_from.fill(-1);
       walk(*state.program, [&](int, const Call& call, int, const Op& op) {
         state.walk.push_back({call, &op, state.program->segment(call).kind});
       });
@@ -94,7 +108,9 @@ class Replayer {
   }
 
   int64_t ready_ns(const RankState& r, const Position& at) const {
-    int64_t ready = r.stream_free[static_cast<size_t>(at.op->stream)];
+    const auto stream = static_cast<size_t>(at.op->stream);
+    const bool joins = is_batched(*at.op) && r.batch_from[stream] >= 0;
+    int64_t ready = joins ? r.batch_from[stream] : r.stream_free[stream];
     const auto after = [&](const auto& times, TensorId id) {
       const auto found = times.find(key(*r.program, id, at.call));
       if (found != times.end()) ready = std::max(ready, found->second);
@@ -110,7 +126,7 @@ class Replayer {
 
   bool meet(int rank, RankState& r, const Op& op, int64_t ready, int64_t duration, int64_t& end, uint64_t& collective) {
     const auto& attrs = std::get<CommAttrs>(op.attrs);
-    if (op.kind == &kSend || op.kind == &kRecv) return message(rank, op, attrs, ready, duration, end, collective);
+    if (sends(op) || receives(op)) return message(rank, op, attrs, ready, duration, end, collective);
     const std::vector<int> members = mesh_.group(attrs.group, rank);
     const uint64_t count = r.collectives[attrs.group];
     auto& [meeting, id] = meetings_.try_emplace({attrs.group, members.front(), count}, Meeting{}, 0).first->second;
@@ -130,28 +146,32 @@ class Replayer {
 
   bool message(int rank, const Op& op, const CommAttrs& attrs, int64_t ready, int64_t duration, int64_t& end,
                uint64_t& collective) {
-    const std::vector<int> members = mesh_.group(attrs.group, rank);
-    const bool received = op.kind == &kRecv;
-    const int step = (attrs.direction == Direction::kForward ? 1 : -1) * (received ? -1 : 1);
-    const int peer = members[static_cast<size_t>(mesh_.group_index(attrs.group, rank) + step)];
-    auto& channel =
-        channels_[received ? std::tuple{peer, rank, attrs.direction} : std::tuple{rank, peer, attrs.direction}];
-    if (!received) {
+    const bool receiving = receives(op);
+    const std::vector<int> peers = message_peers(mesh_, attrs, receiving, rank);
+    if (!receiving) {
       collective = ++last_id_;
-      channel.push_back({end, collective});
+      for (const int peer : peers) channels_[{rank, peer, attrs.direction}].push_back({end, collective});
       return true;
     }
-    size_t& taken = received_[{peer, rank, attrs.direction}];
-    if (taken == channel.size()) return false;
-    const auto& [sent_ns, id] = channel[taken++];
+    for (const int peer : peers)
+      if (received_[{peer, rank, attrs.direction}] == channels_[{peer, rank, attrs.direction}].size()) return false;
+    int64_t sent_ns = 0;
+    for (const int peer : peers) {
+      const auto& [ended_ns, id] = channels_[{peer, rank, attrs.direction}][received_[{peer, rank, attrs.direction}]++];
+      sent_ns = std::max(sent_ns, ended_ns);
+      collective = id;
+    }
     end = std::max(ready, sent_ns) + duration;
-    collective = id;
     return true;
   }
 
   void finish(RankState& r, const Position& at, int64_t start, int64_t end, uint64_t collective) {
     const auto stream = static_cast<size_t>(at.op->stream);
-    r.stream_free[stream] = end;
+    if (!is_batched(*at.op))
+      r.batch_from[stream] = -1;
+    else if (r.batch_from[stream] < 0)
+      r.batch_from[stream] = r.stream_free[stream];
+    r.stream_free[stream] = std::max(r.stream_free[stream], end);
     for (TensorId id : at.op->in) {
       int64_t& last = r.read[key(*r.program, id, at.call)];
       last = std::max(last, end);
@@ -161,7 +181,7 @@ class Replayer {
     span.start_ns = start;
     span.end_ns = end;
     span.collective = collective;
-    span.track = r.track[stream];
+    span.track = r.track[static_cast<size_t>(track_of(*at.op))];
     span.name = span.op = strings_.intern(at.op->path);
     span.step = 0;
     span.micro_batch = is_micro_batched(at.segment) ? at.call.micro_batch : profiler::kNoMicroBatch;

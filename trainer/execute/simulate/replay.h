@@ -4,8 +4,8 @@
 //
 // Rules: a stream runs its ops in program order; an op starts when its stream is free, its operands are written and
 // nobody still reads what it overwrites; a collective ends everywhere at (last member ready) + (longest member's
-// duration); a message is received at max(receiver ready, send ended) + the receiver's duration. Times are ns from the
-// start of the step.
+// duration); a message is received at max(receiver ready, send ended) + the receiver's duration; batched messages that
+// follow each other on a stream run at once. Times are ns from the start of the step.
 #pragma once
 
 #include <cstdint>

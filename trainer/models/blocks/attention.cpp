@@ -78,8 +78,9 @@ TensorId core(BlockBuilder& k, const std::string& path, TensorId qkv, const Head
   } else if (!kind.relative_bias.empty()) {
     attrs.relative_buckets = static_cast<int>(m.relative_buckets);
     attrs.relative_max_distance = static_cast<int>(m.relative_max_distance);
-    in.push_back(k.weight(kind.relative_bias, Shape{m.num_attention_heads, m.relative_buckets},
-                          {.cuts = by_head, .init = k.normal()}));
+    in.push_back(k.weight(
+        kind.relative_bias, Shape{m.num_attention_heads, m.relative_buckets},
+        {.cuts = by_head, .init = k.normal(), .sharing = kind.every_stage ? k.shared_by_stages(true) : Sharing{}}));
   }
   attrs.dropout = k.layout().config.train.attention_dropout;
   if (attrs.dropout > 0) {
@@ -118,7 +119,10 @@ TensorId latent_qkv(BlockBuilder& k, const std::string& path, TensorId x, const 
 AttentionKind decoder_attention(const ModelShape& model, int64_t layer) {
   AttentionKind kind;
   if (model.is_sliding_layer(layer)) kind.window = model.sliding_window;
-  if (model.position == PositionKind::kRelativeBias) kind.relative_bias = "relative_bias.weight";
+  if (model.position == PositionKind::kRelativeBias) {
+    kind.relative_bias = "relative_bias.weight";
+    kind.every_stage = true;
+  }
   return kind;
 }
 

@@ -45,6 +45,7 @@ TensorId BlockBuilder::weight(const std::string& path, Shape full, WeightOptions
   t.scope = Scope::kPersistent;
   t.init = options.init;
   t.weight_decay = options.decay && full.rank() > 1;
+  t.sharing = options.sharing;
   t.partial_over_tp = l_.tp > 1 && t.cuts.empty() && (l_.sequence_parallel || options.partial_over_tp);
   if (frozen(path)) return weights_[path] = b_.declare(std::move(t));
   Tensor grad;
@@ -84,6 +85,25 @@ TensorId BlockBuilder::adapted(const std::string& path, TensorId x, TensorId y, 
   const TensorId scaled = b_.emit1(kScaleBy, path + ".lora.scale.fwd", {low}, ScaleByAttrs{scale, scale},
                                    {.out_path = path + ".lora.scale.out"});
   return b_.emit1(kAdd, path + ".lora.add.fwd", {y, scaled}, NoAttrs{}, {.out_path = path + ".lora.out"});
+}
+
+Sharing BlockBuilder::shared_by_stages(bool all_stages) const {
+  const RankClass& at = b_.program().rank_class;
+  Sharing sharing;
+  if (l_.pp > 1 && at.role == MeshRole::kDecoder) sharing.group = all_stages ? GroupKind::kPp : GroupKind::kEmbedding;
+  sharing.counted = at.pp == 0;
+  return sharing;
+}
+
+TensorId BlockBuilder::vocabulary_table(const std::string& path) {
+  WeightOptions options{.cuts = {{0, Axis::kTp, {}}}, .init = normal()};
+  if (path == "embedding.weight") {
+    if (l_.model.tied_embeddings || l_.model.num_mtp_layers > 0) options.sharing = shared_by_stages(false);
+    const RankClass& at = b_.program().rank_class;
+    options.sharing.meshes = l_.has_encoder_mesh() && (at.role == MeshRole::kEncoder || at.pp == 0);
+    if (at.role == MeshRole::kEncoder) options.sharing.counted = false;
+  }
+  return weight(path, Shape{l_.vocab, l_.model.hidden_size}, std::move(options));
 }
 
 TensorId BlockBuilder::input(TensorId& port, const std::string& path, Shape shape) {

@@ -20,6 +20,7 @@ struct WeightOptions {
   std::vector<Cut> cuts;
   Init init;
   bool decay = true;             // vectors never decay
+  Sharing sharing = {};          // with other stages or the other mesh
   bool partial_over_tp = false;  // TP ranks hold the whole weight but each sees part of its gradient
 };
 
@@ -33,6 +34,11 @@ class BlockBuilder {
 
   // A trained weight, or the one declared before under this path (tied and shared weights).
   TensorId weight(const std::string& path, Shape full, WeightOptions options);
+  // A table of a row a token, cut over TP; the embedding's is also the LM head's where they are tied, and is needed
+  // again by multi-token prediction and by the encoder.
+  TensorId vocabulary_table(const std::string& path);
+  // How stages share a weight that each of them has (`all_stages`) or that the first and the last one have.
+  Sharing shared_by_stages(bool all_stages) const;
   // A value that the host writes before each micro-batch; declared once.
   TensorId input(TensorId& port, const std::string& path, Shape shape);
   // A sum over the step's micro-batches that gradient sync adds up over data-parallel ranks.

@@ -16,6 +16,7 @@ struct AttentionKind {
   bool causal = true;
   int64_t window = 0;
   std::string relative_bias;  // path of the table of relative positions; empty: none
+  bool every_stage = false;   // layers of all stages read that table
 };
 AttentionKind decoder_attention(const ModelShape& model, int64_t layer);
 
@@ -28,8 +29,10 @@ TensorId mlp_block(BlockBuilder& k, const std::string& path, TensorId x, int64_t
 // Routed experts, and the shared one where the model has it.
 TensorId moe_block(BlockBuilder& k, const std::string& path, TensorId x);
 
-// The encoder's stack; what it gives is whole in its sequence, for cross attention.
+// The encoder's stack; what it gives is sharded along its sequence as hidden states are.
 TensorId encoder_block(BlockBuilder& k);
+// That output, whole in its sequence, for cross attention.
+TensorId whole_memory(BlockBuilder& k, TensorId memory);
 TensorId cross_attention_block(BlockBuilder& k, const std::string& path, TensorId x, TensorId memory);
 
 // LM head and summed token loss of normed hidden states into `total`, f64 [2]; paths begin with `prefix`. The loss's

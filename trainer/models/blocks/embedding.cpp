@@ -4,8 +4,7 @@
 namespace mbb::trainer {
 
 TensorId embed_tokens(BlockBuilder& k, const std::string& path, TensorId tokens) {
-  const TensorId table = k.weight("embedding.weight", Shape{k.layout().vocab, k.model().hidden_size},
-                                  {.cuts = {{0, Axis::kTp, {}}}, .init = k.normal()});
+  const TensorId table = k.vocabulary_table("embedding.weight");
   const TensorId x =
       k.builder().emit1(kEmbedding, path + ".fwd", {tokens, table}, EmbeddingAttrs{}, {.out_path = path + ".out"});
   return k.scatter(path, x);

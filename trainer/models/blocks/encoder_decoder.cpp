@@ -17,7 +17,13 @@ TensorId encoder_block(BlockBuilder& k) {
     x = k.residual(attn + ".residual", x, attention_block(k, attn, k.norm(attn + ".norm", x), both_ways));
     x = k.residual(mlp + ".residual", x, mlp_block(k, mlp, k.norm(mlp + ".norm", x), m.ffn_hidden_size));
   }
-  return k.gather("encoder.memory", k.dropout("encoder.final_norm", k.norm("encoder.final_norm", x)));
+  return k.dropout("encoder.final_norm", k.norm("encoder.final_norm", x));
+}
+
+TensorId whole_memory(BlockBuilder& k, TensorId memory) {
+  if (k.layout().tp == 1 || !k.layout().memory_is_sharded()) return k.gather("encoder.memory", memory);
+  return k.builder().emit1(kAllGather, "encoder.memory.all_gather.fwd", {memory}, k.tp_comm(),
+                           {.stream = Stream::kTp, .category = Category::kComm});
 }
 
 TensorId cross_attention_block(BlockBuilder& k, const std::string& path, TensorId x, TensorId memory) {

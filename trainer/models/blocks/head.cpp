@@ -7,9 +7,7 @@ void loss_block(BlockBuilder& k, const std::string& prefix, TensorId normed, Ten
                 double weight) {
   Builder& b = k.builder();
   const ModelShape& m = k.model();
-  const char* table = m.tied_embeddings ? "embedding.weight" : "lm_head.weight";
-  const TensorId w =
-      k.weight(table, Shape{k.layout().vocab, m.hidden_size}, {.cuts = {{0, Axis::kTp, {}}}, .init = k.normal()});
+  const TensorId w = k.vocabulary_table(m.tied_embeddings ? "embedding.weight" : "lm_head.weight");
   const std::string head = prefix + "lm_head";
   TensorId x = normed;
   if (m.logit_scale != 1.0) x = b.emit1(kScaleBy, head + ".scale.fwd", {x}, ScaleByAttrs{m.logit_scale, m.logit_scale});

@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "trainer/ops/cpu/functions.h"
+#include "trainer/ops/message_peers.h"
 
 namespace mbb::trainer {
 namespace {
@@ -22,6 +23,23 @@ size_t count_of(const CpuOperand& operand) {
 
 char* at(void* data, DType dtype, size_t elements) {
   return static_cast<char*>(data) + bytes_of(dtype, elements);
+}
+
+// A message with its peers: each takes or gives one slice of the buffer, in the order of the peers.
+Status message(const CpuCall& call, const CpuOperand& buffer, bool receiving) {
+  const auto& attrs = call.attrs<CommAttrs>();
+  Communicator& comm = call.rank.communicator(attrs.group);
+  const std::vector<int> peers = message_peers(*call.rank.mesh, attrs, receiving, call.rank.rank);
+  MB_CHECK(!peers.empty(), "a message without a peer: " + call.op.path);
+  const DType dtype = buffer.tensor->dtype;
+  const size_t slice = count_of(buffer) / peers.size();
+  for (size_t i = 0; i < peers.size(); ++i) {
+    const int peer = call.rank.mesh->group_index(attrs.group, peers[i]);
+    char* part = at(buffer.data, dtype, i * slice);
+    MB_TRY(receiving ? comm.recv(part, slice, dtype, peer, pipe_direction(attrs))
+                     : comm.send(part, slice, dtype, peer, pipe_direction(attrs)));
+  }
+  return {};
 }
 
 }  // namespace
@@ -62,17 +80,16 @@ Status cpu_group_identity(const CpuCall& call) {
 }
 
 Status cpu_send(const CpuCall& call) {
-  const auto& attrs = call.attrs<CommAttrs>();
-  Communicator& comm = call.rank.communicator(attrs.group);
-  const int peer = comm.rank() + (attrs.direction == Direction::kForward ? 1 : -1);
-  return comm.send(call.in[0].data, count_of(call.in[0]), call.in[0].tensor->dtype, peer, pipe_direction(attrs));
+  return message(call, call.in[0], false);
 }
-
 Status cpu_recv(const CpuCall& call) {
-  const auto& attrs = call.attrs<CommAttrs>();
-  Communicator& comm = call.rank.communicator(attrs.group);
-  const int peer = comm.rank() + (attrs.direction == Direction::kForward ? -1 : 1);
-  return comm.recv(call.out[0].data, count_of(call.out[0]), call.out[0].tensor->dtype, peer, pipe_direction(attrs));
+  return message(call, call.out[0], true);
+}
+Status cpu_reshard_send(const CpuCall& call) {
+  return message(call, call.in[0], false);
+}
+Status cpu_reshard_recv(const CpuCall& call) {
+  return message(call, call.out[0], true);
 }
 
 }  // namespace mbb::trainer

@@ -97,6 +97,8 @@ Status cpu_all_reduce(const CpuCall& call);
 Status cpu_group_identity(const CpuCall& call);
 Status cpu_send(const CpuCall& call);
 Status cpu_recv(const CpuCall& call);
+Status cpu_reshard_send(const CpuCall& call);
+Status cpu_reshard_recv(const CpuCall& call);
 Status cpu_grad_square_sum(const CpuCall& call);
 Status cpu_scalar_sum(const CpuCall& call);
 Status cpu_grad_scale(const CpuCall& call);

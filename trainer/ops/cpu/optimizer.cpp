@@ -17,7 +17,8 @@ Status cpu_grad_square_sum(const CpuCall& call) {
   const bool counts_replicated = (bucket.replica_axis == Axis::kEtp ? at.etp : at.tp) == 0;
   double sum = 0;
   for_ranges(bucket, shard, [&](size_t range, int64_t begin, int64_t end) {
-    if (bucket.ranges[range].replicated && !counts_replicated) return;
+    const BucketRange& r = bucket.ranges[range];
+    if (!r.counted || (r.replicated && !counts_replicated)) return;
     for (int64_t i = begin - first; i < end - first; ++i)
       sum += static_cast<double>(grads[i]) * static_cast<double>(grads[i]);
   });
