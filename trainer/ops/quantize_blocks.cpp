@@ -58,6 +58,9 @@ Result<std::vector<TensorSpec>> gemm_shape(Inputs in, const Attrs& attrs) {
     return fail(ErrorCode::kBadArgument,
                 fmt::format("scales {} for {} in blocks of {}", scales->shape.str(), of->str(), a.block));
   }
+  if (a.accumulate && in.back()->shape.elements() != left.rows() * right.rows())
+    return fail(ErrorCode::kBadArgument,
+                fmt::format("{} is added to a product of {} x {}", in.back()->shape.str(), left.rows(), right.rows()));
   return std::vector<TensorSpec>{{left.with_last(right.rows()), a.out}};
 }
 
@@ -95,6 +98,11 @@ void gemm_cases(std::vector<OpCase>& all) {
                  &kGemmBlocks,
                  {fp8({24, 2, 256}), fp8({144, 256}), scales({48, 2}), scales({2, 2})},
                  GemmBlocksAttrs{.b_square = true},
+                 false});
+  all.push_back({"gemm_blocks/residual",
+                 &kGemmBlocks,
+                 {fp8({24, 2, 256}), fp8({144, 256}), scales({48, 2}), scales({2, 2}), {{24, 2, 144}, DType::kBf16}},
+                 GemmBlocksAttrs{.accumulate = true, .b_square = true},
                  false});
   all.push_back({"gemm_blocks/wgrad-accumulate",
                  &kGemmBlocks,

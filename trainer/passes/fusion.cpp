@@ -41,10 +41,14 @@ bool into_gemm(Ops& ops, size_t sum, size_t branch, const std::map<TensorId, int
   const int at = writer_before(ops, product, static_cast<int>(sum));
   if (at < 0 || readers.at(product) != 1) return false;
   Op& gemm = ops[static_cast<size_t>(at)];
-  const OpKind* fused = gemm.kind == &kGemm ? &kGemmAdd : gemm.kind == &kGemmScaled ? &kGemmScaledAdd : nullptr;
+  const OpKind* fused = gemm.kind == &kGemm         ? &kGemmAdd
+                        : gemm.kind == &kGemmScaled ? &kGemmScaledAdd
+                        : gemm.kind == &kGemmBlocks ? &kGemmBlocks
+                                                    : nullptr;
   const bool written = writer_before(ops, residual, at) >= 0 || writer_before(ops, residual, static_cast<int>(sum)) < 0;
   if (fused == nullptr || gemm.role != Role::kFprop || !written) return false;
   gemm.kind = fused;
+  if (fused == &kGemmBlocks) std::get<GemmBlocksAttrs>(gemm.attrs).accumulate = true;
   gemm.in.push_back(residual);
   gemm.out = ops[sum].out;
   gemm.covers = {gemm.path, ops[sum].path};
@@ -209,6 +213,29 @@ void fuse_bias_dropout(Program& program, int forward, int backward) {
   erase(ops, gone);
 }
 
+namespace {
+
+bool accumulates(const Attrs& attrs) {
+  if (const auto* scaled = std::get_if<ScaledGemmAttrs>(&attrs)) return scaled->accumulate;
+  if (const auto* blocks = std::get_if<GemmBlocksAttrs>(&attrs)) return blocks->accumulate;
+  return std::get<GemmAttrs>(attrs).accumulate;
+}
+
+// The product alone; quantized ones say their output's type themselves.
+void overwrite_in_bf16(Attrs& attrs) {
+  if (auto* scaled = std::get_if<ScaledGemmAttrs>(&attrs)) {
+    scaled->accumulate = false;
+    scaled->out = DType::kBf16;
+  } else if (auto* blocks = std::get_if<GemmBlocksAttrs>(&attrs)) {
+    blocks->accumulate = false;
+    blocks->out = DType::kBf16;
+  } else {
+    std::get<GemmAttrs>(attrs).accumulate = false;
+  }
+}
+
+}  // namespace
+
 void split_gradient_accumulation(Program& program, int backward) {
   Builder b(program);
   b.enter(backward);
@@ -216,19 +243,17 @@ void split_gradient_accumulation(Program& program, int backward) {
   b.ops().clear();
   std::map<std::pair<std::string, TensorId>, TensorId> products;  // of a path's first-micro-batch form
   for (Op op : before) {
-    const bool scaled = op.kind == &kGemmScaled;
-    if (op.role != Role::kWgrad || (op.kind != &kGemm && !scaled)) {
+    if (op.role != Role::kWgrad || (op.kind != &kGemm && op.kind != &kGemmScaled && op.kind != &kGemmBlocks)) {
       b.ops().push_back(std::move(op));
       continue;
     }
     const TensorId main_grad = op.out[0];
-    const bool adds =
-        scaled ? std::get<ScaledGemmAttrs>(op.attrs).accumulate : std::get<GemmAttrs>(op.attrs).accumulate;
+    const bool adds = accumulates(op.attrs);
     TensorId& product = products.try_emplace({op.path, main_grad}, kNoTensor).first->second;
     if (product == kNoTensor) {
       Tensor t = program.tensor(main_grad);
       t.path = op.path + ".product";
-      t.dtype = scaled ? DType::kBf16 : program.tensor(op.in[0]).dtype;
+      t.dtype = op.kind == &kGemm ? program.tensor(op.in[0]).dtype : DType::kBf16;
       t.category = Category::kGradient;
       t.scope = Scope::kCall;
       product = b.declare(std::move(t));
@@ -236,10 +261,7 @@ void split_gradient_accumulation(Program& program, int backward) {
       gemm.when = When::kAlways;
       gemm.out = {product};
       if (adds) gemm.in.pop_back();
-      if (scaled)
-        gemm.attrs = ScaledGemmAttrs{false, std::get<ScaledGemmAttrs>(op.attrs).fast, DType::kBf16};
-      else
-        std::get<GemmAttrs>(gemm.attrs).accumulate = false;
+      overwrite_in_bf16(gemm.attrs);
       b.ops().push_back(std::move(gemm));
     }
     const EmitOptions options{.when = op.when, .stream = op.stream, .out = {main_grad}};

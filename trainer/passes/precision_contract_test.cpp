@@ -257,6 +257,28 @@ TEST(Precision, RunsNativelyWhereTheTensorCoresHaveIt) {
   EXPECT_FALSE(runs_natively(Recipe::kBf16, 7, 5));
 }
 
+TEST(PrecisionFused, ResidualsAndAccumulationLeaveTheNumbers) {
+  for (const Recipe recipe : {Recipe::kFp8Blockwise, Recipe::kMxfp8, Recipe::kFp8Delayed}) {
+    Config c = with(recipe);
+    const std::vector<double> usual = losses(c);
+    c.fusion.residual_fusion = true;
+    const std::vector<double> fused = losses(c);
+    int added = 0;
+    each_op(programs_of(c).programs[0], [&](const Segment&, const Op& op) {
+      const auto* blocks = std::get_if<GemmBlocksAttrs>(&op.attrs);
+      added += op.kind->name == "gemm_scaled_add" || (blocks && blocks->accumulate && op.role == Role::kFprop) ? 1 : 0;
+    });
+    EXPECT_EQ(added, 4);
+    c.fusion.residual_fusion = false;
+    c.fusion.gradient_accumulation_fusion = false;
+    const std::vector<double> apart = losses(c);
+    for (size_t i = 0; i < usual.size(); ++i) {
+      EXPECT_NEAR(fused[i], usual[i], 1e-2 * usual[i]) << "step " << i;
+      EXPECT_NEAR(apart[i], usual[i], 1e-2 * usual[i]) << "step " << i;
+    }
+  }
+}
+
 class Recipes : public testing::TestWithParam<Recipe> {};
 
 std::string recipe_label(const testing::TestParamInfo<Recipe>& info) {

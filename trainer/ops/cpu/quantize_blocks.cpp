@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <optional>
 #include <vector>
 
 #include "trainer/data/rng.h"
@@ -175,13 +176,15 @@ Status cpu_gemm_blocks(const CpuCall& call) {
   const bool with_inverse = call.in.size() >= 6;
   const float a_inverse = with_inverse ? ReadF32(call.in[4])[0] : 1.0F;
   const float b_inverse = with_inverse ? ReadF32(call.in[5])[0] : 1.0F;
-  WriteF32 d(call.out[0], attrs.accumulate);
+  std::optional<ReadF32> before;
+  if (attrs.accumulate) before.emplace(call.in.back());
+  WriteF32 d(call.out[0]);
   const int64_t n = call.in[1].tensor->shape.rows();
   products(decode_blocks(call.in[0], call.in[2], a_inverse, attrs.block, attrs.a_square),
            decode_blocks(call.in[1], call.in[3], b_inverse, attrs.block, attrs.b_square),
            call.in[0].tensor->shape.cols(), [&](int64_t i, const std::vector<double>& row) {
              for (int64_t j = 0; j < n; ++j)
-               d[i * n + j] = static_cast<float>((attrs.accumulate ? static_cast<double>(d[i * n + j]) : 0.0) +
+               d[i * n + j] = static_cast<float>((before ? static_cast<double>((*before)[i * n + j]) : 0.0) +
                                                  row[static_cast<size_t>(j)]);
            });
   return {};
