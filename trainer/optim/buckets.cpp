@@ -9,7 +9,6 @@
 #include <tuple>
 
 #include "trainer/passes/layers.h"
-#include "trainer/program/walk.h"
 
 namespace mbb::trainer {
 namespace {
