@@ -64,6 +64,10 @@ void expect_bytes_as_explained(const Recorded& run) {
   }
 }
 
+void chunks(Config& c, int64_t count) {
+  c.parallel.virtual_pipeline_model_parallel_size = count;
+}
+
 class DataParallelForms : public testing::TestWithParam<Form> {};
 
 TEST_P(DataParallelForms, TrainLikeOneRank) {
@@ -181,6 +185,42 @@ const Form kForms[] = {
        c.data_parallel.use_torch_fsdp2 = true;
        instances(c, 2);
      }},
+    {"vpp2_overlapped", 1, 2, 2,
+     [](Config& c) {
+       overlapped(c);
+       chunks(c, 2);
+     }},
+    {"vpp2_aligned_instances", 1, 2, 4,
+     [](Config& c) {
+       overlapped(c);
+       chunks(c, 2);
+       instances(c, 2);
+       c.data_parallel.align_param_gather = true;
+     }},
+    {"vpp2_gather_with_optimizer", 1, 2, 2,
+     [](Config& c) {
+       overlapped(c);
+       chunks(c, 2);
+       c.data_parallel.overlap_param_gather_with_optimizer_step = true;
+     }},
+    {"vpp2_optimizer_with_forward_deferred_wgrad", 1, 2, 2,
+     [](Config& c) {
+       overlapped(c);
+       chunks(c, 2);
+       c.data_parallel.overlap_optimizer_with_forward = true;
+       c.data_parallel.defer_embedding_wgrad_compute = true;
+     }},
+    {"vpp2_fsdp2_tp2", 2, 2, 2,
+     [](Config& c) {
+       c.data_parallel.use_torch_fsdp2 = true;
+       chunks(c, 2);
+     }},
+    {"vpp2_optim_grads", 1, 2, 2,
+     [](Config& c) {
+       strategy(c, Strategy::kOptimGrads);
+       overlapped(c);
+       chunks(c, 2);
+     }},
     {"fsdp2_recompute", 1, 1, 2,
      [](Config& c) {
        c.data_parallel.use_torch_fsdp2 = true;
@@ -245,6 +285,27 @@ TEST_P(ShardedFamilies, TrainLikeOneRank) {
 
 INSTANTIATE_TEST_SUITE_P(All, ShardedFamilies, testing::ValuesIn(kFamilies),
                          [](const auto& test) { return std::string(test.param.name); });
+
+// Weights of the first and the last stage are reduced over both, sharded or not.
+TEST(SharedWeights, OfTwoStagesTrainLikeOneRank) {
+  for (const Small& family : kFamilies) {
+    if (std::string_view(family.name) != "gpt" && std::string_view(family.name) != "qwen25_tied") continue;
+    Config small = config_of(family);
+    small.train.micro_batch_size = 1;
+    const auto one = record_training(small, 3);
+    ASSERT_TRUE(one.has_value()) << format(one.error());
+    for (const Strategy sharding : {Strategy::kOptim, Strategy::kOptimGrads, Strategy::kOptimGradsParams}) {
+      Config c = small;
+      c.parallel.pipeline_model_parallel_size = 2;
+      c.parallel.gpus = 4;
+      strategy(c, sharding);
+      overlapped(c);
+      const auto many = record_training(c, 3);
+      ASSERT_TRUE(many.has_value()) << format(many.error());
+      expect_equal_training(*many, *one);
+    }
+  }
+}
 
 // Rounded gradients are another arithmetic: one rank with bf16 main gradients is the reference.
 TEST(Bf16Gradients, AreReducedInBf16AndStayNearFp32) {

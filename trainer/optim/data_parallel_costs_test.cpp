@@ -342,6 +342,35 @@ TEST(DataParallelOverlap, AlignedGathersComeBeforeTheSchedule) {
     EXPECT_EQ(program.segment(program.schedule.front()).kind, SegmentKind::kForward);
 }
 
+// A later chunk's gathers come when the chunk before it begins on the first stage: a later stage, whose forwards start
+// later, counts that many forwards less.
+TEST(DataParallelOverlap, AlignedGathersOfLaterChunksFollowTheFirstStage) {
+  Config c = timed_model(2, 2);
+  c.train.global_batch_size = 2 * 4;
+  c.parallel.virtual_pipeline_model_parallel_size = 4;
+  c.data_parallel.overlap_grad_reduce = c.data_parallel.overlap_param_gather = true;
+  c.data_parallel.align_param_gather = true;
+  const Built b = build(c);
+  for (int stage = 0; stage < 2; ++stage) {
+    const Program& program = b.programs.programs[static_cast<size_t>(stage)];
+    std::map<int, int> gathered_before;  // chunk -> forward calls before its gathers
+    std::map<int, int> begins;
+    int forwards = 0;
+    for (const Call& call : program.schedule) {
+      const Segment& segment = program.segment(call);
+      if (segment.kind == SegmentKind::kParamGather) gathered_before[segment.chunk] = forwards;
+      if (segment.kind == SegmentKind::kForward) begins.try_emplace(segment.chunk, forwards++);
+    }
+    ASSERT_EQ(gathered_before.size(), 4U);
+    EXPECT_EQ(gathered_before[0], 0);
+    EXPECT_EQ(gathered_before[1], 0);
+    for (int chunk = 2; chunk < 4; ++chunk) {
+      EXPECT_EQ(gathered_before[chunk], begins[chunk - 1] - stage);
+      EXPECT_LT(gathered_before[chunk], begins[chunk]);
+    }
+  }
+}
+
 std::string refusal(const std::function<void(Config&)>& set) {
   Config c = mapped(1, 1, 2);
   set(c);

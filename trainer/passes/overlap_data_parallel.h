@@ -22,7 +22,7 @@ struct ParamGather {
 void overlap_param_gather(Builder& builder, DataParallel& data_parallel, const ParamGather& how);
 
 // Calls of the chunks' gather segments: the first two chunks' before everything, a later chunk's when the chunk before
-// it begins, counted on the last stage: `stage` forwards earlier on the others.
+// it begins on the first stage: stage s, which starts s forwards later, calls them s forwards earlier in its own count.
 void schedule_aligned_gathers(Program& program, const std::vector<int>& gathers, int stage);
 
 // AdamW of a bucket runs on stream dp in the next step's first forward, one bucket ahead of its use, by that time's
