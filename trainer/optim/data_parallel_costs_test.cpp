@@ -349,9 +349,12 @@ TEST(DataParallelOverlap, AlignedGathersOfLaterChunksFollowTheFirstStage) {
   c.train.global_batch_size = 2 * 4;
   c.parallel.virtual_pipeline_model_parallel_size = 4;
   c.data_parallel.overlap_grad_reduce = c.data_parallel.overlap_param_gather = true;
+  const Built loose = build(c);
   c.data_parallel.align_param_gather = true;
   const Built b = build(c);
   for (int stage = 0; stage < 2; ++stage) {
+    EXPECT_EQ(b.programs.plans[static_cast<size_t>(stage)].arena_bytes,
+              loose.programs.plans[static_cast<size_t>(stage)].arena_bytes);
     const Program& program = b.programs.programs[static_cast<size_t>(stage)];
     std::map<int, int> gathered_before;  // chunk -> forward calls before its gathers
     std::map<int, int> begins;

@@ -38,8 +38,11 @@ int ring_of(const std::vector<int>& begin, const std::vector<int>& end) {
 // Micro-batches that the first chunk takes before another has its turn.
 int group_of(const Program& program) {
   int group = 0;
+  int segment = -1;
   for (const Call& call : program.schedule) {
-    if (call.segment != program.schedule.front().segment) break;
+    if (!is_micro_batched(program.segment(call).kind)) continue;
+    if (segment >= 0 && call.segment != segment) break;
+    segment = call.segment;
     ++group;
   }
   return group;
