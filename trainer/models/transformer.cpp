@@ -117,11 +117,10 @@ ChunkSegments build_chunk(BlockBuilder& blocks, const Chunk& chunk, int index) {
 }
 
 // The passes over forward and backward, each over all chunks.
-std::vector<PassEffect> run_passes(Program& program, const Layout& layout, const std::vector<ChunkSegments>& chunks,
-                                   PrecisionPass& precision) {
+void run_passes(PassLog& passes, Program& program, const Layout& layout, const std::vector<ChunkSegments>& chunks,
+                PrecisionPass& precision) {
   const FusionConfig& fusion = layout.config.fusion;
   const MemoryConfig& memory = layout.config.memory;
-  PassLog passes(program);
   const auto each = [&](const char* name, bool on, auto&& pass) {
     passes.run(name, on, [&] {
       for (const ChunkSegments& c : chunks) pass(c.forward, c.backward);
@@ -143,7 +142,6 @@ std::vector<PassEffect> run_passes(Program& program, const Layout& layout, const
        [&](int forward, int backward) { recompute(program, forward, backward, memory); });
   each("cpu_offloading", memory.cpu_offloading,
        [&](int forward, int backward) { offload(program, forward, backward, memory); });
-  return passes.take();
 }
 
 std::vector<Call> micro_batch_calls(const Layout& layout, const RankClass& of,
@@ -170,10 +168,12 @@ Program build_program(const Layout& resolved, const RankClass& rank_class, std::
   for (const Chunk& chunk : layout.stages[static_cast<size_t>(rank_class.pp)])
     chunks.push_back(build_chunk(blocks, chunk, static_cast<int>(chunks.size())));
   PrecisionPass precision(program, layout);
-  std::vector<PassEffect> applied = run_passes(program, layout, chunks, precision);
-  if (effects != nullptr) *effects = std::move(applied);
+  PassLog passes(program);
+  run_passes(passes, program, layout, chunks, precision);
+  DataParallel data_parallel;
+  passes.note("data parallelism", [&] { data_parallel = build_data_parallel(b, layout); });
+  if (effects != nullptr) *effects = passes.take();
 
-  const DataParallel data_parallel = build_data_parallel(b, layout);
   b.enter(data_parallel.grad_sync);
   precision.once_a_step(b);
   b.enter(data_parallel.optimizer);

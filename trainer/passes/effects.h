@@ -44,6 +44,14 @@ class PassLog {
     effects_.push_back({name, before, pass_facts(program_)});
   }
 
+  // A part of every build, noted where the numbers change.
+  template <typename Part>
+  void note(const std::string& name, Part&& part) {
+    const PassFacts before = pass_facts(program_);
+    part();
+    if (const PassFacts after = pass_facts(program_); !(after == before)) effects_.push_back({name, before, after});
+  }
+
   std::vector<PassEffect> take() { return std::move(effects_); }
 
  private:

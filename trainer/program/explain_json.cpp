@@ -251,6 +251,13 @@ void write_class(Json& json, const Program& program, const MemoryPlan& plan, con
   json.field("stage", program.rank_class.pp);
   json.field("cp", program.rank_class.cp);
   write_summary(json, row);
+  if (!plan.options.one_range) {
+    json.key("slab_bytes");
+    json.open('{');
+    for (size_t c = 0; c < plan.slab_bytes.size(); ++c)
+      if (plan.slab_bytes[c] != 0) json.field(name(static_cast<Category>(c)), plan.slab_bytes[c]);
+    json.close('}');
+  }
   json.key("tensors");
   json.open('[');
   const std::vector<Lifetime> lives = lifetimes(program);

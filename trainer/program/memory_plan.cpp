@@ -10,6 +10,7 @@
 #include <fmt/core.h>
 
 #include <algorithm>
+#include <functional>
 #include <limits>
 #include <map>
 #include <numeric>
@@ -162,6 +163,7 @@ struct Item {
   LiveBuffer buffer;
   Lifetime life;
   Space space = Space::kDevice;
+  Category category = Category::kActivation;
 };
 
 struct Items {
@@ -231,7 +233,7 @@ class Lifetimes {
   std::map<std::tuple<int, int, int, int>, std::array<size_t, 3>> slots_;
 };
 
-Items collect(const Program& program) {
+Items collect(const Program& program, const PlanOptions& options) {
   const std::vector<Use> uses = find_uses(program);
   Items items{CallSets(program.schedule.size()), {}, {}};
   Lifetimes lifetimes(program, items.sets);
@@ -244,10 +246,13 @@ Items collect(const Program& program) {
       Item item;
       item.buffer = {static_cast<TensorId>(i), slot, 0, t.bytes()};
       item.space = t.space;
+      item.category = t.category;
       if (t.scope == Scope::kPersistent || t.scope == Scope::kStep || t.category == Category::kInput)
         item.life.always = true;
       else
         item.life = t.scope == Scope::kCall ? lifetimes.in_call(use) : lifetimes.of_slot(t, use, slot);
+      if (!options.release_comm && t.category == Category::kComm && t.scope == Scope::kCall)
+        item.life.parts[0].last = kOpEnd;
       items.families.add(item.life);
       items.list.push_back(item);
     }
@@ -261,19 +266,19 @@ int64_t aligned(int64_t bytes) {
   return (bytes + MemoryPlan::kAlign - 1) / MemoryPlan::kAlign * MemoryPlan::kAlign;
 }
 
-// Places the buffers of one arena and returns its length.
-int64_t place(Items& items, Space space) {
+// Places those buffers from `start` on, and returns where they end.
+int64_t place(Items& items, int64_t start, const std::function<bool(const Item&)>& chosen) {
   std::vector<Item>& list = items.list;
   std::vector<size_t> order;
   for (size_t i = 0; i < list.size(); ++i)
-    if (list[i].space == space) order.push_back(i);
+    if (chosen(list[i])) order.push_back(i);
   // What is always alive goes first and lies together at the bottom.
   std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) {
     if (list[a].life.always != list[b].life.always) return list[a].life.always;
     return list[a].buffer.bytes > list[b].buffer.bytes;
   });
-  int64_t bottom = 0;
-  int64_t length = 0;
+  int64_t bottom = start;
+  int64_t length = start;
   std::vector<size_t> placed;  // by offset
   for (size_t index : order) {
     LiveBuffer& buffer = list[index].buffer;
@@ -298,6 +303,20 @@ int64_t place(Items& items, Space space) {
     length = std::max(length, offset + bytes);
   }
   return length;
+}
+
+void place_device(Items& items, MemoryPlan& plan) {
+  if (plan.options.one_range) {
+    plan.arena_bytes = place(items, 0, [](const Item& item) { return item.space == Space::kDevice; });
+    return;
+  }
+  for (size_t c = 0; c < plan.slab_bytes.size(); ++c) {
+    const int64_t end = place(items, plan.arena_bytes, [&](const Item& item) {
+      return item.space == Space::kDevice && item.category == static_cast<Category>(c);
+    });
+    plan.slab_bytes[c] = end - plan.arena_bytes;
+    plan.arena_bytes = end;
+  }
 }
 
 // Live bytes at each op of a call, without what is always alive.
@@ -348,11 +367,12 @@ bool alive_at(const Items& items, const Item& item, int call, int op) {
 
 }  // namespace
 
-MemoryPlan plan_memory(const Program& program) {
+MemoryPlan plan_memory(const Program& program, const PlanOptions& options) {
   MemoryPlan plan;
-  Items items = collect(program);
-  plan.arena_bytes = place(items, Space::kDevice);
-  plan.host_bytes = place(items, Space::kHost);
+  plan.options = options;
+  Items items = collect(program, options);
+  place_device(items, plan);
+  plan.host_bytes = place(items, 0, [](const Item& item) { return item.space == Space::kHost; });
   find_peak(program, items, plan);
   plan.offsets.resize(program.tensors.size());
   for (const Item& item : items.list) {
@@ -375,7 +395,7 @@ int64_t MemoryPlan::offset(const Program& program, TensorId id, int slot) const 
 
 std::vector<LiveBuffer> MemoryPlan::live_at_peak(const Program& program) const {
   std::vector<LiveBuffer> live;
-  const Items items = collect(program);
+  const Items items = collect(program, options);
   for (const Item& item : items.list) {
     if (!alive_at(items, item, peak_call, peak_op)) continue;
     LiveBuffer buffer = item.buffer;

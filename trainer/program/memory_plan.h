@@ -26,8 +26,18 @@ struct LiveBuffer {
   int64_t bytes = 0;
 };
 
+// How the device's arena is laid out.
+struct PlanOptions {
+  bool one_range = true;     // else a slab for each category, whose bytes no other category uses
+  bool release_comm = true;  // else a communication buffer of a call lives to the end of the call
+
+  bool operator==(const PlanOptions&) const = default;
+};
+
 struct MemoryPlan {
   static constexpr int64_t kAlign = 256;
+
+  PlanOptions options;
 
   int64_t arena_bytes = 0;      // what is allocated
   int64_t host_bytes = 0;       // the host's arena
@@ -35,6 +45,7 @@ struct MemoryPlan {
   std::array<int64_t, kCategories> peak_by_category{};  // at that moment
   int peak_call = 0;                                    // the moment: op `peak_op` of call `peak_call`
   int peak_op = 0;
+  std::array<int64_t, kCategories> slab_bytes{};  // without one_range: length of each category's slab
   std::vector<LiveBuffer> buffers;
   std::vector<std::vector<int64_t>> offsets;  // [tensor][slot]; empty for views and unused tensors
 
@@ -44,7 +55,7 @@ struct MemoryPlan {
   std::vector<LiveBuffer> live_at_peak(const Program& program) const;
 };
 
-MemoryPlan plan_memory(const Program& program);
+MemoryPlan plan_memory(const Program& program, const PlanOptions& options = {});
 
 // Refuses a plan above `capacity_bytes`, naming the largest live tensors and, for what takes most at the peak,
 // the knobs that would help.

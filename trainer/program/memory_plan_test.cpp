@@ -187,6 +187,36 @@ TEST(MemoryPlan, AStepWithoutOpsNeedsNothing) {
   EXPECT_EQ(plan.peak_live_bytes, 0);
 }
 
+TEST(MemoryPlan, SlabsShareNoBytesAndTakeMoreThanOneRange) {
+  const Built built = build(mapped(2, 2, 1));
+  for (size_t c = 0; c < built.programs.programs.size(); ++c) {
+    const Program& program = built.programs.programs[c];
+    const MemoryPlan slabs = plan_memory(program, {.one_range = false});
+    EXPECT_GT(slabs.arena_bytes, built.programs.plans[c].arena_bytes);
+    EXPECT_EQ(slabs.peak_live_bytes, built.programs.plans[c].peak_live_bytes);
+    std::array<int64_t, kCategories> begin{};
+    int64_t at = 0;
+    for (size_t k = 0; k < begin.size(); ++k) begin[k] = at, at += slabs.slab_bytes[k];
+    EXPECT_EQ(at, slabs.arena_bytes);
+    for (const LiveBuffer& buffer : slabs.buffers) {
+      const auto k = static_cast<size_t>(program.tensor(buffer.tensor).category);
+      EXPECT_GE(buffer.offset, begin[k]);
+      EXPECT_LE(buffer.offset + buffer.bytes, begin[k] + slabs.slab_bytes[k]);
+    }
+    expect_disjoint(program, slabs, unroll(program));
+  }
+}
+
+TEST(MemoryPlan, KeptCommunicationBuffersRaiseThePeak) {
+  const Built built = build(mapped(2, 1, 1));
+  const Program& program = built.programs.programs[0];
+  const MemoryPlan kept = plan_memory(program, {.release_comm = false});
+  EXPECT_GT(kept.peak_live_bytes, built.programs.plans[0].peak_live_bytes);
+  EXPECT_GT(kept.peak_by_category[static_cast<size_t>(Category::kComm)],
+            built.programs.plans[0].peak_by_category[static_cast<size_t>(Category::kComm)]);
+  expect_disjoint(program, kept, unroll(program));
+}
+
 TEST(CheckFits, NamesTheLargestLiveTensorsAndTheKnobs) {
   const Built built = build(mapped(1, 2, 1));
   const Program& program = built.programs.programs[0];

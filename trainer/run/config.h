@@ -135,6 +135,8 @@ struct MemoryConfig {
   double lora_alpha = 32;
   std::string lora_targets = "qkv,proj";
   double limit_gib = 0;  // of a rank; 0 = what the device has
+  bool expandable_segments = true;
+  bool avoid_record_streams = true;
   bool nccl_nvls_enable = false;
   GdrLevel nccl_net_gdr_level = GdrLevel::kAsFound;
   std::optional<bool> nccl_net_gdr_c2c;  // nothing = auto: as found

@@ -75,6 +75,16 @@ std::vector<Knob> limits_and_environment() {
        .range = at_least(0),
        .unit = "GiB",
        .doc = "Memory a rank may take; a plan above it is refused before anything runs. 0 = what the device has free."},
+      {.key = "memory.expandable_segments",
+       .field = field(&Config::memory, &MemoryConfig::expandable_segments),
+       .doc = "The arena is one range in which buffers of all categories take turns; off: a slab for each category, as "
+              "an allocator's pools, whose slack shows in the plan.",
+       .history = "PyTorch: off."},
+      {.key = "memory.avoid_record_streams",
+       .field = field(&Config::memory, &MemoryConfig::avoid_record_streams),
+       .doc = "A communication buffer is free again after its last reader; off: at the end of its call, as where an "
+              "allocator waits for the other stream.",
+       .history = "PyTorch: off."},
       {.key = "memory.nccl_nvls_enable",
        .field = field(&Config::memory, &MemoryConfig::nccl_nvls_enable),
        .doc =

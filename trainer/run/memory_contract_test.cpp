@@ -65,6 +65,8 @@ TEST(MemoryPlanRun, AStepTouchesExactlyThePlannedBytes) {
     if (i % 3 == 1) config.memory.recompute_granularity = RecomputeGranularity::kFull;
     if (i % 3 == 2) config.fusion.residual_fusion = true;
     config.memory.cpu_offloading = i % 2 == 0;
+    config.memory.expandable_segments = i % 4 < 2;
+    config.memory.avoid_record_streams = i % 3 == 0;
     expect_touched_bytes_are_the_plan(config);
   }
 }

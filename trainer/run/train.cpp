@@ -357,10 +357,11 @@ Result<StepPrograms> build_programs(const Layout& layout) {
     built.programs.push_back(
         build_program(layout, layout.mesh.rank_class(layout.mesh.representative(i)), &built.effects.emplace_back()));
   MB_TRY(check_frozen(layout, built));
+  const PlanOptions options{layout.config.memory.expandable_segments, layout.config.memory.avoid_record_streams};
   for (const Program& program : built.programs) {
     MB_TRY(check_block_shapes(program));
     MB_TRY(verify(program));
-    built.plans.push_back(plan_memory(program));
+    built.plans.push_back(plan_memory(program, options));
   }
   const std::vector<GroupKind> groups = groups_of_world(built.programs);
   for (Program& program : built.programs) program.groups = groups;
