@@ -114,11 +114,11 @@ baselines::Cell describe_cell(const Cell& planned, int index, const std::string&
   if (planned.config.host.device == trainer::Device::kCuda) place_on_gpus(cell);
   cell.numerics_only = emulates(cell, planned.config.precision.recipe);
   using trainer::FlopsConvention;
-  cell.work = {
-      layout->tokens_per_step(),
-      trainer::flops_per_token(layout->model, layout->sequence, FlopsConvention::kCausal, layout->encoder_sequence),
-      trainer::flops_per_token(layout->model, layout->sequence, FlopsConvention::kFull, layout->encoder_sequence),
-      trainer::kFlopsFormulaId, trainer::kFlopsFormulaVersion};
+  const trainer::ModelShape shape = layout->padded_model();
+  cell.work = {layout->tokens_per_step(),
+               trainer::flops_per_token(shape, layout->sequence, FlopsConvention::kCausal, layout->encoder_sequence),
+               trainer::flops_per_token(shape, layout->sequence, FlopsConvention::kFull, layout->encoder_sequence),
+               trainer::kFlopsFormulaId, trainer::kFlopsFormulaVersion};
   if (layout->has_sequences()) {
     const auto rows = sequence_work(*layout);
     if (!rows) {

@@ -4,6 +4,7 @@
 #include <fmt/core.h>
 
 #include <algorithm>
+#include <cstring>
 
 #include "profiler/host/cuda_table.h"
 #include "trainer/program/walk.h"
@@ -26,6 +27,10 @@ class CpuExecutor final : public Executor {
     return found;
   }
   CommStats stats(GroupKind kind) const override { return rank_->stats(kind); }
+  Status read(TensorId tensor, std::span<std::byte> to) override {
+    std::memcpy(to.data(), rank_->data(tensor), to.size());
+    return {};
+  }
 
  private:
   std::unique_ptr<CpuRank> rank_;
@@ -55,6 +60,9 @@ class CudaExecutor final : public Executor {
     return output;
   }
   CommStats stats(GroupKind) const override { return {}; }
+  Status read(TensorId, std::span<std::byte>) override {
+    return fail(ErrorCode::kUnavailable, "tensors of a CUDA rank are not read back", "use host.device = cpu");
+  }
   DeviceTimes device_times() const override {
     profiler::CudaStepTimes times{};
     table_.rank_times(rank_, &times);

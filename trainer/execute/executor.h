@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -32,6 +33,8 @@ class Executor {
   // Runs the step again, as CpuRank::step does with `not_finite`. Nothing where the device cannot tell.
   virtual Result<std::optional<NotFinite>> find_not_finite(const StepInput&) { return std::optional<NotFinite>{}; }
   virtual CommStats stats(GroupKind kind) const = 0;
+  // Copies the bytes of a tensor's first slot, as the last step left them.
+  virtual Status read(TensorId tensor, std::span<std::byte> to) = 0;
   virtual DeviceTimes device_times() const { return {}; }
   // The CUDA device this rank runs on; -1 on the CPU.
   virtual int device() const { return -1; }

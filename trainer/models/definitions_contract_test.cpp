@@ -68,7 +68,10 @@ TEST(TokenDrop, KeepsTheGreatestWeightsOrTheFirstTokens) {
                     .in(weights, Shape{kTokens, kTopK})
                     .out(rows, Shape{kTokens, kTopK})
                     .out(segments, Shape{2, kExperts})
-                    .run(kDispatchPlan, DispatchAttrs{kExperts, kExperts * kCapacity, kCapacity, by_position}));
+                    .run(kDispatchPlan, DispatchAttrs{.experts = kExperts,
+                                                      .rows = kExperts * kCapacity,
+                                                      .capacity = kCapacity,
+                                                      .by_position = by_position}));
     std::map<int32_t, int> used;
     for (size_t i = 0; i < rows.size(); ++i) {
       int before = 0;  // pairs of the same expert that go first
@@ -121,12 +124,17 @@ TEST(SequenceBalance, EqualsItsEquation) {
       loss += chosen * kExperts / (kTopK * kLength) * probability / kSequences;
     }
   }
+  std::vector<float> counts(kSequences * kExperts);
+  ASSERT_TRUE(Bench()
+                  .in(experts, Shape{kLength * kSequences, kTopK})
+                  .out(counts, Shape{kSequences, kExperts})
+                  .run(kExpertCounts, CountAttrs{.experts = kExperts, .sets = kSequences}));
   std::vector<float> out(2);
   ASSERT_TRUE(Bench()
                   .in(logits, Shape{kLength, kSequences, kExperts})
-                  .in(experts, Shape{kLength * kSequences, kTopK})
+                  .in(counts, Shape{kSequences, kExperts})
                   .out(out, Shape{2})
-                  .run(kRouterLoss, MoeLossAttrs{0.01, 0.0, true, kSequences, true}));
+                  .run(kRouterLoss, MoeLossAttrs{.aux = 0.01, .sigmoid = true}));
   EXPECT_NEAR(out[0], 0.01 * kLength * kSequences * loss, 1e-6);
   EXPECT_EQ(out[1], 0.0F);
 }
@@ -273,6 +281,7 @@ TEST(MultiTokenPrediction, EqualsItsScalarDefinition) {
   config.model.hidden_size = 16;
   config.model.ffn_hidden_size = 12;
   config.model.vocab_size = 11;
+  config.model.make_vocab_size_divisible_by = 1;
   config.model.mtp_num_layers = 2;
   config.train.seq_length = kLength;
   config.train.micro_batch_size = config.train.global_batch_size = 1;

@@ -112,6 +112,7 @@ class Expected : public testing::TestWithParam<const char*> {};
 TEST_P(Expected, LossAndGradientsEqualTransformers) {
   Config config;
   config.model.name = std::string(MBB_SOURCE_DIR "/trainer/models/expected/") + GetParam() + ".json";
+  config.model.make_vocab_size_divisible_by = 1;
   config.train.seq_length = kLength;
   config.train.encoder_seq_length = kEncoderLength;
   config.train.micro_batch_size = config.train.global_batch_size = kBatch;

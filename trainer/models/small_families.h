@@ -24,6 +24,7 @@ inline void sizes(Config& c, const char* model, int64_t kv_heads) {
   c.model.num_attention_heads = 4;
   c.model.num_query_groups = kv_heads;
   c.model.vocab_size = 64;
+  c.model.make_vocab_size_divisible_by = 1;
 }
 
 inline void experts(Config& c, int64_t count, int64_t top_k) {

@@ -5,13 +5,16 @@
 #include <fmt/core.h>
 
 #include "trainer/models/blocks/blocks.h"
+#include "trainer/models/step_losses.h"
 #include "trainer/ops/message_peers.h"
 #include "trainer/ops/table.h"
 #include "trainer/optim/optimizer.h"
+#include "trainer/passes/expert_overlap.h"
 #include "trainer/passes/fusion.h"
 #include "trainer/passes/offload.h"
 #include "trainer/passes/precision.h"
 #include "trainer/passes/recompute.h"
+#include "trainer/passes/sequential_experts.h"
 #include "trainer/program/autodiff.h"
 #include "trainer/program/finish.h"
 #include "trainer/run/precision_rules.h"
@@ -126,6 +129,9 @@ void run_passes(PassLog& passes, Program& program, const Layout& layout, const s
       for (const ChunkSegments& c : chunks) pass(c.forward, c.backward);
     });
   };
+  each("moe_grouped_gemm off", !layout.config.parallel.moe_grouped_gemm, [&](int forward, int backward) {
+    for (const int segment : {forward, backward}) run_experts_in_turn(program, segment);
+  });
   each("precision", is_quantized(layout.config.precision.recipe),
        [&](int forward, int backward) { precision.run(forward, backward); });
   each("bias_activation_fusion", fusion.bias_activation_fusion,
@@ -142,10 +148,16 @@ void run_passes(PassLog& passes, Program& program, const Layout& layout, const s
        [&](int forward, int backward) { recompute(program, forward, backward, memory); });
   each("cpu_offloading", memory.cpu_offloading,
        [&](int forward, int backward) { offload(program, forward, backward, memory); });
+  each("delay_wgrad_compute", layout.config.overlap.delay_wgrad_compute,
+       [&](int, int backward) { delay_weight_gradients(program, backward); });
 }
 
 std::vector<Call> micro_batch_calls(const Layout& layout, const RankClass& of,
                                     const std::vector<ChunkSegments>& chunks) {
+  // A stage that pairs micro-batches has the next forward's input before the pair begins: as much in flight as
+  // interleaving needs.
+  if (layout.config.overlap.overlap_moe_expert_parallel_comm && layout.vpp == 1)
+    return interleaved(of.pp, layout.pp, layout.micro_batches, layout.micro_batches, chunks);
   if (layout.vpp == 1)
     return one_f_one_b(layout.pipeline_place(of), layout.pipeline_depth(), layout.micro_batches, chunks.front());
   return interleaved(of.pp, layout.pp, layout.micro_batches, layout.micro_batch_group, chunks);
@@ -176,6 +188,8 @@ Program build_program(const Layout& resolved, const RankClass& rank_class, std::
 
   b.enter(data_parallel.grad_sync);
   precision.once_a_step(b);
+  b.enter(data_parallel.grad_sync);
+  sum_step_losses(b, layout);
   b.enter(data_parallel.optimizer);
   for (const BlockBuilder::ExpertState& state : blocks.expert_states())
     b.emit(kExpertBias, "optimizer." + state.path + ".expert_bias", {state.load, state.bias},
@@ -183,6 +197,7 @@ Program build_program(const Layout& resolved, const RankClass& rank_class, std::
 
   program.schedule = micro_batch_calls(layout, rank_class, chunks);
   schedule_data_parallel(program, data_parallel);
+  if (layout.config.overlap.overlap_moe_expert_parallel_comm) pair_micro_batches(program);
   finish_program(program);
   return program;
 }

@@ -34,6 +34,9 @@ struct ScaledGemmAttrs {
   bool operator==(const ScaledGemmAttrs&) const = default;
 };
 
+// Elements of a token's row that share a scale on the way to its experts.
+inline constexpr int64_t kTokenBlock = 128;
+
 struct QuantizeAttrs {
   DType to = DType::kE4M3;
   bool operator==(const QuantizeAttrs&) const = default;
@@ -224,25 +227,43 @@ struct RouterAttrs {
   double scaling = 1.0;
   int groups = 1;  // only the best top_k_groups may win; a group's score is the sum of its best two
   int top_k_groups = 1;
-  bool biased = false;    // a second operand, f32 [experts], is added to the scores that select
+  bool biased = false;            // a second operand, f32 [experts], is added to the scores that select
+  bool sequence_sharded = false;  // balanced: t counts on from one TP rank's tokens to the next one's
   bool balanced = false;  // token t takes experts t·top_k, t·top_k + 1, ... mod experts, whatever the logits say
   bool operator==(const RouterAttrs&) const = default;
 };
 
-// Rows of the expert buffer. Dropless: expert after expert, as many rows as it has tokens. With a capacity: expert e
-// owns rows [e·capacity, (e + 1)·capacity) and keeps the tokens of greatest weight, or the first ones.
+// Rows of the buffer that is sent to experts, cut into `peers` equal slots: peer p has experts [p·experts/peers, ...).
+// Dropless: in a slot, expert after expert, as many rows as it has tokens. With a capacity: expert e owns rows
+// [e·capacity, (e + 1)·capacity) and keeps the tokens of greatest weight, or the first ones.
 struct DispatchAttrs {
   int64_t experts = 1;
   int64_t rows = 0;
   int64_t capacity = 0;  // 0: dropless
   bool by_position = false;
+  int64_t peers = 1;
   bool operator==(const DispatchAttrs&) const = default;
 };
 
-// Matrix products of each expert's rows with its own weight. `useful_rows` is what FLOPs count: tokens × top_k.
+// Where the rows that arrived lie, given how many each source sent to each expert: a source's slot begins at multiples
+// of `slot_rows`, or (0) where the rows of the source before it end. Every member of the expert tensor-parallel group
+// received `member_rows`, one member's after the other's.
+struct ReceiveAttrs {
+  int64_t members = 1;  // of the expert tensor-parallel group
+  int64_t experts = 1;  // of this rank
+  int64_t member_rows = 0;
+  int64_t slot_rows = 0;
+  int64_t capacity = 0;  // rows an expert owns in a slot; 0: as many as were sent
+  bool operator==(const ReceiveAttrs&) const = default;
+};
+
+// Matrix products of each expert's rows with its own weight. `useful_rows` is what FLOPs count: tokens × top_k at
+// balanced load. Pieces of rows belong to `experts` experts in turn; 0: one piece an expert.
 struct GroupedGemmAttrs {
   int64_t useful_rows = 0;
   bool accumulate = false;
+  int64_t experts = 0;
+  int64_t only = -1;  // computes this expert alone and leaves the others' rows as they are; the first one clears them
   bool operator==(const GroupedGemmAttrs&) const = default;
 };
 
@@ -258,21 +279,45 @@ struct GroupedQuantizedAttrs {
   bool operator==(const GroupedQuantizedAttrs&) const = default;
 };
 
+// Every row gets scale · b of its expert; b's gradient is gradient · Σ dy. They differ where several ranks add a share
+// each and every one of them sees the whole gradient.
+struct GroupedBiasAttrs {
+  bool accumulate = false;
+  float scale = 1.0F;
+  float gradient = 1.0F;
+  int64_t experts = 0;  // as in GroupedGemmAttrs
+  bool operator==(const GroupedBiasAttrs&) const = default;
+};
+
 // tokens · (aux · experts · Σ f·P + z · mean(logsumexp²)) as gradients of the summed loss (model.h has f and P).
 struct MoeLossAttrs {
   double aux = 0.0;
   double z = 0.0;
-  bool sigmoid = false;       // P from sigmoid scores over their sum; else softmax
-  int64_t sequences = 1;      // in the micro-batch
-  bool per_sequence = false;  // f and P of each sequence, then averaged
-  double gradient = 1.0;      // factor of the backward: 1/t where t ranks compute the same
+  bool sigmoid = false;   // P from sigmoid scores over their sum; else softmax
+  double gradient = 1.0;  // factor of the backward: 1/t where t ranks compute the same
   bool operator==(const MoeLossAttrs&) const = default;
+};
+
+// out (+)= scale · losses.
+struct LossSumAttrs {
+  double scale = 1.0;
+  bool accumulate = false;
+  bool operator==(const LossSumAttrs&) const = default;
 };
 
 struct CountAttrs {
   int64_t experts = 1;
+  int64_t sets = 1;  // counts apart the tokens t with the same t mod sets: the sequences of [s, b]
   bool accumulate = false;
   bool operator==(const CountAttrs&) const = default;
+};
+
+// Columns of vocabulary-parallel logits from `vocabulary` on (counted over all TP ranks) are padding.
+// Their value is every byte kPaddingByte: about -2^100 in bf16, fp32 and fp64's range, low enough and still finite.
+inline constexpr unsigned char kPaddingByte = 0xf1;
+struct VocabularyAttrs {
+  int64_t vocabulary = 0;
+  bool operator==(const VocabularyAttrs&) const = default;
 };
 
 struct ExpertBiasAttrs {
@@ -351,14 +396,15 @@ struct CommAttrs {
   GroupKind shard_group = GroupKind::kDpCpShard;  // this group
   Shape message;                                  // recv: what arrives
   DType message_dtype = DType::kF32;
+  int64_t useful_rows = 0;  // of dimension 0 of a padded exchange: rows that carry data at balanced load; 0: all
   bool operator==(const CommAttrs&) const = default;
 };
 
-using Attrs =
-    std::variant<NoAttrs, GemmAttrs, ScaledGemmAttrs, QuantizeAttrs, QuantizeBlocksAttrs, GemmBlocksAttrs, AmaxAttrs,
-                 ScaleUpdateAttrs, NormAttrs, EmbeddingAttrs, AttentionAttrs, RopeAttrs, BucketAttrs, AdamAttrs,
-                 ScaleAttrs, CommAttrs, QkNormAttrs, BiasAttrs, ActivationAttrs, ScaleByAttrs, PositionAttrs,
-                 DropoutAttrs, LatentAttrs, RouterAttrs, DispatchAttrs, GroupedGemmAttrs, GroupedQuantizedAttrs,
-                 MoeLossAttrs, CountAttrs, ExpertBiasAttrs, ShiftAttrs>;
+using Attrs = std::variant<NoAttrs, GemmAttrs, ScaledGemmAttrs, QuantizeAttrs, QuantizeBlocksAttrs, GemmBlocksAttrs,
+                           AmaxAttrs, ScaleUpdateAttrs, NormAttrs, EmbeddingAttrs, AttentionAttrs, RopeAttrs,
+                           BucketAttrs, AdamAttrs, ScaleAttrs, CommAttrs, QkNormAttrs, BiasAttrs, ActivationAttrs,
+                           ScaleByAttrs, PositionAttrs, DropoutAttrs, LatentAttrs, RouterAttrs, DispatchAttrs,
+                           ReceiveAttrs, GroupedGemmAttrs, GroupedQuantizedAttrs, GroupedBiasAttrs, MoeLossAttrs,
+                           LossSumAttrs, CountAttrs, VocabularyAttrs, ExpertBiasAttrs, ShiftAttrs>;
 
 }  // namespace mbb::trainer

@@ -1,7 +1,8 @@
 // Collectives and pipeline sends as ops. Gathers and scatters work on dimension 0, which is the sequence of [s, b, h].
 //
-// Gradients: all-gather <-> reduce-scatter; the all-reduce of a row-parallel output is the identity backward; a send's
-// gradient is received, a receive's is sent. The reshard ops are messages between meshes, whose TP may differ.
+// Gradients: all-gather <-> reduce-scatter; an all-to-all's is exchanged the other way; the all-reduce of a
+// row-parallel output is the identity backward; a send's gradient is received, a receive's is sent. The reshard ops are
+// messages between meshes, whose TP may differ.
 #include <fmt/core.h>
 
 #include "trainer/ops/cpu/functions.h"
@@ -33,6 +34,26 @@ Result<std::vector<TensorSpec>> same(Inputs in, const Attrs&) {
   return std::vector<TensorSpec>{{in[0]->shape, in[0]->dtype}};
 }
 
+// One part of dimension 0 for each member: part j of member i becomes part i of member j.
+Result<std::vector<TensorSpec>> exchange_shape(Inputs in, const Attrs& attrs) {
+  const auto& a = std::get<CommAttrs>(attrs);
+  if (in[0]->shape.rank() == 0 || in[0]->shape[0] % a.group_size != 0)
+    return fail(ErrorCode::kBadArgument,
+                fmt::format("{} does not divide over {} ranks", in[0]->shape.str(), a.group_size));
+  return same(in, attrs);
+}
+
+// in: rows [n, h], packed by destination; counts i32 [members · c] of what is sent, and of what arrives: a member's c
+// counts add up to its rows. out: CommAttrs::message, packed by source; what is left over is zero.
+Result<std::vector<TensorSpec>> exchange_rows_shape(Inputs in, const Attrs& attrs) {
+  const auto& a = std::get<CommAttrs>(attrs);
+  if (a.message.rank() != 2 || a.message.cols() != in[0]->shape.cols() || in[1]->shape.elements() % a.group_size != 0 ||
+      !(in[1]->shape == in[2]->shape))
+    return fail(ErrorCode::kBadArgument,
+                fmt::format("rows {} to {} by counts {}", in[0]->shape.str(), a.message.str(), in[1]->shape.str()));
+  return std::vector<TensorSpec>{{a.message, in[0]->dtype}};
+}
+
 Result<std::vector<TensorSpec>> nothing(Inputs, const Attrs&) {
   return std::vector<TensorSpec>{};
 }
@@ -55,6 +76,15 @@ void scatter_grad(GradContext& c) {
 }
 void reduce_grad(GradContext& c) {
   c.set_grad(0, c.grad());
+}
+
+void exchange_grad(GradContext& c) {
+  c.emit_grad(0, kAllToAll, "bwd", {c.grad()}, c.op().attrs, on(c.op(), Category::kGradient));
+}
+void exchange_rows_grad(GradContext& c) {
+  CommAttrs a = c.attrs<CommAttrs>();
+  a.message = c.in_tensor(0).shape;
+  c.emit_grad(0, kAllToAllRows, "bwd", {c.grad(), c.saved_in(2), c.saved_in(1)}, a, on(c.op(), Category::kGradient));
 }
 
 // Into a column-parallel layer without sequence parallelism: the same value forward, a sum over the group backward.
@@ -118,6 +148,18 @@ const OpKind kAllReduce{.name = "all_reduce",
                         .cuda = "all_reduce",
                         .in_place = true,
                         .communicates = true};
+const OpKind kAllToAll{.name = "all_to_all",
+                       .shape = exchange_shape,
+                       .grad = exchange_grad,
+                       .cpu = cpu_all_to_all,
+                       .cuda = "all_to_all",
+                       .communicates = true};
+const OpKind kAllToAllRows{.name = "all_to_all_rows",
+                           .shape = exchange_rows_shape,
+                           .grad = exchange_rows_grad,
+                           .cpu = cpu_all_to_all_rows,
+                           .cuda = "all_to_all_rows",
+                           .communicates = true};
 const OpKind kGroupIdentity{.name = "group_identity",
                             .shape = same,
                             .grad = identity_grad,

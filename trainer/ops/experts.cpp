@@ -1,5 +1,6 @@
 // Tokens to expert buffers and back, and the matrix products of experts. Buffers have static rows; which rows an expert
-// owns and fills is a tensor: segments i32 [2, experts], first row and count. Rows nobody fills are zero.
+// owns and fills is a tensor: segments i32 [2, pieces], first row and count, with one piece an expert, or one for each
+// source that sent rows to it. Rows nobody fills are zero.
 #include <fmt/core.h>
 
 #include "trainer/ops/cpu/functions.h"
@@ -14,8 +15,10 @@ namespace {
 Result<std::vector<TensorSpec>> plan_shape(Inputs in, const Attrs& attrs) {
   const auto& a = std::get<DispatchAttrs>(attrs);
   const int64_t least = a.capacity > 0 ? a.experts * a.capacity : in[0]->shape.elements();
-  if (a.rows < least)
+  if (a.peers == 1 && a.rows < least)
     return fail(ErrorCode::kBadArgument, fmt::format("an expert buffer of {} rows, {} are needed", a.rows, least));
+  if (a.rows % a.peers != 0 || a.experts % a.peers != 0)
+    return fail(ErrorCode::kBadArgument, fmt::format("{} rows of {} experts for {} peers", a.rows, a.experts, a.peers));
   return std::vector<TensorSpec>{{in[0]->shape, DType::kI32}, {Shape{2, a.experts}, DType::kI32}};
 }
 
@@ -47,9 +50,30 @@ void combine_grad(GradContext& c) {
   if (c.wants(2)) c.set_grad(2, dweights);
 }
 
+// How many experts the pieces of `segments` belong to.
+int64_t experts_of(int64_t experts, const Tensor& segments) {
+  return experts > 0 ? experts : segments.shape[1];
+}
+
+// in: segments; out: their counts i32 [pieces].
+Result<std::vector<TensorSpec>> counts_shape(Inputs in, const Attrs&) {
+  return std::vector<TensorSpec>{{Shape{in[0]->shape[1]}, DType::kI32}};
+}
+
+// in: counts i32, by member, source and expert; out: segments i32 [2, pieces], the pieces in the order of the counts.
+Result<std::vector<TensorSpec>> receive_shape(Inputs in, const Attrs& attrs) {
+  const auto& a = std::get<ReceiveAttrs>(attrs);
+  if (in[0]->shape.elements() % (a.members * a.experts) != 0)
+    return fail(ErrorCode::kBadArgument,
+                fmt::format("{} counts of {} members and {} experts", in[0]->shape.elements(), a.members, a.experts));
+  return std::vector<TensorSpec>{{Shape{2, in[0]->shape.elements()}, DType::kI32}};
+}
+
 // in: buffer [rows, k], weights [experts, n, k], segments; out: [rows, n].
-Result<std::vector<TensorSpec>> gemm_shape(Inputs in, const Attrs&) {
-  if (in[1]->shape.rank() != 3 || in[0]->shape.cols() != in[1]->shape[2] || in[2]->shape[1] != in[1]->shape[0])
+Result<std::vector<TensorSpec>> gemm_shape(Inputs in, const Attrs& attrs) {
+  const int64_t experts = experts_of(std::get<GroupedGemmAttrs>(attrs).experts, *in[2]);
+  if (in[1]->shape.rank() != 3 || in[0]->shape.cols() != in[1]->shape[2] || experts != in[1]->shape[0] ||
+      in[2]->shape[1] % experts != 0)
     return fail(ErrorCode::kBadArgument, "grouped product of " + in[0]->shape.str() + " and " + in[1]->shape.str());
   return std::vector<TensorSpec>{{Shape{in[0]->shape[0], in[1]->shape[1]}, in[0]->dtype}};
 }
@@ -58,15 +82,16 @@ Result<std::vector<TensorSpec>> dgrad_shape(Inputs in, const Attrs&) {
   return std::vector<TensorSpec>{{Shape{in[0]->shape[0], in[1]->shape[2]}, in[0]->dtype}};
 }
 // in: dy [rows, n], x [rows, k], segments [, main grad]; out: main grad f32 [experts, n, k].
-Result<std::vector<TensorSpec>> wgrad_shape(Inputs in, const Attrs&) {
-  return std::vector<TensorSpec>{{Shape{in[2]->shape[1], in[0]->shape.cols(), in[1]->shape.cols()}, DType::kF32}};
+Result<std::vector<TensorSpec>> wgrad_shape(Inputs in, const Attrs& attrs) {
+  const int64_t experts = experts_of(std::get<GroupedGemmAttrs>(attrs).experts, *in[2]);
+  return std::vector<TensorSpec>{{Shape{experts, in[0]->shape.cols(), in[1]->shape.cols()}, DType::kF32}};
 }
 void gemm_grad(GradContext& c) {
   const GroupedGemmAttrs a = c.attrs<GroupedGemmAttrs>();
   if (c.wants(0))
     c.emit_grad(0, kGroupedGemmDgrad, "dgrad", {c.grad(), c.saved_in(1), c.saved_in(2)}, a, {.role = Role::kDgrad});
   c.emit_wgrad(1, kGroupedGemmWgrad, "wgrad", {c.grad(), c.saved_in(0), c.saved_in(2)}, [&](bool accumulate) {
-    return Attrs{GroupedGemmAttrs{a.useful_rows, accumulate}};
+    return Attrs{GroupedGemmAttrs{a.useful_rows, accumulate, a.experts}};
   });
 }
 double gemm_flops(const OpView& op) {
@@ -79,19 +104,22 @@ double wgrad_flops(const OpView& op) {
 }
 
 // in: y [rows, n], b [experts, n], segments; out: y + scale · b of the row's expert.
-Result<std::vector<TensorSpec>> bias_shape(Inputs in, const Attrs&) {
-  if (in[1]->shape.cols() != in[0]->shape.cols())
+Result<std::vector<TensorSpec>> bias_shape(Inputs in, const Attrs& attrs) {
+  if (in[1]->shape.cols() != in[0]->shape.cols() ||
+      in[1]->shape[0] != experts_of(std::get<GroupedBiasAttrs>(attrs).experts, *in[2]))
     return fail(ErrorCode::kBadArgument, "grouped bias " + in[1]->shape.str() + " for " + in[0]->shape.str());
   return std::vector<TensorSpec>{{in[0]->shape, in[0]->dtype}};
 }
 // in: dy, segments [, main grad]; out: main grad f32 [experts, n].
-Result<std::vector<TensorSpec>> bias_grad_shape(Inputs in, const Attrs&) {
-  return std::vector<TensorSpec>{{Shape{in[1]->shape[1], in[0]->shape.cols()}, DType::kF32}};
+Result<std::vector<TensorSpec>> bias_grad_shape(Inputs in, const Attrs& attrs) {
+  const int64_t experts = experts_of(std::get<GroupedBiasAttrs>(attrs).experts, *in[1]);
+  return std::vector<TensorSpec>{{Shape{experts, in[0]->shape.cols()}, DType::kF32}};
 }
 void bias_grad(GradContext& c) {
-  const BiasAttrs a = c.attrs<BiasAttrs>();
+  GroupedBiasAttrs a = c.attrs<GroupedBiasAttrs>();
   c.emit_wgrad(1, kGroupedBiasGrad, "wgrad", {c.grad(), c.saved_in(2)}, [&](bool accumulate) {
-    return Attrs{BiasAttrs{accumulate, a.scale}};
+    a.accumulate = accumulate;
+    return Attrs{a};
   });
   if (c.wants(0)) c.set_grad(0, c.grad());
 }
@@ -101,34 +129,46 @@ void permute_cases(std::vector<OpCase>& all) {
   all.push_back({"permute/small",
                  &kPermute,
                  {{{3, 1, 5}}, {{3, 2}, DType::kI32, Fill::kDistinct, 6}},
-                 DispatchAttrs{2, 6, 0, false}});
+                 DispatchAttrs{.experts = 2, .rows = 6}});
 }
 void combine_cases(std::vector<OpCase>& all) {
   all.push_back({"combine/small",
                  &kCombine,
                  {{{6, 5}}, {{3, 2}, DType::kI32, Fill::kDistinct, 6}, {{3, 2}}},
-                 DispatchAttrs{2, 6, 0, false}});
+                 DispatchAttrs{.experts = 2, .rows = 6}});
 }
-CaseInput segments() {
-  return {{2, 3}, DType::kI32, Fill::kSegments, 9};
+CaseInput segments(int64_t pieces = 3) {
+  return {{2, pieces}, DType::kI32, Fill::kSegments, 9};
 }
 void gemm_cases(std::vector<OpCase>& all) {
   all.push_back({"grouped_gemm/three",
                  &kGroupedGemm,
                  {{{9, 7}}, {{3, 5, 7}, DType::kF32, Fill::kNormal, 0, true}, segments()},
-                 GroupedGemmAttrs{9, false}});
+                 GroupedGemmAttrs{.useful_rows = 9}});
+  all.push_back({"grouped_gemm/three-of-two-sources",
+                 &kGroupedGemm,
+                 {{{9, 7}}, {{3, 5, 7}, DType::kF32, Fill::kNormal, 0, true}, segments(6)},
+                 GroupedGemmAttrs{.useful_rows = 9, .experts = 3}});
 }
 void bias_cases(std::vector<OpCase>& all) {
   all.push_back({"grouped_bias/three",
                  &kGroupedBias,
                  {{{9, 7}}, {{3, 7}, DType::kF32, Fill::kNormal, 0, true}, segments()},
-                 BiasAttrs{false, 0.5F}});
+                 GroupedBiasAttrs{.scale = 0.5F, .gradient = 0.5F}});
+  all.push_back({"grouped_bias/three-of-two-sources",
+                 &kGroupedBias,
+                 {{{9, 7}}, {{3, 7}, DType::kF32, Fill::kNormal, 0, true}, segments(6)},
+                 GroupedBiasAttrs{.experts = 3}});
 }
 
 }  // namespace
 
 const OpKind kDispatchPlan{
     .name = "dispatch_plan", .shape = plan_shape, .cpu = cpu_dispatch_plan, .cuda = "dispatch_plan"};
+const OpKind kSegmentCounts{
+    .name = "segment_counts", .shape = counts_shape, .cpu = cpu_segment_counts, .cuda = "segment_counts"};
+const OpKind kReceivePlan{
+    .name = "receive_plan", .shape = receive_shape, .cpu = cpu_receive_plan, .cuda = "receive_plan"};
 const OpKind kPermute{.name = "permute",
                       .shape = permute_shape,
                       .grad = permute_grad,

@@ -10,6 +10,20 @@
 namespace mbb::trainer {
 namespace {
 
+// in: logits [s, b, v]; out: the same, with padding so low that no probability is left of it; so its gradient is zero.
+Result<std::vector<TensorSpec>> mask_shape(Inputs in, const Attrs&) {
+  return std::vector<TensorSpec>{{in[0]->shape, in[0]->dtype}};
+}
+void mask_grad(GradContext& c) {
+  c.set_grad(0, c.grad());
+}
+// Of the TP rank that holds the end of the vocabulary.
+double padding_only(const OpView& op) {
+  const int64_t cols = op.in(0).shape.cols();
+  const int64_t kept = std::get<VocabularyAttrs>(op.op.attrs).vocabulary % cols;
+  return static_cast<double>(op.in(0).bytes()) * static_cast<double>(cols - kept) / static_cast<double>(cols);
+}
+
 // in: logits [s, b, v]; out: row maxima f32 [s·b].
 Result<std::vector<TensorSpec>> max_shape(Inputs in, const Attrs&) {
   return std::vector<TensorSpec>{{Shape{in[0]->shape.rows()}, DType::kF32}};
@@ -48,6 +62,10 @@ double logits_twice(const OpView& op) {
   return 2.0 * static_cast<double>(op.in(0).bytes());
 }
 
+void mask_cases(std::vector<OpCase>& all) {
+  all.push_back({"mask_vocabulary/odd", &kMaskVocabulary, {{{5, 2, 11}}}, VocabularyAttrs{7}, false});
+}
+
 void cases(std::vector<OpCase>& all) {
   all.push_back({"cross_entropy/max", &kCrossEntropyMax, {{{5, 2, 11}}}, NoAttrs{}, false});
   all.push_back({"cross_entropy/sum",
@@ -67,6 +85,14 @@ void cases(std::vector<OpCase>& all) {
 
 }  // namespace
 
+const OpKind kMaskVocabulary{.name = "mask_vocabulary",
+                             .shape = mask_shape,
+                             .grad = mask_grad,
+                             .bytes = padding_only,
+                             .cpu = cpu_mask_vocabulary,
+                             .cuda = "mask_vocabulary",
+                             .cases = mask_cases,
+                             .in_place = true};
 const OpKind kCrossEntropyMax{.name = "cross_entropy_max",
                               .shape = max_shape,
                               .bytes = logits_once,

@@ -34,15 +34,27 @@ void weights_grad(GradContext& c) {
   c.emit_grad(0, kRouterWeightsGrad, "bwd", {c.grad(), c.saved_in(0), c.saved_in(1)}, c.op().attrs);
 }
 
-// in: logits, experts; out: f32 [2], balancing loss and z-loss with their coefficients.
-Result<std::vector<TensorSpec>> loss_shape(Inputs in, const Attrs& attrs) {
-  const auto& a = std::get<MoeLossAttrs>(attrs);
-  if (in[0]->shape.rows() % a.sequences != 0)
-    return fail(ErrorCode::kBadArgument, fmt::format("{} tokens of {} sequences", in[0]->shape.rows(), a.sequences));
+// Choice and weights in one op. in: as of the choice; out: experts, weights.
+Result<std::vector<TensorSpec>> router_shape(Inputs in, const Attrs& attrs) {
+  MB_ASSIGN(auto out, select_shape(in, attrs));
+  out.push_back({out[0].shape, DType::kF32});
+  return out;
+}
+
+void router_grad(GradContext& c) {
+  c.emit_grad(0, kRouterWeightsGrad, "bwd", {c.grad(1), c.saved_in(0), c.saved_out(0)}, c.op().attrs);
+}
+
+// in: logits, counts f32 [sets, experts] over all the micro-batch's tokens, of which these may be a part; out: f32 [2],
+// these tokens' part of the balancing loss and of the z-loss, with their coefficients.
+Result<std::vector<TensorSpec>> loss_shape(Inputs in, const Attrs&) {
+  if (in[0]->shape.rows() % in[1]->shape[0] != 0 || in[0]->shape.cols() != in[1]->shape[1])
+    return fail(ErrorCode::kBadArgument,
+                fmt::format("router logits {} and counts {}", in[0]->shape.str(), in[1]->shape.str()));
   return std::vector<TensorSpec>{{Shape{2}, DType::kF32}};
 }
 
-// in: logits, experts [, gradient of the two losses; else 1]; out: gradient of the logits.
+// in: logits, counts [, gradient of the two losses; else 1]; out: gradient of the logits.
 Result<std::vector<TensorSpec>> loss_grad_shape(Inputs in, const Attrs&) {
   return std::vector<TensorSpec>{{in[0]->shape, in[0]->dtype}};
 }
@@ -53,7 +65,20 @@ void loss_grad(GradContext& c) {
   c.emit_grad(0, kRouterLossGrad, "bwd", in, c.op().attrs);
 }
 
-// in: experts [, load]; out: load f32 [experts] += tokens each got.
+// in: losses f32 [2] [, total]; out: total f64 [2], for the step's report.
+Result<std::vector<TensorSpec>> loss_sum_shape(Inputs in, const Attrs&) {
+  return std::vector<TensorSpec>{{in[0]->shape, DType::kF64}};
+}
+
+// in: experts; out: counts f32 [sets, experts], tokens each expert got.
+Result<std::vector<TensorSpec>> counts_shape(Inputs in, const Attrs& attrs) {
+  const auto& a = std::get<CountAttrs>(attrs);
+  if (in[0]->shape[0] % a.sets != 0)
+    return fail(ErrorCode::kBadArgument, fmt::format("{} tokens of {} sets", in[0]->shape[0], a.sets));
+  return std::vector<TensorSpec>{{Shape{a.sets, a.experts}, DType::kF32}};
+}
+
+// in: counts [, load]; out: load f32 [experts] += the counts of all sets.
 Result<std::vector<TensorSpec>> load_shape(Inputs, const Attrs& attrs) {
   return std::vector<TensorSpec>{{Shape{std::get<CountAttrs>(attrs).experts}, DType::kF32}};
 }
@@ -80,9 +105,17 @@ void weights_cases(std::vector<OpCase>& all) {
 }
 
 void loss_cases(std::vector<OpCase>& all) {
+  const auto counts = [](int64_t sets) {
+    return CaseInput{.shape = {sets, 5}, .fill = Fill::kPositive, .fixed = true};
+  };
+  all.push_back({"router_loss/batch", &kRouterLoss, {{{3, 2, 5}}, counts(1)}, MoeLossAttrs{.aux = 0.5, .z = 0.1}});
+  all.push_back(
+      {"router_loss/sequence", &kRouterLoss, {{{3, 2, 5}}, counts(2)}, MoeLossAttrs{.aux = 0.5, .sigmoid = true}});
+}
+
+void counts_cases(std::vector<OpCase>& all) {
   const CaseInput experts{{6, 2}, DType::kI32, Fill::kInts, 5};
-  all.push_back({"router_loss/batch", &kRouterLoss, {{{3, 2, 5}}, experts}, MoeLossAttrs{0.5, 0.1, false, 2, false}});
-  all.push_back({"router_loss/sequence", &kRouterLoss, {{{3, 2, 5}}, experts}, MoeLossAttrs{0.5, 0.0, true, 2, true}});
+  all.push_back({"expert_counts/two-sets", &kExpertCounts, {experts}, CountAttrs{.experts = 5, .sets = 2}, false});
 }
 
 void select_cases(std::vector<OpCase>& all) {
@@ -93,6 +126,7 @@ void select_cases(std::vector<OpCase>& all) {
   a.top_k_groups = 2;
   a.biased = a.sigmoid = true;
   all.push_back({"router_select/grouped", &kRouterSelect, {{{3, 2, 8}}, {{8}}}, a, false});
+  all.push_back({"router/grouped", &kRouter, {{{3, 2, 8}}, {{8}}}, a, false});
 }
 
 }  // namespace
@@ -108,6 +142,7 @@ const OpKind kRouterWeights{.name = "router_weights",
                             .cpu = cpu_router_weights,
                             .cuda = "router_weights",
                             .cases = weights_cases};
+const OpKind kRouter{.name = "router", .shape = router_shape, .grad = router_grad, .cpu = cpu_router, .cuda = "router"};
 const OpKind kRouterWeightsGrad{.name = "router_weights_grad",
                                 .shape = weights_grad_shape,
                                 .cpu = cpu_router_weights_grad,
@@ -121,6 +156,12 @@ const OpKind kRouterLoss{.name = "router_loss",
                          .gradient_root = true};
 const OpKind kRouterLossGrad{
     .name = "router_loss_grad", .shape = loss_grad_shape, .cpu = cpu_router_loss_grad, .cuda = "router_loss_grad"};
+const OpKind kLossSum{.name = "loss_sum", .shape = loss_sum_shape, .cpu = cpu_loss_sum, .cuda = "loss_sum"};
+const OpKind kExpertCounts{.name = "expert_counts",
+                           .shape = counts_shape,
+                           .cpu = cpu_expert_counts,
+                           .cuda = "expert_counts",
+                           .cases = counts_cases};
 const OpKind kExpertLoad{.name = "expert_load", .shape = load_shape, .cpu = cpu_expert_load, .cuda = "expert_load"};
 const OpKind kExpertBias{.name = "expert_bias", .shape = bias_shape, .cpu = cpu_expert_bias, .cuda = "expert_bias"};
 

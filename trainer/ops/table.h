@@ -20,9 +20,11 @@ extern const OpKind kBiasAdd, kBiasAddGrad;
 extern const OpKind kActivation, kActivationGrad;
 extern const OpKind kDropout, kScaleBy;
 extern const OpKind kLatentPack, kLatentPackGrad;
-extern const OpKind kRouterGemm, kRouterSelect, kRouterWeights, kRouterWeightsGrad, kRouterLoss, kRouterLossGrad;
-extern const OpKind kExpertLoad, kExpertBias;
-extern const OpKind kDispatchPlan, kPermute, kPermuteGrad, kCombine, kCombineGrad;
+extern const OpKind kRouterGemm, kRouter, kRouterSelect, kRouterWeights, kRouterWeightsGrad, kRouterLoss,
+    kRouterLossGrad;
+extern const OpKind kLossSum, kExpertCounts, kExpertLoad, kExpertBias;
+extern const OpKind kDispatchPlan, kSegmentCounts, kReceivePlan, kPermute, kPermuteGrad, kCombine, kCombineGrad;
+extern const OpKind kUnpermute, kWeightedSum, kWeightedSumGrad, kQuantizeTokens, kDequantizeTokens;
 extern const OpKind kGroupedGemm, kGroupedGemmDgrad, kGroupedGemmWgrad, kGroupedBias, kGroupedBiasGrad;
 extern const OpKind kShiftTokens;
 extern const OpKind kAttentionScores, kAttentionScoresGrad, kScaleMask, kScaleMaskGrad, kSoftmax, kSoftmaxGrad;
@@ -36,8 +38,10 @@ extern const OpKind kQuantizeDelayed, kAmaxRecord, kScaleUpdate;
 extern const OpKind kQuantizeBlocks, kGemmBlocks;
 extern const OpKind kGroupedGemmQuantized, kGroupedGemmQuantizedDgrad, kGroupedGemmQuantizedWgrad;
 extern const OpKind kTransposeQuantized, kBucketAmax, kBucketQuantize;
+extern const OpKind kMaskVocabulary;
 extern const OpKind kCrossEntropyMax, kCrossEntropySum, kCrossEntropyLoss, kCrossEntropyGrad;
-extern const OpKind kAllGather, kReduceScatter, kAllReduce, kGroupIdentity, kSend, kRecv, kReshardSend, kReshardRecv;
+extern const OpKind kAllGather, kReduceScatter, kAllReduce, kAllToAll, kAllToAllRows, kGroupIdentity, kSend, kRecv;
+extern const OpKind kReshardSend, kReshardRecv;
 extern const OpKind kGradSquareSum, kScalarSum, kGradScale, kAdamW;
 
 std::span<const OpKind* const> op_table();

@@ -162,8 +162,8 @@ void attr_fields(const ScaleAttrs& attrs, Visit&& visit) {
 
 template <typename Visit>
 void attr_fields(const CommAttrs& attrs, Visit&& visit) {
-  const auto& [group, group_size, reduce, direction, ring, form, own_shard, shards, shard_group, message,
-               message_dtype] = attrs;
+  const auto& [group, group_size, reduce, direction, ring, form, own_shard, shards, shard_group, message, message_dtype,
+               useful_rows] = attrs;
   visit("group", group);
   visit("group_size", group_size);
   visit("reduce", reduce);
@@ -175,6 +175,7 @@ void attr_fields(const CommAttrs& attrs, Visit&& visit) {
   visit("shard_group", shard_group);
   visit("message", message);
   visit("message_dtype", message_dtype);
+  visit("useful_rows", useful_rows);
 }
 
 template <typename Visit>
@@ -236,7 +237,8 @@ void attr_fields(const LatentAttrs& attrs, Visit&& visit) {
 
 template <typename Visit>
 void attr_fields(const RouterAttrs& attrs, Visit&& visit) {
-  const auto& [top_k, sigmoid, top_k_first, normalize, scaling, groups, top_k_groups, biased, balanced] = attrs;
+  const auto& [top_k, sigmoid, top_k_first, normalize, scaling, groups, top_k_groups, biased, sequence_sharded,
+               balanced] = attrs;
   visit("top_k", top_k);
   visit("sigmoid", sigmoid);
   visit("top_k_first", top_k_first);
@@ -245,23 +247,46 @@ void attr_fields(const RouterAttrs& attrs, Visit&& visit) {
   visit("groups", groups);
   visit("top_k_groups", top_k_groups);
   visit("biased", biased);
+  visit("sequence_sharded", sequence_sharded);
   visit("balanced", balanced);
 }
 
 template <typename Visit>
 void attr_fields(const DispatchAttrs& attrs, Visit&& visit) {
-  const auto& [experts, rows, capacity, by_position] = attrs;
+  const auto& [experts, rows, capacity, by_position, peers] = attrs;
   visit("experts", experts);
   visit("rows", rows);
   visit("capacity", capacity);
   visit("by_position", by_position);
+  visit("peers", peers);
+}
+
+template <typename Visit>
+void attr_fields(const ReceiveAttrs& attrs, Visit&& visit) {
+  const auto& [members, experts, member_rows, slot_rows, capacity] = attrs;
+  visit("members", members);
+  visit("experts", experts);
+  visit("member_rows", member_rows);
+  visit("slot_rows", slot_rows);
+  visit("capacity", capacity);
 }
 
 template <typename Visit>
 void attr_fields(const GroupedGemmAttrs& attrs, Visit&& visit) {
-  const auto& [useful_rows, accumulate] = attrs;
+  const auto& [useful_rows, accumulate, experts, only] = attrs;
   visit("useful_rows", useful_rows);
   visit("accumulate", accumulate);
+  visit("experts", experts);
+  visit("only", only);
+}
+
+template <typename Visit>
+void attr_fields(const GroupedBiasAttrs& attrs, Visit&& visit) {
+  const auto& [accumulate, scale, gradient, experts] = attrs;
+  visit("accumulate", accumulate);
+  visit("scale", scale);
+  visit("gradient", gradient);
+  visit("experts", experts);
 }
 
 template <typename Visit>
@@ -278,20 +303,32 @@ void attr_fields(const GroupedQuantizedAttrs& attrs, Visit&& visit) {
 
 template <typename Visit>
 void attr_fields(const MoeLossAttrs& attrs, Visit&& visit) {
-  const auto& [aux, z, sigmoid, sequences, per_sequence, gradient] = attrs;
+  const auto& [aux, z, sigmoid, gradient] = attrs;
   visit("aux", aux);
   visit("z", z);
   visit("sigmoid", sigmoid);
-  visit("sequences", sequences);
-  visit("per_sequence", per_sequence);
   visit("gradient", gradient);
 }
 
 template <typename Visit>
-void attr_fields(const CountAttrs& attrs, Visit&& visit) {
-  const auto& [experts, accumulate] = attrs;
-  visit("experts", experts);
+void attr_fields(const LossSumAttrs& attrs, Visit&& visit) {
+  const auto& [scale, accumulate] = attrs;
+  visit("scale", scale);
   visit("accumulate", accumulate);
+}
+
+template <typename Visit>
+void attr_fields(const CountAttrs& attrs, Visit&& visit) {
+  const auto& [experts, sets, accumulate] = attrs;
+  visit("experts", experts);
+  visit("sets", sets);
+  visit("accumulate", accumulate);
+}
+
+template <typename Visit>
+void attr_fields(const VocabularyAttrs& attrs, Visit&& visit) {
+  const auto& [vocabulary] = attrs;
+  visit("vocabulary", vocabulary);
 }
 
 template <typename Visit>

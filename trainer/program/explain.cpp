@@ -100,7 +100,10 @@ OpRow row_of(const Program& program, const Op& op, int64_t runs) {
   row.recompute = op.recompute;
   if (op.kind->communicates) {
     const CommVolume volume = comm_volume(view);
-    if (volume.op != CommOp::kRecv) row.wire_bytes = static_cast<double>(volume.wire_bytes);
+    if (volume.op != CommOp::kRecv) {
+      row.wire_bytes = static_cast<double>(volume.wire_bytes);
+      row.useful_bytes = static_cast<double>(volume.useful_bytes);
+    }
   }
   return row;
 }
@@ -109,6 +112,7 @@ void add_comm(std::array<CommRow, kGroupKinds.size()>& comm, const Op& op, const
   CommRow& of = comm[static_cast<size_t>(std::get<CommAttrs>(op.attrs).group)];
   of.calls += row.runs;
   of.wire_bytes += row.wire_bytes * static_cast<double>(row.runs);
+  of.useful_bytes += row.useful_bytes * static_cast<double>(row.runs);
   of.largest_bytes = std::max(of.largest_bytes, row.wire_bytes);
 }
 
@@ -263,11 +267,14 @@ Explain explain(const Layout& layout, const StepPrograms& programs) {
   }
   constexpr FlopsConvention kConvention = FlopsConvention::kCausal;
   out.convention = name(kConvention);
+  const ModelShape padded = layout.padded_model();
+  out.vocabulary = layout.model.vocab_size;
+  out.padded_vocabulary = layout.vocab;
   out.closed_form_flops =
-      model_flops(layout.model, BatchLengths::uniform(layout.sequence, layout.global_batch, layout.encoder_sequence),
+      model_flops(padded, BatchLengths::uniform(layout.sequence, layout.global_batch, layout.encoder_sequence),
                   kConvention)
           .total();
-  out.flops_per_token = flops_per_token(layout.model, layout.sequence, kConvention);
+  out.flops_per_token = flops_per_token(padded, layout.sequence, kConvention);
   add_bubble(layout, programs, out);
   return out;
 }

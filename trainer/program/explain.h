@@ -34,8 +34,9 @@ struct OpRow {
   Stream stream = Stream::kCompute;
   int64_t runs = 0;  // executions in a step
   double flops = 0;
-  double bytes = 0;       // through device memory
-  double wire_bytes = 0;  // what this GPU puts on the wire (communicator.h); 0 for a receive, whose sender counts it
+  double bytes = 0;         // through device memory
+  double wire_bytes = 0;    // what this GPU puts on the wire (communicator.h); 0 for a receive, whose sender counts it
+  double useful_bytes = 0;  // of them, what is not padding at balanced load
   bool model_flops = false;
   bool recompute = false;  // a forward op run again
 };
@@ -53,6 +54,7 @@ struct CommRow {
   GroupKind group = GroupKind::kTp;
   int64_t calls = 0;
   double wire_bytes = 0;
+  double useful_bytes = 0;   // of them, what is not padding at balanced load
   double largest_bytes = 0;  // wire bytes of the largest call
 };
 
@@ -94,6 +96,9 @@ struct Explain {
   int64_t sequence = 0;     // tokens
   int64_t tokens = 0;       // a step
   std::string convention;   // of model FLOPs: "causal"
+  // Rows of the embedding table: the model's, by which parameters are counted, and padded, by which FLOPs are.
+  int64_t vocabulary = 0;
+  int64_t padded_vocabulary = 0;
   // Of a step over all GPUs: from the ops, and from the closed form.
   double model_flops = 0;
   double recompute_flops = 0;

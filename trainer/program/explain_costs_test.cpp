@@ -90,6 +90,7 @@ TEST(ExplainCosts, FlopsOfTheOpsEqualTheClosedForm) {
 TEST(ExplainCosts, FlopsPerTokenOfLlama370bAreTheKnown449) {
   Config config;
   config.model.name = "llama3-70b";
+  config.model.make_vocab_size_divisible_by = 1;
   config.precision.recipe = Recipe::kBf16;
   config.train.seq_length = 8192;
   config.train.global_batch_size = 32;

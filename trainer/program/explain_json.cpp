@@ -165,7 +165,10 @@ void write_op(Json& json, const Op& op, const OpRow& row) {
   if (row.model_flops) json.field("model_flops", true);
   if (row.recompute) json.field("recompute", true);
   json.field("bytes", row.bytes);
-  if (op.kind->communicates) json.field("wire_bytes", row.wire_bytes);
+  if (op.kind->communicates) {
+    json.field("wire_bytes", row.wire_bytes);
+    json.field("useful_bytes", row.useful_bytes);
+  }
   if (!op.covers.empty()) {
     json.key("covers");
     json.open('[');
@@ -237,6 +240,7 @@ void write_summary(Json& json, const ClassRow& row) {
     json.field("group", name(comm.group));
     json.field("calls", comm.calls);
     json.field("wire_bytes", comm.wire_bytes);
+    json.field("useful_bytes", comm.useful_bytes);
     json.field("largest_bytes", comm.largest_bytes);
     json.close('}');
   }
@@ -312,6 +316,8 @@ std::string explain_json(const Layout& layout, const StepPrograms& programs) {
   json.field("seq_length", explained.sequence);
   json.field("tokens_per_step", explained.tokens);
   json.field("flops_convention", explained.convention);
+  json.field("vocabulary", explained.vocabulary);
+  json.field("padded_vocabulary", explained.padded_vocabulary);
   json.field("model_flops_per_step", explained.model_flops);
   json.field("recompute_flops_per_step", explained.recompute_flops);
   json.field("closed_form_flops_per_step", explained.closed_form_flops);

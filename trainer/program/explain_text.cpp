@@ -56,16 +56,20 @@ std::string header(const Explain& e) {
   if (e.sizes.cp > 1) mapping += fmt::format(", CP{}", e.sizes.cp);
   if (e.sizes.ep > 1) mapping += fmt::format(", EP{}", e.sizes.ep);
   mapping += fmt::format(", DP{}", e.sizes.dp);
+  if (e.sizes.etp != e.sizes.tp) mapping += fmt::format(", ETP{}", e.sizes.etp);
+  const std::string padding = e.padded_vocabulary == e.vocabulary
+                                  ? ""
+                                  : fmt::format(", vocabulary {} padded to {}", e.vocabulary, e.padded_vocabulary);
   std::string again;
   if (e.recompute_flops > 0)
     again = fmt::format("recompute {}/step, {} on top of the model FLOPs\n", flops_text(e.recompute_flops),
                         format_percent(e.recompute_flops / e.model_flops, 1));
   return fmt::format(
       "{}  {}, {} GPU{}, {} micro-batch{} of {} x {} tokens, {}\n"
-      "flops    {}/step model FLOPs   {}/token ({})   {} tokens/step\n{}",
+      "flops    {}/step model FLOPs   {}/token ({}{})   {} tokens/step\n{}",
       e.model, mapping, e.gpus, e.gpus == 1 ? "" : "s", e.micro_batches, e.micro_batches == 1 ? "" : "es",
       e.micro_batch, e.sequence, e.compute_dtype, flops_text(e.model_flops), flops_per_token_text(e.flops_per_token),
-      e.convention, e.tokens, again);
+      e.convention, padding, e.tokens, again);
 }
 
 // What the recipe takes of the products, and what a recipe of fewer bits could.

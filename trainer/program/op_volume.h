@@ -10,6 +10,7 @@ struct CommVolume {
   CommOp op = CommOp::kBarrier;
   uint64_t algorithmic_bytes = 0;
   uint64_t wire_bytes = 0;
+  uint64_t useful_bytes = 0;  // of them, what is not padding at balanced load
 };
 
 // `view` is an op whose record says `communicates`.

@@ -95,6 +95,8 @@ struct Ports {
   TensorId step_record = kNoTensor;     // f32 [StepRecord::kFields]
   TensorId loss_sum = kNoTensor;        // f64 [2]: sum of token losses, tokens; all-reduced by the optimizer segment
   TensorId grad_scale = kNoTensor;      // f32 [3]: factor on gradients, global gradient norm, found_inf
+  TensorId router_losses = kNoTensor;   // f64 [2]: balancing loss and z-loss of all experts' routers, over the step
+  std::vector<TensorId> mtp_losses;     // f64 [2] a depth of multi-token prediction: as loss_sum
   std::vector<TensorId> step_sums;      // sums over micro-batches which gradient sync adds up over data-parallel ranks
 };
 

@@ -15,6 +15,7 @@ namespace mbb::trainer {
 
 enum class Tokenizer { kBytes };
 enum class TokenDrop { kProbs, kPosition };
+enum class MoeExchange { kPadded, kCounts };
 enum class LrDecay { kCosine, kLinear, kConstant };
 // Which of optimizer states, gradients and parameters are sharded over the data-parallel ranks.
 enum class ShardingStrategy { kAuto, kNoShard, kOptim, kOptimGrads, kOptimGradsParams };
@@ -36,6 +37,7 @@ struct ModelConfig {
   int64_t num_query_groups = 0;
   int64_t kv_channels = 0;  // head dimension
   int64_t vocab_size = 0;
+  int64_t make_vocab_size_divisible_by = 128;  // times tensor_model_parallel_size
   int64_t max_position_embeddings = 0;
   int64_t window_size = 0;
   int64_t num_experts = 0;
@@ -115,8 +117,16 @@ struct ParallelConfig {
   int64_t encoder_pipeline_model_parallel_size = 0;  // 1 = the encoder has GPUs of its own
   int64_t encoder_tensor_model_parallel_size = 0;    // 0 = tensor_model_parallel_size
   bool use_distributed_optimizer = true;
-  double moe_expert_capacity_factor = 0;  // rows of an expert over the balanced load; 0 = dropless
+  int64_t expert_model_parallel_size = 1;
+  int64_t expert_tensor_parallel_size = 0;  // 0 = tensor_model_parallel_size
+  double moe_expert_capacity_factor = 0;    // rows of an expert over the balanced load; 0 = dropless
   TokenDrop moe_token_drop_policy = TokenDrop::kProbs;
+  double moe_dropless_bound = 0;  // rows of a peer over the balanced load; 0 = the worst case
+  MoeExchange moe_exchange = MoeExchange::kPadded;
+  bool moe_fp8_dispatch = false;
+  bool moe_grouped_gemm = true;
+  bool moe_permute_fusion = true;
+  bool moe_router_fusion = false;
   bool moe_router_force_load_balancing = false;
 
   bool sequence_parallel_on() const { return sequence_parallel.value_or(tensor_model_parallel_size > 1); }
@@ -162,6 +172,8 @@ struct DataParallelConfig {
 struct OverlapConfig {
   std::optional<bool> overlap_p2p_comm;  // nothing = auto: on when the pipeline is interleaved
   std::optional<bool> batch_p2p_comm;    // nothing = auto: on when neither overlapped nor interleaved
+  bool overlap_moe_expert_parallel_comm = false;
+  bool delay_wgrad_compute = false;
 };
 
 struct FusionConfig {

@@ -37,6 +37,12 @@ std::vector<Knob> model_knobs() {
       shape("num_query_groups", {"kv_heads"}, &ModelConfig::num_query_groups, "Key and value heads", "heads"),
       shape("kv_channels", {"head_dim"}, &ModelConfig::kv_channels, "Dimension of one head"),
       shape("vocab_size", {}, &ModelConfig::vocab_size, "Vocabulary before padding", "tokens"),
+      {.key = "model.make_vocab_size_divisible_by",
+       .field = field(&Config::model, &ModelConfig::make_vocab_size_divisible_by),
+       .range = within(1, 1 << 24),
+       .unit = "tokens",
+       .doc = "The tables of embedding and LM head are padded to a multiple of this times tensor_model_parallel_size; "
+              "padding never wins, gets no loss and no gradient. 1 = only as far as tensor parallelism needs."},
       shape("max_position_embeddings", {}, &ModelConfig::max_position_embeddings, "Learned positions", "tokens"),
       shape("window_size", {}, &ModelConfig::window_size, "Sliding window of the layers that have one", "tokens"),
       shape("num_experts", {}, &ModelConfig::num_experts, "Routed experts of an MoE layer", "experts"),

@@ -15,6 +15,15 @@ std::vector<Knob> overlap_knobs() {
        .doc =
            "Without overlap: a stage's send and the receive after it are one exchange. auto = on when the pipeline is "
            "neither overlapped nor interleaved."},
+      {.key = "overlap.overlap_moe_expert_parallel_comm",
+       .field = field(&Config::overlap, &OverlapConfig::overlap_moe_expert_parallel_comm),
+       .doc =
+           "A forward runs between the exchanges of another micro-batch's backward, so that tokens travel to experts "
+           "under compute. Needs twice the micro-batches in flight where the pipeline is not interleaved."},
+      {.key = "overlap.delay_wgrad_compute",
+       .field = field(&Config::overlap, &OverlapConfig::delay_wgrad_compute),
+       .doc = "Weight gradients wait until the next exchange of tokens is on its way, or until the previous stage has "
+              "its gradient."},
   };
 }
 

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <numeric>
 
 #include "trainer/models/hf_config.h"
 #include "trainer/run/layout_memory.h"
@@ -29,6 +30,8 @@ Status at_least(int64_t value, int64_t least, const char* knob) {
 }
 
 constexpr const char* kTp = "parallel.tensor_model_parallel_size";
+constexpr const char* kEp = "parallel.expert_model_parallel_size";
+constexpr const char* kEtp = "parallel.expert_tensor_parallel_size";
 constexpr const char* kPp = "parallel.pipeline_model_parallel_size";
 
 constexpr const char* kEncoderPp = "parallel.encoder_pipeline_model_parallel_size";
@@ -132,9 +135,7 @@ Status check_tensor_parallel(const Layout& l) {
   MB_TRY(divides(l.tp, kTp, l.model.num_attention_heads, "model.num_attention_heads"));
   MB_TRY(divides(l.tp, kTp, l.model.num_query_groups, "model.num_query_groups"));
   MB_TRY(divides(l.tp, kTp, l.model.ffn_hidden_size, "model.ffn_hidden_size"));
-  MB_TRY(divides(l.tp, kTp, l.model.moe.expert_ffn_hidden_size, "model.moe_ffn_hidden_size"));
   MB_TRY(divides(l.tp, kTp, l.model.moe.shared_ffn_hidden_size, "model.moe_shared_expert_intermediate_size"));
-  MB_TRY(divides(l.tp, kTp, l.vocab, "model.vocab_size"));
   if (l.sequence_parallel) {
     MB_TRY(divides(l.tp, kTp, l.sequence, "train.seq_length (sequence parallel)"));
     MB_TRY(divides(l.tp, kTp, l.encoder_sequence, "train.encoder_seq_length (sequence parallel)"));
@@ -152,6 +153,51 @@ Status check_placement(const Layout& l) {
     if (auto inside = l.mesh.check_inside_domain(kind, static_cast<int>(domain)); !inside)
       return tl::unexpected<Error>(
           std::move(inside.error()).during(fmt::format("parallel.nvlink_domain_size = {}", domain)));
+  return {};
+}
+
+Status check_expert_parallel(const Layout& l) {
+  const ParallelConfig& p = l.config.parallel;
+  if (!l.model.is_moe()) {
+    if (l.ep == 1 && p.expert_tensor_parallel_size == 0) return {};
+    return fail(ErrorCode::kBadArgument,
+                fmt::format("{} = {} and {} = {} with model {}, which has no experts", kEp, l.ep, kEtp,
+                            p.expert_tensor_parallel_size, l.model.name),
+                "leave them out, or choose a model with experts");
+  }
+  MB_TRY(divides(l.ep, kEp, l.model.moe.num_experts, "model.num_experts"));
+  MB_TRY(divides(l.etp, kEtp, l.model.moe.expert_ffn_hidden_size, "model.moe_ffn_hidden_size"));
+  if (l.exchanges_tokens() && l.tp > 1 && !l.sequence_parallel)
+    return fail(ErrorCode::kBadArgument,
+                fmt::format("{} = {} and {} = {} with {} = {} need parallel.sequence_parallel", kEp, l.ep, kEtp, l.etp,
+                            kTp, l.tp),
+                "without it the tensor-parallel GPUs would send the same tokens");
+  if (p.moe_dropless_bound > 0 && p.moe_dropless_bound < 1)
+    return fail(ErrorCode::kBadArgument,
+                fmt::format("parallel.moe_dropless_bound = {} is below the balanced load, 1", p.moe_dropless_bound),
+                "give at least 1, or 0 for the worst case");
+  if (p.moe_fp8_dispatch && l.ep == 1)
+    return fail(ErrorCode::kBadArgument, fmt::format("parallel.moe_fp8_dispatch with {} = 1: no token travels", kEp),
+                fmt::format("raise {}, or leave moe_fp8_dispatch off", kEp));
+  if (!p.moe_grouped_gemm && is_quantized(l.config.precision.recipe))
+    return fail(ErrorCode::kBadArgument,
+                "parallel.moe_grouped_gemm = false with a precision.recipe that quantizes experts' products",
+                "quantized products of experts are grouped: leave moe_grouped_gemm on");
+  if (p.moe_exchange == MoeExchange::kCounts && p.moe_expert_capacity_factor > 0)
+    return fail(ErrorCode::kBadArgument, "parallel.moe_exchange = counts with parallel.moe_expert_capacity_factor",
+                "experts with a capacity own slots of fixed size: choose moe_exchange = padded");
+  return {};
+}
+
+Status check_expert_overlap(const Layout& l) {
+  const std::string knob = "overlap.overlap_moe_expert_parallel_comm";
+  if (!l.config.overlap.overlap_moe_expert_parallel_comm) return {};
+  if (!l.model.is_moe() || l.ep == 1)
+    return fail(ErrorCode::kBadArgument, fmt::format("{} with {} = {}: no token travels", knob, kEp, l.ep),
+                fmt::format("raise {}, or leave the overlap off", kEp));
+  if (l.micro_batches == 1)
+    return fail(ErrorCode::kBadArgument, fmt::format("{} with one micro-batch a step: none runs beside it", knob),
+                "raise train.global_batch_size or lower train.micro_batch_size");
   return {};
 }
 
@@ -187,11 +233,16 @@ Result<Layout> resolve(const Config& config) {
   MB_TRY(at_least(config.train.global_batch_size, 1, "train.global_batch_size"));
   MB_TRY(at_least(config.train.seq_length, 1, "train.seq_length"));
   MB_TRY(at_least(config.train.train_iters, 1, "train.train_iters"));
+  MB_TRY(at_least(p.expert_model_parallel_size, 1, kEp));
+  const int64_t etp = p.expert_tensor_parallel_size == 0 ? p.tensor_model_parallel_size : p.expert_tensor_parallel_size;
   const int64_t encoder_tp =
       p.encoder_tensor_model_parallel_size > 0 ? p.encoder_tensor_model_parallel_size : p.tensor_model_parallel_size;
   const int64_t encoder_ranks = encoder_tp * p.encoder_pipeline_model_parallel_size;
   const int64_t model_ranks = p.tensor_model_parallel_size * p.pipeline_model_parallel_size + encoder_ranks;
-  const int64_t world = p.gpus == 0 ? model_ranks : p.gpus;
+  // Ranks of a stage that the sizes of attention and of experts both divide.
+  const int64_t stage_ranks = std::lcm(p.tensor_model_parallel_size, p.expert_model_parallel_size * etp);
+  const int64_t expert_ranks = stage_ranks * p.pipeline_model_parallel_size + encoder_ranks;
+  const int64_t world = p.gpus == 0 ? expert_ranks : p.gpus;
   if (world % model_ranks != 0)
     return fail(
         ErrorCode::kBadArgument,
@@ -199,28 +250,39 @@ Result<Layout> resolve(const Config& config) {
                     encoder_ranks > 0 ? "encoder + " : "", encoder_ranks > 0 ? fmt::format("{} + ", encoder_ranks) : "",
                     p.tensor_model_parallel_size, p.pipeline_model_parallel_size, model_ranks),
         fmt::format("data parallelism is what is left: gpus = {} × dp", model_ranks));
+  if (world % expert_ranks != 0)
+    return fail(ErrorCode::kBadArgument,
+                fmt::format("parallel.gpus = {} is no multiple of expert tensor × expert × pipeline = {} × {} × {}",
+                            world, etp, p.expert_model_parallel_size, p.pipeline_model_parallel_size),
+                fmt::format("experts lie over tensor and data parallel GPUs: gpus = {} × n", expert_ranks));
   l.tp = static_cast<int>(p.tensor_model_parallel_size);
   l.pp = static_cast<int>(p.pipeline_model_parallel_size);
-  l.dp = static_cast<int>(world / model_ranks);
+  l.dp = static_cast<int>(world / dense_ranks);
+  l.ep = static_cast<int>(p.expert_model_parallel_size);
+  l.etp = static_cast<int>(etp);
   l.sequence_parallel = p.sequence_parallel_on() && l.tp > 1;
   l.micro_batch = config.train.micro_batch_size;
   l.sequence = l.packed() ? config.packing.packed_sequence_size : config.train.seq_length;
   if (l.model.is_encoder_decoder())
     l.encoder_sequence = config.train.encoder_seq_length > 0 ? config.train.encoder_seq_length : l.sequence;
   l.global_batch = config.train.global_batch_size;
-  l.vocab = l.model.vocab_size;
+  MB_TRY(at_least(config.model.make_vocab_size_divisible_by, 1, "model.make_vocab_size_divisible_by"));
+  const int64_t vocab_unit = config.model.make_vocab_size_divisible_by * l.tp;
+  l.vocab = (l.model.vocab_size + vocab_unit - 1) / vocab_unit * vocab_unit;
   l.compute = config.precision.recipe == Recipe::kFp32 ? DType::kF32 : DType::kBf16;
   MB_TRY(check_encoder(l));
   MB_TRY(check_lengths(l));
   MB_TRY(check_tensor_parallel(l));
   MB_TRY(check_memory_rules(l));
   MB_TRY(check_precision(config, l.model));
+  MB_TRY(check_expert_parallel(l));
   const int64_t per_step = l.micro_batch * l.dp;
   if (l.global_batch % per_step != 0)
     return fail(ErrorCode::kBadArgument,
                 fmt::format("train.global_batch_size = {} is no multiple of micro_batch_size × dp = {} × {} = {}",
                             l.global_batch, l.micro_batch, l.dp, per_step));
   l.micro_batches = static_cast<int>(l.global_batch / per_step);
+  MB_TRY(check_expert_overlap(l));
   ParallelSizes sizes;
   sizes.tp = l.tp;
   sizes.pp = l.pp;
@@ -228,6 +290,8 @@ Result<Layout> resolve(const Config& config) {
   sizes.dp_instances = static_cast<int>(config.data_parallel.num_distributed_optimizer_instances);
   sizes.encoder_pp = static_cast<int>(p.encoder_pipeline_model_parallel_size);
   sizes.encoder_tp = static_cast<int>(encoder_ranks);
+  sizes.ep = l.ep;
+  sizes.etp = l.etp;
   MB_ASSIGN(l.mesh, Mesh::make(sizes));
   MB_TRY(profile_window(config, l.mesh.world_size()));
   if (config.profiling.use_nsys_profiler && config.host.device != Device::kCuda)

@@ -31,13 +31,15 @@ struct Layout {
   int tp = 1;
   int pp = 1;
   int dp = 1;
+  int ep = 1;
+  int etp = 1;
   bool sequence_parallel = false;
   int64_t micro_batch = 1;       // sequences
   int64_t sequence = 64;         // tokens of a row: a pack's when packed
   int64_t encoder_sequence = 0;  // tokens of an encoder-decoder's encoder; 0: there is none
   int64_t global_batch = 1;      // sequences
   int micro_batches = 1;         // per step and data-parallel rank
-  int64_t vocab = 0;             // rows of the embedding table, over all TP ranks
+  int64_t vocab = 0;             // rows of the embedding table, over all TP ranks: the model's vocabulary padded
   DType compute = DType::kF32;   // activations and weights
   // Chunks of each stage; with several the pipeline is interleaved, and chunk c of stage s is piece c·pp + s of the
   // model.
@@ -58,12 +60,20 @@ struct Layout {
   }
   // The encoder's output travels in parts of its sequence, one a TP rank, and is gathered where it is read.
   bool memory_is_sharded() const { return tp > 1 && (sequence_parallel || has_encoder_mesh()); }
+  // The model with its vocabulary as it is padded: what FLOPs are counted by (NUMERICS, section 2).
+  ModelShape padded_model() const {
+    ModelShape padded = model;
+    padded.vocab_size = vocab;
+    return padded;
+  }
   // Tokens of one sample: the encoder's, the decoder's and one label more.
   int64_t sample_tokens() const { return encoder_sequence + sequence + 1; }
   int64_t tokens_per_step() const { return global_batch * sequence; }
   // Rows hold sequences of many lengths, one each or packed; else windows of the stream.
   bool has_sequences() const { return config.packing.sequences != SequenceLengths::kStream; }
   bool packed() const { return config.packing.packed_sequence_size > 0; }
+  // Whether tokens go to experts of other ranks, or to experts that are cut otherwise than over TP.
+  bool exchanges_tokens() const { return model.is_moe() && (ep > 1 || etp != tp); }
   ShardingStrategy sharding() const { return config.data_parallel.data_parallel_sharding_strategy; }  // never auto
   bool shards_states() const { return sharding() != ShardingStrategy::kNoShard; }
   bool shards_gradients() const { return shards_states() && sharding() != ShardingStrategy::kOptim; }

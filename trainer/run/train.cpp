@@ -233,6 +233,7 @@ class RankLoop {
       shared_.captured[rank_].steps.push_back(
           {world_.rank(), static_cast<int32_t>(step), shared_.start_ns[rank_], shared_.end_ns[rank_]});
     shared_.cpu_ns[rank_] = thread_cpu_ns() - cpu_begin;
+    if (options_.on_gradient) MB_TRY(hand_out_gradients(rank, step));
     if (output.found_inf || !std::isfinite(output.loss())) return not_finite(rank, input, output, step);
     MB_TRY(everyone_->barrier());
     return rank_ == 0 ? report(output, rank.device_times(), step, rate, op_by_op) : Status{};
@@ -259,6 +260,18 @@ class RankLoop {
     return fail(ErrorCode::kNumerics, what, "lower optimizer.lr or raise the precision of that op's inputs");
   }
 
+  Status hand_out_gradients(Executor& rank, int64_t step) const {
+    const Program& program = programs_.of_rank(l_.mesh, world_.rank());
+    const MeshCoordinates at = l_.mesh.coordinates(world_.rank());
+    for (const Tensor& weight : program.tensors) {
+      if (weight.main_grad == kNoTensor || program.tensor(weight.main_grad).dtype != DType::kF32) continue;
+      std::vector<float> values(static_cast<size_t>(weight.shape.elements()));
+      MB_TRY(rank.read(weight.main_grad, std::as_writable_bytes(std::span(values))));
+      options_.on_gradient(at, step, weight, values);
+    }
+    return {};
+  }
+
   // Others wait at the next barrier meanwhile, so their times can be read.
   Status report(const StepOutput& output, const DeviceTimes& device, int64_t step, double rate, bool op_by_op) {
     StepReport r;
@@ -269,6 +282,9 @@ class RankLoop {
     r.device_ns = device.step_ns;
     r.device_forward_backward_ns = device.forward_backward_ns;
     r.loss = output.loss();
+    if (l_.model.moe.aux_loss_coefficient != 0) r.balance_loss = output.balance_loss_sum / output.tokens;
+    if (l_.model.moe.z_loss_coefficient != 0) r.z_loss = output.z_loss_sum / output.tokens;
+    if (output.mtp_tokens > 0) r.mtp_loss = output.mtp_loss_sum / output.mtp_tokens;
     r.grad_norm = output.grad_norm;
     r.learning_rate = rate;
     r.tokens = static_cast<int64_t>(output.tokens);

@@ -52,6 +52,11 @@ struct StepReport {
   int64_t device_ns = 0;
   int64_t device_forward_backward_ns = 0;
   double loss = 0;  // nats per token over the global batch
+  // Nats per token beside `loss`: routers' balancing and z-losses with their coefficients, summed over layers; the mean
+  // loss of multi-token prediction. Nothing where the model has none.
+  std::optional<double> balance_loss;
+  std::optional<double> z_loss;
+  std::optional<double> mtp_loss;
   double grad_norm = 0;
   double learning_rate = 0;
   int64_t tokens = 0;    // with a label
@@ -85,6 +90,10 @@ struct TrainOptions {
   std::function<void(const StepReport&)> on_step;  // from rank 0's thread, after each step
   // The rows of a layout that has_sequences(); `data` is not asked then. Must outlive the call.
   const SequenceDataset* sequences = nullptr;
+  // From every rank's thread after each step, for every weight: its main gradient (of the summed loss, f32), of which
+  // the distributed optimizer leaves only a rank's own shard reduced.
+  std::function<void(const MeshCoordinates& rank, int64_t step, const Tensor& weight, std::span<const float> gradient)>
+      on_gradient = {};
   const std::atomic<bool>* stop = nullptr;  // checked between steps; ends with kCancelled
   int64_t no_progress_ms = 120'000;
 };

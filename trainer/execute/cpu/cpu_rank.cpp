@@ -173,6 +173,16 @@ Result<StepOutput> CpuRank::step(const StepInput& input, std::vector<int64_t>* o
   output.tokens = loss[1];
   output.grad_norm = static_cast<double>(scale[1]);
   output.found_inf = scale[2] != 0.0F;
+  if (program_.ports.router_losses != kNoTensor) {
+    const auto* router = reinterpret_cast<const double*>(data(program_.ports.router_losses));
+    output.balance_loss_sum = router[0];
+    output.z_loss_sum = router[1];
+  }
+  for (TensorId id : program_.ports.mtp_losses) {
+    const auto* depth = reinterpret_cast<const double*>(data(id));
+    output.mtp_loss_sum += depth[0];
+    output.mtp_tokens += depth[1];
+  }
   return output;
 }
 

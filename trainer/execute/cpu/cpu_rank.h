@@ -34,6 +34,12 @@ struct StepOutput {
   double tokens = 0;
   double grad_norm = 0;
   bool found_inf = false;
+  // Beside the main loss, over the global batch: balancing and z-losses of all routers with their coefficients, and the
+  // losses of multi-token prediction, whose depths are added up.
+  double balance_loss_sum = 0;
+  double z_loss_sum = 0;
+  double mtp_loss_sum = 0;
+  double mtp_tokens = 0;
 
   double loss() const { return loss_sum / tokens; }
 };

@@ -1,5 +1,6 @@
 // CUDA functions of mixture-of-experts layers.
 #include <array>
+#include <string>
 
 #include "trainer/execute/cuda/op_call.h"
 #include "trainer/ops/cuda/expert_kernels.h"
@@ -29,7 +30,19 @@ Result<Routed> routed(const Operand& buffer, const Operand& rows) {
   return r;
 }
 
-Result<GroupedGemm> grouped(const Operand& of, int64_t n, int64_t k, const Operand& segments) {
+// The kernels know one piece of rows an expert, and all experts in one launch.
+Status one_piece_an_expert(const std::string& path, int64_t experts, const Operand& segments) {
+  if (experts == 0 || experts == segments.shape()[1]) return {};
+  return fail(ErrorCode::kUnavailable, "CUDA: " + path + " reads experts' rows in several pieces",
+              "use parallel.expert_model_parallel_size = 1, or host.device = cpu");
+}
+
+Result<GroupedGemm> grouped(const OpCall& call, const Operand& of, int64_t n, int64_t k, const Operand& segments) {
+  const auto& a = call.attrs<GroupedGemmAttrs>();
+  MB_TRY(one_piece_an_expert(call.op.path, a.experts, segments));
+  if (a.only >= 0)
+    return fail(ErrorCode::kUnavailable, "CUDA: " + call.op.path + " is one expert's product alone",
+                "use parallel.moe_grouped_gemm = true, or host.device = cpu");
   GroupedGemm g;
   MB_ASSIGN(g.element, element_of(*of.tensor));
   g.rows = of.shape()[0], g.experts = segments.shape()[1], g.n = n, g.k = k;
@@ -61,29 +74,41 @@ Status router_weights_grad_op(const OpCall& call) {
 }
 
 Status router_loss_op(const OpCall& call) {
-  MB_TRY(all_fp32({&call.in[0], &call.out[0]}));
-  const auto& a = call.attrs<MoeLossAttrs>();
+  MB_TRY(all_fp32({&call.in[0], &call.in[1], &call.out[0]}));
   const RouterShape shape = router_shape(call.in[0]);
-  MB_ASSIGN(void* const workspace, call.device.scratch(router_loss_workspace(a, shape)));
-  return router_loss(a, shape, call.in[1].shape().cols(), call.in[0].as<const float>(), call.in[1].as<const int32_t>(),
-                     call.out[0].as<float>(), workspace, call.device.launch());
+  const int64_t sets = call.in[1].shape()[0];
+  MB_ASSIGN(void* const workspace, call.device.scratch(router_loss_workspace(shape, sets)));
+  return router_loss(call.attrs<MoeLossAttrs>(), shape, sets, call.in[0].as<const float>(),
+                     call.in[1].as<const float>(), call.out[0].as<float>(), workspace, call.device.launch());
 }
 
 Status router_loss_grad_op(const OpCall& call) {
-  MB_TRY(all_fp32({&call.in[0], &call.out[0]}));
-  const auto& a = call.attrs<MoeLossAttrs>();
+  MB_TRY(all_fp32({&call.in[0], &call.in[1], &call.out[0]}));
   const RouterShape shape = router_shape(call.in[0]);
-  MB_ASSIGN(void* const workspace, call.device.scratch(router_loss_workspace(a, shape)));
-  return router_loss_grad(a, shape, call.in[1].shape().cols(), call.in[0].as<const float>(),
-                          call.in[1].as<const int32_t>(), call.in.size() > 2 ? call.in[2].as<const float>() : nullptr,
+  const int64_t sets = call.in[1].shape()[0];
+  MB_ASSIGN(void* const workspace, call.device.scratch(router_loss_workspace(shape, sets)));
+  return router_loss_grad(call.attrs<MoeLossAttrs>(), shape, sets, call.in[0].as<const float>(),
+                          call.in[1].as<const float>(), call.in.size() > 2 ? call.in[2].as<const float>() : nullptr,
                           call.out[0].as<float>(), workspace, call.device.launch());
 }
 
-Status expert_load_op(const OpCall& call) {
+Status expert_counts_op(const OpCall& call) {
   MB_TRY(all_fp32({&call.out[0]}));
+  return expert_counts(call.attrs<CountAttrs>(), call.in[0].shape()[0], call.in[0].shape().cols(),
+                       call.in[0].as<const int32_t>(), call.out[0].as<float>(), call.device.launch());
+}
+
+Status expert_load_op(const OpCall& call) {
+  MB_TRY(all_fp32({&call.in[0], &call.out[0]}));
   const auto& a = call.attrs<CountAttrs>();
-  return expert_load(call.in[0].as<const int32_t>(), call.in[0].elements(), a.experts, a.accumulate,
+  return expert_load(call.in[0].as<const float>(), call.in[0].elements() / a.experts, a.experts, a.accumulate,
                      call.out[0].as<float>(), call.device.launch());
+}
+
+Status loss_sum_op(const OpCall& call) {
+  MB_TRY(all_fp32({&call.in[0]}));
+  return loss_sum(call.attrs<LossSumAttrs>(), call.in[0].as<const float>(), call.in[0].elements(),
+                  call.out[0].as<double>(), call.device.launch());
 }
 
 Status expert_bias_op(const OpCall& call) {
@@ -95,6 +120,9 @@ Status expert_bias_op(const OpCall& call) {
 Status dispatch_plan_op(const OpCall& call) {
   MB_TRY(all_fp32({&call.in[1]}));
   const auto& a = call.attrs<DispatchAttrs>();
+  if (a.peers > 1)
+    return fail(ErrorCode::kUnavailable, "CUDA: " + call.op.path + " fills slots of several ranks",
+                "use parallel.expert_model_parallel_size = 1, or host.device = cpu");
   const int64_t pairs = call.in[0].elements();
   MB_ASSIGN(void* const workspace, call.device.scratch(dispatch_workspace(a, pairs)));
   return dispatch_plan(a, pairs, call.in[0].as<const int32_t>(), call.in[1].as<const float>(),
@@ -126,34 +154,38 @@ Status combine_grad_op(const OpCall& call) {
 
 Status grouped_gemm_op(const OpCall& call) {
   const Shape& w = call.in[1].shape();
-  MB_ASSIGN(const GroupedGemm g, grouped(call.in[0], w[1], w[2], call.in[2]));
+  MB_ASSIGN(const GroupedGemm g, grouped(call, call.in[0], w[1], w[2], call.in[2]));
   return grouped_fprop(g, call.in[0].data, call.in[1].data, call.out[0].data, call.device.launch());
 }
 
 Status grouped_gemm_dgrad_op(const OpCall& call) {
   const Shape& w = call.in[1].shape();
-  MB_ASSIGN(const GroupedGemm g, grouped(call.in[0], w[1], w[2], call.in[2]));
+  MB_ASSIGN(const GroupedGemm g, grouped(call, call.in[0], w[1], w[2], call.in[2]));
   return grouped_dgrad(g, call.in[0].data, call.in[1].data, call.out[0].data, call.device.launch());
 }
 
 Status grouped_gemm_wgrad_op(const OpCall& call) {
-  MB_ASSIGN(const GroupedGemm g, grouped(call.in[0], call.in[0].shape().cols(), call.in[1].shape().cols(), call.in[2]));
+  MB_ASSIGN(const GroupedGemm g,
+            grouped(call, call.in[0], call.in[0].shape().cols(), call.in[1].shape().cols(), call.in[2]));
   return grouped_wgrad(g, call.in[0].data, call.in[1].data, call.out[0].as<float>(),
                        call.attrs<GroupedGemmAttrs>().accumulate, call.device.launch());
 }
 
 Status grouped_bias_op(const OpCall& call) {
+  const auto& a = call.attrs<GroupedBiasAttrs>();
+  MB_TRY(one_piece_an_expert(call.op.path, a.experts, call.in[2]));
   MB_ASSIGN(const Element element, element_of(*call.in[0].tensor));
   return grouped_bias(element, {call.in[0].shape().rows(), call.in[0].shape().cols()}, call.in[0].data, call.in[1].data,
-                      call.in[2].as<const int32_t>(), call.in[2].shape()[1], call.attrs<BiasAttrs>().scale,
-                      call.out[0].data, call.device.launch());
+                      call.in[2].as<const int32_t>(), call.in[2].shape()[1], a.scale, call.out[0].data,
+                      call.device.launch());
 }
 
 Status grouped_bias_grad_op(const OpCall& call) {
-  const auto& a = call.attrs<BiasAttrs>();
+  const auto& a = call.attrs<GroupedBiasAttrs>();
+  MB_TRY(one_piece_an_expert(call.op.path, a.experts, call.in[1]));
   MB_ASSIGN(const Element element, element_of(*call.in[0].tensor));
   return grouped_bias_grad(element, {call.in[0].shape().rows(), call.in[0].shape().cols()}, call.in[0].data,
-                           call.in[1].as<const int32_t>(), call.in[1].shape()[1], a.scale, a.accumulate,
+                           call.in[1].as<const int32_t>(), call.in[1].shape()[1], a.gradient, a.accumulate,
                            call.out[0].as<float>(), call.device.launch());
 }
 

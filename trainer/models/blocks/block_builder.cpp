@@ -31,6 +31,10 @@ Init BlockBuilder::scaled_normal() const {
           l_.config.optimizer.init_method_std / std::sqrt(2.0 * static_cast<double>(l_.model.num_layers))};
 }
 
+int BlockBuilder::ways(Axis axis) const {
+  return axis == Axis::kTp ? l_.tp : l_.mesh.size(axis);
+}
+
 TensorId BlockBuilder::weight(const std::string& path, Shape full, WeightOptions options) {
   if (const auto known = weights_.find(path); known != weights_.end()) return known->second;
   Tensor t;
@@ -38,15 +42,17 @@ TensorId BlockBuilder::weight(const std::string& path, Shape full, WeightOptions
   t.dtype = l_.compute;
   t.full_shape = full;
   t.shape = full;
-  if (l_.tp == 1) options.cuts.clear();
-  for (const Cut& cut : options.cuts) t.shape[cut.dim] /= l_.tp;
+  std::erase_if(options.cuts, [&](const Cut& cut) { return ways(cut.axis) == 1; });
+  for (const Cut& cut : options.cuts) t.shape[cut.dim] /= ways(cut.axis);
   t.cuts = std::move(options.cuts);
   t.category = Category::kWeight;
   t.scope = Scope::kPersistent;
   t.init = options.init;
   t.weight_decay = options.decay && full.rank() > 1;
   t.sharing = options.sharing;
-  t.partial_over_tp = l_.tp > 1 && t.cuts.empty() && (l_.sequence_parallel || options.partial_over_tp);
+  t.expert = options.expert;
+  t.partial_over_tp =
+      l_.tp > 1 && !options.expert && t.cuts.empty() && (l_.sequence_parallel || options.partial_over_tp);
   if (frozen(path)) return weights_[path] = b_.declare(std::move(t));
   Tensor grad;
   grad.path = path + ".main_grad";
@@ -127,6 +133,17 @@ TensorId BlockBuilder::step_sum(const std::string& path, DType dtype, Shape shap
   const TensorId sum = b_.declare(std::move(t));
   b_.program().ports.step_sums.push_back(sum);
   return sum;
+}
+
+void BlockBuilder::report_router_losses(const std::string& path, TensorId losses) {
+  TensorId& total = b_.program().ports.router_losses;
+  const bool first = total == kNoTensor;
+  if (first) total = step_sum("step.router_losses", DType::kF64, Shape{2});
+  // Ranks that gathered the tokens have the same losses.
+  LossSumAttrs attrs{.scale = l_.exchanges_tokens() ? 1.0 : 1.0 / l_.tp};
+  if (first) b_.emit(kLossSum, path, {losses}, attrs, {.when = When::kFirst, .out = {total}});
+  attrs.accumulate = true;
+  b_.emit(kLossSum, path, {losses, total}, attrs, {.when = first ? When::kNotFirst : When::kAlways, .out = {total}});
 }
 
 TensorId BlockBuilder::rms_norm(const std::string& path, TensorId x) {

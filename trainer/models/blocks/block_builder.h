@@ -22,6 +22,7 @@ struct WeightOptions {
   bool decay = true;             // vectors never decay
   Sharing sharing = {};          // with other stages or the other mesh
   bool partial_over_tp = false;  // TP ranks hold the whole weight but each sees part of its gradient
+  bool expert = false;           // of routed experts
 };
 
 class BlockBuilder {
@@ -73,6 +74,9 @@ class BlockBuilder {
   TensorId starts();
   int64_t random_stream(const std::string& path) const;
 
+  // Adds a router's losses f32 [2] to what the step reports.
+  void report_router_losses(const std::string& path, TensorId losses);
+
   // Layers whose router steers by load: the optimizer segment updates their bias.
   struct ExpertState {
     std::string path;
@@ -92,6 +96,7 @@ class BlockBuilder {
   // those of the layer's inputs (dimension 1 of A) and outputs (dimension 0 of B).
   TensorId adapted(const std::string& path, TensorId x, TensorId y, const std::vector<Cut>& in_cuts,
                    const std::vector<Cut>& out_cuts);
+  int ways(Axis axis) const;  // ranks a cut over the axis divides among
 
   Builder& b_;
   const Layout& l_;

@@ -13,6 +13,9 @@ void loss_block(BlockBuilder& k, const std::string& prefix, TensorId normed, Ten
   if (m.logit_scale != 1.0) x = b.emit1(kScaleBy, head + ".scale.fwd", {x}, ScaleByAttrs{m.logit_scale, m.logit_scale});
   TensorId logits = b.emit1(kGemm, head + ".fwd", {k.gather(head, x), w}, GemmAttrs{false, true, false},
                             {.role = Role::kFprop, .category = Category::kLogits, .out_path = head + ".out"});
+  if (k.layout().vocab != m.vocab_size)
+    logits = b.emit1(kMaskVocabulary, head + ".mask.fwd", {logits}, VocabularyAttrs{m.vocab_size},
+                     {.category = Category::kLogits, .out_path = head + ".mask.out"});
   if (weight != 1.0)
     logits = b.emit1(kScaleBy, head + ".weight.fwd", {logits}, ScaleByAttrs{1.0, weight},
                      {.category = Category::kLogits, .out_path = head + ".weight.out"});

@@ -25,6 +25,7 @@ void mtp_block(BlockBuilder& k, TensorId hidden) {
     const TensorId target =
         b.emit1(kShiftTokens, path + ".labels.fwd", {labels}, ShiftAttrs{depth + 1}, {.out_path = path + ".labels"});
     const TensorId total = k.step_sum(path + ".loss_sum", DType::kF64, Shape{2});
+    b.program().ports.mtp_losses.push_back(total);
     loss_block(k, path + ".", k.norm(path + ".final_norm", hidden), target, total, weight);
     tokens = target;
   }

@@ -1,9 +1,14 @@
 // Collectives and pipeline messages on the CPU, through the rank's communicators.
 #include "trainer/comm/communicator.h"
 
+#include <fmt/core.h>
+
 #include <cstring>
+#include <numeric>
+#include <vector>
 
 #include "trainer/ops/cpu/functions.h"
+#include "trainer/ops/cpu/operand.h"
 #include "trainer/ops/message_peers.h"
 
 namespace mbb::trainer {
@@ -42,6 +47,15 @@ Status message(const CpuCall& call, const CpuOperand& buffer, bool receiving) {
   return {};
 }
 
+// Elements of each member's part, from the counts of its rows.
+std::vector<size_t> elements_a_member(const CpuOperand& counts, int members, size_t row_elements) {
+  const int64_t each = counts.elements() / members;
+  std::vector<size_t> elements(static_cast<size_t>(members), 0);
+  for (int64_t i = 0; i < counts.elements(); ++i)
+    elements[static_cast<size_t>(i / each)] += static_cast<size_t>(ints(counts)[i]) * row_elements;
+  return elements;
+}
+
 }  // namespace
 
 Status cpu_all_gather(const CpuCall& call) {
@@ -71,6 +85,29 @@ Status cpu_all_reduce(const CpuCall& call) {
   return call.rank.communicator(attrs.group)
       .all_reduce(at(call.in[0].data, dtype, before), at(call.out[0].data, dtype, before), part, dtype,
                   reduce_op(attrs));
+}
+
+Status cpu_all_to_all(const CpuCall& call) {
+  Communicator& comm = call.rank.communicator(call.attrs<CommAttrs>().group);
+  return comm.all_to_all(call.in[0].data, call.out[0].data, count_of(call.in[0]) / static_cast<size_t>(comm.size()),
+                         call.in[0].tensor->dtype);
+}
+
+Status cpu_all_to_all_rows(const CpuCall& call) {
+  const auto& attrs = call.attrs<CommAttrs>();
+  Communicator& comm = call.rank.communicator(attrs.group);
+  const auto h = static_cast<size_t>(call.in[0].tensor->shape.cols());
+  const std::vector<size_t> sent = elements_a_member(call.in[1], comm.size(), h);
+  const std::vector<size_t> received = elements_a_member(call.in[2], comm.size(), h);
+  const size_t total = std::accumulate(received.begin(), received.end(), size_t{0});
+  const size_t room = count_of(call.out[0]);
+  if (total > room)
+    return fail(ErrorCode::kOutOfMemory, fmt::format("{} rows arrive and the buffer has {}", total / h, room / h),
+                fmt::format("parallel.moe_dropless_bound must be at least {:.3f} here (0: the worst case)",
+                            static_cast<double>(total / h) / static_cast<double>(attrs.useful_rows)));
+  const DType dtype = call.in[0].tensor->dtype;
+  std::memset(at(call.out[0].data, dtype, total), 0, bytes_of(dtype, room - total));
+  return comm.all_to_all_v(call.in[0].data, sent, call.out[0].data, received, dtype);
 }
 
 Status cpu_group_identity(const CpuCall& call) {

@@ -1,11 +1,26 @@
 // Vocabulary-parallel cross entropy on the CPU.
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 
 #include "trainer/ops/cpu/functions.h"
 #include "trainer/ops/cpu/operand.h"
 
 namespace mbb::trainer {
+
+Status cpu_mask_vocabulary(const CpuCall& call) {
+  const Shape& shape = call.in[0].tensor->shape;
+  const DType dtype = call.in[0].tensor->dtype;
+  if (call.in[0].data != call.out[0].data)
+    std::memcpy(call.out[0].data, call.in[0].data, static_cast<size_t>(call.in[0].tensor->bytes()));
+  const int64_t real = call.attrs<VocabularyAttrs>().vocabulary - shape.cols() * call.rank.coordinates.tp;
+  const auto kept = static_cast<size_t>(std::clamp<int64_t>(real, 0, shape.cols()));
+  const auto cols = static_cast<size_t>(shape.cols());
+  for (size_t r = 0; r < static_cast<size_t>(shape.rows()); ++r)
+    std::memset(static_cast<char*>(call.out[0].data) + bytes_of(dtype, r * cols + kept), kPaddingByte,
+                bytes_of(dtype, cols - kept));
+  return {};
+}
 
 Status cpu_cross_entropy_max(const CpuCall& call) {
   const ReadF32 logits(call.in[0]);

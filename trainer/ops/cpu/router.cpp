@@ -1,5 +1,6 @@
 // The router on the CPU: selection, weights, balancing losses, load and selection bias.
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <numeric>
 #include <vector>
@@ -92,9 +93,12 @@ Status cpu_router_select(const CpuCall& call) {
   const ReadF32 logits(call.in[0]);
   auto* experts = static_cast<int32_t*>(call.out[0].data);
   const int64_t count = call.in[0].tensor->shape.cols();
-  for (int64_t t = 0; t < call.in[0].tensor->shape.rows(); ++t) {
+  const int64_t tokens = call.in[0].tensor->shape.rows();
+  const int64_t before = a.sequence_sharded ? call.rank.coordinates.tp * tokens : 0;
+  for (int64_t t = 0; t < tokens; ++t) {
     if (a.balanced) {
-      for (int64_t j = 0; j < a.top_k; ++j) experts[t * a.top_k + j] = static_cast<int32_t>((t * a.top_k + j) % count);
+      for (int64_t j = 0; j < a.top_k; ++j)
+        experts[t * a.top_k + j] = static_cast<int32_t>(((before + t) * a.top_k + j) % count);
       continue;
     }
     const Row row = row_of(logits.data(), count, t);
@@ -158,19 +162,13 @@ Status cpu_router_weights_grad(const CpuCall& call) {
   return {};
 }
 
-namespace {
-
-// Tokens t with t mod stride == first: one sequence of [s, b] with stride b, or all with stride 1.
-struct Tokens {
-  int64_t first, stride, count;
-};
-
-std::vector<Tokens> token_sets(const MoeLossAttrs& a, int64_t tokens) {
-  if (!a.per_sequence) return {{0, 1, tokens}};
-  std::vector<Tokens> sets;
-  for (int64_t b = 0; b < a.sequences; ++b) sets.push_back({b, a.sequences, tokens / a.sequences});
-  return sets;
+Status cpu_router(const CpuCall& call) {
+  MB_TRY(cpu_router_select({call.op, call.in, call.out.first(1), call.rank}));
+  const std::array in{call.in[0], call.out[0]};
+  return cpu_router_weights({call.op, in, call.out.subspan(1), call.rank});
 }
+
+namespace {
 
 // Scores that sum to one.
 Row balance_scores(const MoeLossAttrs& a, const Row& logits, double* sum = nullptr) {
@@ -182,13 +180,18 @@ Row balance_scores(const MoeLossAttrs& a, const Row& logits, double* sum = nullp
   return s;
 }
 
-Row shares(const int32_t* experts, int64_t top_k, const Tokens& set, int64_t count) {
-  Row f(static_cast<size_t>(count), 0.0);
-  for (int64_t i = 0; i < set.count; ++i)
-    for (int64_t j = 0; j < top_k; ++j)
-      f[static_cast<size_t>(experts[(set.first + i * set.stride) * top_k + j])] +=
-          1.0 / static_cast<double>(set.count * top_k);
-  return f;
+// Share of the pairs that each expert got, set by set.
+std::vector<Row> shares(const CpuOperand& counts) {
+  const ReadF32 of(counts);
+  const int64_t experts = counts.tensor->shape[1];
+  std::vector<Row> sets;
+  for (int64_t set = 0; set < counts.tensor->shape[0]; ++set) {
+    Row f = row_of(of.data(), experts, set);
+    const double all = std::accumulate(f.begin(), f.end(), 0.0);
+    for (double& share : f) share /= all;
+    sets.push_back(std::move(f));
+  }
+  return sets;
 }
 
 double log_sum_exp(const Row& x) {
@@ -203,22 +206,18 @@ double log_sum_exp(const Row& x) {
 Status cpu_router_loss(const CpuCall& call) {
   const auto& a = call.attrs<MoeLossAttrs>();
   const ReadF32 logits(call.in[0]);
-  const int32_t* experts = ints(call.in[1]);
   WriteF32 losses(call.out[0]);
   const int64_t tokens = call.in[0].tensor->shape.rows();
   const int64_t count = call.in[0].tensor->shape.cols();
-  const auto sets = token_sets(a, tokens);
+  const std::vector<Row> f = shares(call.in[1]);
   double balance = 0;
-  for (const Tokens& set : sets) {
-    const Row f = shares(experts, call.in[1].tensor->shape.cols(), set, count);
-    for (int64_t i = 0; i < set.count; ++i)
-      balance += product(f, balance_scores(a, row_of(logits.data(), count, set.first + i * set.stride))) /
-                 static_cast<double>(set.count);
-  }
   double z = 0;
-  for (int64_t t = 0; t < tokens; ++t) z += std::pow(log_sum_exp(row_of(logits.data(), count, t)), 2);
-  losses[0] =
-      static_cast<float>(a.aux * static_cast<double>(tokens * count) * balance / static_cast<double>(sets.size()));
+  for (int64_t t = 0; t < tokens; ++t) {
+    const Row row = row_of(logits.data(), count, t);
+    balance += product(f[static_cast<size_t>(t) % f.size()], balance_scores(a, row));
+    z += std::pow(log_sum_exp(row), 2);
+  }
+  losses[0] = static_cast<float>(a.aux * static_cast<double>(count) * balance);
   losses[1] = static_cast<float>(a.z * z);
   return {};
 }
@@ -226,7 +225,6 @@ Status cpu_router_loss(const CpuCall& call) {
 Status cpu_router_loss_grad(const CpuCall& call) {
   const auto& a = call.attrs<MoeLossAttrs>();
   const ReadF32 logits(call.in[0]);
-  const int32_t* experts = ints(call.in[1]);
   double by_balance = a.gradient;
   double by_z = a.gradient;
   if (call.in.size() > 2) {
@@ -237,37 +235,52 @@ Status cpu_router_loss_grad(const CpuCall& call) {
   WriteF32 dlogits(call.out[0]);
   const int64_t tokens = call.in[0].tensor->shape.rows();
   const int64_t count = call.in[0].tensor->shape.cols();
-  const auto sets = token_sets(a, tokens);
-  for (const Tokens& set : sets) {
-    const Row f = shares(experts, call.in[1].tensor->shape.cols(), set, count);
-    const double factor = by_balance * a.aux * static_cast<double>(tokens * count) /
-                          static_cast<double>(set.count * static_cast<int64_t>(sets.size()));
-    for (int64_t i = 0; i < set.count; ++i) {
-      const int64_t t = set.first + i * set.stride;
-      const Row row = row_of(logits.data(), count, t);
-      double sum = 1;
-      const Row p = balance_scores(a, row, &sum);
-      const Row probabilities = softmax(row);
-      const double mean = product(f, p);
-      const double lse = log_sum_exp(row);
-      for (size_t e = 0; e < p.size(); ++e) {
-        // Of p = σ/Σσ: dσ = (f − mean)/Σσ, dx = dσ·σ(1 − σ), and σ = p·Σσ.
-        const double slope = a.sigmoid ? 1.0 - p[e] * sum : 1.0;
-        const double balance = p[e] * slope * (f[e] - mean);
-        dlogits[t * count + static_cast<int64_t>(e)] =
-            static_cast<float>(factor * balance + by_z * a.z * 2.0 * lse * probabilities[e]);
-      }
+  const double factor = by_balance * a.aux * static_cast<double>(count);
+  const std::vector<Row> shares_of = shares(call.in[1]);
+  for (int64_t t = 0; t < tokens; ++t) {
+    const Row& f = shares_of[static_cast<size_t>(t) % shares_of.size()];
+    const Row row = row_of(logits.data(), count, t);
+    double sum = 1;
+    const Row p = balance_scores(a, row, &sum);
+    const Row probabilities = softmax(row);
+    const double mean = product(f, p);
+    const double lse = log_sum_exp(row);
+    for (size_t e = 0; e < p.size(); ++e) {
+      // Of p = σ/Σσ: dσ = (f − mean)/Σσ, dx = dσ·σ(1 − σ), and σ = p·Σσ.
+      const double slope = a.sigmoid ? 1.0 - p[e] * sum : 1.0;
+      const double balance = p[e] * slope * (f[e] - mean);
+      dlogits[t * count + static_cast<int64_t>(e)] =
+          static_cast<float>(factor * balance + by_z * a.z * 2.0 * lse * probabilities[e]);
     }
   }
   return {};
 }
 
-Status cpu_expert_load(const CpuCall& call) {
+Status cpu_loss_sum(const CpuCall& call) {
+  const auto& a = call.attrs<LossSumAttrs>();
+  const ReadF32 losses(call.in[0]);
+  double* total = doubles(call.out[0]);
+  for (int64_t i = 0; i < call.in[0].elements(); ++i)
+    total[i] = (a.accumulate ? total[i] : 0.0) + a.scale * static_cast<double>(losses[i]);
+  return {};
+}
+
+Status cpu_expert_counts(const CpuCall& call) {
   const auto& a = call.attrs<CountAttrs>();
   const int32_t* experts = ints(call.in[0]);
+  WriteF32 counts(call.out[0]);
+  std::fill(counts.data(), counts.data() + call.out[0].elements(), 0.0F);
+  const int64_t top_k = call.in[0].tensor->shape.cols();
+  for (int64_t i = 0; i < call.in[0].elements(); ++i) counts[i / top_k % a.sets * a.experts + experts[i]] += 1.0F;
+  return {};
+}
+
+Status cpu_expert_load(const CpuCall& call) {
+  const auto& a = call.attrs<CountAttrs>();
+  const ReadF32 counts(call.in[0]);
   WriteF32 load(call.out[0], a.accumulate);
   if (!a.accumulate) std::fill(load.data(), load.data() + a.experts, 0.0F);
-  for (int64_t i = 0; i < call.in[0].elements(); ++i) load[experts[i]] += 1.0F;
+  for (int64_t i = 0; i < call.in[0].elements(); ++i) load[i % a.experts] += counts[i];
   return {};
 }
 

@@ -19,16 +19,20 @@ Status router_weights(const RouterAttrs& attrs, RouterShape shape, const float* 
                       float* weights, const Launch& launch);
 Status router_weights_grad(const RouterAttrs& attrs, RouterShape shape, const float* dweights, const float* logits,
                            const int32_t* experts, float* dlogits, const Launch& launch);
-// workspace: router_loss_workspace() bytes, for both directions.
-int64_t router_loss_workspace(const MoeLossAttrs& attrs, RouterShape shape);
-Status router_loss(const MoeLossAttrs& attrs, RouterShape shape, int64_t top_k, const float* logits,
-                   const int32_t* experts, float* losses, void* workspace, const Launch& launch);
+// counts: tokens of each expert, f32 [sets, experts]; token t belongs to set t mod sets. workspace:
+// router_loss_workspace() bytes, for both directions.
+int64_t router_loss_workspace(RouterShape shape, int64_t sets);
+Status router_loss(const MoeLossAttrs& attrs, RouterShape shape, int64_t sets, const float* logits, const float* counts,
+                   float* losses, void* workspace, const Launch& launch);
 // given: gradients of the two losses, or null for 1.
-Status router_loss_grad(const MoeLossAttrs& attrs, RouterShape shape, int64_t top_k, const float* logits,
-                        const int32_t* experts, const float* given, float* dlogits, void* workspace,
-                        const Launch& launch);
-Status expert_load(const int32_t* chosen, int64_t count, int64_t experts, bool accumulate, float* load,
+Status router_loss_grad(const MoeLossAttrs& attrs, RouterShape shape, int64_t sets, const float* logits,
+                        const float* counts, const float* given, float* dlogits, void* workspace, const Launch& launch);
+Status expert_counts(const CountAttrs& attrs, int64_t tokens, int64_t top_k, const int32_t* experts, float* counts,
+                     const Launch& launch);
+Status expert_load(const float* counts, int64_t sets, int64_t experts, bool accumulate, float* load,
                    const Launch& launch);
+// total f64 (+)= scale · losses.
+Status loss_sum(const LossSumAttrs& attrs, const float* losses, int64_t count, double* total, const Launch& launch);
 Status expert_bias(const float* load, int64_t experts, double rate, float* bias, const Launch& launch);
 
 int64_t dispatch_workspace(const DispatchAttrs& attrs, int64_t pairs);

@@ -202,7 +202,7 @@ __global__ void router_weights_grad_kernel(RouterAttrs a, RouterShape s, const f
 
 // Counts of chosen pairs by (token set, expert): a block an expert.
 __global__ void count_kernel(const int32_t* experts, int64_t tokens, int64_t top_k, int64_t sets, int64_t count,
-                             double* shares) {
+                             float* counts) {
   __shared__ int total;
   const int64_t expert = blockIdx.x, set = blockIdx.y;
   if (threadIdx.x == 0) total = 0;
@@ -212,8 +212,17 @@ __global__ void count_kernel(const int32_t* experts, int64_t tokens, int64_t top
     mine += experts[(i / top_k * sets + set) * top_k + i % top_k] == expert ? 1 : 0;
   atomicAdd(&total, mine);
   __syncthreads();
-  if (threadIdx.x == 0)
-    shares[set * count + expert] = static_cast<double>(total) / static_cast<double>(tokens / sets * top_k);
+  if (threadIdx.x == 0) counts[set * count + expert] = static_cast<float>(total);
+}
+
+// Shares of a set's pairs from their counts: a warp a set.
+__global__ void share_kernel(const float* counts, int64_t experts, double* shares) {
+  const float* of = counts + blockIdx.x * experts;
+  double all = 0.0;
+  for (int64_t e = threadIdx.x; e < experts; e += 32) all += static_cast<double>(of[e]);
+  all = warp_sum_double(all);
+  for (int64_t e = threadIdx.x; e < experts; e += 32)
+    shares[blockIdx.x * experts + e] = static_cast<double>(of[e]) / all;
 }
 
 struct RouterLossArgs {
@@ -298,15 +307,17 @@ __global__ void router_loss_grad_kernel(RouterLossArgs r, const float* given, fl
   });
 }
 
-__global__ void expert_load_kernel(const int32_t* chosen, int64_t count, bool accumulate, float* load) {
-  __shared__ int total;
-  if (threadIdx.x == 0) total = 0;
-  __syncthreads();
-  int mine = 0;
-  for (int64_t i = threadIdx.x; i < count; i += blockDim.x) mine += chosen[i] == static_cast<int>(blockIdx.x) ? 1 : 0;
-  atomicAdd(&total, mine);
-  __syncthreads();
-  if (threadIdx.x == 0) load[blockIdx.x] = (accumulate ? load[blockIdx.x] : 0.0f) + static_cast<float>(total);
+__global__ void expert_load_kernel(const float* counts, int64_t sets, int64_t experts, bool accumulate, float* load) {
+  const int64_t e = blockIdx.x * static_cast<int64_t>(blockDim.x) + threadIdx.x;
+  if (e >= experts) return;
+  float sum = accumulate ? load[e] : 0.0f;
+  for (int64_t set = 0; set < sets; ++set) sum += counts[set * experts + e];
+  load[e] = sum;
+}
+
+__global__ void loss_sum_kernel(const float* losses, int64_t count, double scale, bool accumulate, double* total) {
+  for (int64_t i = threadIdx.x; i < count; i += blockDim.x)
+    total[i] = (accumulate ? total[i] : 0.0) + scale * static_cast<double>(losses[i]);
 }
 
 __global__ void expert_bias_kernel(const float* load, int64_t experts, double rate, float* bias) {
@@ -337,16 +348,10 @@ Status allow(Kernel kernel, size_t bytes) {
             "router of many experts");
 }
 
-int64_t sets_of(const MoeLossAttrs& a) {
-  return a.per_sequence ? a.sequences : 1;
-}
-
-RouterLossArgs prepare(const MoeLossAttrs& attrs, RouterShape s, int64_t top_k, const float* logits,
-                       const int32_t* experts, void* workspace, cudaStream_t stream) {
+RouterLossArgs prepare(const MoeLossAttrs& attrs, RouterShape s, int64_t sets, const float* logits, const float* counts,
+                       void* workspace, cudaStream_t stream) {
   auto* shares = static_cast<double*>(workspace);
-  const int64_t sets = sets_of(attrs);
-  const dim3 grid(static_cast<unsigned>(s.experts), static_cast<unsigned>(sets));
-  count_kernel<<<grid, 256, 0, stream>>>(experts, s.tokens, top_k, sets, s.experts, shares);
+  share_kernel<<<static_cast<unsigned>(sets), 32, 0, stream>>>(counts, s.experts, shares);
   return {attrs, s, sets, logits, shares};
 }
 
@@ -377,14 +382,14 @@ Status router_weights_grad(const RouterAttrs& attrs, RouterShape s, const float*
   return launched("router_weights_grad");
 }
 
-int64_t router_loss_workspace(const MoeLossAttrs& attrs, RouterShape s) {
-  return (sets_of(attrs) * s.experts + 2 * s.tokens) * 8;
+int64_t router_loss_workspace(RouterShape s, int64_t sets) {
+  return (sets * s.experts + 2 * s.tokens) * 8;
 }
 
-Status router_loss(const MoeLossAttrs& attrs, RouterShape s, int64_t top_k, const float* logits, const int32_t* experts,
+Status router_loss(const MoeLossAttrs& attrs, RouterShape s, int64_t sets, const float* logits, const float* counts,
                    float* losses, void* workspace, const Launch& launch) {
   MB_TRY(fits(s));
-  const RouterLossArgs r = prepare(attrs, s, top_k, logits, experts, workspace, launch.stream);
+  const RouterLossArgs r = prepare(attrs, s, sets, logits, counts, workspace, launch.stream);
   double* balance = static_cast<double*>(workspace) + r.sets * s.experts;
   double* z = balance + s.tokens;
   router_loss_kernel<<<tokens_of(s), 32, shared_for(s.experts), launch.stream>>>(r, balance, z);
@@ -392,20 +397,33 @@ Status router_loss(const MoeLossAttrs& attrs, RouterShape s, int64_t top_k, cons
   return launched("router_loss");
 }
 
-Status router_loss_grad(const MoeLossAttrs& attrs, RouterShape s, int64_t top_k, const float* logits,
-                        const int32_t* experts, const float* given, float* dlogits, void* workspace,
+Status router_loss_grad(const MoeLossAttrs& attrs, RouterShape s, int64_t sets, const float* logits,
+                        const float* counts, const float* given, float* dlogits, void* workspace,
                         const Launch& launch) {
   MB_TRY(fits(s));
-  const RouterLossArgs r = prepare(attrs, s, top_k, logits, experts, workspace, launch.stream);
+  const RouterLossArgs r = prepare(attrs, s, sets, logits, counts, workspace, launch.stream);
   MB_TRY(allow(router_loss_grad_kernel, shared_for(2 * s.experts)));
   router_loss_grad_kernel<<<tokens_of(s), 32, shared_for(2 * s.experts), launch.stream>>>(r, given, dlogits);
   return launched("router_loss_grad");
 }
 
-Status expert_load(const int32_t* chosen, int64_t count, int64_t experts, bool accumulate, float* load,
+Status expert_counts(const CountAttrs& attrs, int64_t tokens, int64_t top_k, const int32_t* experts, float* counts,
+                     const Launch& launch) {
+  const dim3 grid(static_cast<unsigned>(attrs.experts), static_cast<unsigned>(attrs.sets));
+  count_kernel<<<grid, 256, 0, launch.stream>>>(experts, tokens, top_k, attrs.sets, attrs.experts, counts);
+  return launched("expert_counts");
+}
+
+Status expert_load(const float* counts, int64_t sets, int64_t experts, bool accumulate, float* load,
                    const Launch& launch) {
-  expert_load_kernel<<<static_cast<unsigned>(experts), 256, 0, launch.stream>>>(chosen, count, accumulate, load);
+  expert_load_kernel<<<static_cast<unsigned>((experts + 255) / 256), 256, 0, launch.stream>>>(counts, sets, experts,
+                                                                                              accumulate, load);
   return launched("expert_load");
+}
+
+Status loss_sum(const LossSumAttrs& attrs, const float* losses, int64_t count, double* total, const Launch& launch) {
+  loss_sum_kernel<<<1, 32, 0, launch.stream>>>(losses, count, attrs.scale, attrs.accumulate, total);
+  return launched("loss_sum");
 }
 
 Status expert_bias(const float* load, int64_t experts, double rate, float* bias, const Launch& launch) {

@@ -1,0 +1,34 @@
+// What the two forms of a mixture of experts share: the router, and the experts' feed-forward over buffers of rows.
+#pragma once
+
+#include "trainer/models/blocks/blocks.h"
+
+namespace mbb::trainer {
+
+struct Routing {
+  TensorId experts, weights;  // [tokens, top_k]
+};
+
+// Routes the tokens x [.., h], with the losses that balance experts and the load that steers the next step.
+Routing route(BlockBuilder& k, const std::string& path, TensorId x);
+
+// Rows of the buffer that is sent, for these many tokens and expert-parallel peers.
+DispatchAttrs dispatch_attrs(const BlockBuilder& k, int64_t tokens);
+
+// Which rows of a buffer each of this rank's experts owns.
+struct ExpertRows {
+  TensorId segments;
+  int64_t useful;  // rows with tokens at balanced load
+};
+
+// Feed-forward of this rank's experts: a partial sum where experts are cut over expert tensor parallel ranks.
+TensorId expert_feed_forward(BlockBuilder& k, const std::string& path, TensorId x, const ExpertRows& rows);
+
+// y [.., h], the weighted sum of what each token's experts gave.
+TensorId combine_rows(BlockBuilder& k, const std::string& path, TensorId done, TensorId rows, TensorId weights,
+                      const DispatchAttrs& attrs, const Tensor& like);
+
+// Tokens go to the ranks of their experts and come back: x as it is sharded, y likewise.
+TensorId exchanged_experts(BlockBuilder& k, const std::string& path, TensorId x);
+
+}  // namespace mbb::trainer

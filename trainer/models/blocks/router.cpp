@@ -1,0 +1,106 @@
+// The router of a mixture of experts: logits, choice, weights, balancing losses, load.
+#include "trainer/models/blocks/moe.h"
+
+namespace mbb::trainer {
+namespace {
+
+RouterAttrs router_attrs(const BlockBuilder& k) {
+  const MoeShape& moe = k.model().moe;
+  RouterAttrs a;
+  a.top_k = static_cast<int>(moe.top_k);
+  a.sigmoid = moe.score == RouterScore::kSigmoid;
+  a.top_k_first = moe.order == RouterOrder::kTopKThenScore;
+  a.normalize = moe.normalize_top_k;
+  a.scaling = moe.routed_scaling;
+  a.groups = static_cast<int>(moe.num_groups);
+  a.top_k_groups = static_cast<int>(moe.top_k_groups);
+  a.biased = moe.bias_correction;
+  a.balanced = k.layout().config.parallel.moe_router_force_load_balancing;
+  a.sequence_sharded = k.layout().exchanges_tokens() && k.layout().sequence_parallel;
+  return a;
+}
+
+// Trained weights of the router, of which each TP rank sees a part of the gradient.
+TensorId router_logits(BlockBuilder& k, const std::string& path, TensorId x) {
+  const MoeShape& moe = k.model().moe;
+  const TensorId w = k.weight(path + ".weight", Shape{moe.num_experts, k.model().hidden_size},
+                              {.init = k.normal(), .partial_over_tp = true});
+  const TensorId logits = k.builder().emit1(kRouterGemm, path + ".fwd", {x, w}, GemmAttrs{false, true, false, true},
+                                            {.role = Role::kFprop, .out_path = path + ".out"});
+  return moe.router_bias ? k.bias(path, logits, {.partial_over_tp = true}) : logits;
+}
+
+// Load of the step and the bias that follows from it; the optimizer segment writes the bias once a step.
+TensorId selection_bias(BlockBuilder& k, const std::string& path) {
+  Tensor t;
+  t.path = path + ".expert_bias";
+  t.dtype = DType::kF32;
+  t.shape = Shape{k.model().moe.num_experts};
+  t.category = Category::kStep;
+  t.scope = Scope::kPersistent;
+  return k.builder().declare(std::move(t));
+}
+
+// Tokens of the micro-batch that each expert got, over all TP ranks: balance is no rank's own affair.
+TensorId count_tokens(BlockBuilder& k, const std::string& path, TensorId experts) {
+  const MoeShape& moe = k.model().moe;
+  const CountAttrs attrs{.experts = moe.num_experts,
+                         .sets = moe.aux_loss == AuxLoss::kSequence ? k.layout().micro_batch : 1};
+  const TensorId counts = k.builder().emit1(kExpertCounts, path + ".counts.fwd", {experts}, attrs);
+  if (!k.layout().exchanges_tokens() || k.layout().tp == 1) return counts;
+  return k.builder().emit1(kAllReduce, path + ".counts.all_reduce.fwd", {counts}, k.tp_comm(), {.stream = Stream::kTp});
+}
+
+void count_load(BlockBuilder& k, const std::string& path, TensorId counts, TensorId bias) {
+  const CountAttrs first{.experts = k.model().moe.num_experts};
+  CountAttrs later = first;
+  later.accumulate = true;
+  const TensorId load = k.step_sum(path + ".expert_load", DType::kF32, Shape{first.experts});
+  k.builder().emit(kExpertLoad, path + ".load.fwd", {counts}, first, {.when = When::kFirst, .out = {load}});
+  k.builder().emit(kExpertLoad, path + ".load.fwd", {counts, load}, later, {.when = When::kNotFirst, .out = {load}});
+  k.expert_states().push_back({path, load, bias, k.model().moe.bias_update_rate});
+}
+
+// `in`: logits [, selection bias].
+Routing choose(BlockBuilder& k, const std::string& path, const std::vector<TensorId>& in, const RouterAttrs& attrs) {
+  Builder& b = k.builder();
+  if (k.layout().config.parallel.moe_router_fusion) {
+    const auto out = b.emit(kRouter, path + ".choose.fwd", in, attrs);
+    return {out[0], out[1]};
+  }
+  const TensorId experts = b.emit1(kRouterSelect, path + ".select.fwd", in, attrs);
+  return {experts, b.emit1(kRouterWeights, path + ".weights.fwd", {in[0], experts}, attrs)};
+}
+
+MoeLossAttrs loss_attrs(const BlockBuilder& k) {
+  const MoeShape& moe = k.model().moe;
+  MoeLossAttrs a;
+  a.aux = moe.aux_loss == AuxLoss::kNone ? 0.0 : moe.aux_loss_coefficient;
+  a.z = moe.z_loss_coefficient;
+  a.sigmoid = moe.score == RouterScore::kSigmoid;
+  // Ranks that gathered the tokens compute the same loss and add up their gradients.
+  a.gradient = k.layout().exchanges_tokens() ? 1.0 : 1.0 / k.layout().tp;
+  return a;
+}
+
+}  // namespace
+
+Routing route(BlockBuilder& k, const std::string& path, TensorId x) {
+  const RouterAttrs attrs = router_attrs(k);
+  const TensorId logits = router_logits(k, path, x);
+  std::vector<TensorId> in{logits};
+  const TensorId bias = attrs.biased ? selection_bias(k, path) : kNoTensor;
+  if (attrs.biased) in.push_back(bias);
+  const Routing r = choose(k, path, in, attrs);
+  const MoeLossAttrs loss = loss_attrs(k);
+  const bool has_loss = loss.aux != 0 || loss.z != 0;
+  if (!attrs.biased && !has_loss) return r;
+  const TensorId counts = count_tokens(k, path, r.experts);
+  if (attrs.biased) count_load(k, path, counts, bias);
+  if (has_loss)
+    k.report_router_losses(path + ".loss_sum.fwd",
+                           k.builder().emit1(kRouterLoss, path + ".loss.fwd", {logits, counts}, loss));
+  return r;
+}
+
+}  // namespace mbb::trainer
