@@ -318,7 +318,9 @@ Result<std::vector<MemoryMap>> parse_memory(std::string_view text) {
 }
 
 std::string steps_text(const std::vector<Step>& steps) {
-  std::string out = "index,wall_ns,cpu_ns,modelled_ns,loss,grad_norm,learning_rate,tokens,sequence_squares,flags\n";
+  std::string out =
+      "index,wall_ns,cpu_ns,modelled_ns,loss,grad_norm,learning_rate,tokens,sequence_squares,flags,balance_loss,z_loss,"
+      "mtp_loss\n";
   for (const Step& step : steps) {
     fmt::format_to(std::back_inserter(out), "{},{},{},{},", step.index, step.wall_ns, step.cpu_ns, step.modelled_ns);
     append_double(out, step.loss);
@@ -326,7 +328,12 @@ std::string steps_text(const std::vector<Step>& steps) {
     append_double(out, step.grad_norm);
     out += ',';
     append_double(out, step.learning_rate);
-    fmt::format_to(std::back_inserter(out), ",{},{},{}\n", step.tokens, step.sequence_squares, step.flags);
+    fmt::format_to(std::back_inserter(out), ",{},{},{}", step.tokens, step.sequence_squares, step.flags);
+    for (const double loss : {step.balance_loss, step.z_loss, step.mtp_loss}) {
+      out += ',';
+      append_double(out, loss);
+    }
+    out += '\n';
   }
   return out;
 }
@@ -352,6 +359,9 @@ Result<std::vector<Step>> parse_steps(std::string_view text) {
   MB_TRY(read("tokens", &Step::tokens));
   MB_TRY(read("sequence_squares", &Step::sequence_squares));
   MB_TRY(read("flags", &Step::flags));
+  MB_TRY(read("balance_loss", &Step::balance_loss));
+  MB_TRY(read("z_loss", &Step::z_loss));
+  MB_TRY(read("mtp_loss", &Step::mtp_loss));
   return steps;
 }
 

@@ -85,6 +85,10 @@ struct Step {
   std::int64_t tokens = 0;
   std::int64_t sequence_squares = 0;  // sum of squared sequence lengths of a packed batch; 0 when not packed
   std::uint32_t flags = 0;            // StepFlag
+  // Beside `loss`, where the model has them: routers' balancing and z-losses, the loss of multi-token prediction.
+  double balance_loss = kNotMeasured;
+  double z_loss = kNotMeasured;
+  double mtp_loss = kNotMeasured;
 };
 
 // One metric of a cell. NaN bounds: no interval. `interval` says what the bounds cover.

@@ -110,7 +110,18 @@ CREATE VIEW v_ops AS SELECT r.id AS run, c.name AS cell, c.class_label AS class,
   JOIN words h ON h.id = x.phase JOIN words t ON t.id = x.stream JOIN words a ON a.id = x.rank_class;
 )sql";
 
-constexpr std::array kMigrations = {Migration{kVersion1, 1}};
+// Losses beside the main one.
+constexpr const char* kVersion2 = R"sql(
+ALTER TABLE steps ADD COLUMN balance_loss REAL;
+ALTER TABLE steps ADD COLUMN z_loss REAL;
+ALTER TABLE steps ADD COLUMN mtp_loss REAL;
+DROP VIEW v_steps;
+CREATE VIEW v_steps AS SELECT r.id AS run, c.name AS cell, c.class_label AS class, l.seq AS launch, s.step, s.wall_ns,
+  s.cpu_ns, s.modelled_ns, s.loss, s.grad_norm, s.learning_rate, s.tokens, s.flags, s.balance_loss, s.z_loss, s.mtp_loss
+  FROM steps s JOIN launches l ON l.id = s.launch JOIN cells c ON c.id = l.cell JOIN runs r ON r.n = c.run;
+)sql";
+
+constexpr std::array kMigrations = {Migration{kVersion1, 1}, Migration{kVersion2, 1}};
 
 struct FileState {
   std::int64_t version = 0;

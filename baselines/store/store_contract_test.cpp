@@ -366,18 +366,18 @@ TEST_F(StoreFile, MigrationsCopyFirst) {
   {
     const auto database = Database::open(file_, OpenMode::kReadWrite, 0).value();
     ASSERT_TRUE(bring_up_to_date(database, migrations));
-    EXPECT_EQ(database.integer("PRAGMA user_version").value(), 2);
+    EXPECT_EQ(database.integer("PRAGMA user_version").value(), 3);
     EXPECT_EQ(database.integer("SELECT count(*) FROM runs WHERE note = ''").value(), 1);
     ASSERT_TRUE(bring_up_to_date(database, migrations)) << "twice is once";
   }
-  const fs::path copy = file_.string() + ".v1.bak";
+  const fs::path copy = file_.string() + ".v2.bak";
   EXPECT_EQ(Store::open(copy).value().list_runs().value().size(), 1U);
   EXPECT_EQ(Store::open(file_, {.read_only = true}).value().list_runs().value().size(), 1U) << "additive";
   // A migration that fails leaves the version it found.
   migrations.push_back({"CREATE TABLE half(x); SELECT nonsense", 1});
   const auto database = Database::open(file_, OpenMode::kReadWrite, 0).value();
   EXPECT_FALSE(bring_up_to_date(database, migrations));
-  EXPECT_EQ(database.integer("PRAGMA user_version").value(), 2);
+  EXPECT_EQ(database.integer("PRAGMA user_version").value(), 3);
   EXPECT_EQ(database.integer("SELECT count(*) FROM sqlite_schema WHERE name = 'half'").value(), 0);
 }
 

@@ -160,6 +160,9 @@ void add_steps(baselines::Launch& launch, const trainer::TrainResult& result, co
     step.cpu_ns = r.cpu_ns;
     step.modelled_ns = r.modelled_ns;
     step.loss = r.loss;
+    step.balance_loss = r.balance_loss.value_or(baselines::kNotMeasured);
+    step.z_loss = r.z_loss.value_or(baselines::kNotMeasured);
+    step.mtp_loss = r.mtp_loss.value_or(baselines::kNotMeasured);
     step.grad_norm = r.grad_norm;
     step.learning_rate = r.learning_rate;
     step.tokens = r.tokens;

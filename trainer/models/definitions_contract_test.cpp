@@ -277,11 +277,10 @@ Losses scalar_losses(const ModelShape& m, const Plain::Weights& weights) {
 
 TEST(MultiTokenPrediction, EqualsItsScalarDefinition) {
   Config config;
-  config.model.num_layers = 1;
+  config.model.num_layers = config.model.make_vocab_size_divisible_by = 1;
   config.model.hidden_size = 16;
   config.model.ffn_hidden_size = 12;
   config.model.vocab_size = 11;
-  config.model.make_vocab_size_divisible_by = 1;
   config.model.mtp_num_layers = 2;
   config.train.seq_length = kLength;
   config.train.micro_batch_size = config.train.global_batch_size = 1;

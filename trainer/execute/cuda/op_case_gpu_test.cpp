@@ -183,8 +183,7 @@ class OpOnBoth {
         const OpFunction function = find_op_function(op.kind->cuda);
         if (function == nullptr) GTEST_SKIP() << "no CUDA function for " << op.kind->name;
         const Status on_device = function(OpCall{op, device_in, device_out, coordinates, 0, device});
-        if (!on_device && on_device.error().code == ErrorCode::kUnavailable)
-          GTEST_SKIP() << format(on_device.error());
+        if (!on_device && on_device.error().code == ErrorCode::kUnavailable) GTEST_SKIP() << format(on_device.error());
         ASSERT_TRUE(on_device.has_value()) << format(on_device.error());
         ASSERT_EQ(cudaStreamSynchronize(device.stream()), cudaSuccess);
         for (const TensorId id : op.out) compare(id);
