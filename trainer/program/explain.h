@@ -90,6 +90,7 @@ struct Explain {
   std::string program_hash;
   ParallelSizes sizes;
   bool sequence_parallel = false;
+  bool exchanges_tokens = false;  // experts are cut otherwise than the rest of a layer
   int64_t gpus = 1;
   int micro_batches = 1;
   int64_t micro_batch = 1;  // sequences

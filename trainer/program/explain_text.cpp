@@ -56,7 +56,7 @@ std::string header(const Explain& e) {
   if (e.sizes.cp > 1) mapping += fmt::format(", CP{}", e.sizes.cp);
   if (e.sizes.ep > 1) mapping += fmt::format(", EP{}", e.sizes.ep);
   mapping += fmt::format(", DP{}", e.sizes.dp);
-  if (e.sizes.etp != e.sizes.tp) mapping += fmt::format(", ETP{}", e.sizes.etp);
+  if (e.exchanges_tokens && e.sizes.etp != e.sizes.tp) mapping += fmt::format(", ETP{}", e.sizes.etp);
   const std::string padding = e.padded_vocabulary == e.vocabulary
                                   ? ""
                                   : fmt::format(", vocabulary {} padded to {}", e.vocabulary, e.padded_vocabulary);

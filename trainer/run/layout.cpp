@@ -201,6 +201,41 @@ Status check_expert_overlap(const Layout& l) {
   return {};
 }
 
+int64_t expert_tensor_ranks(const ParallelConfig& p) {
+  return p.expert_tensor_parallel_size == 0 ? p.tensor_model_parallel_size : p.expert_tensor_parallel_size;
+}
+
+int64_t encoder_ranks(const ParallelConfig& p) {
+  const int64_t tp =
+      p.encoder_tensor_model_parallel_size > 0 ? p.encoder_tensor_model_parallel_size : p.tensor_model_parallel_size;
+  return tp * p.encoder_pipeline_model_parallel_size;
+}
+
+int64_t model_ranks(const ParallelConfig& p) {
+  return p.tensor_model_parallel_size * p.pipeline_model_parallel_size + encoder_ranks(p);
+}
+
+// Ranks of the run: what holds the model once, any number of times, and what the experts' sizes divide.
+Result<int64_t> world_of(const ParallelConfig& p) {
+  const int64_t etp = expert_tensor_ranks(p);
+  const int64_t stage = std::lcm(p.tensor_model_parallel_size, p.expert_model_parallel_size * etp);
+  const int64_t least = stage * p.pipeline_model_parallel_size + encoder_ranks(p);
+  const int64_t world = p.gpus == 0 ? least : p.gpus;
+  const int64_t encoder = encoder_ranks(p), once = model_ranks(p);
+  if (world % once != 0)
+    return fail(ErrorCode::kBadArgument,
+                fmt::format("parallel.gpus = {} is no multiple of {}tensor × pipeline = {}{} × {} = {}", world,
+                            encoder > 0 ? "encoder + " : "", encoder > 0 ? fmt::format("{} + ", encoder) : "",
+                            p.tensor_model_parallel_size, p.pipeline_model_parallel_size, once),
+                fmt::format("data parallelism is what is left: gpus = {} × dp", once));
+  if (world % least != 0)
+    return fail(ErrorCode::kBadArgument,
+                fmt::format("parallel.gpus = {} is no multiple of expert tensor × expert × pipeline = {} × {} × {}",
+                            world, etp, p.expert_model_parallel_size, p.pipeline_model_parallel_size),
+                fmt::format("experts lie over tensor and data parallel GPUs: gpus = {} × n", least));
+  return world;
+}
+
 }  // namespace
 
 int64_t Layout::bucket_elements() const {
@@ -234,32 +269,12 @@ Result<Layout> resolve(const Config& config) {
   MB_TRY(at_least(config.train.seq_length, 1, "train.seq_length"));
   MB_TRY(at_least(config.train.train_iters, 1, "train.train_iters"));
   MB_TRY(at_least(p.expert_model_parallel_size, 1, kEp));
-  const int64_t etp = p.expert_tensor_parallel_size == 0 ? p.tensor_model_parallel_size : p.expert_tensor_parallel_size;
-  const int64_t encoder_tp =
-      p.encoder_tensor_model_parallel_size > 0 ? p.encoder_tensor_model_parallel_size : p.tensor_model_parallel_size;
-  const int64_t encoder_ranks = encoder_tp * p.encoder_pipeline_model_parallel_size;
-  const int64_t model_ranks = p.tensor_model_parallel_size * p.pipeline_model_parallel_size + encoder_ranks;
-  // Ranks of a stage that the sizes of attention and of experts both divide.
-  const int64_t stage_ranks = std::lcm(p.tensor_model_parallel_size, p.expert_model_parallel_size * etp);
-  const int64_t expert_ranks = stage_ranks * p.pipeline_model_parallel_size + encoder_ranks;
-  const int64_t world = p.gpus == 0 ? expert_ranks : p.gpus;
-  if (world % model_ranks != 0)
-    return fail(
-        ErrorCode::kBadArgument,
-        fmt::format("parallel.gpus = {} is no multiple of {}tensor × pipeline = {}{} × {} = {}", world,
-                    encoder_ranks > 0 ? "encoder + " : "", encoder_ranks > 0 ? fmt::format("{} + ", encoder_ranks) : "",
-                    p.tensor_model_parallel_size, p.pipeline_model_parallel_size, model_ranks),
-        fmt::format("data parallelism is what is left: gpus = {} × dp", model_ranks));
-  if (world % expert_ranks != 0)
-    return fail(ErrorCode::kBadArgument,
-                fmt::format("parallel.gpus = {} is no multiple of expert tensor × expert × pipeline = {} × {} × {}",
-                            world, etp, p.expert_model_parallel_size, p.pipeline_model_parallel_size),
-                fmt::format("experts lie over tensor and data parallel GPUs: gpus = {} × n", expert_ranks));
+  MB_ASSIGN(const int64_t world, world_of(p));
   l.tp = static_cast<int>(p.tensor_model_parallel_size);
   l.pp = static_cast<int>(p.pipeline_model_parallel_size);
-  l.dp = static_cast<int>(world / dense_ranks);
+  l.dp = static_cast<int>(world / model_ranks(p));
   l.ep = static_cast<int>(p.expert_model_parallel_size);
-  l.etp = static_cast<int>(etp);
+  l.etp = static_cast<int>(expert_tensor_ranks(p));
   l.sequence_parallel = p.sequence_parallel_on() && l.tp > 1;
   l.micro_batch = config.train.micro_batch_size;
   l.sequence = l.packed() ? config.packing.packed_sequence_size : config.train.seq_length;
@@ -289,9 +304,9 @@ Result<Layout> resolve(const Config& config) {
   sizes.dp = l.dp;
   sizes.dp_instances = static_cast<int>(config.data_parallel.num_distributed_optimizer_instances);
   sizes.encoder_pp = static_cast<int>(p.encoder_pipeline_model_parallel_size);
-  sizes.encoder_tp = static_cast<int>(encoder_ranks);
+  sizes.encoder_tp = static_cast<int>(encoder_ranks(p));
   sizes.ep = l.ep;
-  sizes.etp = l.etp;
+  if (l.model.is_moe()) sizes.etp = l.etp;
   MB_ASSIGN(l.mesh, Mesh::make(sizes));
   MB_TRY(profile_window(config, l.mesh.world_size()));
   if (config.profiling.use_nsys_profiler && config.host.device != Device::kCuda)
