@@ -63,6 +63,11 @@ Status check_encoder(const Layout& l) {
 // After the stages are cut.
 Status check_encoder_stages(const Layout& l) {
   if (!l.model.is_encoder_decoder()) return {};
+  if (l.has_encoder_mesh() && l.shards_gradients())
+    return fail(ErrorCode::kBadArgument,
+                fmt::format("{} = 1 with sharded gradients: both meshes' gradients of the embedding are summed whole",
+                            kEncoderPp),
+                "set data_parallel.data_parallel_sharding_strategy = optim or no_shard");
   if (l.vpp > 1)
     return fail(ErrorCode::kBadArgument,
                 fmt::format("parallel.virtual_pipeline_model_parallel_size above 1 with model {}: the encoder's output "
