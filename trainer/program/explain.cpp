@@ -252,6 +252,7 @@ Explain explain(const Layout& layout, const StepPrograms& programs) {
   out.sizes = layout.mesh.sizes();
   out.sequence_parallel = layout.sequence_parallel;
   out.exchanges_tokens = layout.exchanges_tokens();
+  out.chunks = layout.vpp;
   out.gpus = layout.mesh.world_size();
   out.micro_batches = layout.micro_batches;
   out.micro_batch = layout.micro_batch;

@@ -91,6 +91,7 @@ struct Explain {
   ParallelSizes sizes;
   bool sequence_parallel = false;
   bool exchanges_tokens = false;  // experts are cut otherwise than the rest of a layer
+  int chunks = 1;                 // of the model a stage holds
   int64_t gpus = 1;
   int micro_batches = 1;
   int64_t micro_batch = 1;  // sequences

@@ -308,6 +308,7 @@ std::string explain_json(const Layout& layout, const StepPrograms& programs) {
   json.field("model", explained.model);
   json.field("mapping", describe(explained.sizes));
   json.field("sequence_parallel", explained.sequence_parallel);
+  json.field("chunks", explained.chunks);
   json.field("recipe", explained.recipe);
   json.field("compute_dtype", explained.compute_dtype);
   json.field("gpus", explained.gpus);

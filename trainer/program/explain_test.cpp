@@ -131,6 +131,15 @@ TEST(ExplainText, RefusesWhatIsNotThereAndSaysWhatIs) {
             "letter: layers.0.*");
 }
 
+TEST(ExplainText, TheFirstLineNamesStagesAndChunks) {
+  Config config = mapped(2, 2, 1, 8);
+  config.parallel.virtual_pipeline_model_parallel_size = 4;
+  const Built b = build(config);
+  const auto text = to_text(explain(b.layout, b.programs));
+  ASSERT_TRUE(text.has_value());
+  EXPECT_NE(text->find("2 stages of 4 chunks, TP2+SP"), std::string::npos) << *text;
+}
+
 TEST(ExplainText, SummaryFitsOneScreen) {
   const Built b = build(mapped(1, 12, 1, 12));
   const auto text = to_text(explain(b.layout, b.programs));

@@ -51,7 +51,9 @@ std::string flops_per_token_text(double flops) {
 }
 
 std::string header(const Explain& e) {
-  std::string mapping = e.sizes.pp > 1 ? fmt::format("{} stages, ", e.sizes.pp) : "";
+  std::string mapping = e.sizes.encoder_pp > 0 ? fmt::format("encoder TP{}, ", e.sizes.encoder_tp) : "";
+  if (e.sizes.pp > 1)
+    mapping += fmt::format("{} stages{}, ", e.sizes.pp, e.chunks > 1 ? fmt::format(" of {} chunks", e.chunks) : "");
   mapping += fmt::format("TP{}{}", e.sizes.tp, e.sequence_parallel ? "+SP" : "");
   if (e.sizes.cp > 1) mapping += fmt::format(", CP{}", e.sizes.cp);
   if (e.sizes.ep > 1) mapping += fmt::format(", EP{}", e.sizes.ep);

@@ -95,8 +95,9 @@ std::map<LifeSpan, int> ring_sizes(const Program& program, const std::set<LifeSp
     widest = std::max(widest, ring);
     total += ring;
   }
+  if (crossing.size() < 2) return rings;
   const int group = group_of(program);
-  if (crossing.size() < 2 || group < 2) return rings;
+  if (group < 2) return rings;
   const int period = (widest + group - 1) / group * group;
   if (places_of(program, crossing, period) >= total) return rings;
   for (const LifeSpan& span : crossing) rings[span] = period;
