@@ -416,6 +416,11 @@ TEST(DataParallelRules, ContradictionsAreRefusedByKnob) {
                     }),
                     "overlap_param_gather"));
   EXPECT_EQ(refusal([](Config& c) { c.data_parallel.use_torch_fsdp2 = true; }), "");
+  EXPECT_TRUE(names(refusal([](Config& c) {
+                      c.data_parallel.use_torch_fsdp2 = true;
+                      c.overlap.overlap_moe_expert_parallel_comm = true;
+                    }),
+                    "reshard_after_forward"));
 }
 
 }  // namespace

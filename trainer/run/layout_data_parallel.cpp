@@ -86,6 +86,12 @@ Status resolve_data_parallel(Config& config) {
   const DataParallelConfig& d = config.data_parallel;
   MB_TRY(check_overlap(d));
   MB_TRY(check_slots(d));
+  if (config.overlap.overlap_moe_expert_parallel_comm && d.reshard_after_forward &&
+      d.data_parallel_sharding_strategy == Strategy::kOptimGradsParams)
+    return refuse(
+        "data_parallel.reshard_after_forward = true with overlap.overlap_moe_expert_parallel_comm: a forward and "
+        "a backward that run at once would gather into each other's slots",
+        "set data_parallel.reshard_after_forward = false: every layer then has a slot of its own");
   if (d.defer_embedding_wgrad_compute && config.parallel.pipeline_model_parallel_size == 1)
     return refuse("data_parallel.defer_embedding_wgrad_compute = true with one pipeline stage: nothing drains",
                   "set parallel.pipeline_model_parallel_size above 1");
