@@ -137,6 +137,16 @@ void combine_cases(std::vector<OpCase>& all) {
                  {{{6, 5}}, {{3, 2}, DType::kI32, Fill::kDistinct, 6}, {{3, 2}}},
                  DispatchAttrs{.experts = 2, .rows = 6}});
 }
+// Two members of the tensor group, two sources, three experts; in slots and packed.
+void receive_cases(std::vector<OpCase>& all) {
+  const CaseInput counts{{12}, DType::kI32, Fill::kInts, 4};
+  ReceiveAttrs a{.members = 2, .experts = 3, .member_rows = 24, .slot_rows = 12};
+  all.push_back({"receive_plan/slots", &kReceivePlan, {counts}, a, false});
+  a.slot_rows = 0;
+  all.push_back({"receive_plan/packed", &kReceivePlan, {counts}, a, false});
+  all.push_back(
+      {"segment_counts/three", &kSegmentCounts, {{{2, 3}, DType::kI32, Fill::kSegments, 9}}, NoAttrs{}, false});
+}
 CaseInput segments(int64_t pieces = 3) {
   return {{2, pieces}, DType::kI32, Fill::kSegments, 9};
 }
@@ -167,8 +177,11 @@ const OpKind kDispatchPlan{
     .name = "dispatch_plan", .shape = plan_shape, .cpu = cpu_dispatch_plan, .cuda = "dispatch_plan"};
 const OpKind kSegmentCounts{
     .name = "segment_counts", .shape = counts_shape, .cpu = cpu_segment_counts, .cuda = "segment_counts"};
-const OpKind kReceivePlan{
-    .name = "receive_plan", .shape = receive_shape, .cpu = cpu_receive_plan, .cuda = "receive_plan"};
+const OpKind kReceivePlan{.name = "receive_plan",
+                          .shape = receive_shape,
+                          .cpu = cpu_receive_plan,
+                          .cuda = "receive_plan",
+                          .cases = receive_cases};
 const OpKind kPermute{.name = "permute",
                       .shape = permute_shape,
                       .grad = permute_grad,

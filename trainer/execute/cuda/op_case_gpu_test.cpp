@@ -106,7 +106,7 @@ std::vector<OpCase> all_cases() {
 bool stays_f32(const OpCase& c, size_t input) {
   const OpKind* const kind = c.kind;
   const bool router = kind == &kRouterSelect || kind == &kRouterWeights || kind == &kRouterLoss;
-  return router || (kind == &kCombine && input == 2) || c.in[input].fixed;
+  return router || (kind == &kCombine && input == 2) || (kind == &kWeightedSum && input == 1) || c.in[input].fixed;
 }
 
 struct Variant {

@@ -129,8 +129,10 @@ Status dispatch_plan_op(const OpCall& call) {
                        call.out[0].as<int32_t>(), call.out[1].as<int32_t>(), workspace, call.device.launch());
 }
 
+// A row of x goes to its token's experts; where x has a row for every pair, to that pair's.
 Status permute_op(const OpCall& call) {
-  MB_ASSIGN(const Routed r, routed(call.out[0], call.in[1]));
+  MB_ASSIGN(Routed r, routed(call.out[0], call.in[1]));
+  r.tokens = call.in[0].shape().rows(), r.top_k = call.in[1].elements() / r.tokens;
   return permute(r, call.in[0].data, call.out[0].data, call.device.launch());
 }
 
