@@ -91,7 +91,7 @@ TensorId persistent_copy(Builder& b, const std::string& path, TensorId of, Init:
   t.scope = Scope::kPersistent;
   t.init = {init, 0};
   const TensorId copy = b.declare(std::move(t));
-  b.emit(kCast, path + ".copy", {of}, NoAttrs{}, {.out = {copy}});
+  b.emit(kCopy, path + ".copy", {of}, NoAttrs{}, {.out = {copy}});
   return copy;
 }
 
