@@ -174,6 +174,7 @@ struct OverlapConfig {
   std::optional<bool> batch_p2p_comm;    // nothing = auto: on when neither overlapped nor interleaved
   bool overlap_moe_expert_parallel_comm = false;
   bool delay_wgrad_compute = false;
+  int64_t cuda_device_max_connections = 0;  // hardware queues; 0 = as found
 };
 
 struct FusionConfig {

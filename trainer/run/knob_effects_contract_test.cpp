@@ -147,6 +147,7 @@ std::vector<std::string> keys() {
   for (const Knob& knob : knobs().knobs())
     for (const std::string_view section : {"train", "optimizer", "memory", "fusion", "packing"})
       if (knob.section() == section) all.push_back(knob.key);
+  all.emplace_back("overlap.cuda_device_max_connections");
   return all;
 }
 

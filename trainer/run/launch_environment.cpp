@@ -1,4 +1,4 @@
-// From knobs to NCCL's variables.
+// From knobs to variables of NCCL and CUDA.
 #include "trainer/run/launch_environment.h"
 
 namespace mbb::trainer {
@@ -10,6 +10,8 @@ std::vector<std::pair<std::string, std::string>> launch_environment(const Config
   if (m.nccl_net_gdr_level != GdrLevel::kAsFound)
     all.emplace_back("NCCL_NET_GDR_LEVEL", kLevels[static_cast<int>(m.nccl_net_gdr_level)]);
   if (m.nccl_net_gdr_c2c) all.emplace_back("NCCL_NET_GDR_C2C", *m.nccl_net_gdr_c2c ? "1" : "0");
+  if (const int64_t queues = config.overlap.cuda_device_max_connections; queues > 0)
+    all.emplace_back("CUDA_DEVICE_MAX_CONNECTIONS", std::to_string(queues));
   return all;
 }
 
