@@ -1,5 +1,5 @@
-// No knob of training, memory, fusion and packing does nothing: another value changes the program, the plan, the
-// launch's environment, what is refused, the rows, or what a step reports.
+// No knob of training, number formats, memory, fusion and packing does nothing: another value changes the program, the
+// plan, the launch's environment, what is refused, the rows, or what a step reports.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
@@ -24,6 +24,8 @@ const Settings kGpt{"model=gpt-462b",        "hidden_size=32", "ffn_hidden_size=
 const Settings kT5{"model=t5-220m", "hidden_size=32", "ffn_hidden_size=48",   "num_attention_heads=4",
                    "kv_channels=8", "vocab_size=256", "encoder_num_layers=1", "data.kind=synthetic"};
 
+const Settings kAware{"recipe=bf16", "use_precision_aware_optimizer=true"};
+
 Settings operator+(Settings a, const Settings& b) {
   a.insert(a.end(), b.begin(), b.end());
   return a;
@@ -44,6 +46,19 @@ const std::map<std::string, Try> kTries{
     {"optimizer.lr_decay_style", {"linear", {"train_iters=12"}}},
     {"optimizer.min_lr", {"0.001", {"train_iters=8"}}},
     {"optimizer.clip_grad", {"0.01", {}}},
+    {"optimizer.use_precision_aware_optimizer", {"true", {"recipe=bf16"}}},
+    {"optimizer.main_params_dtype", {"bf16", kAware}},
+    {"optimizer.exp_avg_dtype", {"fp8", kAware}},
+    {"optimizer.exp_avg_sq_dtype", {"bf16", kAware}},
+    {"precision.first_last_layers_bf16", {"1", {"recipe=fp8_current", "layers=3"}}},
+    {"precision.fp8_margin", {"1", {"recipe=fp8_delayed"}}},
+    {"precision.fp8_amax_history_len", {"1", {"recipe=fp8_delayed"}}},
+    {"precision.fp8_amax_compute_algo", {"most_recent", {"recipe=fp8_delayed"}}},
+    {"precision.fp8_power_of_two_scales",
+     {"false",
+      {"recipe=fp8_blockwise", "hidden_size=128", "ffn_hidden_size=128", "num_query_groups=4", "kv_channels=32",
+       "seq_length=128"}}},
+    {"precision.fp8_param", {"true", {"recipe=fp8_current"}}},
     {"memory.recompute_granularity", {"full", {}}},
     {"memory.recompute_method", {"block", {"recompute_granularity=full"}}},
     {"memory.recompute_num_layers", {"2", {"recompute_granularity=full"}}},
@@ -145,7 +160,7 @@ TEST_P(KnobEffects, AnotherValueChangesWhatIsBuiltOrDone) {
 std::vector<std::string> keys() {
   std::vector<std::string> all;
   for (const Knob& knob : knobs().knobs())
-    for (const std::string_view section : {"train", "optimizer", "memory", "fusion", "packing"})
+    for (const std::string_view section : {"train", "optimizer", "precision", "memory", "fusion", "packing"})
       if (knob.section() == section) all.push_back(knob.key);
   all.emplace_back("overlap.cuda_device_max_connections");
   return all;
