@@ -60,7 +60,9 @@ profiler::SpanKind span_kind(const Op& op) {
   if (sends(op) || receives(op)) return SpanKind::kCommPp;
   switch (std::get<CommAttrs>(op.attrs).group) {
     case GroupKind::kTp: return SpanKind::kCommTp;
-    case GroupKind::kCp: return SpanKind::kCommCp;
+    case GroupKind::kCp:
+    case GroupKind::kCpA2a:
+    case GroupKind::kCpP2p: return SpanKind::kCommCp;
     case GroupKind::kPp: return SpanKind::kCommPp;
     case GroupKind::kEp:
     case GroupKind::kEtp:

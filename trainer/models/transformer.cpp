@@ -11,10 +11,13 @@
 #include "trainer/optim/optimizer.h"
 #include "trainer/passes/expert_overlap.h"
 #include "trainer/passes/fusion.h"
+#include "trainer/passes/norm_margin.h"
 #include "trainer/passes/offload.h"
 #include "trainer/passes/precision.h"
 #include "trainer/passes/recompute.h"
+#include "trainer/passes/ring_attention.h"
 #include "trainer/passes/sequential_experts.h"
+#include "trainer/passes/tp_overlap.h"
 #include "trainer/program/autodiff.h"
 #include "trainer/program/finish.h"
 #include "trainer/run/precision_rules.h"
@@ -73,7 +76,7 @@ void build_forward(BlockBuilder& k, const Chunk& chunk, const std::string& pipel
   const Layout& l = k.layout();
   Messages messages(k, pipeline);
   const auto first = [&] {
-    const int64_t sequence = l.sequence_parallel ? l.sequence / l.tp : l.sequence;
+    const int64_t sequence = l.sequence_parallel ? l.local_sequence() / l.tp : l.local_sequence();
     return chunk.embedding ? embedding_block(k) : messages.receive(kRecv, to_next_stage(l), "recv", sequence);
   };
   if (l.role == MeshRole::kEncoder) {
@@ -116,6 +119,7 @@ ChunkSegments build_chunk(BlockBuilder& blocks, const Chunk& chunk, int index) {
   build_forward(blocks, chunk, layout.vpp == 1 ? "pipeline" : "pipeline." + name);
   segments.backward = b.add_segment(name + ".backward", SegmentKind::kBackward, index);
   Autodiff(b).run(segments.forward, {});
+  expand_ring_attention(b.program(), segments.forward, segments.backward);
   return segments;
 }
 
@@ -197,6 +201,9 @@ Program build_program(const Layout& resolved, const RankClass& rank_class, std::
 
   program.schedule = micro_batch_calls(layout, rank_class, chunks);
   schedule_data_parallel(program, data_parallel);
+  overlap_tensor_parallel(program, layout.tp, layout.tp_overlap);
+  leave_sms_beside_norms(program, static_cast<int>(layout.config.tp_overlap.fwd_layernorm_sm_margin),
+                         static_cast<int>(layout.config.tp_overlap.bwd_layernorm_sm_margin));
   if (layout.config.overlap.overlap_moe_expert_parallel_comm) pair_micro_batches(program);
   finish_program(program);
   return program;

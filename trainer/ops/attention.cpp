@@ -25,7 +25,7 @@ Status check_extras(Inputs in, const AttentionAttrs& a, size_t first) {
     return fail(ErrorCode::kBadArgument, fmt::format("attention has {} operands, not {}", in.size(), want));
   if (a.packed && (!a.causal || in[0]->shape[1] != 1))
     return fail(ErrorCode::kBadArgument, "a pack of sequences is causal and alone in its micro-batch");
-  const int64_t elements = a.sinks ? a.heads : int64_t{a.heads} * a.relative_buckets;
+  const int64_t elements = int64_t{a.tp_heads()} * (a.sinks ? 1 : a.relative_buckets);
   if (a.has_weight() && in[first]->shape.elements() != elements)
     return fail(ErrorCode::kBadArgument,
                 fmt::format("sinks or bias table has {}, must have {} elements", in[first]->shape.str(), elements));
@@ -78,22 +78,41 @@ Result<std::vector<TensorSpec>> cross_shape(Inputs in, const Attrs& attrs) {
   MB_TRY(check_last(*in[0], int64_t{a.heads} * a.head_dim, "queries"));
   MB_TRY(check_last(*in[1], int64_t{a.kv_heads} * (a.head_dim + a.value_dim()), "key-values"));
   MB_TRY(check_extras(in, a, 2));
-  if (a.causal || a.has_weight() || a.packed)
-    return fail(ErrorCode::kBadArgument,
-                "cross attention is neither causal nor packed, nor has it sinks or a position bias");
+  if (a.packed) return fail(ErrorCode::kBadArgument, "cross attention is not packed");
   return outputs(*in[0], a);
 }
 
-// in: dout, queries, key-values, out, lse, extras; out: gradients of queries and key-values.
-Result<std::vector<TensorSpec>> cross_shape_grad(Inputs in, const Attrs&) {
-  return std::vector<TensorSpec>{{in[1]->shape, in[1]->dtype}, {in[2]->shape, in[2]->dtype}};
+// in: dout, queries, key-values, out, lse, extras [, main grad]; out: [main grad of sinks or bias table (f32),]
+// gradients of queries and key-values.
+Result<std::vector<TensorSpec>> cross_shape_grad(Inputs in, const Attrs& attrs) {
+  const auto& a = std::get<AttentionAttrs>(attrs);
+  if (in[4]->shape[2] < a.first_query + in[1]->shape[0])
+    return fail(ErrorCode::kBadArgument, fmt::format("{} queries from row {} of log-sum-exp {}", in[1]->shape[0],
+                                                     a.first_query, in[4]->shape.str()));
+  std::vector<TensorSpec> out{{in[1]->shape, in[1]->dtype}, {in[2]->shape, in[2]->dtype}};
+  if (a.has_weight()) out.insert(out.begin(), {in[5]->shape, DType::kF32});
+  return out;
 }
 
 void cross_grad(GradContext& c) {
+  const AttentionAttrs a = c.attrs<AttentionAttrs>();
   std::vector<TensorId> in{c.grad(), c.saved_in(0), c.saved_in(1), c.saved_out(0), c.saved_out(1)};
   for (size_t i = 2; i < c.op().in.size(); ++i) in.push_back(c.saved_in(i));
   const TensorId dkv = c.declare_grad(1, "bwd.kv");
-  c.emit_grad(0, kCrossAttentionGrad, "bwd", in, c.op().attrs, {.out = {kNoTensor, dkv}});
+  if (!a.has_weight()) {
+    c.emit_grad(0, kCrossAttentionGrad, "bwd", in, a, {.out = {kNoTensor, dkv}});
+    c.set_grad(1, dkv);
+    return;
+  }
+  const TensorId dq = c.declare_grad(0, "bwd.q");
+  c.emit_wgrad(2, kCrossAttentionGrad, "bwd", in,
+               [&](bool accumulate) {
+                 AttentionAttrs with = a;
+                 with.accumulate = accumulate;
+                 return Attrs{with};
+               },
+               0, {.out = {kNoTensor, dq, dkv}});
+  c.set_grad(0, dq);
   c.set_grad(1, dkv);
 }
 
@@ -102,7 +121,10 @@ void cross_grad(GradContext& c) {
 double core_flops(const Shape& q, int64_t keys, const AttentionAttrs& a) {
   const auto s = static_cast<double>(q[0]);
   double pairs = s * static_cast<double>(keys) * (a.causal ? 0.5 : 1.0);
-  if (a.window > 0 && a.window < q[0]) pairs = a.window * s - 0.5 * a.window * (a.window - 1.0);
+  if (a.causal && !a.keys.whole())
+    pairs = visible_pairs(a.queries, q[0], a.keys, keys, a.window);
+  else if (a.window > 0 && a.window < q[0])
+    pairs = a.window * s - 0.5 * a.window * (a.window - 1.0);
   return 2.0 * pairs * static_cast<double>(q[1]) * a.heads * (a.head_dim + a.value_dim());
 }
 double flops(const OpView& op) {
@@ -156,6 +178,25 @@ void cases(std::vector<OpCase>& all) {
 void cross_cases(std::vector<OpCase>& all) {
   all.push_back(
       {"cross_attention/gqa", &kCrossAttention, {{{5, 2, 32}}, {{7, 2, 32}}}, AttentionAttrs{4, 2, 8, false, 0.35F}});
+  // The second of two context-parallel ranks over the keys of both.
+  AttentionAttrs a{4, 2, 8, true, 0.35F};
+  a.queries = context_positions(12, 2, 1);
+  a.keys = gathered_positions(12, 2);
+  all.push_back({"cross_attention/context", &kCrossAttention, {{{6, 2, 32}}, {{12, 2, 32}}}, a});
+  a.window = 4;
+  a.sinks = true;
+  all.push_back({"cross_attention/context-window-sinks",
+                 &kCrossAttention,
+                 {{{6, 1, 32}}, {{12, 1, 32}}, {{4}, DType::kF32, Fill::kNormal, 0, true}},
+                 a});
+  AttentionAttrs heads{2, 1, 8, true, 0.35F};
+  heads.sinks = true;
+  heads.first_head = 2;
+  heads.all_heads = 4;
+  all.push_back({"cross_attention/some-heads",
+                 &kCrossAttention,
+                 {{{6, 1, 16}}, {{6, 1, 16}}, {{4}, DType::kF32, Fill::kNormal, 0, true}},
+                 heads});
 }
 
 }  // namespace

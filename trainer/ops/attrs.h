@@ -9,6 +9,7 @@
 
 #include "trainer/program/dtype.h"
 #include "trainer/program/mesh.h"
+#include "trainer/program/positions.h"
 #include "trainer/program/shape.h"
 
 namespace mbb::trainer {
@@ -23,7 +24,31 @@ struct GemmAttrs {
   bool trans_b = false;
   bool accumulate = false;  // beta 1
   bool out_f32 = false;     // router logits
+  int sm_margin = 0;        // SMs left to a collective that runs beside it
   bool operator==(const GemmAttrs&) const = default;
+};
+
+// A product of some rows: those of A (whose result is whole) or of the result (whose A is whole) are `blocks` blocks of
+// `rows` rows, from row `first` of each stride. In a ring of `ring` tensor-parallel ranks it is one block, of stride
+// (TP coordinate − step) mod ring.
+struct GemmRowsAttrs {
+  GemmAttrs gemm;
+  bool of_result = false;
+  int64_t whole_rows = 0;  // of the side that has more
+  int64_t blocks = 1;
+  int64_t rows = 0;
+  int64_t stride = 0;
+  int64_t first = 0;
+  int ring = 0;
+  int step = 0;
+  bool operator==(const GemmRowsAttrs&) const = default;
+};
+
+// A message of `shape` in `dtype` as FP8 bytes with its scale behind them, and back.
+struct PackAttrs {
+  Shape shape;
+  DType dtype = DType::kF32;
+  bool operator==(const PackAttrs&) const = default;
 };
 
 // D = A·Bᵀ (+ D) of tensorwise FP8 operands.
@@ -87,6 +112,7 @@ struct NormAttrs {
   float eps = 1e-5F;
   bool accumulate = false;  // backward: weight gradient added to what is there
   bool one_plus = false;    // LayerNorm: multiplies by 1 + w
+  int sm_margin = 0;        // SMs left to communication
   bool operator==(const NormAttrs&) const = default;
 };
 
@@ -136,13 +162,14 @@ struct ScaleByAttrs {
   bool operator==(const ScaleByAttrs&) const = default;
 };
 
-// x [s, b, ..]: positions begin at 0, or at TP coordinate · s where the sequence is sharded over TP. Packed: the last
-// operand says where sequences begin (i32 [capacity + 1], ascending; those behind the last one are empty and begin at
-// the number of tokens), b is 1, and positions count from the start of a token's own sequence.
+// x [s, b, ..]: row r is row TP coordinate · s + r where the sequence is sharded over TP; `positions` says where rows
+// lie. Packed: the last operand says where sequences begin (i32 [capacity + 1], ascending; those behind the last one
+// are empty and begin at the number of tokens), b is 1, and positions count from the start of a token's own sequence.
 struct PositionAttrs {
   bool sequence_sharded = false;
   bool accumulate = false;
   bool packed = false;
+  Positions positions = {};
   bool operator==(const PositionAttrs&) const = default;
 };
 
@@ -152,6 +179,7 @@ struct DropoutAttrs {
   double probability = 0.0;
   int64_t stream = 0;
   bool sequence_sharded = false;
+  Positions positions = {};  // as of PositionAttrs
   bool operator==(const DropoutAttrs&) const = default;
 };
 
@@ -178,10 +206,18 @@ struct AttentionAttrs {
   bool accumulate = false;  // backward: gradient of sinks or table added to what is there
   bool packed = false;      // a token sees its own sequence only (PositionAttrs); starts come last
   AttentionBackend backend = AttentionBackend::kAuto;
+  // Context parallelism: where query and key rows lie. The backward finds its queries' log-sum-exp from row first_query
+  // on; heads are [first_head, first_head + heads) of the all_heads of this TP rank (0: they are all).
+  Positions queries = {};
+  Positions keys = {};
+  int64_t first_query = 0;
+  int first_head = 0;
+  int all_heads = 0;
   bool operator==(const AttentionAttrs&) const = default;
 
   int value_dim() const { return v_head_dim == 0 ? head_dim : v_head_dim; }
   bool has_weight() const { return sinks || relative_buckets > 0; }
+  int tp_heads() const { return all_heads == 0 ? heads : all_heads; }
 };
 
 // Rotary embedding of the first heads + kv_heads heads of packed qkv: elements [rotary_offset, rotary_offset +
@@ -201,6 +237,7 @@ struct RopeAttrs {
   bool packed = false;              // as in PositionAttrs
   int first_head = 0;               // turns `turned_heads` heads from here on; 0: all to the last key
   int turned_heads = 0;
+  Positions positions = {};
   bool operator==(const RopeAttrs&) const = default;
 
   int turned() const { return rotary_dim == 0 ? head_dim : rotary_dim; }
@@ -218,6 +255,42 @@ struct LatentAttrs {
   bool operator==(const LatentAttrs&) const = default;
 };
 
+// Matrix rows [.., sum of parts] taken apart into, or joined from, matrices of `parts` columns.
+// With `pieces`, each part is cut into as many and piece by piece becomes a block of rows [pieces · rows, .., columns /
+// pieces], or the other way.
+struct ColumnAttrs {
+  std::vector<int64_t> parts;
+  int64_t pieces = 1;
+  bool operator==(const ColumnAttrs&) const = default;
+};
+
+// Runs of `run` rows put in another order: run i of the output is run order[i] of the input.
+struct RunAttrs {
+  int64_t run = 1;
+  std::vector<int64_t> order;
+  int ring = 0;  // > 0: run r of the output is run (TP coordinate − r) mod ring of the input, instead of an order
+  bool operator==(const RunAttrs&) const = default;
+};
+
+// Parts that cover rows [first_rows[i], ..) of `rows` rows. Merging attention: part 0 covers all, and with sinks one
+// more logit a head, of heads [first_head, ..), enters the denominator.
+struct PartAttrs {
+  int64_t rows = 0;
+  std::vector<int64_t> first_rows;
+  bool sinks = false;
+  int first_head = 0;
+  bool operator==(const PartAttrs&) const = default;
+};
+
+// Attention over the keys of all ranks of a ring, of which this is rank `index` (trainer/passes/ring_attention.h).
+struct RingAttrs {
+  AttentionAttrs core;  // its positions are of the rank's own queries and keys
+  GroupKind group = GroupKind::kCp;
+  int size = 1;
+  int index = 0;
+  bool operator==(const RingAttrs&) const = default;
+};
+
 // How logits [tokens, experts] become kept weights [tokens, top_k].
 struct RouterAttrs {
   int top_k = 1;
@@ -229,7 +302,8 @@ struct RouterAttrs {
   int top_k_groups = 1;
   bool biased = false;            // a second operand, f32 [experts], is added to the scores that select
   bool sequence_sharded = false;  // balanced: t counts on from one TP rank's tokens to the next one's
-  bool balanced = false;  // token t takes experts t·top_k, t·top_k + 1, ... mod experts, whatever the logits say
+  bool balanced = false;     // token t takes experts t·top_k, t·top_k + 1, ... mod experts, whatever the logits say
+  Positions positions = {};  // of the logits' rows [s, b, ..], of all TP ranks: t counts tokens of the whole sequence
   bool operator==(const RouterAttrs&) const = default;
 };
 
@@ -394,17 +468,21 @@ struct CommAttrs {
   bool own_shard = false;  // in = out = a flat buffer, of which a scatter writes and a gather sends this rank's 1/size
   int shards = 1;          // all-reduce in place of one part in `shards` of a flat buffer: that of this rank's index in
   GroupKind shard_group = GroupKind::kDpCpShard;  // this group
-  Shape message;                                  // recv: what arrives
+  int distance = 1;                               // ring shift: to the member so many places on
+  int num_sm = 0;  // SMs and thread-block clusters of the kernel that moves it; 0: the library's choice
+  int cga_size = 0;
+  Shape message;  // recv: what arrives
   DType message_dtype = DType::kF32;
   int64_t useful_rows = 0;  // of dimension 0 of a padded exchange: rows that carry data at balanced load; 0: all
   bool operator==(const CommAttrs&) const = default;
 };
 
-using Attrs = std::variant<NoAttrs, GemmAttrs, ScaledGemmAttrs, QuantizeAttrs, QuantizeBlocksAttrs, GemmBlocksAttrs,
-                           AmaxAttrs, ScaleUpdateAttrs, NormAttrs, EmbeddingAttrs, AttentionAttrs, RopeAttrs,
-                           BucketAttrs, AdamAttrs, ScaleAttrs, CommAttrs, QkNormAttrs, BiasAttrs, ActivationAttrs,
-                           ScaleByAttrs, PositionAttrs, DropoutAttrs, LatentAttrs, RouterAttrs, DispatchAttrs,
-                           ReceiveAttrs, GroupedGemmAttrs, GroupedQuantizedAttrs, GroupedBiasAttrs, MoeLossAttrs,
-                           LossSumAttrs, CountAttrs, VocabularyAttrs, ExpertBiasAttrs, ShiftAttrs>;
+using Attrs =
+    std::variant<NoAttrs, GemmAttrs, GemmRowsAttrs, PackAttrs, ScaledGemmAttrs, QuantizeAttrs, QuantizeBlocksAttrs,
+                 GemmBlocksAttrs, AmaxAttrs, ScaleUpdateAttrs, NormAttrs, EmbeddingAttrs, AttentionAttrs, RopeAttrs,
+                 BucketAttrs, AdamAttrs, ScaleAttrs, CommAttrs, QkNormAttrs, BiasAttrs, ActivationAttrs, ScaleByAttrs,
+                 PositionAttrs, DropoutAttrs, LatentAttrs, RouterAttrs, DispatchAttrs, ReceiveAttrs, GroupedGemmAttrs,
+                 GroupedQuantizedAttrs, GroupedBiasAttrs, MoeLossAttrs, LossSumAttrs, CountAttrs, VocabularyAttrs,
+                 ExpertBiasAttrs, ShiftAttrs, ColumnAttrs, RunAttrs, PartAttrs, RingAttrs>;
 
 }  // namespace mbb::trainer

@@ -30,7 +30,7 @@ void grad(GradContext& c) {
   std::vector<TensorId> in{c.grad(), c.saved_in(1)};
   if (a.packed) in.push_back(c.saved_in(2));
   c.emit_wgrad(1, kPositionEmbeddingGrad, "wgrad", in, [&](bool accumulate) {
-    return Attrs{PositionAttrs{a.sequence_sharded, accumulate, a.packed}};
+    return Attrs{PositionAttrs{a.sequence_sharded, accumulate, a.packed, a.positions}};
   });
   if (c.wants(0)) c.set_grad(0, c.grad());
 }

@@ -8,6 +8,7 @@
 namespace mbb::trainer {
 
 extern const OpKind kGemm;
+extern const OpKind kGemmRows, kPackFp8, kUnpackFp8;
 extern const OpKind kEmbedding, kEmbeddingGrad;
 extern const OpKind kPositionEmbedding, kPositionEmbeddingGrad;
 extern const OpKind kRmsNorm, kRmsNormGrad;
@@ -27,6 +28,10 @@ extern const OpKind kDispatchPlan, kSegmentCounts, kReceivePlan, kPermute, kPerm
 extern const OpKind kUnpermute, kWeightedSum, kWeightedSumGrad, kQuantizeTokens, kDequantizeTokens;
 extern const OpKind kGroupedGemm, kGroupedGemmDgrad, kGroupedGemmWgrad, kGroupedBias, kGroupedBiasGrad;
 extern const OpKind kShiftTokens;
+extern const OpKind kSplitColumns, kJoinColumns, kColumnsToRows, kRowsToColumns, kReorderRuns;
+extern const OpKind kRingShift, kMergeAttention, kAddParts;
+// Stand for their steps until expand_ring_attention(); no executor runs them, so op_table() does not list them.
+extern const OpKind kRingAttention, kRingAttentionGrad;
 extern const OpKind kAttentionScores, kAttentionScoresGrad, kScaleMask, kScaleMaskGrad, kSoftmax, kSoftmaxGrad;
 extern const OpKind kMaskedSoftmax, kMaskedSoftmaxGrad, kAttentionContext, kAttentionContextGrad;
 extern const OpKind kBiasActivation, kBiasActivationGrad, kBiasDropoutAdd;

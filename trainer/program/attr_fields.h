@@ -11,17 +11,39 @@
 namespace mbb::trainer {
 
 // visit(name, value): value is bool, an integer, float, double, std::string_view, DType, GroupKind, Shape, ReduceKind,
-// Direction, MessageForm, or a vector of double or BucketRange.
+// Direction, MessageForm, Positions, or a vector of double, int64_t or BucketRange.
 template <typename Visit>
 void attr_fields(const NoAttrs&, Visit&&) {}
 
 template <typename Visit>
 void attr_fields(const GemmAttrs& attrs, Visit&& visit) {
-  const auto& [trans_a, trans_b, accumulate, out_f32] = attrs;
+  const auto& [trans_a, trans_b, accumulate, out_f32, sm_margin] = attrs;
   visit("trans_a", trans_a);
   visit("trans_b", trans_b);
   visit("accumulate", accumulate);
   visit("out_f32", out_f32);
+  visit("sm_margin", sm_margin);
+}
+
+template <typename Visit>
+void attr_fields(const GemmRowsAttrs& attrs, Visit&& visit) {
+  const auto& [gemm, of_result, whole_rows, blocks, rows, stride, first, ring, step] = attrs;
+  attr_fields(gemm, visit);
+  visit("of_result", of_result);
+  visit("whole_rows", whole_rows);
+  visit("blocks", blocks);
+  visit("rows", rows);
+  visit("stride", stride);
+  visit("first", first);
+  visit("ring", ring);
+  visit("step", step);
+}
+
+template <typename Visit>
+void attr_fields(const PackAttrs& attrs, Visit&& visit) {
+  const auto& [shape, dtype] = attrs;
+  visit("shape", shape);
+  visit("dtype", dtype);
 }
 
 template <typename Visit>
@@ -77,10 +99,11 @@ void attr_fields(const ScaleUpdateAttrs& attrs, Visit&& visit) {
 
 template <typename Visit>
 void attr_fields(const NormAttrs& attrs, Visit&& visit) {
-  const auto& [eps, accumulate, one_plus] = attrs;
+  const auto& [eps, accumulate, one_plus, sm_margin] = attrs;
   visit("eps", eps);
   visit("accumulate", accumulate);
   visit("one_plus", one_plus);
+  visit("sm_margin", sm_margin);
 }
 
 template <typename Visit>
@@ -92,7 +115,8 @@ void attr_fields(const EmbeddingAttrs& attrs, Visit&& visit) {
 template <typename Visit>
 void attr_fields(const AttentionAttrs& attrs, Visit&& visit) {
   const auto& [heads, kv_heads, head_dim, causal, scale, v_head_dim, window, sinks, relative_buckets,
-               relative_max_distance, dropout, dropout_stream, accumulate, packed, backend] = attrs;
+               relative_max_distance, dropout, dropout_stream, accumulate, packed, backend, queries, keys, first_query,
+               first_head, all_heads] = attrs;
   visit("heads", heads);
   visit("kv_heads", kv_heads);
   visit("head_dim", head_dim);
@@ -108,12 +132,17 @@ void attr_fields(const AttentionAttrs& attrs, Visit&& visit) {
   visit("accumulate", accumulate);
   visit("packed", packed);
   visit("backend", std::string_view(name(backend)));
+  visit("queries", queries);
+  visit("keys", keys);
+  visit("first_query", first_query);
+  visit("first_head", first_head);
+  visit("all_heads", all_heads);
 }
 
 template <typename Visit>
 void attr_fields(const RopeAttrs& attrs, Visit&& visit) {
   const auto& [heads, kv_heads, head_dim, theta, inverse, rotary_dim, rotary_offset, interleaved, v_head_dim,
-               frequencies, factor, packed, first_head, turned_heads] = attrs;
+               frequencies, factor, packed, first_head, turned_heads, positions] = attrs;
   visit("heads", heads);
   visit("kv_heads", kv_heads);
   visit("head_dim", head_dim);
@@ -128,6 +157,7 @@ void attr_fields(const RopeAttrs& attrs, Visit&& visit) {
   visit("packed", packed);
   visit("first_head", first_head);
   visit("turned_heads", turned_heads);
+  visit("positions", positions);
 }
 
 template <typename Visit>
@@ -162,8 +192,8 @@ void attr_fields(const ScaleAttrs& attrs, Visit&& visit) {
 
 template <typename Visit>
 void attr_fields(const CommAttrs& attrs, Visit&& visit) {
-  const auto& [group, group_size, reduce, direction, ring, form, own_shard, shards, shard_group, message, message_dtype,
-               useful_rows] = attrs;
+  const auto& [group, group_size, reduce, direction, ring, form, own_shard, shards, shard_group, distance, num_sm,
+               cga_size, message, message_dtype, useful_rows] = attrs;
   visit("group", group);
   visit("group_size", group_size);
   visit("reduce", reduce);
@@ -173,6 +203,9 @@ void attr_fields(const CommAttrs& attrs, Visit&& visit) {
   visit("own_shard", own_shard);
   visit("shards", shards);
   visit("shard_group", shard_group);
+  visit("distance", distance);
+  visit("num_sm", num_sm);
+  visit("cga_size", cga_size);
   visit("message", message);
   visit("message_dtype", message_dtype);
   visit("useful_rows", useful_rows);
@@ -212,18 +245,20 @@ void attr_fields(const ScaleByAttrs& attrs, Visit&& visit) {
 
 template <typename Visit>
 void attr_fields(const PositionAttrs& attrs, Visit&& visit) {
-  const auto& [sequence_sharded, accumulate, packed] = attrs;
+  const auto& [sequence_sharded, accumulate, packed, positions] = attrs;
   visit("sequence_sharded", sequence_sharded);
   visit("accumulate", accumulate);
   visit("packed", packed);
+  visit("positions", positions);
 }
 
 template <typename Visit>
 void attr_fields(const DropoutAttrs& attrs, Visit&& visit) {
-  const auto& [probability, stream, sequence_sharded] = attrs;
+  const auto& [probability, stream, sequence_sharded, positions] = attrs;
   visit("probability", probability);
   visit("stream", stream);
   visit("sequence_sharded", sequence_sharded);
+  visit("positions", positions);
 }
 
 template <typename Visit>
@@ -238,7 +273,7 @@ void attr_fields(const LatentAttrs& attrs, Visit&& visit) {
 template <typename Visit>
 void attr_fields(const RouterAttrs& attrs, Visit&& visit) {
   const auto& [top_k, sigmoid, top_k_first, normalize, scaling, groups, top_k_groups, biased, sequence_sharded,
-               balanced] = attrs;
+               balanced, positions] = attrs;
   visit("top_k", top_k);
   visit("sigmoid", sigmoid);
   visit("top_k_first", top_k_first);
@@ -249,6 +284,7 @@ void attr_fields(const RouterAttrs& attrs, Visit&& visit) {
   visit("biased", biased);
   visit("sequence_sharded", sequence_sharded);
   visit("balanced", balanced);
+  visit("positions", positions);
 }
 
 template <typename Visit>
@@ -341,6 +377,39 @@ template <typename Visit>
 void attr_fields(const ShiftAttrs& attrs, Visit&& visit) {
   const auto& [by] = attrs;
   visit("by", by);
+}
+
+template <typename Visit>
+void attr_fields(const ColumnAttrs& attrs, Visit&& visit) {
+  const auto& [parts, pieces] = attrs;
+  visit("parts", parts);
+  visit("pieces", pieces);
+}
+
+template <typename Visit>
+void attr_fields(const RunAttrs& attrs, Visit&& visit) {
+  const auto& [run, order, ring] = attrs;
+  visit("run", run);
+  visit("order", order);
+  visit("ring", ring);
+}
+
+template <typename Visit>
+void attr_fields(const PartAttrs& attrs, Visit&& visit) {
+  const auto& [rows, first_rows, sinks, first_head] = attrs;
+  visit("rows", rows);
+  visit("first_rows", first_rows);
+  visit("sinks", sinks);
+  visit("first_head", first_head);
+}
+
+template <typename Visit>
+void attr_fields(const RingAttrs& attrs, Visit&& visit) {
+  const auto& [core, group, size, index] = attrs;
+  attr_fields(core, visit);
+  visit("group", group);
+  visit("size", size);
+  visit("index", index);
 }
 
 }  // namespace mbb::trainer

@@ -128,6 +128,20 @@ TEST(ExplainCosts, TensorParallelBytes) {
   }
 }
 
+// Without sequence parallelism a layer is bracketed by an identity forward and an all-reduce backward, and the other
+// way.
+TEST(ExplainCosts, WithoutSequenceParallelismAllReducesCarryTheSameBytes) {
+  Config config = formula_model(2, 1, 1);
+  const double scattered = wire_of(explain(build(config).layout, build(config).programs).classes[0], GroupKind::kTp);
+  config.parallel.sequence_parallel = false;
+  const Built b = build(config);
+  const Explain e = explain(b.layout, b.programs);
+  EXPECT_TRUE(to_text(e, {.ops = true}).has_value());
+  // 2 all-reduces of twice the bytes each way a layer instead of 8 halves; what is gathered again is not.
+  EXPECT_GT(wire_of(e.classes[0], GroupKind::kTp), 0.7 * scattered);
+  EXPECT_LT(wire_of(e.classes[0], GroupKind::kTp), scattered);
+}
+
 TEST(ExplainCosts, PipelineBytes) {
   for (const auto& [tp, pp, dp, vpp] : kMappings) {
     const Built b = build(formula_model(tp, pp, dp, vpp));

@@ -93,6 +93,19 @@ struct AttrJson {
     for (double value : values) json.value(value);
     json.close(']');
   }
+  void write(const std::vector<int64_t>& values) {
+    json.open('[');
+    for (int64_t value : values) json.value(value);
+    json.close(']');
+  }
+  void write(const Positions& value) {
+    json.open('{');
+    json.field("sequence", value.sequence);
+    json.field("run", value.run);
+    json.key("starts");
+    write(value.starts);
+    json.close('}');
+  }
   void write(const std::vector<BucketRange>& ranges) {
     json.open('[');
     for (const BucketRange& range : ranges) {

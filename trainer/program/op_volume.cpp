@@ -29,6 +29,7 @@ CommVolume comm_volume(const OpView& view) {
                                      Rule{&kRecv, CommOp::kRecv, true, false},
                                      Rule{&kReshardSend, CommOp::kSend, false, false},
                                      Rule{&kReshardRecv, CommOp::kRecv, true, false},
+                                     Rule{&kRingShift, CommOp::kSend, false, false},
                                      Rule{&kAllToAll, CommOp::kAllToAll, false, false, true},
                                      Rule{&kAllToAllRows, CommOp::kAllToAll, false, false, true, true}};
   for (const Rule& rule : kRules) {

@@ -56,6 +56,15 @@ struct AttrDigest {
     digest.number(static_cast<int64_t>(values.size()));
     for (double value : values) digest.real(value);
   }
+  void add(const std::vector<int64_t>& values) {
+    digest.number(static_cast<int64_t>(values.size()));
+    for (int64_t value : values) digest.number(value);
+  }
+  void add(const Positions& value) {
+    digest.number(value.sequence);
+    digest.number(value.run);
+    add(value.starts);
+  }
   void add(DType value) { digest.text(name(value)); }
   void add(GroupKind value) { digest.text(name(value)); }
   void add(ReduceKind value) { digest.number(static_cast<int64_t>(value)); }

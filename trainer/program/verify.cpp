@@ -22,6 +22,7 @@ Status broken(const Op& op, const std::string& what) {
 }
 
 Status check_shapes(const Program& program, const Op& op) {
+  if (op.kind->cpu == nullptr) return broken(op, "stands for other ops, which a pass should have put in its place");
   std::vector<const Tensor*> in;
   for (TensorId id : op.in) in.push_back(&program.tensor(id));
   auto specs = op.kind->shape(in, op.attrs);
@@ -66,12 +67,18 @@ bool from_outside(const Tensor& t) {
   return t.scope == Scope::kPersistent || t.category == Category::kInput || t.category == Category::kStep;
 }
 
-// Tensors that lose their value when `id` is written: those whose bytes all lie among its bytes.
-std::vector<std::vector<TensorId>> covered_by(const Program& program) {
-  std::vector<std::vector<TensorId>> sharing(program.tensors.size());
+// Views of each storage.
+std::vector<std::vector<TensorId>> views_of(const Program& program) {
+  std::vector<std::vector<TensorId>> views(program.tensors.size());
   for (size_t i = 0; i < program.tensors.size(); ++i)
     if (program.tensors[i].view_of != kNoTensor)
-      sharing[static_cast<size_t>(program.tensors[i].view_of)].push_back(static_cast<TensorId>(i));
+      views[static_cast<size_t>(program.tensors[i].view_of)].push_back(static_cast<TensorId>(i));
+  return views;
+}
+
+// Tensors that lose their value when `id` is written: those whose bytes all lie among its bytes.
+std::vector<std::vector<TensorId>> covered_by(const Program& program,
+                                              const std::vector<std::vector<TensorId>>& sharing) {
   const auto covers = [&](const Tensor& whole, const Tensor& part) {
     return whole.view_offset_bytes <= part.view_offset_bytes &&
            part.view_offset_bytes + part.bytes() <= whole.view_offset_bytes + whole.bytes();
@@ -94,7 +101,8 @@ std::vector<std::vector<TensorId>> covered_by(const Program& program) {
 // Follows the walk with what each tensor holds: per slot the micro-batch, or the call, whose value is in it.
 class Flow {
  public:
-  explicit Flow(const Program& program) : p_(program), covered_(covered_by(program)) {
+  explicit Flow(const Program& program)
+      : p_(program), views_(views_of(program)), covered_(covered_by(program, views_)) {
     held_.resize(program.tensors.size());
     for (size_t i = 0; i < held_.size(); ++i)
       held_[i].assign(static_cast<size_t>(std::max(1, program.tensors[i].ring)), kNothing);
@@ -113,8 +121,10 @@ class Flow {
         return broken(op, t.path + " has a second writer");
       held = value;
       storage_written_[static_cast<size_t>(p_.storage(id))] = true;
-      for (TensorId lost : covered_[static_cast<size_t>(id)])
-        held_[static_cast<size_t>(lost)][static_cast<size_t>(slot(p_.tensor(lost), call))] = kOverwritten;
+      for (TensorId lost : covered_[static_cast<size_t>(id)]) {
+        int64_t& there = held_[static_cast<size_t>(lost)][static_cast<size_t>(slot(p_.tensor(lost), call))];
+        if (there != kNothing) there = kOverwritten;
+      }
     }
     return {};
   }
@@ -136,7 +146,26 @@ class Flow {
     const Tensor& t = p_.tensor(id);
     if (from_outside(t) || from_outside(p_.tensor(p_.storage(id)))) return true;
     if (held(id, call) == value_of(t, call_index, call)) return true;
-    return t.scope == Scope::kStep && storage_written_[static_cast<size_t>(p_.storage(id))];
+    if (t.scope == Scope::kStep && storage_written_[static_cast<size_t>(p_.storage(id))]) return true;
+    return held(id, call) == kNothing && holds_by_parts(id, call_index, call);
+  }
+  // A tensor nobody writes by its own name: part of one that holds a value, or put together from such parts.
+  bool holds_by_parts(TensorId id, int call_index, const Call& call) const {
+    const Tensor& t = p_.tensor(id);
+    const TensorId storage = p_.storage(id);
+    std::vector<TensorId> sharing = views_[static_cast<size_t>(storage)];
+    sharing.push_back(storage);
+    std::vector<std::pair<int64_t, int64_t>> written;  // bytes [begin, end)
+    for (TensorId other : sharing) {
+      const Tensor& part = p_.tensor(other);
+      if (held(other, call) != value_of(part, call_index, call)) continue;
+      written.emplace_back(part.view_offset_bytes, part.view_offset_bytes + part.bytes());
+    }
+    std::sort(written.begin(), written.end());
+    int64_t end = t.view_offset_bytes;
+    for (const auto& [first, last] : written)
+      if (first <= end) end = std::max(end, last);
+    return end >= t.view_offset_bytes + t.bytes();
   }
   std::string unreadable(TensorId id, const Call& call) const {
     const Tensor& t = p_.tensor(id);
@@ -149,6 +178,7 @@ class Flow {
   }
 
   const Program& p_;
+  std::vector<std::vector<TensorId>> views_;
   std::vector<std::vector<TensorId>> covered_;
   std::vector<std::vector<int64_t>> held_;  // [tensor][slot]
   std::vector<bool> storage_written_;

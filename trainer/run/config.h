@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "profiler/base/knob.h"
 #include "trainer/data/packing.h"
 #include "trainer/data/token_source.h"
 #include "trainer/ops/attrs.h"
@@ -104,9 +105,12 @@ struct PrecisionConfig {
 };
 
 struct ParallelConfig {
-  int64_t gpus = 0;  // world size; 0 = tensor x pipeline, that is one data-parallel replica
+  int64_t gpus = 0;  // world size; 0 = tensor x context x pipeline, that is one data-parallel replica
   int64_t tensor_model_parallel_size = 1;
   std::optional<bool> sequence_parallel;  // nothing = auto: on when tensor_model_parallel_size > 1
+  int64_t context_parallel_size = 1;
+  std::string cp_comm_type = "p2p";                          // or one a layer, separated by commas
+  std::vector<int64_t> hierarchical_context_parallel_sizes;  // inner and outer, of a2a+p2p
   int64_t pipeline_model_parallel_size = 1;
   int64_t virtual_pipeline_model_parallel_size = 1;              // model chunks a stage
   int64_t microbatch_group_size_per_virtual_pipeline_stage = 0;  // micro-batches; 0 = pipeline_model_parallel_size
@@ -197,6 +201,14 @@ struct PackingConfig {
   LongSequences too_long = LongSequences::kTruncate;
 };
 
+// Tensor-parallel collectives under matrix products, and SMs left to communication.
+struct TpOverlapConfig {
+  bool tp_comm_overlap = false;
+  KnobMap tp_comm_overlap_cfg;  // {"proj_fprop.method", "pipeline"}
+  int64_t fwd_layernorm_sm_margin = 0;
+  int64_t bwd_layernorm_sm_margin = 0;
+};
+
 struct HostConfig {
   Device device = Device::kCpu;
   std::string cpu_binding = "none";
@@ -217,6 +229,7 @@ struct ProfilingConfig {
 };
 
 struct DebugConfig {
+  bool record_gradients = false;
   bool nan_trace = true;
 };
 
@@ -232,6 +245,7 @@ struct Config {
   OverlapConfig overlap;
   FusionConfig fusion;
   PackingConfig packing;
+  TpOverlapConfig tp_overlap;
   HostConfig host;
   ProfilingConfig profiling;
   DebugConfig debug;

@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <functional>
 #include <map>
 #include <mutex>
 #include <string>
@@ -38,27 +39,28 @@ struct Trained {
   TrainResult result;
 };
 
-// Gradients are whole only where every rank reduces them: without the distributed optimizer.
-inline Result<Trained> train_and_collect(const Config& config) {
+// `change` may plant a fault in the programs.
+inline Result<Trained> train_and_collect(const Config& config, const std::function<void(StepPrograms&)>& change = {}) {
   MB_ASSIGN(const Layout layout, resolve(config));
-  MB_ASSIGN(const StepPrograms programs, build_programs(layout));
+  MB_ASSIGN(StepPrograms programs, build_programs(layout));
+  if (change) change(programs);
   const auto by_rank = programs.by_rank(layout.mesh);
   MB_TRY(verify_world(layout.mesh, by_rank));
   Trained out;
   out.gradients.resize(static_cast<size_t>(config.train.train_iters));
   std::mutex mutex;
   TrainOptions options;
-  options.on_gradient = [&](const MeshCoordinates& at, int64_t step, const Tensor& weight,
+  options.on_gradient = [&](const MeshCoordinates& at, int64_t step, const Tensor& weight, int64_t first,
                             std::span<const float> gradient) {
     const Shape& full = weight.full_shape.rank() > 0 ? weight.full_shape : weight.shape;
     const std::lock_guard lock(mutex);
     auto& values = out.gradients[static_cast<size_t>(step)][weight.path];
-    values.resize(static_cast<size_t>(full.elements()));
+    values.resize(static_cast<size_t>(full.elements()), std::nan(""));
     for (size_t i = 0; i < gradient.size(); ++i)
-      values[static_cast<size_t>(unsharded_index(weight, at, static_cast<int64_t>(i)))] =
+      values[static_cast<size_t>(unsharded_index(weight, at, first + static_cast<int64_t>(i)))] =
           static_cast<double>(gradient[i]);
   };
-  const auto vocabulary = static_cast<int32_t>(layout.model.vocab_size);
+  const auto vocabulary = static_cast<int32_t>(layout.vocab);
   MB_ASSIGN(out.result,
             train(
                 layout, programs,
@@ -66,6 +68,24 @@ inline Result<Trained> train_and_collect(const Config& config) {
                 options));
   out.steps = out.result.steps;
   return out;
+}
+
+// The largest ‖a − b‖ / max(‖b‖, 1e-3 · global norm) of the weights b of `one`; infinite where `many` lacks one.
+inline double gradient_error(const Gradients& many, const Gradients& one) {
+  double global = 0;
+  for (const auto& [path, values] : one)
+    for (double v : values) global += v * v;
+  double worst = 0;
+  for (const auto& [path, b] : one) {
+    const auto found = many.find(path);
+    if (found == many.end() || found->second.size() != b.size()) return INFINITY;
+    double error = 0;
+    double norm = 0;
+    for (size_t i = 0; i < b.size(); ++i) error += std::pow(found->second[i] - b[i], 2), norm += b[i] * b[i];
+    const double relative = std::sqrt(error) / std::max(std::sqrt(norm), 1e-3 * std::sqrt(global));
+    worst = std::isnan(relative) ? INFINITY : std::max(worst, relative);
+  }
+  return worst;
 }
 
 // ‖a − b‖ ≤ tolerance · max(‖b‖, 1e-3 · global norm) for every weight b of `one`.

@@ -9,9 +9,9 @@ namespace {
 using SectionKnobs = std::vector<Knob> (*)();
 
 constexpr SectionKnobs kSections[] = {
-    model_knobs,    data_knobs,   train_knobs,         optimizer_knobs, precision_knobs, parallel_knobs,
-    pipeline_knobs, expert_knobs, data_parallel_knobs, overlap_knobs,   memory_knobs,    fusion_knobs,
-    packing_knobs,  host_knobs,   profiling_knobs,     debug_knobs,
+    model_knobs,    data_knobs,    train_knobs,         optimizer_knobs, precision_knobs,  parallel_knobs,
+    pipeline_knobs, expert_knobs,  data_parallel_knobs, overlap_knobs,   tp_overlap_knobs, memory_knobs,
+    fusion_knobs,   packing_knobs, host_knobs,          profiling_knobs, debug_knobs,
 };
 
 std::vector<Knob> all_knobs() {

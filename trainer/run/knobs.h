@@ -15,6 +15,7 @@ std::vector<Knob> train_knobs();
 std::vector<Knob> optimizer_knobs();
 std::vector<Knob> precision_knobs();
 std::vector<Knob> parallel_knobs();
+std::vector<Knob> tp_overlap_knobs();
 std::vector<Knob> expert_knobs();
 std::vector<Knob> memory_knobs();
 std::vector<Knob> data_parallel_knobs();

@@ -1,10 +1,16 @@
-// Knobs of [debug]: what is looked into when something is wrong.
+// Knobs of [debug]: what a run keeps for checking it, and what is looked into when something is wrong.
 #include "trainer/run/knobs.h"
 
 namespace mbb::trainer {
 
 std::vector<Knob> debug_knobs() {
   return {
+      {.key = "debug.record_gradients",
+       .field = field(&Config::debug, &DebugConfig::record_gradients),
+       .doc =
+           "Keeps every weight's whole gradient of the first step in the bundle; cells of the same work are compared "
+           "with one rank's.",
+       .identity = false},
       {.key = "debug.nan_trace",
        .field = field(&Config::debug, &DebugConfig::nan_trace),
        .doc = "Runs a step whose loss or gradient norm is not finite once more, looking at every value, and names the "

@@ -10,7 +10,7 @@ std::vector<Knob> parallel_knobs() {
        .field = field(&Config::parallel, &ParallelConfig::gpus),
        .range = within(0, 1 << 20),
        .unit = "GPUs",
-       .doc = "Ranks of the run: tensor x pipeline x data parallel; 0 = one data-parallel replica."},
+       .doc = "Ranks of the run: tensor x context x pipeline x data parallel; 0 = one data-parallel replica."},
       {.key = "parallel.tensor_model_parallel_size",
        .aliases = {"tp"},
        .field = field(&Config::parallel, &ParallelConfig::tensor_model_parallel_size),
@@ -30,6 +30,24 @@ std::vector<Knob> parallel_knobs() {
        .doc =
            "GPUs in use of one NVLink domain (8, 72, or 64 of 72): the groups that communicate most, tensor x context "
            "and expert parallel, must not straddle two domains. 0 = not checked."},
+      {.key = "parallel.context_parallel_size",
+       .aliases = {"cp"},
+       .field = field(&Config::parallel, &ParallelConfig::context_parallel_size),
+       .range = within(1, 1 << 16),
+       .unit = "GPUs",
+       .doc =
+           "GPUs that share each sequence: rank i of c holds chunks i and 2c-1-i of 2c, which balances causal work."},
+      {.key = "parallel.cp_comm_type",
+       .field = field(&Config::parallel, &ParallelConfig::cp_comm_type),
+       .doc =
+           "How attention sees the other ranks' keys and values: p2p (they travel in a ring, under attention), "
+           "all_gather, a2a (a rank gets the whole sequence for a part of the heads) or a2a+p2p (a2a among neighbours, "
+           "p2p between them); one type, or one a layer, separated by commas."},
+      {.key = "parallel.hierarchical_context_parallel_sizes",
+       .field = field(&Config::parallel, &ParallelConfig::hierarchical_context_parallel_sizes),
+       .range = within(1, 1 << 16),
+       .doc = "Of cp_comm_type a2a+p2p: the ranks of its a2a and of its p2p groups, as in 2,4; their product is "
+              "context_parallel_size."},
       {.key = "parallel.use_distributed_optimizer",
        .aliases = {"distributed_optimizer"},
        .field = field(&Config::parallel, &ParallelConfig::use_distributed_optimizer),

@@ -53,7 +53,8 @@ TEST(TrainerKnobs, EveryKnobReachesAFieldOfItsOwn) {
     if (std::holds_alternative<int64_t>(before)) other = std::to_string(std::get<int64_t>(before) + 1);
     if (std::holds_alternative<double>(before)) other = format_exact(std::get<double>(before) / 2 + 0.015625);
     if (knob.field.type == KnobType::kString) other = "other";
-    if (knob.field.type == KnobType::kIntList) other = "1,2";
+    if (knob.field.type == KnobType::kIntList) other = "2,3";
+    if (knob.field.type == KnobType::kTable) other = "one.entry=1";
     if (knob.field.type == KnobType::kChoice) {
       if (knob.choices.size() == 1) continue;
       other = knob.choices[0].name == std::get<std::string>(before) ? knob.choices[1].name : knob.choices[0].name;

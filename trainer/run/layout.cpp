@@ -8,6 +8,7 @@
 #include <numeric>
 
 #include "trainer/models/hf_config.h"
+#include "trainer/run/context_rules.h"
 #include "trainer/run/layout_memory.h"
 #include "trainer/run/layout_rules.h"
 #include "trainer/run/pipeline_layout.h"
@@ -142,7 +143,7 @@ Status check_tensor_parallel(const Layout& l) {
   MB_TRY(divides(l.tp, kTp, l.model.ffn_hidden_size, "model.ffn_hidden_size"));
   MB_TRY(divides(l.tp, kTp, l.model.moe.shared_ffn_hidden_size, "model.moe_shared_expert_intermediate_size"));
   if (l.sequence_parallel) {
-    MB_TRY(divides(l.tp, kTp, l.sequence, "train.seq_length (sequence parallel)"));
+    MB_TRY(divides(l.tp, kTp, l.local_sequence(), "train.seq_length / context parallel (sequence parallel)"));
     MB_TRY(divides(l.tp, kTp, l.encoder_sequence, "train.encoder_seq_length (sequence parallel)"));
   }
   if (l.config.parallel.sequence_parallel.value_or(false) && l.tp == 1)
@@ -158,6 +159,24 @@ Status check_placement(const Layout& l) {
     if (auto inside = l.mesh.check_inside_domain(kind, static_cast<int>(domain)); !inside)
       return tl::unexpected<Error>(
           std::move(inside.error()).during(fmt::format("parallel.nvlink_domain_size = {}", domain)));
+  return {};
+}
+
+Status resolve_tp_overlap(Layout& l) {
+  const TpOverlapConfig& o = l.config.tp_overlap;
+  constexpr const char* kKnob = "overlap.tp_comm_overlap";
+  if (!o.tp_comm_overlap) {
+    if (o.tp_comm_overlap_cfg.empty()) return {};
+    return fail(ErrorCode::kBadArgument, fmt::format("overlap.tp_comm_overlap_cfg without {} = true", kKnob),
+                "set it, or leave the table empty");
+  }
+  if (!l.sequence_parallel)
+    return fail(ErrorCode::kBadArgument, fmt::format("{} without sequence parallelism", kKnob),
+                fmt::format("its collectives are those of parallel.sequence_parallel with {} above 1", kTp));
+  if (l.config.precision.recipe != Recipe::kFp32 && l.config.precision.recipe != Recipe::kBf16)
+    return fail(ErrorCode::kUnavailable, fmt::format("{} with FP8 linear layers", kKnob),
+                "give precision.recipe = bf16 or fp32");
+  MB_ASSIGN(l.tp_overlap, tp_overlap_sites(o.tp_comm_overlap_cfg, l.tp, l.local_sequence() / l.tp));
   return {};
 }
 
@@ -217,21 +236,27 @@ int64_t encoder_ranks(const ParallelConfig& p) {
 }
 
 int64_t model_ranks(const ParallelConfig& p) {
-  return p.tensor_model_parallel_size * p.pipeline_model_parallel_size + encoder_ranks(p);
+  return p.context_parallel_size * (p.tensor_model_parallel_size * p.pipeline_model_parallel_size + encoder_ranks(p));
 }
 
 // Ranks of the run: what holds the model once, any number of times, and what the experts' sizes divide.
 Result<int64_t> world_of(const ParallelConfig& p) {
   const int64_t etp = expert_tensor_ranks(p);
-  const int64_t stage = std::lcm(p.tensor_model_parallel_size, p.expert_model_parallel_size * etp);
-  const int64_t least = stage * p.pipeline_model_parallel_size + encoder_ranks(p);
+  const int64_t dense = p.tensor_model_parallel_size * p.context_parallel_size;
+  const int64_t stage = std::lcm(dense, p.expert_model_parallel_size * etp);
+  const int64_t least = stage * p.pipeline_model_parallel_size + p.context_parallel_size * encoder_ranks(p);
   const int64_t world = p.gpus == 0 ? least : p.gpus;
   const int64_t encoder = encoder_ranks(p), once = model_ranks(p);
   if (world % once != 0)
     return fail(ErrorCode::kBadArgument,
-                fmt::format("parallel.gpus = {} is no multiple of {}tensor × pipeline = {}{} × {} = {}", world,
-                            encoder > 0 ? "encoder + " : "", encoder > 0 ? fmt::format("{} + ", encoder) : "",
-                            p.tensor_model_parallel_size, p.pipeline_model_parallel_size, once),
+                encoder > 0
+                    ? fmt::format("parallel.gpus = {} is no multiple of encoder + tensor × pipeline = {} + {} × {} "
+                                  "= {}",
+                                  world, encoder, p.tensor_model_parallel_size, p.pipeline_model_parallel_size, once)
+                    : fmt::format("parallel.gpus = {} is no multiple of tensor × context × pipeline = {} × {} × {} "
+                                  "= {}",
+                                  world, p.tensor_model_parallel_size, p.context_parallel_size,
+                                  p.pipeline_model_parallel_size, once),
                 fmt::format("data parallelism is what is left: gpus = {} × dp", once));
   if (world % least != 0)
     return fail(ErrorCode::kBadArgument,
@@ -273,9 +298,11 @@ Result<Layout> resolve(const Config& config) {
   MB_TRY(at_least(config.train.global_batch_size, 1, "train.global_batch_size"));
   MB_TRY(at_least(config.train.seq_length, 1, "train.seq_length"));
   MB_TRY(at_least(config.train.train_iters, 1, "train.train_iters"));
+  MB_TRY(at_least(p.context_parallel_size, 1, "parallel.context_parallel_size"));
   MB_TRY(at_least(p.expert_model_parallel_size, 1, kEp));
   MB_ASSIGN(const int64_t world, world_of(p));
   l.tp = static_cast<int>(p.tensor_model_parallel_size);
+  l.cp = static_cast<int>(p.context_parallel_size);
   l.pp = static_cast<int>(p.pipeline_model_parallel_size);
   l.dp = static_cast<int>(world / model_ranks(p));
   l.ep = static_cast<int>(p.expert_model_parallel_size);
@@ -292,7 +319,10 @@ Result<Layout> resolve(const Config& config) {
   l.compute = config.precision.recipe == Recipe::kFp32 ? DType::kF32 : DType::kBf16;
   MB_TRY(check_encoder(l));
   MB_TRY(check_lengths(l));
+  ParallelSizes sizes;
+  MB_TRY(resolve_context_parallel(l, sizes));
   MB_TRY(check_tensor_parallel(l));
+  MB_TRY(resolve_tp_overlap(l));
   MB_TRY(check_memory_rules(l));
   MB_TRY(check_precision(config, l.model));
   MB_TRY(check_expert_parallel(l));
@@ -303,7 +333,6 @@ Result<Layout> resolve(const Config& config) {
                             l.global_batch, l.micro_batch, l.dp, per_step));
   l.micro_batches = static_cast<int>(l.global_batch / per_step);
   MB_TRY(check_expert_overlap(l));
-  ParallelSizes sizes;
   sizes.tp = l.tp;
   sizes.pp = l.pp;
   sizes.dp = l.dp;

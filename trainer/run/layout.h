@@ -7,8 +7,10 @@
 #include "profiler/base/error.h"
 #include "trainer/models/model.h"
 #include "trainer/ops/attrs.h"
+#include "trainer/passes/tp_overlap.h"
 #include "trainer/program/dtype.h"
 #include "trainer/program/mesh.h"
+#include "trainer/program/positions.h"
 #include "trainer/run/config.h"
 
 namespace mbb::trainer {
@@ -22,6 +24,10 @@ struct Chunk {
   bool encoder = false;    // the encoder's layers come before
 };
 
+// How attention under context parallelism sees the keys and values of the other ranks.
+enum class CpComm : uint8_t { kP2p, kGather, kA2a, kA2aP2p };
+const char* name(CpComm comm);
+
 // A resolved configuration: every number a builder needs, all rules checked.
 struct Layout {
   Config config;
@@ -29,13 +35,14 @@ struct Layout {
   Mesh mesh;
   MeshRole role = MeshRole::kDecoder;  // whose sizes these are; of_role() gives the other's
   int tp = 1;
+  int cp = 1;
   int pp = 1;
   int dp = 1;
   int ep = 1;
   int etp = 1;
   bool sequence_parallel = false;
   int64_t micro_batch = 1;       // sequences
-  int64_t sequence = 64;         // tokens of a row: a pack's when packed
+  int64_t sequence = 64;         // tokens of a row (a pack's when packed), over all context-parallel ranks
   int64_t encoder_sequence = 0;  // tokens of an encoder-decoder's encoder; 0: there is none
   int64_t global_batch = 1;      // sequences
   int micro_batches = 1;         // per step and data-parallel rank
@@ -60,6 +67,12 @@ struct Layout {
   }
   // The encoder's output travels in parts of its sequence, one a TP rank, and is gathered where it is read.
   bool memory_is_sharded() const { return tp > 1 && (sequence_parallel || has_encoder_mesh()); }
+  std::vector<TpOverlapSite> tp_overlap;  // empty: none
+  std::vector<CpComm> cp_comm;            // by layer; empty without context parallelism
+
+  // Tokens of a sequence that one context-parallel rank holds, and where they lie.
+  int64_t local_sequence() const { return sequence / cp; }
+  Positions positions(int cp_coordinate) const { return context_positions(sequence, cp, cp_coordinate); }
   // The model with its vocabulary as it is padded: what FLOPs are counted by (NUMERICS, section 2).
   ModelShape padded_model() const {
     ModelShape padded = model;
@@ -84,7 +97,8 @@ struct Layout {
 };
 
 // Errors (kBadArgument) name the knob and the rule: TP that does not divide heads, groups, widths, vocabulary or
-// sequence; a pipeline that the layers do not fill; a world that is no multiple of TP·PP; a batch that does not divide.
+// sequence; CP that does not divide the sequence into chunks; a pipeline that the layers do not fill; a world that is
+// no multiple of TP·CP·PP; a batch that does not divide.
 Result<Layout> resolve(const Config& config);
 
 }  // namespace mbb::trainer

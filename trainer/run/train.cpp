@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <map>
 #include <set>
 #include <utility>
 
@@ -33,6 +34,7 @@ struct BatchReader {
   const SequenceDataset* sequences;
   int64_t step;
   int dp_rank;
+  Positions positions;  // of this context-parallel rank
 
   // Samples of micro-batch m on data-parallel rank d are [(m·dp + d)·b, ... + b) of the step's global batch.
   int64_t index(int micro_batch, size_t i) const {
@@ -40,7 +42,8 @@ struct BatchReader {
            static_cast<int64_t>(i);
   }
 
-  // A sample is the encoder's tokens (if there is one), then the decoder's, then one label more.
+  // A sample is the encoder's tokens (if there is one), then the decoder's, then one label more. Of the decoder's a
+  // context-parallel rank takes its own.
   Status tokens_and_labels(int micro_batch, std::span<int32_t> tokens, std::span<int32_t> labels) const {
     if (sequences != nullptr) return rows(micro_batch, tokens, labels);
     std::vector<int32_t> sample(static_cast<size_t>(layout.sample_tokens()));
@@ -48,9 +51,10 @@ struct BatchReader {
     const auto first = static_cast<size_t>(layout.encoder_sequence);
     for (size_t i = 0; i < b; ++i) {
       MB_TRY(data(index(micro_batch, i), sample));
-      for (size_t s = 0; s < static_cast<size_t>(layout.sequence); ++s) {
-        if (!tokens.empty()) tokens[s * b + i] = sample[first + s];
-        if (!labels.empty()) labels[s * b + i] = sample[first + s + 1];
+      for (size_t s = 0; s < static_cast<size_t>(layout.local_sequence()); ++s) {
+        const size_t at = first + static_cast<size_t>(positions.at(static_cast<int64_t>(s)));
+        if (!tokens.empty()) tokens[s * b + i] = sample[at];
+        if (!labels.empty()) labels[s * b + i] = sample[at + 1];
       }
     }
     return {};
@@ -214,7 +218,8 @@ class RankLoop {
     const double rate = learning_rate(o, l_.config.train.train_iters, step);
     StepInput input;
     input.record = record_of(o, rate, step);
-    const BatchReader reader{l_, data_, options_.sequences, step, l_.mesh.coordinates(world_.rank()).dp};
+    const MeshCoordinates at = l_.mesh.coordinates(world_.rank());
+    const BatchReader reader{l_, data_, options_.sequences, step, at.dp, l_.positions(at.cp)};
     input.batch = [&](int m, std::span<int32_t> tokens, std::span<int32_t> labels) {
       return reader.tokens_and_labels(m, tokens, labels);
     };
@@ -239,6 +244,49 @@ class RankLoop {
     return rank_ == 0 ? report(output, rank.device_times(), step, rate, op_by_op) : Status{};
   }
 
+  // An optimizer op's shard of its bucket, cut into the weights it holds parts of.
+  Status hand_out_gradients(Executor& rank, int64_t step) const {
+    const Program& program = programs_.of_rank(l_.mesh, world_.rank());
+    const MeshCoordinates at = l_.mesh.coordinates(world_.rank());
+    std::map<std::string_view, const Tensor*> weights;
+    for (const Tensor& t : program.tensors)
+      if (t.main_grad != kNoTensor) weights[t.path] = &t;
+    for (const Segment& segment : program.segments) {
+      for (const Op& op : segment.ops) {
+        const auto* adam = std::get_if<AdamAttrs>(&op.attrs);
+        if (adam == nullptr) continue;
+        const BucketAttrs& bucket = adam->bucket;
+        MB_ASSIGN(const std::vector<float> held, values_of(rank, program, op.in[0]));
+        const int64_t shard = program.tensor(op.in[2]).shape.elements();  // as many moments as elements it updates
+        const int64_t begin = bucket.sharded ? shard * l_.mesh.group_index(bucket.shard_group, world_.rank()) : 0;
+        const int64_t first = static_cast<int64_t>(held.size()) == shard ? begin : 0;
+        for (const BucketRange& range : bucket.ranges) {
+          const int64_t from = std::max(range.offset, begin);
+          const int64_t to = std::min(range.offset + range.count, begin + shard);
+          if (from >= to) continue;
+          options_.on_gradient(
+              at, step, *weights.at(range.path), from - range.offset,
+              std::span(held).subspan(static_cast<size_t>(from - first), static_cast<size_t>(to - from)));
+        }
+      }
+    }
+    return {};
+  }
+
+  static Result<std::vector<float>> values_of(Executor& rank, const Program& program, TensorId id) {
+    const Tensor& t = program.tensor(id);
+    std::vector<float> values(static_cast<size_t>(t.shape.elements()));
+    if (t.dtype == DType::kF32) {
+      MB_TRY(rank.read(id, std::as_writable_bytes(std::span(values))));
+      return values;
+    }
+    MB_CHECK(t.dtype == DType::kBf16, "gradients are f32 or bf16: " + t.path);
+    std::vector<Bf16> narrow(values.size());
+    MB_TRY(rank.read(id, std::as_writable_bytes(std::span(narrow))));
+    std::transform(narrow.begin(), narrow.end(), values.begin(), [](Bf16 v) { return to_float(v); });
+    return values;
+  }
+
   // Every rank comes here on the same step: loss and norm are sums over all. The optimizer has changed nothing, so the
   // step runs again as it was. Collectives only hand on what is not finite: the culprit is an op of a rank's own.
   Status not_finite(Executor& rank, const StepInput& input, const StepOutput& output, int64_t step) {
@@ -258,18 +306,6 @@ class RankLoop {
       what += fmt::format("; the first such value is written by op {} ({}, rank {}, micro-batch {})", first->op,
                           first->tensor, at, first->micro_batch);
     return fail(ErrorCode::kNumerics, what, "lower optimizer.lr or raise the precision of that op's inputs");
-  }
-
-  Status hand_out_gradients(Executor& rank, int64_t step) const {
-    const Program& program = programs_.of_rank(l_.mesh, world_.rank());
-    const MeshCoordinates at = l_.mesh.coordinates(world_.rank());
-    for (const Tensor& weight : program.tensors) {
-      if (weight.main_grad == kNoTensor || program.tensor(weight.main_grad).dtype != DType::kF32) continue;
-      std::vector<float> values(static_cast<size_t>(weight.shape.elements()));
-      MB_TRY(rank.read(weight.main_grad, std::as_writable_bytes(std::span(values))));
-      options_.on_gradient(at, step, weight, values);
-    }
-    return {};
   }
 
   // Others wait at the next barrier meanwhile, so their times can be read.

@@ -79,6 +79,9 @@ struct TrainResult {
 // Fills Layout::sample_tokens() tokens of the sample with this global index; called from every rank's thread.
 using SampleSource = std::function<Status(int64_t sample, std::span<int32_t> tokens)>;
 
+using GradientSink = std::function<void(const MeshCoordinates& rank, int64_t step, const Tensor& weight, int64_t first,
+                                        std::span<const float> gradient)>;
+
 struct TrainOptions {
   // Steps [trace_first, trace_end) are traced: on the CPU timed op by op and replayed; on GPUs captured, or timed op by
   // op where `capture` is off or no tracing library can be had.
@@ -88,12 +91,11 @@ struct TrainOptions {
   bool capture = true;
   bool external_profiler = false;                  // only bracket the steps for nsys
   std::function<void(const StepReport&)> on_step;  // from rank 0's thread, after each step
+  // From every rank's thread after each step: what the rank's optimizer reads of each weight's gradient (of the summed
+  // loss), local elements [first, first + size). Together the ranks give every element of every weight.
+  GradientSink on_gradient = {};
   // The rows of a layout that has_sequences(); `data` is not asked then. Must outlive the call.
   const SequenceDataset* sequences = nullptr;
-  // From every rank's thread after each step, for every weight: its main gradient (of the summed loss, f32), of which
-  // the distributed optimizer leaves only a rank's own shard reduced.
-  std::function<void(const MeshCoordinates& rank, int64_t step, const Tensor& weight, std::span<const float> gradient)>
-      on_gradient = {};
   const std::atomic<bool>* stop = nullptr;  // checked between steps; ends with kCancelled
   int64_t no_progress_ms = 120'000;
 };

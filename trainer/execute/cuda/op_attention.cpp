@@ -14,7 +14,8 @@ AttentionShape attention_shape(const Shape& qkv, const AttentionAttrs& a) {
 
 // What the fused kernels compute; everything else is the general kernel's.
 bool is_plain(const AttentionAttrs& a) {
-  return a.value_dim() == a.head_dim && a.window == 0 && !a.has_weight() && a.dropout == 0 && !a.packed;
+  return a.value_dim() == a.head_dim && a.window == 0 && !a.has_weight() && a.dropout == 0 && !a.packed &&
+         a.keys.whole();
 }
 
 enum class Backend { kCudnn, kFlash, kGeneral };
@@ -35,6 +36,11 @@ Result<GeneralAttention> general(const OpCall& call, const Operand& q, const Ope
   const auto& a = call.attrs<AttentionAttrs>();
   if (a.packed)
     return fail(ErrorCode::kUnavailable, "attention of packed sequences does not run on CUDA",
+                "run on the CPU: --device cpu");
+  MB_TRY(whole_sequence(a.queries));
+  MB_TRY(whole_sequence(a.keys));
+  if (a.all_heads != 0)
+    return fail(ErrorCode::kUnavailable, "attention of a part of a rank's heads does not run on CUDA",
                 "run on the CPU: --device cpu");
   const bool packed = &q == &kv;
   GeneralAttention g;

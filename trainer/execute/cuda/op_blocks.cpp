@@ -28,7 +28,7 @@ Status layernorm_op(const OpCall& call) {
   n.mean = call.out[1].as<float>();
   n.rstd = n.mean + n.shape.rows;
   if (!vectorizes(n.shape.cols, {n.x, n.weight, n.bias, n.y})) return any_norm_forward(n, call.device.stream());
-  return norm_forward(n, call.device.launch());
+  return norm_forward(n, norm_launch(call));
 }
 
 Status layernorm_grad_op(const OpCall& call) {
@@ -47,9 +47,9 @@ Status layernorm_grad_op(const OpCall& call) {
   n.dbias = call.out[1].as<float>();
   n.dx = call.out[2].data;
   if (!vectorizes(n.shape.cols, {n.x, n.dy, n.weight, n.dx})) return any_norm_backward(n, call.device.stream());
-  MB_ASSIGN(void* const partials, call.device.scratch(norm_backward_partials(n.shape, true, call.device.launch().sms)));
+  MB_ASSIGN(void* const partials, call.device.scratch(norm_backward_partials(n.shape, true, norm_launch(call).sms)));
   n.partials = static_cast<float*>(partials);
-  return norm_backward(n, call.device.launch());
+  return norm_backward(n, norm_launch(call));
 }
 
 Status bias_add_op(const OpCall& call) {
@@ -75,6 +75,7 @@ Result<Positions> positions(const OpCall& call) {
   Positions p;
   MB_ASSIGN(p.element, element_of(*call.in[0].tensor));
   p.seq = shape[0], p.batch = shape[1], p.hidden = shape[2];
+  MB_TRY(whole_sequence(call.attrs<PositionAttrs>().positions));
   p.first = call.attrs<PositionAttrs>().sequence_sharded ? call.coordinates.tp * shape[0] : 0;
   return p;
 }
@@ -139,6 +140,7 @@ Status dropout_op(const OpCall& call) {
   Dropout d;
   MB_ASSIGN(d.element, element_of(*call.in[0].tensor));
   d.seq = shape[0], d.batch = shape[1], d.hidden = shape[2];
+  MB_TRY(whole_sequence(a.positions));
   d.first = a.sequence_sharded ? call.coordinates.tp * shape[0] : 0;
   d.probability = a.probability, d.stream = a.stream;
   d.samples = call.in[1].as<const int32_t>();

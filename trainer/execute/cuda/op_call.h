@@ -44,6 +44,20 @@ using OpFunction = Status (*)(const OpCall& call);
 // nullptr when this build has no function of that name.
 OpFunction find_op_function(std::string_view cuda_name);
 
+// The kernels count rows from 0 on: parts of a sequence (context parallelism) are refused.
+inline Status whole_sequence(const mbb::trainer::Positions& positions) {
+  if (positions.whole()) return {};
+  return fail(ErrorCode::kUnavailable, "ops on a part of the sequence do not run on CUDA",
+              "run on the CPU: --device cpu");
+}
+
+// Norm kernels leave SMs to communication.
+inline Launch norm_launch(const OpCall& call) {
+  Launch launch = call.device.launch();
+  launch.sms.margin = call.attrs<NormAttrs>().sm_margin;
+  return launch;
+}
+
 // fp32 or bf16, as the kernels know them; anything else is an error that names the tensor.
 Result<Element> element_of(const Tensor& tensor);
 

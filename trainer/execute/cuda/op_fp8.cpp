@@ -44,7 +44,7 @@ Status rmsnorm_quantize_op(const OpCall& call) {
   n.weight = call.in[1].data;
   n.rstd = call.out[3].as<float>();
   n.amax = amax_of(call);
-  MB_TRY(norm_forward(n, call.device.launch()));
+  MB_TRY(norm_forward(n, norm_launch(call)));
   return quantize_norm(q, n.x, n.rstd, n.weight, call.device.launch());
 }
 

@@ -18,10 +18,9 @@ Status rmsnorm_grad_add_op(const OpCall& call) {
   n.dx = call.out[1].data;
   if (!vectorizes(n.shape.cols, {n.x, n.dy, n.dresidual, n.weight, n.dx}))
     return any_norm_backward(n, call.device.stream());
-  MB_ASSIGN(void* const partials,
-            call.device.scratch(norm_backward_partials(n.shape, false, call.device.launch().sms)));
+  MB_ASSIGN(void* const partials, call.device.scratch(norm_backward_partials(n.shape, false, norm_launch(call).sms)));
   n.partials = static_cast<float*>(partials);
-  return norm_backward(n, call.device.launch());
+  return norm_backward(n, norm_launch(call));
 }
 
 Status cross_entropy_fused_op(const OpCall& call) {

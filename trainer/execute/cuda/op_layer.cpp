@@ -15,7 +15,7 @@ Status rmsnorm_op(const OpCall& call) {
   n.y = call.out[0].data;
   n.rstd = call.out[1].as<float>();
   if (!vectorizes(n.shape.cols, {n.x, n.weight, n.y})) return any_norm_forward(n, call.device.stream());
-  return norm_forward(n, call.device.launch());
+  return norm_forward(n, norm_launch(call));
 }
 
 Status rmsnorm_grad_op(const OpCall& call) {
@@ -30,10 +30,10 @@ Status rmsnorm_grad_op(const OpCall& call) {
   n.dweight = call.out[0].as<float>();
   n.dx = call.out[1].data;
   if (!vectorizes(n.shape.cols, {n.x, n.dy, n.weight, n.dx})) return any_norm_backward(n, call.device.stream());
-  MB_ASSIGN(void* const partials,
-            call.device.scratch(norm_backward_partials(n.shape, false, call.device.launch().sms)));
+  const Launch launch = norm_launch(call);
+  MB_ASSIGN(void* const partials, call.device.scratch(norm_backward_partials(n.shape, false, launch.sms)));
   n.partials = static_cast<float*>(partials);
-  return norm_backward(n, call.device.launch());
+  return norm_backward(n, launch);
 }
 
 Status embedding_op(const OpCall& call) {
@@ -72,6 +72,7 @@ Status rope_op(const OpCall& call) {
   if (a.packed || a.turned_heads != 0)
     return fail(ErrorCode::kUnavailable, "rotary positions of packed sequences or of some heads do not run on CUDA",
                 "run on the CPU: --device cpu");
+  MB_TRY(whole_sequence(a.positions));
   MB_ASSIGN(const Element element, element_of(*call.in[0].tensor));
   const Shape& shape = call.in[0].shape();
   void* const qkv = call.out[0].data;

@@ -1,4 +1,6 @@
 // Self-attention over packed qkv: projections, biases, query and key norms, rotary positions, core.
+#include <algorithm>
+
 #include "trainer/models/blocks/blocks.h"
 
 namespace mbb::trainer {
@@ -30,6 +32,7 @@ TensorId rope(BlockBuilder& k, const std::string& path, TensorId qkv, const Head
     attrs.frequencies = rope_inverse_frequencies(m);
     attrs.factor = rope_attention_factor(m);
   }
+  attrs.positions = k.positions();
   attrs.packed = k.layout().packed();
   const auto turn = [&](const std::string& name, TensorId x) {
     std::vector<TensorId> in{x};
@@ -90,6 +93,7 @@ TensorId core(BlockBuilder& k, const std::string& path, TensorId qkv, const Head
   }
   attrs.packed = k.layout().packed();
   attrs.backend = k.layout().config.fusion.attention_backend;
+  if (k.layout().cp > 1) return context_attention(k, path, in, attrs, kind.comm);
   if (attrs.backend == AttentionBackend::kUnfused) return unfused_core(k, path, qkv, attrs);
   if (attrs.packed) in.push_back(k.starts());
   return k.builder().emit(kAttention, path + ".core.fwd", in, attrs, {.out_path = path + ".core.out"})[0];
@@ -116,8 +120,11 @@ TensorId latent_qkv(BlockBuilder& k, const std::string& path, TensorId x, const 
 
 }  // namespace
 
-AttentionKind decoder_attention(const ModelShape& model, int64_t layer) {
+AttentionKind decoder_attention(const Layout& layout, int64_t layer) {
+  const ModelShape& model = layout.model;
   AttentionKind kind;
+  // Layers past the last (multi-token prediction) do as the last does.
+  if (layout.cp > 1) kind.comm = layout.cp_comm[std::min(static_cast<size_t>(layer), layout.cp_comm.size() - 1)];
   if (model.is_sliding_layer(layer)) kind.window = model.sliding_window;
   if (model.position == PositionKind::kRelativeBias) {
     kind.relative_bias = "relative_bias.weight";

@@ -232,7 +232,7 @@ int64_t BlockBuilder::random_stream(const std::string& path) const {
 TensorId BlockBuilder::dropout(const std::string& path, TensorId x) {
   const double probability = l_.config.train.hidden_dropout;
   if (probability == 0) return x;
-  const DropoutAttrs attrs{probability, random_stream(path + ".dropout"), l_.sequence_parallel};
+  const DropoutAttrs attrs{probability, random_stream(path + ".dropout"), l_.sequence_parallel, positions()};
   return b_.emit1(kDropout, path + ".dropout.fwd", {x, samples(), b_.program().ports.step_record}, attrs,
                   {.out_path = path + ".dropout.out"});
 }

@@ -85,6 +85,9 @@ class BlockBuilder {
   };
   std::vector<ExpertState>& expert_states() { return expert_states_; }
 
+  // Where this rank class's tokens lie in the sequence.
+  Positions positions() const { return l_.positions(b_.program().rank_class.cp); }
+
   CommAttrs tp_comm() const { return {.group = GroupKind::kTp, .group_size = l_.tp}; }
   Init normal() const { return {Init::Kind::kNormal, l_.config.optimizer.init_method_std}; }
   // Layers that write into the residual start smaller by the depth of the network.

@@ -17,8 +17,13 @@ struct AttentionKind {
   int64_t window = 0;
   std::string relative_bias;  // path of the table of relative positions; empty: none
   bool every_stage = false;   // layers of all stages read that table
+  CpComm comm = CpComm::kP2p;
 };
-AttentionKind decoder_attention(const ModelShape& model, int64_t layer);
+AttentionKind decoder_attention(const Layout& layout, int64_t layer);
+
+// The core of self-attention when context parallelism divides the sequence; operands as kAttention's.
+TensorId context_attention(BlockBuilder& k, const std::string& path, std::vector<TensorId> in, AttentionAttrs attrs,
+                           CpComm comm);
 
 // Self-attention with its projections; input normed hidden states, output what is added to the residual.
 TensorId attention_block(BlockBuilder& k, const std::string& path, TensorId x, const AttentionKind& kind);

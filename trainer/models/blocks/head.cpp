@@ -36,7 +36,7 @@ void loss_block(BlockBuilder& k, const std::string& prefix, TensorId normed, Ten
 
 void head_block(BlockBuilder& k, TensorId x) {
   Ports& ports = k.builder().program().ports;
-  const TensorId labels = k.input(ports.labels, "labels", Shape{k.layout().sequence, k.layout().micro_batch});
+  const TensorId labels = k.input(ports.labels, "labels", Shape{k.layout().local_sequence(), k.layout().micro_batch});
   loss_block(k, "", k.dropout_after("final_norm", k.norm("final_norm", x)), labels,
              k.builder().program().ports.loss_sum);
   if (k.model().num_mtp_layers > 0) mtp_block(k, x);

@@ -7,7 +7,7 @@ TensorId decoder_layer(BlockBuilder& k, const std::string& path, int64_t layer, 
   const std::string attn = path + ".attn";
   const std::string mlp = path + ".mlp";
   x = k.residual(attn + ".residual", x,
-                 attention_block(k, attn, k.norm(attn + ".norm", x), decoder_attention(k.model(), layer)));
+                 attention_block(k, attn, k.norm(attn + ".norm", x), decoder_attention(k.layout(), layer)));
   if (memory != kNoTensor) {
     const std::string cross = path + ".cross";
     x = k.residual(cross + ".residual", x, cross_attention_block(k, cross, k.norm(cross + ".norm", x), memory));

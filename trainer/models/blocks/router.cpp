@@ -16,6 +16,7 @@ RouterAttrs router_attrs(const BlockBuilder& k) {
   a.top_k_groups = static_cast<int>(moe.top_k_groups);
   a.biased = moe.bias_correction;
   a.balanced = k.layout().config.parallel.moe_router_force_load_balancing;
+  a.positions = k.positions();
   a.sequence_sharded = k.layout().exchanges_tokens() && k.layout().sequence_parallel;
   return a;
 }
@@ -41,14 +42,18 @@ TensorId selection_bias(BlockBuilder& k, const std::string& path) {
   return k.builder().declare(std::move(t));
 }
 
-// Tokens of the micro-batch that each expert got, over all TP ranks: balance is no rank's own affair.
+// Tokens of the micro-batch that each expert got, over all TP and CP ranks: balance is no rank's own affair.
 TensorId count_tokens(BlockBuilder& k, const std::string& path, TensorId experts) {
   const MoeShape& moe = k.model().moe;
   const CountAttrs attrs{.experts = moe.num_experts,
                          .sets = moe.aux_loss == AuxLoss::kSequence ? k.layout().micro_batch : 1};
-  const TensorId counts = k.builder().emit1(kExpertCounts, path + ".counts.fwd", {experts}, attrs);
-  if (!k.layout().exchanges_tokens() || k.layout().tp == 1) return counts;
-  return k.builder().emit1(kAllReduce, path + ".counts.all_reduce.fwd", {counts}, k.tp_comm(), {.stream = Stream::kTp});
+  TensorId counts = k.builder().emit1(kExpertCounts, path + ".counts.fwd", {experts}, attrs);
+  if (k.layout().exchanges_tokens() && k.layout().tp > 1)
+    counts =
+        k.builder().emit1(kAllReduce, path + ".counts.all_reduce.fwd", {counts}, k.tp_comm(), {.stream = Stream::kTp});
+  if (k.layout().cp == 1) return counts;
+  return k.builder().emit1(kAllReduce, path + ".counts.context.all_reduce.fwd", {counts},
+                           CommAttrs{.group = GroupKind::kCp, .group_size = k.layout().cp}, {.stream = Stream::kCp});
 }
 
 void count_load(BlockBuilder& k, const std::string& path, TensorId counts, TensorId bias) {

@@ -58,17 +58,24 @@ class Extras {
   }
   double bias(int64_t head, int64_t query, int64_t key) const {
     if (a_.relative_buckets == 0) return 0;
-    return static_cast<double>((*weight_)[head * a_.relative_buckets + relative_bucket(key - query, a_)]);
+    return static_cast<double>((*weight_)[table_at(head, query, key)]);
   }
+  // Of the bias table: the element that query and key rows of a head read.
+  int64_t table_at(int64_t head, int64_t query, int64_t key) const {
+    return weight_at(head) * a_.relative_buckets + relative_bucket(a_.keys.at(key) - a_.queries.at(query), a_);
+  }
+  int64_t weight_at(int64_t head) const { return a_.first_head + head; }
   std::optional<double> sink(int64_t head) const {
-    return a_.sinks ? std::optional(static_cast<double>((*weight_)[head])) : std::nullopt;
+    return a_.sinks ? std::optional(static_cast<double>((*weight_)[weight_at(head)])) : std::nullopt;
   }
   // First token of a query's own sequence.
   int64_t own(int64_t query) const { return own_.empty() ? 0 : own_[static_cast<size_t>(query)]; }
   double kept(int64_t sample, int64_t head, int64_t query, int64_t key, const Sides& sides) const {
     if (!mask_) return 1.0;
-    const int64_t global_head = rank_.coordinates.tp * a_.heads + head;
-    return mask_->factor(samples_[sample], (global_head * sides.q.s + query) * sides.k.s + key);
+    const int64_t queries = a_.queries.whole() ? sides.q.s : a_.queries.sequence;
+    const int64_t keys = a_.keys.whole() ? sides.k.s : a_.keys.sequence;
+    const int64_t global_head = rank_.coordinates.tp * a_.tp_heads() + weight_at(head);
+    return mask_->factor(samples_[sample], (global_head * queries + a_.queries.at(query)) * keys + a_.keys.at(key));
   }
 
  private:
@@ -80,28 +87,33 @@ class Extras {
   std::optional<DropoutMask> mask_;
 };
 
-struct Keys {
-  int64_t begin, end;
-};
-
-Keys visible(const AttentionAttrs& a, int64_t own, int64_t query, int64_t keys) {
-  if (!a.causal) return {0, keys};
-  return {a.window > 0 ? std::max(own, query + 1 - a.window) : own, query + 1};
+// Key rows that a query row looks at, ascending; `own` is the first of its own sequence.
+const std::vector<int64_t>& visible(const AttentionAttrs& a, int64_t own, int64_t query, int64_t keys,
+                                    std::vector<int64_t>& rows) {
+  rows.clear();
+  const int64_t last = a.causal ? a.queries.at(query) : INT64_MAX;
+  const int64_t first = a.causal && a.window > 0 ? std::max(own, last + 1 - a.window) : own;
+  for (int64_t j = 0; j < keys; ++j) {
+    const int64_t at = a.causal ? a.keys.at(j) : 0;
+    if (at >= first && at <= last) rows.push_back(j);
+  }
+  return rows;
 }
 
 void forward(const AttentionAttrs& a, const Sides& sides, const Extras& extras, const float* q, const float* kv,
              float* out, float* lse) {
   const int64_t dv = a.value_dim();
   std::vector<double> scores(static_cast<size_t>(sides.k.s));
+  std::vector<int64_t> rows;
   std::vector<double> row(static_cast<size_t>(dv));
   for (int64_t b = 0; b < sides.q.b; ++b) {
     for (int64_t head = 0; head < a.heads; ++head) {
       const int64_t group = head / (a.heads / a.kv_heads);
       for (int64_t i = 0; i < sides.q.s; ++i) {
-        const Keys keys = visible(a, extras.own(i), i, sides.k.s);
+        const std::vector<int64_t>& keys = visible(a, extras.own(i), i, sides.k.s, rows);
         const std::optional<double> sink = extras.sink(head);
         double top = sink.value_or(-INFINITY);
-        for (int64_t j = keys.begin; j < keys.end; ++j) {
+        for (int64_t j : keys) {
           auto& score = scores[static_cast<size_t>(j)];
           score =
               static_cast<double>(a.scale) * dot(q + sides.q.at(i, b, head), kv + sides.k.at(j, b, group), sides.q.d) +
@@ -110,7 +122,7 @@ void forward(const AttentionAttrs& a, const Sides& sides, const Extras& extras, 
         }
         double sum = sink ? std::exp(*sink - top) : 0.0;
         std::fill(row.begin(), row.end(), 0.0);
-        for (int64_t j = keys.begin; j < keys.end; ++j) {
+        for (int64_t j : keys) {
           const double weight = std::exp(scores[static_cast<size_t>(j)] - top);
           sum += weight;
           const double kept = weight * extras.kept(b, head, i, j, sides);
@@ -118,8 +130,10 @@ void forward(const AttentionAttrs& a, const Sides& sides, const Extras& extras, 
           for (int64_t c = 0; c < dv; ++c) row[static_cast<size_t>(c)] += kept * static_cast<double>(v[c]);
         }
         const int64_t at = ((i * sides.q.b + b) * a.heads + head) * dv;
-        for (int64_t c = 0; c < dv; ++c) out[at + c] = static_cast<float>(row[static_cast<size_t>(c)] / sum);
-        lse[(b * a.heads + head) * sides.q.s + i] = static_cast<float>(top + std::log(sum));
+        // A part of the keys may show nothing: zeros with weight exp(-inf).
+        const double over = sum > 0 ? sum : 1.0;
+        for (int64_t c = 0; c < dv; ++c) out[at + c] = static_cast<float>(row[static_cast<size_t>(c)] / over);
+        lse[(b * a.heads + head) * sides.q.s + i] = static_cast<float>(sum > 0 ? top + std::log(sum) : -INFINITY);
       }
     }
   }
@@ -127,6 +141,7 @@ void forward(const AttentionAttrs& a, const Sides& sides, const Extras& extras, 
 
 struct Saved {
   const float *dout, *q, *kv, *out, *lse;
+  int64_t lse_rows;  // queries from a.first_query on have theirs here
 };
 
 // P = exp(scale·QKᵀ + bias − lse), M the dropout mask: dV = (P∘M)ᵀ·dO; dS = P ∘ (M∘(dO·Vᵀ) − rowsum(dO ∘ O));
@@ -135,17 +150,17 @@ void backward(const AttentionAttrs& a, const Sides& sides, const Extras& extras,
               double* dkv, double* dweight) {
   const int64_t d = a.head_dim;
   const int64_t dv = a.value_dim();
+  std::vector<int64_t> rows;
   for (int64_t b = 0; b < sides.q.b; ++b) {
     for (int64_t head = 0; head < a.heads; ++head) {
       const int64_t group = head / (a.heads / a.kv_heads);
       for (int64_t i = 0; i < sides.q.s; ++i) {
         const float* dout = saved.dout + ((i * sides.q.b + b) * a.heads + head) * dv;
         const double delta = dot(dout, saved.out + ((i * sides.q.b + b) * a.heads + head) * dv, dv);
-        const double lse = static_cast<double>(saved.lse[(b * a.heads + head) * sides.q.s + i]);
+        const double lse = static_cast<double>(saved.lse[(b * a.heads + head) * saved.lse_rows + a.first_query + i]);
         const int64_t q = sides.q.at(i, b, head);
-        if (const auto sink = extras.sink(head)) dweight[head] -= std::exp(*sink - lse) * delta;
-        const Keys keys = visible(a, extras.own(i), i, sides.k.s);
-        for (int64_t j = keys.begin; j < keys.end; ++j) {
+        if (const auto sink = extras.sink(head)) dweight[extras.weight_at(head)] -= std::exp(*sink - lse) * delta;
+        for (int64_t j : visible(a, extras.own(i), i, sides.k.s, rows)) {
           const int64_t k = sides.k.at(j, b, group);
           const int64_t v = sides.v.at(j, b, group);
           const double score =
@@ -153,7 +168,7 @@ void backward(const AttentionAttrs& a, const Sides& sides, const Extras& extras,
           const double weight = std::exp(score - lse);
           const double kept = extras.kept(b, head, i, j, sides);
           const double ds = weight * (kept * dot(dout, saved.kv + v, dv) - delta);
-          if (a.relative_buckets > 0) dweight[head * a.relative_buckets + relative_bucket(j - i, a)] += ds;
+          if (a.relative_buckets > 0) dweight[extras.table_at(head, i, j)] += ds;
           const double scaled = static_cast<double>(a.scale) * ds;
           for (int64_t c = 0; c < dv; ++c) dkv[v + c] += weight * kept * static_cast<double>(dout[c]);
           for (int64_t c = 0; c < d; ++c) {
@@ -198,7 +213,8 @@ Status cpu_attention_grad(const CpuCall& call) {
   std::vector<double> grad = zeros(call.in[1]);
   std::vector<double> weight_grad = a.has_weight() ? zeros(call.out[0]) : std::vector<double>{};
   backward(a, packed(call.in[1].tensor->shape, a), Extras(call, a, 4),
-           {dout.data(), qkv.data(), qkv.data(), out.data(), lse.data()}, grad.data(), grad.data(), weight_grad.data());
+           {dout.data(), qkv.data(), qkv.data(), out.data(), lse.data(), call.in[3].tensor->shape[2]}, grad.data(),
+           grad.data(), weight_grad.data());
   if (a.has_weight()) store(call.out[0], weight_grad, a.accumulate);
   store(call.out[a.has_weight() ? 1 : 0], grad);
   return {};
@@ -224,10 +240,13 @@ Status cpu_cross_attention_grad(const CpuCall& call) {
   const ReadF32 lse(call.in[4]);
   std::vector<double> dq = zeros(call.in[1]);
   std::vector<double> dkv = zeros(call.in[2]);
+  std::vector<double> weight_grad = a.has_weight() ? zeros(call.out[0]) : std::vector<double>{};
   backward(a, crossed(call.in[1].tensor->shape, call.in[2].tensor->shape, a), Extras(call, a, 5),
-           {dout.data(), q.data(), kv.data(), out.data(), lse.data()}, dq.data(), dkv.data(), nullptr);
-  store(call.out[0], dq);
-  store(call.out[1], dkv);
+           {dout.data(), q.data(), kv.data(), out.data(), lse.data(), call.in[4].tensor->shape[2]}, dq.data(),
+           dkv.data(), weight_grad.data());
+  if (a.has_weight()) store(call.out[0], weight_grad, a.accumulate);
+  store(call.out[a.has_weight() ? 1 : 0], dq);
+  store(call.out[a.has_weight() ? 2 : 1], dkv);
   return {};
 }
 

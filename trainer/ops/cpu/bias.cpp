@@ -43,7 +43,7 @@ std::vector<int64_t> positions(const CpuCall& call, int64_t local_sequence, int6
   std::vector<int64_t> at;
   for (int64_t s = first; s < first + local_sequence; ++s) {
     // Behind the last sequence nobody has a label; any position will do.
-    at.push_back(std::min(s - own[static_cast<size_t>(s)], table_rows - 1));
+    at.push_back(std::min(a.positions.at(s) - own[static_cast<size_t>(s)], table_rows - 1));
   }
   return at;
 }
@@ -57,12 +57,13 @@ Status cpu_position_embedding(const CpuCall& call) {
   const Shape& shape = call.in[0].tensor->shape;
   const int64_t h = shape[2];
   const std::vector<int64_t> position = positions(call, shape[0], call.in[1].tensor->shape[0]);
-  for (int64_t s = 0; s < shape[0]; ++s)
+  for (int64_t s = 0; s < shape[0]; ++s) {
     for (int64_t b = 0; b < shape[1]; ++b)
       for (int64_t i = 0; i < h; ++i) {
         const int64_t at = (s * shape[1] + b) * h + i;
         y[at] = x[at] + table[position[static_cast<size_t>(s)] * h + i];
       }
+  }
   return {};
 }
 

@@ -27,10 +27,11 @@ Status cpu_dropout(const CpuCall& call) {
   const Shape& shape = call.in[0].tensor->shape;
   const int64_t first = a.sequence_sharded ? call.rank.coordinates.tp * shape[0] : 0;
   for (int64_t s = 0; s < shape[0]; ++s) {
+    const int64_t position = a.positions.at(first + s);
     for (int64_t b = 0; b < shape[1]; ++b) {
       for (int64_t i = 0; i < shape[2]; ++i) {
         const int64_t at = (s * shape[1] + b) * shape[2] + i;
-        y[at] = static_cast<float>(static_cast<double>(x[at]) * mask.factor(samples[b], (first + s) * shape[2] + i));
+        y[at] = static_cast<float>(static_cast<double>(x[at]) * mask.factor(samples[b], position * shape[2] + i));
       }
     }
   }

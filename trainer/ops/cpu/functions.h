@@ -7,6 +7,9 @@
 namespace mbb::trainer {
 
 Status cpu_gemm(const CpuCall& call);
+Status cpu_gemm_rows(const CpuCall& call);
+Status cpu_pack_fp8(const CpuCall& call);
+Status cpu_unpack_fp8(const CpuCall& call);
 Status cpu_embedding(const CpuCall& call);
 Status cpu_embedding_grad(const CpuCall& call);
 Status cpu_rmsnorm(const CpuCall& call);
@@ -37,6 +40,7 @@ Status cpu_router_loss_grad(const CpuCall& call);
 Status cpu_loss_sum(const CpuCall& call);
 Status cpu_expert_counts(const CpuCall& call);
 Status cpu_expert_load(const CpuCall& call);
+Status cpu_expert_counts(const CpuCall& call);
 Status cpu_expert_bias(const CpuCall& call);
 Status cpu_latent_pack(const CpuCall& call);
 Status cpu_latent_pack_grad(const CpuCall& call);
@@ -58,6 +62,14 @@ Status cpu_weighted_sum_grad(const CpuCall& call);
 Status cpu_quantize_tokens(const CpuCall& call);
 Status cpu_dequantize_tokens(const CpuCall& call);
 Status cpu_shift_tokens(const CpuCall& call);
+Status cpu_split_columns(const CpuCall& call);
+Status cpu_join_columns(const CpuCall& call);
+Status cpu_columns_to_rows(const CpuCall& call);
+Status cpu_rows_to_columns(const CpuCall& call);
+Status cpu_reorder_runs(const CpuCall& call);
+Status cpu_ring_shift(const CpuCall& call);
+Status cpu_merge_attention(const CpuCall& call);
+Status cpu_add_parts(const CpuCall& call);
 Status cpu_swiglu(const CpuCall& call);
 Status cpu_swiglu_grad(const CpuCall& call);
 Status cpu_add(const CpuCall& call);

@@ -21,7 +21,8 @@ Status cpu_rope(const CpuCall& call) {
       const double frequency =
           a.frequencies.empty() ? std::pow(a.theta, -2.0 * static_cast<double>(pair) / static_cast<double>(a.turned()))
                                 : a.frequencies[static_cast<size_t>(pair)];
-      const double angle = static_cast<double>(s - own[static_cast<size_t>(s)]) * frequency * (a.inverse ? -1.0 : 1.0);
+      const double position = static_cast<double>(a.positions.at(s) - own[static_cast<size_t>(s)]);
+      const double angle = position * frequency * (a.inverse ? -1.0 : 1.0);
       const double cosine = std::cos(angle) * a.factor;
       const double sine = std::sin(angle) * a.factor;
       const int64_t low = a.rotary_offset + (a.interleaved ? 2 * pair : pair);

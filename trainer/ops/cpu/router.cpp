@@ -94,11 +94,15 @@ Status cpu_router_select(const CpuCall& call) {
   auto* experts = static_cast<int32_t*>(call.out[0].data);
   const int64_t count = call.in[0].tensor->shape.cols();
   const int64_t tokens = call.in[0].tensor->shape.rows();
+  const Shape& shape = call.in[0].tensor->shape;
+  const int64_t sequences = shape.rank() == 3 ? shape[1] : 1;
   const int64_t before = a.sequence_sharded ? call.rank.coordinates.tp * tokens : 0;
   for (int64_t t = 0; t < tokens; ++t) {
     if (a.balanced) {
+      const int64_t row = before + t;
+      const int64_t token = a.positions.at(row / sequences) * sequences + row % sequences;
       for (int64_t j = 0; j < a.top_k; ++j)
-        experts[t * a.top_k + j] = static_cast<int32_t>(((before + t) * a.top_k + j) % count);
+        experts[t * a.top_k + j] = static_cast<int32_t>((token * a.top_k + j) % count);
       continue;
     }
     const Row row = row_of(logits.data(), count, t);

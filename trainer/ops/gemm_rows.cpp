@@ -1,0 +1,89 @@
+// What overlapping tensor-parallel collectives with matrix products needs: products of blocks of rows, and FP8
+// messages.
+#include <fmt/core.h>
+
+#include "trainer/ops/cpu/functions.h"
+#include "trainer/ops/op_case.h"
+#include "trainer/ops/table.h"
+
+namespace mbb::trainer {
+namespace {
+
+// in: A, B [, the result that other blocks were written to]; out: A·B or A·Bᵀ, of the blocks of A or into those of the
+// whole result.
+Result<std::vector<TensorSpec>> shape(Inputs in, const Attrs& attrs) {
+  const auto& a = std::get<GemmRowsAttrs>(attrs);
+  if (a.gemm.trans_a || a.gemm.accumulate)
+    return fail(ErrorCode::kBadArgument, "blocks of rows are of products that keep A's rows");
+  const Inputs product = in.first(2);
+  MB_ASSIGN(std::vector<TensorSpec> out, kGemm.shape(product, a.gemm));
+  const Shape& x = in[0]->shape;
+  const int64_t a_row = x.rows() / x[0];  // rows of the matrix in one of dimension 0
+  const int64_t part = a.blocks * a.rows;
+  const int64_t has = x.rows();
+  const int64_t wants = a.of_result ? part : a.whole_rows;
+  const int64_t end = a.ring > 0 ? a.ring * a.stride : (a.blocks - 1) * a.stride + a.first + a.rows;
+  if (has != wants || end > a.whole_rows || part % a_row != 0 || a.whole_rows % a_row != 0 ||
+      (a.ring > 0 && a.blocks != 1))
+    return fail(ErrorCode::kBadArgument, fmt::format("{} blocks of {} rows, stride {}, from {}, of {} rows with A {}",
+                                                     a.blocks, a.rows, a.stride, a.first, a.whole_rows, x.str()));
+  out[0].shape[0] = (a.of_result ? a.whole_rows : part) / a_row;
+  return out;
+}
+
+double flops(const OpView& op) {
+  const auto& a = std::get<GemmRowsAttrs>(op.op.attrs);
+  return 2.0 * static_cast<double>(a.blocks * a.rows) * static_cast<double>(op.in(0).shape.cols()) *
+         static_cast<double>(op.out(0).shape.cols());
+}
+
+double bytes(const OpView& op) {
+  const auto& a = std::get<GemmRowsAttrs>(op.op.attrs);
+  const double part = static_cast<double>(a.blocks * a.rows) / static_cast<double>(a.whole_rows);
+  return static_cast<double>(op.in(0).bytes()) * (a.of_result ? 1 : part) + static_cast<double>(op.in(1).bytes()) +
+         static_cast<double>(op.out(0).bytes()) * (a.of_result ? part : 1);
+}
+
+// in: x; out: its elements as E4M3 and, in four elements more, their inverse scale in fp32.
+Result<std::vector<TensorSpec>> pack_shape(Inputs in, const Attrs&) {
+  return std::vector<TensorSpec>{{Shape{in[0]->shape.elements() + 4}, DType::kE4M3}};
+}
+
+// The other way, in the attributes' shape and type.
+Result<std::vector<TensorSpec>> unpack_shape(Inputs in, const Attrs& attrs) {
+  const auto& a = std::get<PackAttrs>(attrs);
+  if (in[0]->shape.elements() != a.shape.elements() + 4)
+    return fail(ErrorCode::kBadArgument,
+                fmt::format("a message of {} bytes for {}", in[0]->shape.elements(), a.shape.str()));
+  return std::vector<TensorSpec>{{a.shape, a.dtype}};
+}
+
+void cases(std::vector<OpCase>& all) {
+  GemmRowsAttrs a{GemmAttrs{false, true}, false, 8};
+  a.blocks = 2;
+  a.rows = 2;
+  a.stride = 4;
+  a.first = 2;
+  all.push_back({"gemm_rows/of-a", &kGemmRows, {{{4, 2, 24}}, {{40, 24}}}, a, false});
+  a.of_result = true;
+  all.push_back({"gemm_rows/of-result", &kGemmRows, {{{2, 2, 24}}, {{40, 24}}, {{4, 2, 40}}}, a, false});
+}
+void pack_cases(std::vector<OpCase>& all) {
+  all.push_back({"pack_fp8/small", &kPackFp8, {{{6, 2, 8}}}, NoAttrs{}, false});
+}
+
+}  // namespace
+
+const OpKind kGemmRows{.name = "gemm_rows",
+                       .shape = shape,
+                       .flops = flops,
+                       .bytes = bytes,
+                       .cpu = cpu_gemm_rows,
+                       .cuda = "gemm_rows",
+                       .cases = cases,
+                       .model_flops = true};
+const OpKind kPackFp8{
+    .name = "pack_fp8", .shape = pack_shape, .cpu = cpu_pack_fp8, .cuda = "pack_fp8", .cases = pack_cases};
+const OpKind kUnpackFp8{.name = "unpack_fp8", .shape = unpack_shape, .cpu = cpu_unpack_fp8, .cuda = "unpack_fp8"};
+
+}  // namespace mbb::trainer

@@ -1,0 +1,211 @@
+// Ring steps: which rows of queries and keys meet in each, and how their results come together.
+#include "trainer/passes/ring_attention.h"
+
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <optional>
+
+#include "trainer/ops/table.h"
+#include "trainer/program/builder.h"
+
+namespace mbb::trainer {
+namespace {
+
+struct Rows {
+  int64_t first = 0, count = 0;
+};
+
+// Queries and keys that meet in one step.
+struct Step {
+  int j = 0;
+  Rows queries, keys;
+  AttentionAttrs attrs;
+};
+
+Step cut(const RingAttrs& a, const Positions& keys, int j, const Rows& q, const Rows& k) {
+  Step step{j, q, k, a.core};
+  step.attrs.queries = a.core.queries.rows(q.first, q.count);
+  step.attrs.keys = keys.rows(k.first, k.count);
+  step.attrs.first_query = q.first;
+  step.attrs.sinks = false;
+  step.attrs.all_heads = a.core.tp_heads();
+  return step;
+}
+
+// The smallest range of runs that holds every pair that is seen; where none is, nothing, or (`always`) one run that
+// sees none of another: its gradients are the zeros that travel.
+std::optional<Step> step_of(const RingAttrs& a, int64_t query_rows, int64_t key_rows, int j, bool always) {
+  const int source = (a.index - j + a.size) % a.size;
+  const Positions keys = context_positions(a.core.keys.sequence, a.size, source);
+  const Positions& queries = a.core.queries;
+  MB_CHECK(a.core.causal, "a ring attends causally");
+  Rows q{query_rows, 0}, k{key_rows, 0};
+  int64_t q_end = 0, k_end = 0;
+  for (int64_t qr = 0; qr < query_rows; qr += queries.run) {
+    for (int64_t kr = 0; kr < key_rows; kr += keys.run) {
+      if (visible_pairs(queries.rows(qr, queries.run), queries.run, keys.rows(kr, keys.run), keys.run, a.core.window) ==
+          0)
+        continue;
+      q.first = std::min(q.first, qr), q_end = std::max(q_end, qr + queries.run);
+      k.first = std::min(k.first, kr), k_end = std::max(k_end, kr + keys.run);
+    }
+  }
+  if (q_end > 0) return cut(a, keys, j, {q.first, q_end - q.first}, {k.first, k_end - k.first});
+  if (!always) return std::nullopt;
+  return cut(a, keys, j, {0, queries.run}, {0, keys.run});
+}
+
+class Expansion {
+ public:
+  Expansion(Program& program, int segment) : program_(program), b_(program), segment_(segment) {}
+
+  void run() {
+    std::vector<Op> old = std::move(program_.segments[static_cast<size_t>(segment_)].ops);
+    program_.segments[static_cast<size_t>(segment_)].ops.clear();
+    b_.enter(segment_);
+    for (size_t i = 0; i < old.size(); ++i) {
+      if (old[i].kind == &kRingAttention) {
+        forward(old[i]);
+      } else if (old[i].kind == &kRingAttentionGrad) {
+        // The first micro-batch's op and the others' differ in what they do to the sinks' gradient alone.
+        std::vector<Op> variants{old[i]};
+        while (i + 1 < old.size() && old[i + 1].kind == &kRingAttentionGrad && old[i + 1].path == old[i].path)
+          variants.push_back(old[++i]);
+        backward(variants);
+      } else {
+        b_.ops().push_back(std::move(old[i]));
+      }
+    }
+  }
+
+ private:
+  TensorId rows_of(TensorId x, const Rows& rows, const std::string& path) {
+    Shape shape = b_.tensor(x).shape;
+    if (rows.first == 0 && rows.count == shape[0]) return x;
+    const int64_t width = shape.elements() / shape[0];
+    shape[0] = rows.count;
+    return b_.view(x, path, shape, rows.first * width);
+  }
+
+  TensorId shift(const RingAttrs& a, const std::string& path, TensorId x, Category category) {
+    return b_.emit1(kRingShift, path, {x}, CommAttrs{.group = a.group, .group_size = a.size},
+                    {.stream = Stream::kCp, .category = category, .out_path = path + ".out"});
+  }
+
+  // Operands after queries and key-values that every step reads too: samples and step record.
+  static std::vector<TensorId> step_extras(const Op& op, const AttentionAttrs& core, size_t first) {
+    const size_t begin = first + (core.has_weight() ? 1 : 0);
+    if (core.dropout == 0) return {};
+    return {op.in[begin], op.in[begin + 1]};
+  }
+
+  void forward(const Op& op) {
+    const auto& a = std::get<RingAttrs>(op.attrs);
+    const int64_t rows = b_.tensor(op.in[0]).shape[0];
+    TensorId kv = op.in[1];
+    PartAttrs merge{rows, {}, a.core.sinks, a.core.first_head};
+    std::vector<TensorId> parts;
+    for (int j = 0; j < a.size; ++j) {
+      const TensorId held = kv;
+      if (j + 1 < a.size) kv = shift(a, fmt::format("{}.shift{}", op.path, j + 1), held, Category::kComm);
+      const auto step = step_of(a, rows, b_.tensor(held).shape[0], j, false);
+      if (!step) continue;
+      const std::string path = fmt::format("{}.step{}", op.path, j);
+      std::vector<TensorId> in{rows_of(op.in[0], step->queries, path + ".q"), rows_of(held, step->keys, path + ".kv")};
+      const std::vector<TensorId> extras = step_extras(op, a.core, 2);
+      in.insert(in.end(), extras.begin(), extras.end());
+      const auto part = b_.emit(kCrossAttention, path, in, step->attrs, {.out_path = path + ".out"});
+      parts.insert(parts.end(), part.begin(), part.end());
+      merge.first_rows.push_back(step->queries.first);
+    }
+    if (a.core.sinks) parts.push_back(op.in[2]);
+    b_.emit(kMergeAttention, op.path + ".merge", parts, merge, {.out = op.out});
+  }
+
+  struct StepGrads {
+    TensorId dq, dkv;
+  };
+
+  // The gradients of one step. The own keys' step (which sees every query) carries the sinks' gradient.
+  StepGrads step_grads(const std::vector<Op>& variants, const Step& step, TensorId kv) {
+    const Op& op = variants[0];
+    const bool with_sinks = std::get<RingAttrs>(op.attrs).core.sinks && step.j == 0;
+    const std::string path = fmt::format("{}.step{}", op.path, step.j);
+    std::vector<TensorId> in{rows_of(op.in[0], step.queries, path + ".dout"),
+                             rows_of(op.in[1], step.queries, path + ".q"), rows_of(kv, step.keys, path + ".kv"),
+                             rows_of(op.in[3], step.queries, path + ".out"), op.in[4]};
+    if (with_sinks) in.push_back(op.in[5]);
+    const std::vector<TensorId> extras = step_extras(op, std::get<RingAttrs>(op.attrs).core, 5);
+    in.insert(in.end(), extras.begin(), extras.end());
+    EmitOptions options{.category = Category::kGradient, .out_path = path + ".out"};
+    if (!with_sinks) {
+      const auto out = b_.emit(kCrossAttentionGrad, path, in, step.attrs, options);
+      return {out[0], out[1]};
+    }
+    options.role = Role::kWgrad;
+    options.out = {op.out[0], kNoTensor, kNoTensor};
+    for (const Op& variant : variants) {
+      AttentionAttrs attrs = step.attrs;
+      attrs.sinks = true;
+      attrs.accumulate = std::get<RingAttrs>(variant.attrs).core.accumulate;
+      options.when = variant.when;
+      std::vector<TensorId> reads = in;
+      if (attrs.accumulate) reads.push_back(op.out[0]);
+      options.out = b_.emit(kCrossAttentionGrad, path, reads, attrs, options);
+    }
+    return {options.out[1], options.out[2]};
+  }
+
+  TensorId add_parts(const std::string& path, const std::vector<TensorId>& parts, PartAttrs attrs, TensorId out) {
+    EmitOptions options{.category = Category::kGradient, .out_path = path + ".out"};
+    if (out != kNoTensor) options.out = {out};
+    return b_.emit1(kAddParts, path, parts, attrs, options);
+  }
+
+  void backward(const std::vector<Op>& variants) {
+    const Op& op = variants[0];
+    const auto& a = std::get<RingAttrs>(op.attrs);
+    const int64_t rows = b_.tensor(op.in[1]).shape[0];
+    const int64_t key_rows = b_.tensor(op.in[2]).shape[0];
+    const size_t first_out = a.core.has_weight() ? 1 : 0;
+    TensorId kv = op.in[2];
+    TensorId travelling = kNoTensor;  // gradients of the keys held in this step, of all ranks before
+    TensorId own = kNoTensor;
+    std::vector<TensorId> dq_parts;
+    PartAttrs dq{rows, {}};
+    for (int j = 0; j < a.size; ++j) {
+      const TensorId held = kv;
+      if (j + 1 < a.size) kv = shift(a, fmt::format("{}.shift{}", op.path, j + 1), held, Category::kComm);
+      // All ranks shift at the same steps, so a rank that adds nothing adds zeros.
+      const Step step = *step_of(a, rows, key_rows, j, true);
+      const StepGrads grads = step_grads(variants, step, held);
+      dq_parts.push_back(grads.dq);
+      dq.first_rows.push_back(step.queries.first);
+      if (j == 0) {
+        own = grads.dkv;
+        continue;
+      }
+      std::vector<TensorId> parts{grads.dkv};
+      PartAttrs sum{key_rows, {step.keys.first}};
+      if (travelling != kNoTensor) parts.push_back(travelling), sum.first_rows.push_back(0);
+      const TensorId so_far = add_parts(fmt::format("{}.dkv{}", op.path, j), parts, sum, kNoTensor);
+      travelling = shift(a, fmt::format("{}.dkv_shift{}", op.path, j), so_far, Category::kComm);
+    }
+    add_parts(op.path + ".dq", dq_parts, dq, op.out[first_out]);
+    add_parts(op.path + ".dkv", {own, travelling}, {key_rows, {0, 0}}, op.out[first_out + 1]);
+  }
+
+  Program& program_;
+  Builder b_;
+  int segment_;
+};
+
+}  // namespace
+
+void expand_ring_attention(Program& program, int forward, int backward) {
+  Expansion(program, forward).run();
+  Expansion(program, backward).run();
+}
+
+}  // namespace mbb::trainer

@@ -1,0 +1,45 @@
+// Tensor-parallel collectives under the matrix products beside them, by GEMM site.
+//
+// Sites are <layer part>_<product>: qkv, fc1 (an all-gather before, in backward a reduce-scatter after dgrad and an
+// all-gather for wgrad), proj, fc2 (a reduce-scatter after, in backward an all-gather before dgrad); fprop, dgrad,
+// wgrad. Methods:
+//   bulk           the collective stays whole and runs beside a product that does not need it: qkv and fc1 dgrad (the
+//                  all-gather for wgrad) and wgrad (the reduce-scatter of dgrad)
+//   pipeline       num_splits collectives of a part of every rank's rows, each beside the product of another part
+//   ring_exchange  rank by rank: the product of the rows that are here runs while the next rank's arrive, or the
+//   product
+//                  of one rank's rows while the last one's travel
+// Sums are kept: a split reduction adds the same terms.
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "profiler/base/error.h"
+#include "profiler/base/knob.h"
+#include "trainer/program/program.h"
+
+namespace mbb::trainer {
+
+enum class TpOverlapMethod { kNone, kBulk, kPipeline, kRingExchange };
+const char* name(TpOverlapMethod method);
+
+struct TpOverlapSite {
+  const char* name = "";  // "qkv_fprop"
+  TpOverlapMethod method = TpOverlapMethod::kNone;
+  int num_sm = 0;
+  int cga_size = 0;
+  int num_splits = 0;
+  bool fp8_buf = false;        // a reduce-scatter's parts travel in FP8
+  bool set_sm_margin = false;  // the product leaves num_sm SMs
+};
+
+// All ten sites: defaults, changed by entries "<site>.<field>" of tp_comm_overlap_cfg. Errors name the entry and the
+// rule: a site, field or method that is not there, cga_size above 4 or num_sm, rows that splits do not divide.
+Result<std::vector<TpOverlapSite>> tp_overlap_sites(const KnobMap& cfg, int tp, int64_t rows_of_a_rank);
+
+// Changes every micro-batched segment. Paths grow by ".splitJ", ".ringJ".
+void overlap_tensor_parallel(Program& program, int tp, const std::vector<TpOverlapSite>& sites);
+
+}  // namespace mbb::trainer

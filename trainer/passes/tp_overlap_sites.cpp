@@ -1,0 +1,174 @@
+// The per-site table of tp_comm_overlap_cfg: defaults as Transformer Engine's users know them, and the rules of
+// entries.
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <array>
+#include <charconv>
+#include <optional>
+
+#include "trainer/passes/tp_overlap.h"
+
+namespace mbb::trainer {
+namespace {
+
+using Method = TpOverlapMethod;
+constexpr const char* kCfg = "overlap.tp_comm_overlap_cfg";
+
+struct SiteRule {
+  const char* name;
+  Method method;  // default
+  bool bulk;      // there is a product beside the collective that does not need it
+  bool split;     // the collective feeds the product, or the product it
+  bool scatters;  // the collective that is split is a reduce-scatter
+};
+constexpr std::array kSites{
+    SiteRule{"qkv_fprop", Method::kRingExchange, false, true, false},
+    SiteRule{"qkv_dgrad", Method::kBulk, true, true, true},
+    SiteRule{"qkv_wgrad", Method::kBulk, true, false, false},
+    SiteRule{"proj_fprop", Method::kPipeline, false, true, true},
+    SiteRule{"proj_dgrad", Method::kRingExchange, false, true, false},
+    SiteRule{"fc1_fprop", Method::kRingExchange, false, true, false},
+    SiteRule{"fc1_dgrad", Method::kBulk, true, true, true},
+    SiteRule{"fc1_wgrad", Method::kBulk, true, false, false},
+    SiteRule{"fc2_fprop", Method::kPipeline, false, true, true},
+    SiteRule{"fc2_dgrad", Method::kRingExchange, false, true, false},
+};
+
+struct MethodName {
+  Method method;
+  const char* name;
+};
+constexpr std::array kMethods{MethodName{Method::kNone, "none"}, MethodName{Method::kBulk, "bulk"},
+                              MethodName{Method::kPipeline, "pipeline"},
+                              MethodName{Method::kRingExchange, "ring_exchange"}};
+
+tl::unexpected<Error> bad(const std::string& entry, const std::string& what, const std::string& hint) {
+  return fail(ErrorCode::kBadArgument, fmt::format("{}.{}: {}", kCfg, entry, what), hint);
+}
+
+Result<int> whole(const std::string& entry, const std::string& text, int least) {
+  int value = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (error == std::errc() && end == text.data() + text.size() && value >= least) return value;
+  return bad(entry, fmt::format("'{}' is not a number of at least {}", text, least), "give a whole number");
+}
+
+Result<bool> flag(const std::string& entry, const std::string& text) {
+  if (text == "true" || text == "1") return true;
+  if (text == "false" || text == "0") return false;
+  return bad(entry, fmt::format("'{}' is neither true nor false", text), "give true or false");
+}
+
+std::string known_sites() {
+  std::string text;
+  for (const SiteRule& rule : kSites) text += (text.empty() ? "" : ", ") + std::string(rule.name);
+  return text;
+}
+
+Result<Method> method_of(const std::string& entry, const std::string& text, const SiteRule& rule) {
+  for (const MethodName& known : kMethods) {
+    if (text != known.name) continue;
+    const bool fits = known.method == Method::kNone || (known.method == Method::kBulk ? rule.bulk : rule.split);
+    if (fits) return known.method;
+    return bad(entry,
+               known.method == Method::kBulk
+                   ? "no product beside its collective is independent of it, so it cannot be bulk"
+                   : "its collective stays whole: it runs beside a product that does not need it",
+               known.method == Method::kBulk ? "give pipeline, ring_exchange or none" : "give bulk or none");
+  }
+  return bad(entry, fmt::format("no method '{}'", text), "give bulk, pipeline, ring_exchange or none");
+}
+
+// Which fields an entry gave; the rest follow the method.
+struct Given {
+  std::optional<Method> method;
+  std::optional<int> num_sm, cga_size, num_splits;
+  std::optional<bool> fp8_buf, set_sm_margin;
+};
+
+Status read_entry(const std::string& entry, const std::string& field, const std::string& value, const SiteRule& rule,
+                  Given& given) {
+  if (field == "method") {
+    MB_ASSIGN(given.method, method_of(entry, value, rule));
+  } else if (field == "num_sm") {
+    MB_ASSIGN(given.num_sm, whole(entry, value, 1));
+  } else if (field == "cga_size") {
+    MB_ASSIGN(given.cga_size, whole(entry, value, 1));
+  } else if (field == "num_splits") {
+    MB_ASSIGN(given.num_splits, whole(entry, value, 1));
+  } else if (field == "fp8_buf") {
+    MB_ASSIGN(given.fp8_buf, flag(entry, value));
+  } else if (field == "set_sm_margin") {
+    MB_ASSIGN(given.set_sm_margin, flag(entry, value));
+  } else {
+    return bad(entry, "no such field", "give method, num_sm, cga_size, num_splits, fp8_buf or set_sm_margin");
+  }
+  return {};
+}
+
+Result<TpOverlapSite> site_of(const SiteRule& rule, const Given& given, int tp, int64_t rows) {
+  TpOverlapSite site{rule.name, given.method.value_or(rule.method)};
+  const bool ring = site.method == Method::kRingExchange;
+  site.num_sm = given.num_sm.value_or(ring ? 1 : 16);
+  site.cga_size = given.cga_size.value_or(std::min(2, site.num_sm));
+  site.num_splits = given.num_splits.value_or(ring ? tp : 4);
+  site.fp8_buf = given.fp8_buf.value_or(false);
+  site.set_sm_margin = given.set_sm_margin.value_or(!ring);
+  if (site.method == Method::kNone) return site;
+  const auto refuse = [&](const char* field, const std::string& what, const std::string& hint) {
+    return bad(fmt::format("{}.{}", rule.name, field), what, hint);
+  };
+  if (site.cga_size > 4 || site.cga_size > site.num_sm)
+    return refuse("cga_size", fmt::format("{} is above 4 or above num_sm = {}", site.cga_size, site.num_sm),
+                  "a cluster has at most 4 thread blocks, one an SM");
+  if (ring && site.num_splits != tp)
+    return refuse("num_splits", fmt::format("a ring of {} ranks has {} steps, not {}", tp, tp, site.num_splits),
+                  "leave it out");
+  if (site.method == Method::kPipeline && rows % site.num_splits != 0)
+    return refuse(
+        "num_splits",
+        fmt::format("{} does not divide the {} rows of the sequence that a rank holds", site.num_splits, rows),
+        "choose a divisor");
+  if (site.fp8_buf && !(ring && rule.scatters))
+    return refuse("fp8_buf", "only the parts of a reduce-scatter with method = ring_exchange can travel in FP8",
+                  "sums are never taken in FP8: give ring_exchange, or fp8_buf = false");
+  return site;
+}
+
+}  // namespace
+
+const char* name(TpOverlapMethod method) {
+  return kMethods[static_cast<size_t>(method)].name;
+}
+
+Result<std::vector<TpOverlapSite>> tp_overlap_sites(const KnobMap& cfg, int tp, int64_t rows_of_a_rank) {
+  std::array<Given, kSites.size()> given;
+  for (const auto& [entry, value] : cfg) {
+    const size_t dot = entry.find('.');
+    const std::string site = entry.substr(0, dot);
+    const auto rule = std::find_if(kSites.begin(), kSites.end(), [&](const SiteRule& r) { return site == r.name; });
+    if (rule == kSites.end() || dot == std::string::npos)
+      return bad(entry, "no such site", "sites are " + known_sites());
+    MB_TRY(read_entry(entry, entry.substr(dot + 1), value, *rule, given[static_cast<size_t>(rule - kSites.begin())]));
+  }
+  std::vector<TpOverlapSite> sites;
+  for (size_t i = 0; i < kSites.size(); ++i) {
+    MB_ASSIGN(TpOverlapSite site, site_of(kSites[i], given[i], tp, rows_of_a_rank));
+    sites.push_back(site);
+  }
+  // A dgrad that is split has no whole reduce-scatter left for wgrad to cover.
+  for (size_t i = 0; i + 1 < sites.size(); ++i) {
+    TpOverlapSite& dgrad = sites[i];
+    TpOverlapSite& wgrad = sites[i + 1];
+    if (kSites[i + 1].split || dgrad.method == Method::kBulk || dgrad.method == Method::kNone) continue;
+    if (given[i + 1].method == Method::kBulk)
+      return bad(fmt::format("{}.method", wgrad.name),
+                 fmt::format("bulk has no reduce-scatter to cover: {} splits it", dgrad.name),
+                 fmt::format("give none here or bulk for {}", dgrad.name));
+    wgrad.method = Method::kNone;
+  }
+  return sites;
+}
+
+}  // namespace mbb::trainer

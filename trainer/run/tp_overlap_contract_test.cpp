@@ -1,0 +1,219 @@
+// Overlapped tensor-parallel collectives: the same numbers and bytes, more of them hidden, and the rules of the table.
+#include <fmt/core.h>
+#include <gtest/gtest.h>
+
+#include "trainer/models/small_families.h"
+#include "trainer/program/explain.h"
+#include "trainer/run/equal_training_test.h"
+#include "trainer/run/unit_times_test.h"
+
+namespace mbb::trainer {
+namespace {
+
+constexpr const char* kSplitSites[] = {"qkv_fprop", "qkv_dgrad", "proj_fprop", "proj_dgrad",
+                                       "fc1_fprop", "fc1_dgrad", "fc2_fprop",  "fc2_dgrad"};
+constexpr const char* kBulkSites[] = {"qkv_dgrad", "qkv_wgrad", "fc1_dgrad", "fc1_wgrad"};
+
+Config small(const char* family, int tp) {
+  Config c;
+  for (const Small& candidate : kFamilies)
+    if (std::string_view(candidate.name) == family) c = config_of(candidate);
+  c.train.train_iters = 3;
+  c.parallel.tensor_model_parallel_size = tp;
+  c.model.num_query_groups = 4;
+  return c;
+}
+
+Config overlapped(Config c, KnobMap cfg) {
+  c.tp_overlap.tp_comm_overlap = true;
+  c.tp_overlap.tp_comm_overlap_cfg = std::move(cfg);
+  return c;
+}
+
+// Only this site overlaps.
+KnobMap only(const std::string& site, const std::string& method) {
+  KnobMap cfg;
+  for (const char* name : {"qkv_fprop", "qkv_dgrad", "qkv_wgrad", "proj_fprop", "proj_dgrad", "fc1_fprop", "fc1_dgrad",
+                           "fc1_wgrad", "fc2_fprop", "fc2_dgrad"})
+    cfg[fmt::format("{}.method", name)] = name == site ? method : "none";
+  if (method == "pipeline") cfg[site + ".num_splits"] = "2";
+  return cfg;
+}
+
+struct Programs {
+  Layout layout;
+  StepPrograms programs;
+};
+
+Programs build(const Config& config) {
+  auto layout = resolve(config);
+  EXPECT_TRUE(layout.has_value()) << (layout ? "" : format(layout.error()));
+  auto programs = build_programs(*layout);
+  EXPECT_TRUE(programs.has_value()) << (programs ? "" : format(programs.error()));
+  return {std::move(*layout), std::move(*programs)};
+}
+
+int64_t ops_with(const Programs& built, std::string_view part) {
+  int64_t found = 0;
+  for (const Segment& segment : built.programs.programs[0].segments)
+    for (const Op& op : segment.ops) found += op.path.find(part) != std::string::npos ? 1 : 0;
+  return found;
+}
+
+double tp_bytes(const Programs& built) {
+  const Explain explained = explain(built.layout, built.programs);
+  for (const CommRow& row : explained.classes[0].comm)
+    if (row.group == GroupKind::kTp) return row.wire_bytes;
+  return 0;
+}
+
+void expect_same_training(const Config& changed, const Trained& plain, double tolerance) {
+  const auto trained = train_and_collect(changed);
+  ASSERT_TRUE(trained.has_value()) << format(trained.error());
+  for (size_t i = 0; i < plain.steps.size(); ++i)
+    EXPECT_NEAR(trained->steps[i].loss, plain.steps[i].loss, tolerance * plain.steps[i].loss) << "step " << i;
+  expect_equal_gradients(trained->gradients[0], plain.gradients[0], tolerance);
+}
+
+TEST(TpOverlap, EverySiteAndMethodKeepsNumbersAndBytes) {
+  for (const int tp : {2, 4}) {
+    const Config base = small("llama31", tp);
+    const auto plain = train_and_collect(base);
+    ASSERT_TRUE(plain.has_value()) << format(plain.error());
+    const double bytes = tp_bytes(build(base));
+    const auto check = [&](const std::string& site, const std::string& method, const std::string& mark) {
+      SCOPED_TRACE(fmt::format("tp{} {} {}", tp, site, method));
+      const Config changed = overlapped(base, only(site, method));
+      const Programs built = build(changed);
+      EXPECT_EQ(tp_bytes(built), bytes);
+      const Explain costs = explain(built.layout, built.programs);
+      EXPECT_DOUBLE_EQ(costs.model_flops, costs.closed_form_flops);
+      if (!mark.empty()) {
+        EXPECT_GT(ops_with(built, mark), 0);
+      }
+      EXPECT_NE(program_hash(built.programs), program_hash(build(base).programs));
+      expect_same_training(changed, *plain, 1e-5);
+    };
+    for (const char* site : kSplitSites) {
+      check(site, "pipeline", ".split1");
+      check(site, "ring_exchange", ".ring1");
+    }
+    for (const char* site : kBulkSites) check(site, "bulk", "");
+  }
+}
+
+TEST(TpOverlap, DefaultsTrainEveryDenseFamilyAlike) {
+  for (const char* family : {"gpt_untied", "qwen3", "nemotron"}) {
+    SCOPED_TRACE(family);
+    const Config base = small(family, 2);
+    const auto plain = train_and_collect(base);
+    ASSERT_TRUE(plain.has_value()) << format(plain.error());
+    expect_same_training(overlapped(base, {}), *plain, 1e-5);
+  }
+}
+
+UnitTimes timed(const Config& config) {
+  const Programs built = build(config);
+  return unit_times(built.layout, built.programs, profiler::SpanKind::kCommTp, 4);
+}
+
+TEST(TpOverlap, ExposedTransfersFall) {
+  Config base = small("llama31", 4);
+  base.train.seq_length = 64;
+  const UnitTimes plain = timed(base);
+  EXPECT_GT(plain.exposed, 0);
+  const auto falls = [&](const std::string& site, const std::string& method) {
+    const UnitTimes hidden = timed(overlapped(base, only(site, method)));
+    EXPECT_LT(hidden.exposed, plain.exposed) << site << " " << method;
+    EXPECT_LT(hidden.step, plain.step) << site << " " << method;
+  };
+  for (const char* site : {"qkv_fprop", "proj_fprop", "proj_dgrad", "fc1_fprop", "fc2_fprop", "fc2_dgrad"}) {
+    falls(site, "pipeline");
+    falls(site, "ring_exchange");
+  }
+  const UnitTimes all = timed(overlapped(base, {}));
+  EXPECT_LT(all.exposed, plain.exposed * 6 / 10);
+}
+
+TEST(TpOverlap, Fp8PartsMoveFewerBytesAndStayNear) {
+  const Config base = overlapped(small("llama31", 2), only("proj_fprop", "ring_exchange"));
+  KnobMap cfg = only("proj_fprop", "ring_exchange");
+  cfg["proj_fprop.fp8_buf"] = "true";
+  const Config narrow = overlapped(small("llama31", 2), cfg);
+  EXPECT_LT(tp_bytes(build(narrow)), tp_bytes(build(base)));
+  const auto exact = train_and_collect(base);
+  const auto rounded = train_and_collect(narrow);
+  ASSERT_TRUE(exact.has_value() && rounded.has_value());
+  // E4M3 keeps four bits of a number: an error of at most 1/16 of half of the branch's sum.
+  for (size_t i = 0; i < exact->steps.size(); ++i) {
+    EXPECT_NEAR(rounded->steps[i].loss, exact->steps[i].loss, 1e-2 * exact->steps[i].loss);
+    EXPECT_NE(rounded->steps[i].loss, exact->steps[i].loss);
+  }
+}
+
+TEST(TpOverlap, SmsReachTheOps) {
+  KnobMap cfg = only("fc2_fprop", "pipeline");
+  cfg["fc2_fprop.num_sm"] = "8";
+  cfg["fc2_fprop.cga_size"] = "4";
+  Config c = overlapped(small("llama31", 2), cfg);
+  c.tp_overlap.fwd_layernorm_sm_margin = 5;
+  c.tp_overlap.bwd_layernorm_sm_margin = 7;
+  const Programs built = build(c);
+  int64_t products = 0, scatters = 0, norms = 0;
+  for (const Segment& segment : built.programs.programs[0].segments) {
+    for (const Op& op : segment.ops) {
+      if (const auto* norm = std::get_if<NormAttrs>(&op.attrs)) {
+        EXPECT_EQ(norm->sm_margin, op.kind->name == "rmsnorm" ? 5 : 7) << op.path;
+        ++norms;
+      }
+      if (op.path.find("fc2") == std::string::npos || op.path.find(".split") == std::string::npos) continue;
+      if (const auto* gemm = std::get_if<GemmRowsAttrs>(&op.attrs)) {
+        EXPECT_EQ(gemm->gemm.sm_margin, 8);
+        ++products;
+      }
+      if (const auto* comm = std::get_if<CommAttrs>(&op.attrs)) {
+        EXPECT_EQ(comm->num_sm, 8);
+        EXPECT_EQ(comm->cga_size, 4);
+        ++scatters;
+      }
+    }
+  }
+  EXPECT_EQ(products, 2 * 2);
+  EXPECT_EQ(scatters, 2 * 2);
+  EXPECT_GT(norms, 0);
+}
+
+std::string refusal(const Config& config) {
+  const auto layout = resolve(config);
+  return layout ? "accepted" : layout.error().what;
+}
+
+TEST(TpOverlap, RulesAreNamed) {
+  const Config base = small("llama31", 2);
+  const auto with = [&](const char* entry, const char* value) {
+    return refusal(overlapped(base, KnobMap{{entry, value}}));
+  };
+  EXPECT_EQ(refusal(overlapped(base, {})), "accepted");
+  EXPECT_NE(with("qkv.method", "bulk").find("tp_comm_overlap_cfg.qkv.method: no such site"), std::string::npos);
+  EXPECT_NE(with("proj_fprop.method", "bulk").find("cannot be bulk"), std::string::npos);
+  EXPECT_NE(with("qkv_wgrad.method", "pipeline").find("stays whole"), std::string::npos);
+  EXPECT_NE(with("proj_fprop.method", "fast").find("no method 'fast'"), std::string::npos);
+  EXPECT_NE(with("proj_fprop.cga_size", "5").find("above 4"), std::string::npos);
+  EXPECT_NE(with("fc1_fprop.cga_size", "2").find("above num_sm = 1"), std::string::npos);
+  EXPECT_NE(with("proj_fprop.num_splits", "3").find("does not divide the 8 rows"), std::string::npos);
+  EXPECT_NE(with("fc1_fprop.num_splits", "4").find("has 2 steps"), std::string::npos);
+  EXPECT_NE(with("proj_fprop.fp8_buf", "true").find("can travel in FP8"), std::string::npos);
+  EXPECT_NE(with("proj_fprop.speed", "9").find("no such field"), std::string::npos);
+  EXPECT_NE(refusal(overlapped(base, KnobMap{{"fc1_dgrad.method", "pipeline"}, {"fc1_wgrad.method", "bulk"}}))
+                .find("no reduce-scatter to cover"),
+            std::string::npos);
+  Config apart = overlapped(base, {});
+  apart.parallel.sequence_parallel = false;
+  EXPECT_NE(refusal(apart).find("without sequence parallelism"), std::string::npos);
+  Config off = overlapped(base, KnobMap{{"fc1_dgrad.method", "bulk"}});
+  off.tp_overlap.tp_comm_overlap = false;
+  EXPECT_NE(refusal(off).find("without overlap.tp_comm_overlap = true"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace mbb::trainer
