@@ -2,6 +2,7 @@
 #include <fmt/core.h>
 
 #include <algorithm>
+#include <optional>
 
 #include "analysis/report/suite_table.h"
 #include "baselines/store/bundle.h"
@@ -89,6 +90,38 @@ Result<RunOutcome> resume(const Parsed& parsed, const Settings& settings, const 
   return resume_run(bundle, suite, options);
 }
 
+// A number an option gives, or nothing without it.
+Result<std::optional<uint64_t>> number_of(const Parsed& parsed, const char* option) {
+  const auto text = parsed.value(option);
+  if (!text) return std::optional<uint64_t>();
+  const auto value = parse_int(*text);
+  if (!value || *value < 0)
+    return fail(ErrorCode::kBadArgument, fmt::format("{} {}: a number from 0 on", option, printable(*text)));
+  return std::optional(static_cast<uint64_t>(*value));
+}
+
+Result<SuiteFilter> filter_of(const Parsed& parsed) {
+  SuiteFilter filter{parsed.values("--only"), parsed.values("--skip")};
+  MB_ASSIGN(filter.seed, number_of(parsed, "--seed"));
+  MB_ASSIGN(const auto total, number_of(parsed, "--combinations"));
+  if (total) filter.total = static_cast<size_t>(*total);
+  return filter;
+}
+
+// The command that runs a broken cell again, with the cell it was compared with.
+void print_replays(const Parsed& parsed, const RunOutcome& outcome) {
+  std::string same = fmt::format("mbbench suite {}", parsed.positionals[0]);
+  for (const char* option : {"--seed", "--combinations"})
+    if (const auto value = parsed.value(option)) same += fmt::format(" {} {}", option, *value);
+  for (const baselines::Cell& cell : outcome.run.cells) {
+    if (cell.status != baselines::CellStatus::kBroken) continue;
+    std::string command = same;
+    for (const baselines::VerdictRow& verdict : cell.verdicts)
+      if (verdict.verdict == baselines::Verdict::kBroken) command += fmt::format(" --only {}", verdict.against);
+    fmt::print("replay  {} --only {}\n", command, cell.name);
+  }
+}
+
 void print_plan(const Parsed& parsed, const Suite& suite) {
   analysis::Table table;
   table.id = "plan";
@@ -109,7 +142,7 @@ void print_plan(const Parsed& parsed, const Suite& suite) {
 
 Result<int> run_suite(const Parsed& parsed) {
   MB_ASSIGN(const Settings settings, settings_of(parsed));
-  SuiteFilter filter{parsed.values("--only"), parsed.values("--skip")};
+  MB_ASSIGN(const SuiteFilter filter, filter_of(parsed));
   StopSignals signals;
   MB_ASSIGN(const RunOptions options, run_options(parsed, settings, signals, "suite"));
   if (parsed.flag("--resume")) {
@@ -126,7 +159,9 @@ Result<int> run_suite(const Parsed& parsed) {
     return 0;
   }
   MB_ASSIGN(const RunOutcome outcome, start_run(suite, options));
-  return finish(parsed, outcome, options, signals);
+  const int status = finish(parsed, outcome, options, signals);
+  if (!parsed.flag("--json")) print_replays(parsed, outcome);
+  return status;
 }
 
 Result<int> run_one(const Parsed& parsed) {
@@ -161,6 +196,8 @@ Command suite_command() {
             run_suite};
   c.options.push_back({"--only", "CELL", "run only cells that match (repeats; * and ? match)", true});
   c.options.push_back({"--skip", "CELL", "leave out cells that match (repeats)", true});
+  c.options.push_back({"--seed", "S", "draw the combinations of a cover by this seed, instead of the suite's"});
+  c.options.push_back({"--combinations", "N", "so many combinations of a cover, instead of the suite's total"});
   c.options.push_back({"--resume", nullptr, "go on with the newest unfinished run of this suite"});
   c.options.push_back({"--run", "RUN", "with --resume: this run, by id or bundle folder"});
   c.options.push_back({"--dry-run", nullptr, "print the plan and stop"});

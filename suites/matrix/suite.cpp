@@ -9,6 +9,7 @@
 
 #include "profiler/base/hash.h"
 #include "profiler/base/text.h"
+#include "suites/matrix/cover.h"
 #include "suites/matrix/expression.h"
 #include "suites/matrix/knob_file.h"
 #include "suites/matrix/toml_file.h"
@@ -20,7 +21,8 @@ namespace {
 constexpr size_t kNameLimit = 100;
 
 int64_t data_parallel_size(const trainer::ParallelConfig& parallel) {
-  const int64_t replica = parallel.tensor_model_parallel_size * parallel.pipeline_model_parallel_size;
+  const int64_t replica =
+      parallel.tensor_model_parallel_size * parallel.context_parallel_size * parallel.pipeline_model_parallel_size;
   return parallel.gpus == 0 ? 1 : parallel.gpus / replica;
 }
 
@@ -101,6 +103,7 @@ class Expander {
     MB_TRY(read_skips());
     MB_TRY(add_cells());
     MB_TRY(add_sweeps());
+    MB_TRY(add_covers());
     if (suite_.cells.empty())
       return file_.error({}, "the suite has no cell", "add a [[cell]] with a name, or a [sweep.NAME] with axes");
     MB_TRY(apply_skips());
@@ -110,7 +113,7 @@ class Expander {
 
  private:
   Status check_top_level() const {
-    const std::vector<std::string> keys = {"purpose", "model", "gpus", "base", "cell", "sweep", "skip"};
+    const std::vector<std::string> keys = {"purpose", "model", "gpus", "base", "cell", "sweep", "cover", "skip"};
     for (const TomlNode& entry : file_.root.items) {
       if (std::find(keys.begin(), keys.end(), entry.key) != keys.end()) continue;
       const bool knob = find_setting(entry.key).has_value();
@@ -344,6 +347,156 @@ class Expander {
                                      cell.name, earlier->second.line, earlier->second.column),
                          "rename that cell, or exclude the combination with where");
     suite_.cells.push_back(std::move(cell));
+    return {};
+  }
+
+  // One axis of a cover: names and the knobs each sets.
+  struct NamedAxis {
+    std::string name;
+    std::vector<const TomlNode*> values;
+  };
+
+  Status add_covers() {
+    const TomlNode* covers = file_.root.find("cover");
+    if (covers == nullptr) return {};
+    MB_TRY(expect(*covers, TomlKind::kTable, "'cover' (written [cover.NAME])"));
+    for (const TomlNode& cover : covers->items) {
+      MB_TRY(expect(cover, TomlKind::kTable, fmt::format("'cover.{}'", printable(cover.key))));
+      MB_TRY(check_keys(cover, {"axes", "set", "where", "total", "seed", "reference"}, "a [cover.NAME]"));
+      MB_TRY(add_cover(cover));
+    }
+    return {};
+  }
+
+  Result<std::vector<NamedAxis>> named_axes(const TomlNode& cover) const {
+    const TomlNode* axes = cover.find("axes");
+    if (axes == nullptr || axes->kind != TomlKind::kTable || axes->items.size() < 2)
+      return file_.error(cover.at, fmt::format("cover '{}' needs two axes or more", printable(cover.key)),
+                         "add axes.AXIS.VALUE = { knobs }");
+    std::vector<NamedAxis> found;
+    for (const TomlNode& axis : axes->items) {
+      MB_TRY(expect(axis, TomlKind::kTable, fmt::format("axis '{}'", printable(axis.key))));
+      found.push_back({axis.key, {}});
+      for (const TomlNode& value : axis.items) {
+        MB_TRY(expect(value, TomlKind::kTable, fmt::format("'{}.{}'", printable(axis.key), printable(value.key))));
+        if (!good_name(value.key))
+          return file_.error(value.key_at, fmt::format("'{}' cannot be part of a cell's name", printable(value.key)));
+        found.back().values.push_back(&value);
+      }
+      if (axis.items.empty()) return file_.error(axis.at, fmt::format("axis '{}' has no values", printable(axis.key)));
+    }
+    return found;
+  }
+
+  Result<int64_t> count_in(const TomlNode& table, const char* key, int64_t otherwise) const {
+    const TomlNode* node = table.find(key);
+    if (node == nullptr) return otherwise;
+    MB_TRY(expect(*node, TomlKind::kInteger, fmt::format("'{}'", key)));
+    if (node->integer < 0) return file_.error(node->at, fmt::format("'{}' is negative", key));
+    return node->integer;
+  }
+
+  Result<Cell> named_combination(const Settings& common, const std::vector<NamedAxis>& axes, const Combination& at,
+                                 const TomlNode& cover) const {
+    Settings settings = common;
+    std::vector<std::string> labels;
+    for (size_t i = 0; i < axes.size(); ++i) {
+      const TomlNode& value = *axes[i].values[at[i]];
+      MB_ASSIGN(const std::vector<FileValue> knobs, knobs_of(file_, value));
+      for (const FileValue& knob : knobs) MB_TRY(set_from_file(settings, file_, knob, Layer::kSuite, false));
+      labels.push_back(value.key);
+    }
+    MB_TRY(apply_command_line(settings));
+    Cell cell = make_cell(join(labels, "-"), std::move(settings));
+    cell.sweep = cover.key;
+    if (!good_name(cell.name))
+      return file_.error(cover.at, fmt::format("'{}' cannot name a cell", printable(cell.name)));
+    return cell;
+  }
+
+  // Index into each axis that `reference` fixes, or nothing for the axes it leaves open.
+  Result<std::vector<std::optional<size_t>>> reference_of(const TomlNode& cover,
+                                                          const std::vector<NamedAxis>& axes) const {
+    std::vector<std::optional<size_t>> fixed(axes.size());
+    const TomlNode* reference = cover.find("reference");
+    MB_TRY(expect(*reference, TomlKind::kTable, "'reference'"));
+    for (const TomlNode& entry : reference->items) {
+      MB_TRY(expect(entry, TomlKind::kString, fmt::format("'reference.{}'", printable(entry.key))));
+      for (size_t a = 0; a < axes.size(); ++a)
+        for (size_t v = 0; v < axes[a].values.size(); ++v)
+          if (axes[a].name == entry.key && axes[a].values[v]->key == entry.text) fixed[a] = v;
+      const bool known = std::any_of(axes.begin(), axes.end(), [&](const NamedAxis& axis) {
+        return axis.name == entry.key && fixed[static_cast<size_t>(&axis - axes.data())].has_value();
+      });
+      if (!known)
+        return file_.error(entry.at,
+                           fmt::format("no axis '{}' has a value '{}'", printable(entry.key), printable(entry.text)));
+    }
+    return fixed;
+  }
+
+  std::vector<Combination> reference_combinations(const std::vector<NamedAxis>& axes,
+                                                  const std::vector<std::optional<size_t>>& fixed) const {
+    std::vector<Combination> all{Combination(axes.size(), 0)};
+    for (size_t a = 0; a < axes.size(); ++a) {
+      std::vector<Combination> next;
+      for (const Combination& c : all)
+        for (size_t v = 0; v < axes[a].values.size(); ++v) {
+          if (fixed[a] && *fixed[a] != v) continue;
+          next.push_back(c);
+          next.back()[a] = v;
+        }
+      all = std::move(next);
+    }
+    return all;
+  }
+
+  Status add_cover(const TomlNode& cover) {
+    MB_ASSIGN(const std::vector<NamedAxis> axes, named_axes(cover));
+    std::optional<Condition> where;
+    if (const TomlNode* node = cover.find("where")) {
+      MB_ASSIGN(where, condition(*node, "'where'"));
+    }
+    MB_ASSIGN(const int64_t total, count_in(cover, "total", 0));
+    MB_ASSIGN(const int64_t seed, count_in(cover, "seed", 1));
+    MB_ASSIGN(const Settings common, start(cover));
+    Status trouble;
+    const auto allowed = [&](const Combination& at) {
+      auto cell = named_combination(common, axes, at, cover);
+      if (!cell) {
+        if (trouble) trouble = tl::unexpected<Error>(cell.error());
+        return false;
+      }
+      if (where) {
+        const auto wanted = holds(*where, *cell, "'where'");
+        if (!wanted && trouble) trouble = tl::unexpected<Error>(wanted.error());
+        if (!wanted || !*wanted) return false;
+      }
+      return !resolves_ || resolves_(cell->config).has_value();
+    };
+    std::vector<Combination> wanted;
+    if (cover.find("reference") != nullptr) {
+      MB_ASSIGN(const auto fixed, reference_of(cover, axes));
+      for (Combination& c : reference_combinations(axes, fixed))
+        if (allowed(c)) wanted.push_back(std::move(c));
+    }
+    std::vector<size_t> sizes;
+    for (const NamedAxis& axis : axes) sizes.push_back(axis.values.size());
+    const Cover found = cover_pairs(sizes, allowed, filter_.total.value_or(static_cast<size_t>(total)),
+                                    filter_.seed.value_or(static_cast<uint64_t>(seed)));
+    MB_TRY(trouble);
+    wanted.insert(wanted.end(), found.combinations.begin(), found.combinations.end());
+    for (const Combination& at : wanted) {
+      MB_ASSIGN(Cell cell, named_combination(common, axes, at, cover));
+      const auto [same, is_new] = configs_.emplace(trainer::knobs().to_lines(cell.config), cell.name);
+      if (is_new) places_.emplace(cell.name, cover.at);
+      if (is_new) suite_.cells.push_back(std::move(cell));
+      if (suite_.cells.size() > kMaxCells) return too_many(cover.at, suite_.cells.size());
+    }
+    for (const Cover::Pair& pair : found.uncovered)
+      suite_.dropped.push_back({fmt::format("{} with {}", axes[pair.axis_a].values[pair.value_a]->key,
+                                            axes[pair.axis_b].values[pair.value_b]->key),
+                                "no combination of them is allowed"});
     return {};
   }
 

@@ -6,8 +6,11 @@
 //   [[cell]]  name, set = { knobs }, published = "text"
 //   [sweep.NAME]  axes = { knob = [values], ... }, set = { knobs }, where = "condition"
 //   [[skip]]  when = "condition", reason = "text"
+//   [cover.NAME]  axes.AXIS.VALUE = { knobs }, set, where as of a sweep; total = N, seed = S
+//       combinations in which every two values of two axes meet, and random ones up to `total`
+//       reference = { AXIS = "VALUE", ... }: besides, every combination of the axes it does not name
 //
-// Order of layers: settings < [base] < cell or sweep `set` < axes < command line. Conditions read knobs by any
+// Order of layers: settings < [base] < cell, sweep or cover `set` < axes < command line. Conditions read knobs by any
 // spelling, `dp` (the data-parallel size) and `cell` (the name of the cell).
 #pragma once
 
@@ -31,11 +34,12 @@ struct Cell {
   trainer::Config config;
   KnobSources sources;
   std::string published;           // what others report for it; may be empty
-  std::string sweep;               // the sweep it comes from; empty for a [[cell]]
+  std::string sweep;               // the sweep or cover it comes from; empty for a [[cell]]
   std::optional<Skipped> skipped;  // by a [[skip]]
 };
 
-// A combination of a sweep that is no cell, and why: it does not resolve, or equals another cell.
+// A combination of a sweep that is no cell, and why: it does not resolve, or equals another cell. Of a cover: a pair of
+// values that meet in no combination that was tried.
 struct DroppedCell {
   std::string name;
   std::string reason;
@@ -54,6 +58,9 @@ struct Suite {
 struct SuiteFilter {
   std::vector<std::string> only;  // patterns; a cell named here runs even where a [[skip]] holds
   std::vector<std::string> skip;  // patterns; these cells are left out
+  // Of every cover, instead of the file's.
+  std::optional<uint64_t> seed = {};
+  std::optional<size_t> total = {};
 };
 // A pattern with * or ? matches the whole name, any other a part of it.
 bool cell_matches(std::string_view pattern, std::string_view cell);

@@ -5,14 +5,17 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <filesystem>
 #include <random>
+#include <set>
 
 #include "profiler/base/file.h"
 #include "profiler/base/text.h"
 #include "suites/matrix/shipped_specs.h"
 #include "trainer/run/knobs.h"
+#include "trainer/run/layout.h"
 
 namespace mbb::suites {
 namespace {
@@ -149,7 +152,7 @@ TEST(Suite, RefusalsNameThePlaceRuleAndRemedy) {
        "error: dir/s.toml:2:1: a suite has no key 'tp'\n  hint: knobs of every cell go into [base]"},
       {"purpose = 'p'\nwhat = 4",
        "error: dir/s.toml:2:1: a suite has no key 'what'\n  hint: a suite has purpose, model, gpus, base, cell, sweep, "
-       "skip"},
+       "cover, skip"},
       {"purpose = 'p'\n[base]\ntp = 0\n[[cell]]\nname = 'a'",
        "error: dir/s.toml:3:6: parallel.tensor_model_parallel_size must be at least 1 and at most 65536, not 0\n"
        "  hint: GPUs that share each layer's weights; divides the heads and the MLP width."},
@@ -244,6 +247,71 @@ TEST(Suite, EveryShippedSuiteIsCurrentAndExpands) {
     const auto suite = open_suite(std::string(spec.name), {}, {}, {});
     EXPECT_TRUE(suite) << (suite ? "" : format(suite.error()));
   }
+}
+
+const char* const kCover = R"X(purpose = "test"
+[base]
+train_iters = 2
+[cover.all]
+total = 12
+reference = { mapping = "one" }
+where = "not (tp == 2 and recipe == 'bf16')"
+set = { sp = false }
+[cover.all.axes]
+family.small = { num_layers = 2 }
+family.large = { num_layers = 4 }
+mapping = { one = {}, tp2 = { tp = 2 }, tp4 = { tp = 4 } }
+recipe = { fp32 = {}, bf16 = { recipe = "bf16" } }
+)X";
+
+TEST(Suite, ACoverMeetsEveryPairAndKeepsItsReferences) {
+  const auto suite = expand(kCover);
+  ASSERT_TRUE(suite.has_value()) << suite.error().what;
+  std::set<std::string> names;
+  for (const Cell& cell : suite->cells) names.insert(cell.name);
+  // Four references, and all of the six others that are allowed: 12 of them are asked for.
+  EXPECT_EQ(names, (std::set<std::string>{"small-one-fp32", "small-one-bf16", "large-one-fp32", "large-one-bf16",
+                                          "small-tp2-fp32", "large-tp2-fp32", "small-tp4-fp32", "large-tp4-fp32",
+                                          "small-tp4-bf16", "large-tp4-bf16"}));
+  ASSERT_EQ(suite->dropped.size(), 1U);
+  EXPECT_EQ(suite->dropped[0].name, "tp2 with bf16");
+  EXPECT_EQ(suite->cells.back().sweep, "all");
+  SuiteFilter few;
+  few.total = 0;
+  const auto covering = expand(kCover, {}, few);
+  ASSERT_TRUE(covering.has_value());
+  EXPECT_LT(covering->cells.size(), suite->cells.size());
+}
+
+TEST(Suite, RefusalsOfCoversNameThePlace) {
+  const auto refused = [](std::string from, std::string to) {
+    std::string text = kCover;
+    text.replace(text.find(from), from.size(), to);
+    const auto suite = expand(text);
+    return suite ? std::string("accepted") : suite.error().what;
+  };
+  EXPECT_NE(refused("\"one\" }", "\"two\" }").find("no axis 'mapping' has a value 'two'"), std::string::npos);
+  EXPECT_NE(refused("total = 12", "total = -1").find("s.toml:5:9: 'total' is negative"), std::string::npos);
+  EXPECT_NE(refused("tp2 = { tp = 2 }", "tp2 = 2").find("'mapping.tp2' must be a table"), std::string::npos);
+  EXPECT_NE(refused("tp2 = { tp = 2 }", "tp2 = { tq = 2 }").find("tq"), std::string::npos);
+  EXPECT_NE(refused("total", "totals").find("has no key 'totals'"), std::string::npos);
+}
+
+TEST(Suite, MappingsCpuHoldsTwoHundredCombinationsThatResolve) {
+  const auto resolves = [](const trainer::Config& config) -> Status {
+    const auto layout = trainer::resolve(config);
+    return layout ? Status{} : tl::unexpected<Error>(layout.error());
+  };
+  const auto suite = open_suite("mappings-cpu", {}, {}, resolves);
+  ASSERT_TRUE(suite.has_value()) << suite.error().what;
+  EXPECT_GE(suite->cells.size(), 200U);
+  for (const Cell& cell : suite->cells) EXPECT_TRUE(resolves(cell.config).has_value()) << cell.name;
+  // Each value of each axis is in some cell: none was lost to a rule.
+  for (const char* part : {"deepseek-", "gpt_oss-", "-tp4-", "-cp4_a2a_p2p-", "-cp2_list-", "-tp2_cp2_dp-", "-pp2-",
+                           "-flat2-", "-bf16-", "-tp_ring", "-tp_split"})
+    EXPECT_TRUE(std::any_of(suite->cells.begin(), suite->cells.end(), [&](const Cell& cell) {
+      return cell.name.find(part) != std::string::npos;
+    })) << part;
 }
 
 TEST(Suite, OwnSuitesComeFirstAndTyposAreNamed) {

@@ -20,6 +20,7 @@
 #include "profiler/memory/snapshot_writer.h"
 #include "profiler/trace/trace_file.h"
 #include "suites/export/export.h"
+#include "suites/runner/gradients.h"
 #include "suites/runner/memory_history.h"
 #include "suites/runner/memory_rows.h"
 #include "trainer/ops/op_kind.h"
@@ -277,10 +278,16 @@ Status train_into(const std::filesystem::path& folder, baselines::Launch& launch
   const trainer::SampleSource sample = [&](int64_t index, std::span<int32_t> tokens) {
     return data->sample(index, tokens);
   };
+  GradientRecorder recorder;
+  if (config.debug.record_gradients)
+    options.on_gradient = [&](const trainer::MeshCoordinates& rank, int64_t step, const trainer::Tensor& weight,
+                              int64_t first,
+                              std::span<const float> part) { recorder.add(rank, step, weight, first, part); };
   MB_TRY(check_snapshot_path(config, folder));
   Watch watch(config, layout);
   MB_ASSIGN(trainer::TrainResult result, trainer::train(layout, programs, sample, options));
   MB_TRY(watch.finish(folder, launch));
+  if (config.debug.record_gradients) MB_TRY(recorder.write(folder));
   add_steps(launch, result, options);
   add_bindings(launch, result);
   launch.loss_checksum = baselines::loss_checksum(launch.steps);

@@ -15,10 +15,13 @@ const baselines::KnobValue* find_knob(const baselines::Cell& cell, std::string_v
   return nullptr;
 }
 
-bool is_reference(const baselines::Cell& cell) {
+std::string recipe_of(const baselines::Cell& cell) {
   const auto* recipe = find_knob(cell, "precision.recipe");
-  return cell.ranks == 1 && cell.status == baselines::CellStatus::kOk && recipe && recipe->value == "fp32" &&
-         !cell.launches.empty();
+  return recipe ? recipe->value : "";
+}
+
+bool is_reference(const baselines::Cell& cell) {
+  return cell.ranks == 1 && cell.status == baselines::CellStatus::kOk && !cell.launches.empty();
 }
 
 struct Deviation {
@@ -55,39 +58,83 @@ bool changes_nothing(std::string_view key) {
 
 }  // namespace
 
-std::string work_key(const baselines::Cell& cell) {
+std::string work_key(const baselines::Cell& cell, bool precision) {
   std::string key = cell.model;
   for (const auto& knob : cell.knobs) {
-    if (!changes_nothing(knob.key)) key += "\n" + knob.key + "=" + knob.value;
+    if (changes_nothing(knob.key) || (!precision && knob.key.starts_with("precision."))) continue;
+    key += "\n" + knob.key + "=" + knob.value;
   }
   return key;
 }
 
-void judge_losses(baselines::Cell& cell, const std::vector<baselines::Cell>& finished) {
-  if (cell.status != baselines::CellStatus::kOk || cell.launches.empty()) return;
-  const std::string key = work_key(cell);
-  const auto reference = std::find_if(finished.begin(), finished.end(), [&](const baselines::Cell& other) {
-    return is_reference(other) && other.device == cell.device && work_key(other) == key;
-  });
-  if (reference == finished.end()) return;
-  baselines::VerdictRow row;
-  row.subject = "loss";
-  row.against = reference->name;
+References references_of(const baselines::Cell& cell, const std::vector<baselines::Cell>& finished) {
+  References found;
+  const bool exact = recipe_of(cell) == "fp32";
+  for (const baselines::Cell& other : finished) {
+    if (!is_reference(other) || other.device != cell.device) continue;
+    if (recipe_of(other) == "fp32" && found.exact == nullptr && work_key(other, exact) == work_key(cell, exact))
+      found.exact = &other;
+    if (!exact && found.rounded == nullptr && work_key(other) == work_key(cell)) found.rounded = &other;
+  }
+  return found;
+}
+
+namespace {
+
+// What is left in the mean of so many token losses when each is rounded to bf16: one rank may come nearer by chance.
+double rounded_mean(int64_t tokens) {
+  return tokens > 0 ? 0x1p-9 / std::sqrt(static_cast<double>(tokens)) : 0;
+}
+
+// Lower precision: the largest difference from fp32 over all steps, of the cell and of one rank.
+void judge_rounded(baselines::Cell& cell, const References& with, baselines::VerdictRow& row) {
+  const auto& exact = with.exact->launches.front().steps;
+  const double one = largest_deviation(with.rounded->launches.front().steps, exact).relative;
   for (const baselines::Launch& launch : cell.launches) {
-    const auto& expected = reference->launches.front().steps;
+    const Deviation mine = largest_deviation(launch.steps, exact);
+    row.change = std::max(std::isnan(row.change) ? 0.0 : row.change, mine.relative);
+    if (launch.steps.size() != exact.size())
+      break_cell(cell, fmt::format("{} steps where {} has {}", launch.steps.size(), with.exact->name, exact.size()));
+    else if (!(mine.relative <= std::max(2 * one, rounded_mean(exact.front().tokens))))
+      break_cell(cell, fmt::format("loss of step {} differs from {} by {:.2e}, more than twice the {:.2e} of {}",
+                                   mine.step, with.exact->name, mine.relative, one, with.rounded->name));
+  }
+  row.text = fmt::format("losses are within {:.1e} of {}, one rank's in this precision within {:.1e}", row.change,
+                         with.exact->name, one);
+}
+
+void judge_exact(baselines::Cell& cell, const baselines::Cell& reference, baselines::VerdictRow& row) {
+  for (const baselines::Launch& launch : cell.launches) {
+    const auto& expected = reference.launches.front().steps;
     const Deviation worst = largest_deviation(launch.steps, expected);
     row.change = std::max(std::isnan(row.change) ? 0.0 : row.change, worst.relative);
     if (launch.steps.size() != expected.size()) {
-      break_cell(cell, fmt::format("{} steps where {} has {}", launch.steps.size(), reference->name, expected.size()));
+      break_cell(cell, fmt::format("{} steps where {} has {}", launch.steps.size(), reference.name, expected.size()));
     } else if (!(worst.relative <= kLossTolerance)) {
       break_cell(cell, fmt::format("loss of step {} differs from {} by {:.2e} (limit {:.0e} relative)", worst.step,
-                                   reference->name, worst.relative, kLossTolerance));
+                                   reference.name, worst.relative, kLossTolerance));
     }
   }
+  row.text = fmt::format("losses equal {} within {:.1e} relative at every step", reference.name, row.change);
+}
+
+}  // namespace
+
+void judge_losses(baselines::Cell& cell, const std::vector<baselines::Cell>& finished) {
+  if (cell.status != baselines::CellStatus::kOk || cell.launches.empty()) return;
+  const References with = references_of(cell, finished);
+  const bool exact = recipe_of(cell) == "fp32";
+  if (with.exact == nullptr || (!exact && with.rounded == nullptr)) return;
+  baselines::VerdictRow row;
+  row.subject = "loss";
+  row.against = with.exact->name;
+  if (exact)
+    judge_exact(cell, *with.exact, row);
+  else
+    judge_rounded(cell, with, row);
   const bool equal = cell.status == baselines::CellStatus::kOk;
   row.verdict = equal ? baselines::Verdict::kSame : baselines::Verdict::kBroken;
-  row.text = equal ? fmt::format("losses equal {} within {:.1e} relative at every step", reference->name, row.change)
-                   : cell.reason;
+  if (!equal) row.text = cell.reason;
   cell.verdicts.push_back(std::move(row));
 }
 

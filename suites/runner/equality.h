@@ -11,11 +11,21 @@ namespace mbb::suites {
 // fp32: relative difference of the loss at every step.
 inline constexpr double kLossTolerance = 1e-5;
 
-// What two cells must share for their losses to be comparable: every knob but how the work is mapped and run.
-std::string work_key(const baselines::Cell& cell);
+// What two cells must share for their losses to be comparable: every knob but how the work is mapped and run. Without
+// `precision`, cells of different recipes share it too.
+std::string work_key(const baselines::Cell& cell, bool precision = true);
+
+// The finished one-rank cells that `cell` is compared with: in fp32, and, when the cell's recipe is another, in that.
+struct References {
+  const baselines::Cell* exact = nullptr;
+  const baselines::Cell* rounded = nullptr;
+};
+References references_of(const baselines::Cell& cell, const std::vector<baselines::Cell>& finished);
 
 // Adds a "loss" verdict to `cell`; on a difference the cell becomes broken and loses its numbers. `finished` are cells
-// to compare with; without a one-rank fp32 cell of the same work among them nothing is added.
+// to compare with. In fp32 losses are equal; in lower precision they are off by at most twice what one rank's are in
+// that precision, over all steps, or what rounding every token's loss leaves. Without the one-rank cells of the same
+// work among them nothing is added.
 void judge_losses(baselines::Cell& cell, const std::vector<baselines::Cell>& finished);
 
 // Adds a "learning" verdict: whether the loss at the end (mean of the last five steps) is below `unigram_entropy`

@@ -3,6 +3,11 @@
 
 #include <gtest/gtest.h>
 
+#include <cmath>
+#include <filesystem>
+
+#include "suites/runner/gradients.h"
+
 namespace mbb::suites {
 namespace {
 
@@ -71,6 +76,76 @@ TEST(Equality, OtherWorkIsNotCompared) {
   judge_losses(two, {other, cell("bf16", 1, {5.0, 4.0}, "bf16"), cell("two", 2, {5.0, 4.0})});
   EXPECT_EQ(two.status, baselines::CellStatus::kOk);
   EXPECT_TRUE(two.verdicts.empty());
+}
+
+TEST(Equality, LowerPrecisionMayBeOffByTwiceWhatOneRankIs) {
+  const std::vector<baselines::Cell> finished{cell("one", 1, {5.0, 4.0}), cell("one-bf16", 1, {5.0, 4.01}, "bf16")};
+  baselines::Cell near = cell("tp2", 2, {5.0, 4.019}, "bf16");
+  judge_losses(near, finished);
+  EXPECT_EQ(near.status, baselines::CellStatus::kOk) << near.reason;
+  ASSERT_EQ(near.verdicts.size(), 1U);
+  EXPECT_EQ(near.verdicts[0].against, "one");
+  baselines::Cell far = cell("tp2", 2, {5.0, 4.021}, "bf16");
+  judge_losses(far, finished);
+  EXPECT_EQ(far.status, baselines::CellStatus::kBroken);
+  EXPECT_NE(far.reason.find("more than twice"), std::string::npos) << far.reason;
+}
+
+TEST(Equality, HowWorkIsOverlappedIsNoOtherWork) {
+  baselines::Cell two = cell("tp2", 2, {5.0, 1.0});
+  two.knobs.push_back({"overlap.tp_comm_overlap", "true"});
+  judge_losses(two, {cell("one", 1, {5.0, 4.0})});
+  EXPECT_EQ(two.status, baselines::CellStatus::kBroken);
+}
+
+TEST(GradientVerdict, NamesTheWeightThatDiffers) {
+  const Gradients exact{{"a", {1.0F, 2.0F}}, {"b", {0.0F, 3.0F}}};
+  baselines::Cell same = cell("tp2", 2, {5.0});
+  judge_gradients(same, exact, exact, nullptr, "one");
+  EXPECT_EQ(same.status, baselines::CellStatus::kOk);
+  EXPECT_EQ(same.verdicts.back().change, 0.0);
+  for (const float wrong : {3.001F, std::nanf("")}) {
+    Gradients off = exact;
+    off["b"][1] = wrong;
+    baselines::Cell two = cell("tp2", 2, {5.0});
+    judge_gradients(two, off, exact, nullptr, "one");
+    EXPECT_EQ(two.status, baselines::CellStatus::kBroken);
+    EXPECT_NE(two.reason.find("gradient of b differs"), std::string::npos) << two.reason;
+    EXPECT_TRUE(two.metrics.empty());
+    // One rank in the same precision is off by more than half of that: allowed.
+    Gradients rounded = exact;
+    rounded["b"][1] = 3.0009F;
+    baselines::Cell low = cell("tp2", 2, {5.0}, "bf16");
+    judge_gradients(low, off, exact, &rounded, "one");
+    EXPECT_EQ(low.status == baselines::CellStatus::kOk, !std::isnan(wrong));
+  }
+  baselines::Cell lost = cell("tp2", 2, {5.0});
+  judge_gradients(lost, {{"a", {1.0F, 2.0F}}}, exact, nullptr, "one");
+  EXPECT_NE(lost.reason.find("b has no gradient"), std::string::npos);
+}
+
+TEST(GradientVerdict, AFileGivesBackWhatTheRanksHandedOut) {
+  trainer::Tensor weight;
+  weight.path = "w";
+  weight.full_shape = trainer::Shape{4, 2};
+  weight.shape = trainer::Shape{2, 2};
+  weight.cuts = {{0, trainer::Axis::kTp, {}}};
+  GradientRecorder recorder;
+  const std::vector<float> first{1, 2, 3, 4}, second{7, 8};
+  recorder.add({.tp = 0}, 0, weight, 0, first);
+  recorder.add({.tp = 1}, 0, weight, 2, second);
+  recorder.add({.tp = 1}, 1, weight, 0, first);  // a later step
+  const std::filesystem::path folder = std::filesystem::path(testing::TempDir()) / "gradients_test";
+  std::filesystem::create_directories(folder);
+  ASSERT_TRUE(recorder.write(folder).has_value());
+  const auto read = read_gradients(folder);
+  ASSERT_TRUE(read.has_value()) << read.error().what;
+  const std::vector<float>& w = read->at("w");
+  EXPECT_EQ(std::vector<float>(w.begin(), w.begin() + 4), first);
+  EXPECT_TRUE(std::isnan(w[4]) && std::isnan(w[5])) << "no rank had these";
+  EXPECT_EQ(std::vector<float>(w.begin() + 6, w.end()), second);
+  std::filesystem::resize_file(folder / kGradientsFile, 10);
+  EXPECT_FALSE(read_gradients(folder).has_value());
 }
 
 }  // namespace

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
+#include <optional>
 #include <set>
 
 #include "analysis/exposure/breakdown.h"
@@ -25,6 +26,7 @@
 #include "profiler/trace/trace_file.h"
 #include "suites/runner/child.h"
 #include "suites/runner/equality.h"
+#include "suites/runner/gradients.h"
 #include "suites/runner/memory_rows.h"
 #include "suites/runner/process.h"
 #include "suites/runner/progress.h"
@@ -299,6 +301,29 @@ std::vector<size_t> execution_order(const std::vector<baselines::Cell>& cells) {
   return order;
 }
 
+// Gradients that both the cell and its one-rank cells recorded.
+Status judge_recorded_gradients(baselines::BundleWriter& writer, baselines::Cell& cell,
+                                const std::vector<baselines::Cell>& finished) {
+  if (cell.status != CellStatus::kOk || cell.launches.empty()) return {};
+  const References with = references_of(cell, finished);
+  const auto recorded = [&](const baselines::Cell& of) -> Result<std::optional<Gradients>> {
+    MB_ASSIGN(const std::filesystem::path folder, writer.launch_folder(of.name, 0));
+    if (!std::filesystem::exists(folder / kGradientsFile)) return std::optional<Gradients>();
+    MB_ASSIGN(Gradients read, read_gradients(folder));
+    return std::optional(std::move(read));
+  };
+  if (with.exact == nullptr) return {};
+  MB_ASSIGN(const auto mine, recorded(cell));
+  MB_ASSIGN(const auto exact, recorded(*with.exact));
+  if (!mine || !exact) return {};
+  std::optional<Gradients> rounded;
+  if (with.rounded != nullptr) {
+    MB_ASSIGN(rounded, recorded(*with.rounded));
+  }
+  judge_gradients(cell, *mine, *exact, rounded ? &*rounded : nullptr, with.exact->name);
+  return {};
+}
+
 void keep_in_store(const RunOptions& options, const baselines::Run& run, const std::filesystem::path& bundle,
                    const baselines::Cell* cell) {
   const auto put = [&]() -> Status {
@@ -338,6 +363,7 @@ Result<RunOutcome> run_cells(baselines::BundleWriter writer, RunOutcome outcome,
     outcome.stopped = runner.stopped();
     if (outcome.stopped) break;
     judge_losses(cell, outcome.run.cells);
+    MB_TRY(judge_recorded_gradients(writer, cell, outcome.run.cells));
     if (const auto layout = trainer::resolve(suite.cells[i].config))
       judge_learning(cell, entropy_of(suite.cells[i].config, layout->model.vocab_size));
     if (cell.status == CellStatus::kBroken) cell.metrics.clear();
