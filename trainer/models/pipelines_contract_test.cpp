@@ -42,9 +42,9 @@ void encoder_mesh(Config& c, int64_t tp) {
   c.parallel.encoder_tensor_model_parallel_size = tp;
 }
 
-class Pipelines : public testing::TestWithParam<Pipeline> {};
+class PipelineMappings : public testing::TestWithParam<Pipeline> {};
 
-TEST_P(Pipelines, TrainLikeOneRank) {
+TEST_P(PipelineMappings, TrainLikeOneRank) {
   const Pipeline& p = GetParam();
   Config c = four_layers(p.family);
   const auto one = record_training(c, 5);
@@ -61,7 +61,7 @@ TEST_P(Pipelines, TrainLikeOneRank) {
 }
 
 INSTANTIATE_TEST_SUITE_P(
-    All, Pipelines,
+    All, PipelineMappings,
     testing::Values(Pipeline{"chunks", "llama31", 1, 2, 1, [](Config& c) { chunks(c, 2); }},
                     Pipeline{"chunks_tp2_dp2", "llama31", 2, 2, 2, [](Config& c) { chunks(c, 2); }},
                     Pipeline{"chunks_overlapped_dp2", "llama31", 1, 2, 2,
