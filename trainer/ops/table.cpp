@@ -48,7 +48,6 @@ constexpr std::array kTable{
     &kLossSum,
     &kExpertCounts,
     &kExpertLoad,
-    &kExpertCounts,
     &kExpertBias,
     &kDispatchPlan,
     &kSegmentCounts,
