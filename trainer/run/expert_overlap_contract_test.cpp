@@ -17,7 +17,7 @@ Config expert_config(int pp) {
     if (std::string_view(small.name) != "mixtral") continue;
     Config c = config_of(small);
     c.model.num_layers = 4;
-    c.train.global_batch_size = 24;
+    c.train.global_batch_size = int64_t{24} * pp;
     c.train.train_iters = 5;
     c.parallel.use_distributed_optimizer = false;
     c.parallel.pipeline_model_parallel_size = pp;
