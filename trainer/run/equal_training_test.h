@@ -60,7 +60,7 @@ inline Result<Trained> train_and_collect(const Config& config, const std::functi
       values[static_cast<size_t>(unsharded_index(weight, at, first + static_cast<int64_t>(i)))] =
           static_cast<double>(gradient[i]);
   };
-  const auto vocabulary = static_cast<int32_t>(layout.vocab);
+  const auto vocabulary = static_cast<int32_t>(layout.model.vocab_size);
   MB_ASSIGN(out.result,
             train(
                 layout, programs,

@@ -16,6 +16,7 @@ namespace {
 struct Mapping {
   const char* name;
   int tp, pp, dp, ep, etp;
+  int cp = 1;
 };
 
 constexpr Mapping kMappings[] = {
@@ -43,11 +44,12 @@ Config mapped(Config c, const Mapping& m) {
   c.parallel.pipeline_model_parallel_size = m.pp;
   c.parallel.expert_model_parallel_size = m.ep;
   c.parallel.expert_tensor_parallel_size = m.etp;
-  c.parallel.gpus = m.tp * m.pp * m.dp;
+  c.parallel.context_parallel_size = m.cp;
+  c.parallel.gpus = m.tp * m.cp * m.pp * m.dp;
   return c;
 }
 
-void expect_equal(const Config& config, const Trained& one, bool gradients = true) {
+void expect_equal(const Config& config, const Trained& one) {
   const auto many = train_and_collect(config);
   ASSERT_TRUE(many.has_value()) << format(many.error());
   ASSERT_EQ(many->steps.size(), one.steps.size());
@@ -58,7 +60,7 @@ void expect_equal(const Config& config, const Trained& one, bool gradients = tru
     EXPECT_NEAR(many->steps[i].balance_loss.value_or(0), balance, 1e-5 * balance) << "step " << i;
     EXPECT_NEAR(many->steps[i].grad_norm, one.steps[i].grad_norm, 1e-4 * one.steps[i].grad_norm) << "step " << i;
   }
-  if (gradients) expect_equal_gradients(many->gradients[0], one.gradients[0], 1e-5);
+  expect_equal_gradients(many->gradients[0], one.gradients[0], 1e-5);
 }
 
 class Experts : public testing::TestWithParam<const char*> {};
@@ -74,7 +76,7 @@ TEST_P(Experts, EveryMappingEqualsOneRank) {
   Config sharded = mapped(base, kMappings[2]);
   sharded.parallel.use_distributed_optimizer = true;
   SCOPED_TRACE("distributed optimizer");
-  expect_equal(sharded, *one, false);
+  expect_equal(sharded, *one);
 }
 
 TEST_P(Experts, RowsThatAreThereGiveWhatPaddedSlotsGive) {
@@ -91,6 +93,20 @@ TEST_P(Experts, RowsThatAreThereGiveWhatPaddedSlotsGive) {
 
 INSTANTIATE_TEST_SUITE_P(Families, Experts, testing::Values("mixtral", "qwen3_moe", "gpt_oss", "deepseek_v3"),
                          [](const auto& test) { return std::string(test.param); });
+
+// Experts take ranks of context and data parallelism alike.
+TEST(ExpertFolding, OverContextParallelRanksEqualsOneRank) {
+  for (const char* name : {"mixtral", "mixtral_balanced", "qwen3_moe"}) {
+    const Config base = moe_config(name);
+    const auto one = train_and_collect(base);
+    ASSERT_TRUE(one.has_value()) << format(one.error());
+    for (const Mapping& m : {Mapping{"cp2_ep2", 1, 1, 1, 2, 1, 2}, Mapping{"cp2_dp2_ep4", 1, 1, 2, 4, 1, 2},
+                             Mapping{"cp2_tp2_ep4_etp1", 2, 1, 1, 4, 1, 2}}) {
+      SCOPED_TRACE(std::string(name) + " " + m.name);
+      expect_equal(mapped(base, m), *one);
+    }
+  }
+}
 
 TEST(ExpertRouting, DropsAndForcedBalanceEqualOneRank) {
   for (const char* name : {"mixtral_capacity", "mixtral_balanced"}) {
