@@ -72,8 +72,26 @@ __device__ void load_row(WarpRow row, const float* logits, int64_t token) {
   row.each([&](int e, double& v) { v = static_cast<double>(logits[token * row.count + e]); });
 }
 
+// What kernels read of RouterAttrs, which has members that live on the host.
+struct Rule {
+  int top_k, groups, top_k_groups;
+  bool sigmoid, top_k_first, normalize, biased, balanced;
+  double scaling;
+
+  explicit Rule(const RouterAttrs& a)
+      : top_k(a.top_k),
+        groups(static_cast<int>(a.groups)),
+        top_k_groups(static_cast<int>(a.top_k_groups)),
+        sigmoid(a.sigmoid),
+        top_k_first(a.top_k_first),
+        normalize(a.normalize),
+        biased(a.biased),
+        balanced(a.balanced),
+        scaling(a.scaling) {}
+};
+
 // Experts outside the best groups can no longer win. A lane walks a group; `scores` has room for the groups.
-__device__ void limit_groups(WarpRow row, const RouterAttrs& a, double* scores) {
+__device__ void limit_groups(WarpRow row, const Rule& a, double* scores) {
   const int size = row.count / a.groups;
   for (int g = threadIdx.x; g < a.groups; g += 32) {
     double first = -INFINITY, second = -INFINITY;
@@ -99,8 +117,7 @@ __device__ void limit_groups(WarpRow row, const RouterAttrs& a, double* scores) 
   });
 }
 
-__global__ void router_select_kernel(RouterAttrs a, RouterShape s, const float* logits, const float* bias,
-                                     int32_t* experts) {
+__global__ void router_select_kernel(Rule a, RouterShape s, const float* logits, const float* bias, int32_t* experts) {
   extern __shared__ double memory[];
   const int64_t token = blockIdx.x;
   if (a.balanced) {
@@ -127,7 +144,7 @@ __global__ void router_select_kernel(RouterAttrs a, RouterShape s, const float* 
 }
 
 // Scores of all experts (or raw logits when the kept ones are chosen first) into the row; the sum that normalizes.
-__device__ double kept_sum(WarpRow row, const RouterAttrs& a, const int32_t* chosen) {
+__device__ double kept_sum(WarpRow row, const Rule& a, const int32_t* chosen) {
   if (!a.normalize || a.top_k_first) return 1.0;
   double sum = kTiny;
   for (int j = 0; j < a.top_k; ++j) sum += row.values[chosen[j]];
@@ -137,12 +154,12 @@ __device__ double kept_sum(WarpRow row, const RouterAttrs& a, const int32_t* cho
 // Weight of the j-th kept expert before scaling; `top` and `total` are of the kept logits' softmax.
 struct Kept {
   double sum = 1.0, top = 0.0, total = 1.0;
-  __device__ double weight(const WarpRow& row, const RouterAttrs& a, int expert) const {
+  __device__ double weight(const WarpRow& row, const Rule& a, int expert) const {
     return a.top_k_first ? exp(row.values[expert] - top) / total : row.values[expert] / sum;
   }
 };
 
-__device__ Kept kept_of(WarpRow row, const RouterAttrs& a, const float* logits, int64_t token, const int32_t* chosen) {
+__device__ Kept kept_of(WarpRow row, const Rule& a, const float* logits, int64_t token, const int32_t* chosen) {
   Kept kept;
   load_row(row, logits, token);
   if (a.top_k_first) {
@@ -159,7 +176,7 @@ __device__ Kept kept_of(WarpRow row, const RouterAttrs& a, const float* logits, 
   return kept;
 }
 
-__global__ void router_weights_kernel(RouterAttrs a, RouterShape s, const float* logits, const int32_t* experts,
+__global__ void router_weights_kernel(Rule a, RouterShape s, const float* logits, const int32_t* experts,
                                       float* weights) {
   extern __shared__ double memory[];
   const int64_t token = blockIdx.x;
@@ -170,7 +187,7 @@ __global__ void router_weights_kernel(RouterAttrs a, RouterShape s, const float*
     weights[token * a.top_k + j] = static_cast<float>(a.scaling * kept.weight(row, a, chosen[j]));
 }
 
-__global__ void router_weights_grad_kernel(RouterAttrs a, RouterShape s, const float* dweights, const float* logits,
+__global__ void router_weights_grad_kernel(Rule a, RouterShape s, const float* dweights, const float* logits,
                                            const int32_t* experts, float* dlogits) {
   extern __shared__ double memory[];
   const int64_t token = blockIdx.x;
@@ -359,17 +376,22 @@ RouterLossArgs prepare(const MoeLossAttrs& attrs, RouterShape s, int64_t sets, c
 
 Status router_select(const RouterAttrs& attrs, RouterShape s, const float* logits, const float* bias, int32_t* experts,
                      const Launch& launch) {
+  if (attrs.balanced && (attrs.sequence_sharded || !attrs.positions.whole()))
+    return fail(ErrorCode::kUnavailable,
+                "CUDA: forced balance counts tokens from 0 on, and these are a part of a sequence",
+                "use one tensor and context parallel rank, or host.device = cpu");
   MB_TRY(fits(s));
   const size_t bytes = shared_for(s.experts + attrs.groups);
   MB_TRY(allow(router_select_kernel, bytes));
-  router_select_kernel<<<tokens_of(s), 32, bytes, launch.stream>>>(attrs, s, logits, bias, experts);
+  router_select_kernel<<<tokens_of(s), 32, bytes, launch.stream>>>(Rule(attrs), s, logits, bias, experts);
   return launched("router_select");
 }
 
 Status router_weights(const RouterAttrs& attrs, RouterShape s, const float* logits, const int32_t* experts,
                       float* weights, const Launch& launch) {
   MB_TRY(fits(s));
-  router_weights_kernel<<<tokens_of(s), 32, shared_for(s.experts), launch.stream>>>(attrs, s, logits, experts, weights);
+  router_weights_kernel<<<tokens_of(s), 32, shared_for(s.experts), launch.stream>>>(Rule(attrs), s, logits, experts,
+                                                                                    weights);
   return launched("router_weights");
 }
 
@@ -377,8 +399,8 @@ Status router_weights_grad(const RouterAttrs& attrs, RouterShape s, const float*
                            const int32_t* experts, float* dlogits, const Launch& launch) {
   MB_TRY(fits(s));
   MB_TRY(allow(router_weights_grad_kernel, shared_for(2 * s.experts)));
-  router_weights_grad_kernel<<<tokens_of(s), 32, shared_for(2 * s.experts), launch.stream>>>(attrs, s, dweights, logits,
-                                                                                             experts, dlogits);
+  router_weights_grad_kernel<<<tokens_of(s), 32, shared_for(2 * s.experts), launch.stream>>>(Rule(attrs), s, dweights,
+                                                                                             logits, experts, dlogits);
   return launched("router_weights_grad");
 }
 
