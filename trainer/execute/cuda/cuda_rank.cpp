@@ -26,8 +26,9 @@ int64_t round_up(int64_t bytes) {
 }
 
 // What arrives with every micro-batch.
-std::array<TensorId, 4> batch_ports(const Ports& ports) {
-  return {ports.tokens, ports.labels, ports.samples, ports.encoder_tokens};
+constexpr size_t kBatchPorts = 5;
+std::array<TensorId, kBatchPorts> batch_ports(const Ports& ports) {
+  return {ports.tokens, ports.labels, ports.samples, ports.encoder_tokens, ports.starts};
 }
 
 const BucketAttrs* bucket_of(const Op& op) {
@@ -263,9 +264,9 @@ Status CudaRank::upload(const StepInput& input) {
   MB_TRY(ok(cudaMemcpyAsync(data(ports.step_record, 0), at, sizeof(input.record), cudaMemcpyHostToDevice, stream),
             "uploading the step record"));
   at += round_up(sizeof(input.record));
-  const std::array<TensorId, 4> ids = batch_ports(program_.ports);
+  const std::array<TensorId, kBatchPorts> ids = batch_ports(program_.ports);
   for (int m = 0; m < program_.micro_batches; ++m) {
-    std::array<std::span<int32_t>, 4> spans;
+    std::array<std::span<int32_t>, kBatchPorts> spans;
     for (size_t i = 0; i < ids.size(); ++i) {
       if (ids[i] == kNoTensor) continue;
       const Tensor& t = program_.tensor(ids[i]);
@@ -274,6 +275,7 @@ Status CudaRank::upload(const StepInput& input) {
     }
     if (!spans[0].empty() || !spans[1].empty()) MB_TRY(input.batch(m, spans[0], spans[1]));
     if (!spans[2].empty() || !spans[3].empty()) MB_TRY(input.extra(m, spans[2], spans[3]));
+    if (!spans[4].empty()) MB_TRY(input.starts(m, spans[4]));
     for (size_t i = 0; i < ids.size(); ++i) {
       if (ids[i] == kNoTensor) continue;
       MB_TRY(ok(cudaMemcpyAsync(data(ids[i], m % program_.tensor(ids[i]).ring), spans[i].data(), spans[i].size_bytes(),

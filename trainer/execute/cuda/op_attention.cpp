@@ -34,9 +34,6 @@ Backend backend_of(const OpCall& call, const AttentionShape& shape, const Attent
 // Operands after q and kv stand from `first` on: sinks or table, then samples and step record.
 Result<GeneralAttention> general(const OpCall& call, const Operand& q, const Operand& kv, size_t first) {
   const auto& a = call.attrs<AttentionAttrs>();
-  if (a.packed)
-    return fail(ErrorCode::kUnavailable, "attention of packed sequences does not run on CUDA",
-                "run on the CPU: --device cpu");
   MB_TRY(whole_sequence(a.queries));
   MB_TRY(whole_sequence(a.keys));
   if (a.all_heads != 0)
@@ -64,6 +61,10 @@ Result<GeneralAttention> general(const OpCall& call, const Operand& q, const Ope
     g.samples = call.in[first].as<const int32_t>();
     g.record = call.in[first + 1].as<const float>();
     g.first_head = int64_t{call.coordinates.tp} * a.heads;
+    first += 2;
+  }
+  if (a.packed) {
+    MB_ASSIGN(g.own, own_starts(call, first, g.queries, general_attention_workspace(g)));
   }
   return g;
 }

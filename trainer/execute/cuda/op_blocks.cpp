@@ -69,14 +69,17 @@ namespace {
 
 Result<Positions> positions(const OpCall& call) {
   const Shape& shape = call.in[0].shape();
-  if (call.attrs<PositionAttrs>().packed)
-    return fail(ErrorCode::kUnavailable, "positions of packed sequences do not run on CUDA",
-                "run on the CPU: --device cpu");
   Positions p;
   MB_ASSIGN(p.element, element_of(*call.in[0].tensor));
   p.seq = shape[0], p.batch = shape[1], p.hidden = shape[2];
   MB_TRY(whole_sequence(call.attrs<PositionAttrs>().positions));
   p.first = call.attrs<PositionAttrs>().sequence_sharded ? call.coordinates.tp * shape[0] : 0;
+  p.rows = call.in[1].shape().rows();
+  if (call.attrs<PositionAttrs>().packed) {
+    MB_ASSIGN(p.own, own_starts(call, 2, p.first + p.seq, 0));
+    p.starts = call.in[2].as<const int32_t>();
+    p.sequences = call.in[2].elements();
+  }
   return p;
 }
 
@@ -89,8 +92,8 @@ Status position_embedding_op(const OpCall& call) {
 
 Status position_embedding_grad_op(const OpCall& call) {
   MB_ASSIGN(const Positions p, positions(call));
-  return position_grad(p, call.in[0].data, call.out[0].as<float>(), call.out[0].shape().rows(),
-                       call.attrs<PositionAttrs>().accumulate, call.device.launch());
+  return position_grad(p, call.in[0].data, call.out[0].as<float>(), call.attrs<PositionAttrs>().accumulate,
+                       call.device.launch());
 }
 
 namespace {
@@ -132,6 +135,39 @@ Status activation_grad_op(const OpCall& call) {
   MB_ASSIGN(const Element element, element_of(*call.in[0].tensor));
   return activation_backward(element, call.attrs<ActivationAttrs>(), rows_of(call.in[0]), call.in[1].data,
                              call.in[0].data, call.out[0].data, call.device.launch());
+}
+
+Status bias_activation_op(const OpCall& call) {
+  MB_ASSIGN(const Element element, element_of(*call.in[0].tensor));
+  return bias_activation(element, call.attrs<ActivationAttrs>(), rows_of(call.out[0]), call.in[0].data, call.in[1].data,
+                         nullptr, call.out[0].data, call.device.launch());
+}
+
+Status bias_activation_grad_op(const OpCall& call) {
+  MB_ASSIGN(const Element element, element_of(*call.in[0].tensor));
+  return bias_activation(element, call.attrs<ActivationAttrs>(), rows_of(call.in[0]), call.in[1].data, call.in[2].data,
+                         call.in[0].data, call.out[0].data, call.device.launch());
+}
+
+// in: residual, x [, bias] [, samples, step record].
+Status bias_dropout_add_op(const OpCall& call) {
+  const auto& a = call.attrs<DropoutAttrs>();
+  const Shape& shape = call.in[0].shape();
+  Dropout d;
+  MB_ASSIGN(d.element, element_of(*call.in[0].tensor));
+  d.hidden = shape.cols();
+  d.batch = shape.rank() > 2 ? shape[1] : 1;
+  d.seq = shape.rows() / d.batch;
+  d.probability = a.probability, d.stream = a.stream;
+  const size_t last = call.in.size();
+  if (a.probability > 0) {
+    d.first = a.sequence_sharded ? call.coordinates.tp * shape[0] : 0;
+    d.samples = call.in[last - 2].as<const int32_t>();
+    d.record = call.in[last - 1].as<const float>();
+  }
+  const bool biased = last == (a.probability > 0 ? 5U : 3U);
+  return bias_dropout_add(d, call.in[0].data, call.in[1].data, biased ? call.in[2].data : nullptr, call.out[0].data,
+                          call.device.launch());
 }
 
 Status dropout_op(const OpCall& call) {

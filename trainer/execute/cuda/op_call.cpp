@@ -5,6 +5,7 @@
 
 #include "trainer/ops/cuda/any_shape.h"
 #include "trainer/ops/cuda/status.h"
+#include "trainer/ops/cuda/unfused_attention.h"
 
 namespace mbb::trainer::cuda {
 namespace {
@@ -89,6 +90,19 @@ constexpr std::array kFunctions = {
     Named{"grouped_bias", grouped_bias_op},
     Named{"grouped_bias_grad", grouped_bias_grad_op},
     Named{"group_identity", group_identity_op},
+    Named{"bias_activation", bias_activation_op},
+    Named{"bias_activation_grad", bias_activation_grad_op},
+    Named{"bias_dropout_add", bias_dropout_add_op},
+    Named{"attention_scores", attention_scores_op},
+    Named{"attention_scores_grad", attention_scores_grad_op},
+    Named{"scale_mask", scale_mask_op},
+    Named{"scale_mask_grad", scale_mask_grad_op},
+    Named{"softmax", softmax_op},
+    Named{"softmax_grad", softmax_grad_op},
+    Named{"masked_softmax", masked_softmax_op},
+    Named{"masked_softmax_grad", masked_softmax_grad_op},
+    Named{"attention_context", attention_context_op},
+    Named{"attention_context_grad", attention_context_grad_op},
     Named{"grad_square_sum", grad_square_sum_op},
     Named{"grad_scale", grad_scale_op},
     Named{"adamw", adamw_op},
@@ -100,6 +114,15 @@ OpFunction find_op_function(std::string_view cuda_name) {
   for (const Named& entry : kFunctions)
     if (entry.name == cuda_name) return entry.function;
   return nullptr;
+}
+
+Result<const int32_t*> own_starts(const OpCall& call, size_t operand, int64_t tokens, int64_t beside) {
+  const int64_t offset = (beside + 255) / 256 * 256;
+  MB_ASSIGN(void* const scratch, call.device.scratch(offset + tokens * 4));
+  auto* own = reinterpret_cast<int32_t*>(static_cast<std::byte*>(scratch) + offset);
+  MB_TRY(sequence_own(call.in[operand].as<const int32_t>(), call.in[operand].elements(), tokens, own,
+                      call.device.launch()));
+  return static_cast<const int32_t*>(own);
 }
 
 Result<Element> element_of(const Tensor& tensor) {

@@ -58,6 +58,10 @@ inline Launch norm_launch(const OpCall& call) {
   return launch;
 }
 
+// Where the sequence of each of `tokens` tokens begins, from the starts in operand `operand`: [tokens] in the scratch,
+// behind the `beside` bytes that the op itself will ask for.
+Result<const int32_t*> own_starts(const OpCall& call, size_t operand, int64_t tokens, int64_t beside);
+
 // fp32 or bf16, as the kernels know them; anything else is an error that names the tensor.
 Result<Element> element_of(const Tensor& tensor);
 
@@ -136,6 +140,19 @@ Status grouped_gemm_wgrad_op(const OpCall& call);
 Status grouped_bias_op(const OpCall& call);
 Status grouped_bias_grad_op(const OpCall& call);
 Status group_identity_op(const OpCall& call);
+Status bias_activation_op(const OpCall& call);
+Status bias_activation_grad_op(const OpCall& call);
+Status bias_dropout_add_op(const OpCall& call);
+Status attention_scores_op(const OpCall& call);
+Status attention_scores_grad_op(const OpCall& call);
+Status scale_mask_op(const OpCall& call);
+Status scale_mask_grad_op(const OpCall& call);
+Status softmax_op(const OpCall& call);
+Status softmax_grad_op(const OpCall& call);
+Status masked_softmax_op(const OpCall& call);
+Status masked_softmax_grad_op(const OpCall& call);
+Status attention_context_op(const OpCall& call);
+Status attention_context_grad_op(const OpCall& call);
 Status grad_square_sum_op(const OpCall& call);
 Status grad_scale_op(const OpCall& call);
 Status adamw_op(const OpCall& call);

@@ -102,11 +102,14 @@ std::vector<OpCase> all_cases() {
   return cases;
 }
 
-// What stays fp32 whatever the model's type is: router logits and weights, step records.
+// What stays fp32 whatever the model's type is: router logits and weights, attention's matrix, step records.
 bool stays_f32(const OpCase& c, size_t input) {
   const OpKind* const kind = c.kind;
   const bool router = kind == &kRouterSelect || kind == &kRouterWeights || kind == &kRouterLoss;
-  return router || (kind == &kCombine && input == 2) || (kind == &kWeightedSum && input == 1) || c.in[input].fixed;
+  const bool matrix =
+      kind == &kScaleMask || kind == &kSoftmax || kind == &kMaskedSoftmax || (kind == &kAttentionContext && input == 0);
+  return router || matrix || (kind == &kCombine && input == 2) || (kind == &kWeightedSum && input == 1) ||
+         c.in[input].fixed;
 }
 
 struct Variant {

@@ -69,9 +69,6 @@ Status embedding_grad_op(const OpCall& call) {
 
 Status rope_op(const OpCall& call) {
   const auto& a = call.attrs<RopeAttrs>();
-  if (a.packed || a.turned_heads != 0)
-    return fail(ErrorCode::kUnavailable, "rotary positions of packed sequences or of some heads do not run on CUDA",
-                "run on the CPU: --device cpu");
   MB_TRY(whole_sequence(a.positions));
   MB_ASSIGN(const Element element, element_of(*call.in[0].tensor));
   const Shape& shape = call.in[0].shape();
@@ -81,9 +78,14 @@ Status rope_op(const OpCall& call) {
                               cudaMemcpyDeviceToDevice, call.device.stream()),
               "copying qkv before its rotation"));
   MB_ASSIGN(const float* const table, call.device.rope_table(shape[0], a));
-  const bool whole_heads = a.turned() == a.head_dim && a.value_dim() == a.head_dim && !a.interleaved;
-  if (!whole_heads || a.head_dim % 16 != 0 || !vectorizes(8, {qkv}))
-    return rope_any(element, a, shape[0], shape[1], qkv, table, call.device.launch());
+  const int32_t* own = nullptr;
+  if (a.packed) {
+    MB_ASSIGN(own, own_starts(call, 1, shape[0], 0));
+  }
+  const bool plain =
+      a.turned() == a.head_dim && a.value_dim() == a.head_dim && !a.interleaved && !a.packed && a.turned_heads == 0;
+  if (!plain || a.head_dim % 16 != 0 || !vectorizes(8, {qkv}))
+    return rope_any(element, a, shape[0], shape[1], qkv, table, own, call.device.launch());
   Rope r;
   r.element = element;
   r.tokens = shape.rows();

@@ -88,19 +88,33 @@ template <typename T>
 __global__ void position_add_kernel(Positions p, const T* x, const T* table, T* y) {
   const int64_t count = p.seq * p.batch * p.hidden, stride = int64_t{gridDim.x} * blockDim.x;
   for (int64_t at = int64_t{blockIdx.x} * blockDim.x + threadIdx.x; at < count; at += stride) {
-    const int64_t position = at / (p.batch * p.hidden);
-    y[at] = from_float<T>(to_float(x[at]) + to_float(table[(p.first + position) * p.hidden + at % p.hidden]));
+    int64_t position = p.first + at / (p.batch * p.hidden);
+    // Behind the last sequence nobody has a label; any position will do.
+    if (p.own != nullptr) position = min(position - p.own[position], p.rows - 1);
+    y[at] = from_float<T>(to_float(x[at]) + to_float(table[position * p.hidden + at % p.hidden]));
   }
 }
 
+// Tokens [from, to) of the local sequence, all samples.
 template <typename T>
-__global__ void position_grad_kernel(Positions p, const T* dy, float* dtable, int64_t rows, bool accumulate) {
-  const int64_t count = rows * p.hidden, stride = int64_t{gridDim.x} * blockDim.x;
+__device__ float position_sum(const Positions& p, const T* dy, int64_t from, int64_t to, int64_t column) {
+  float sum = 0.0f;
+  for (int64_t token = max(from, p.first); token < min(to, p.first + p.seq); ++token)
+    for (int64_t b = 0; b < p.batch; ++b) sum += to_float(dy[((token - p.first) * p.batch + b) * p.hidden + column]);
+  return sum;
+}
+
+template <typename T>
+__global__ void position_grad_kernel(Positions p, const T* dy, float* dtable, bool accumulate) {
+  const int64_t count = p.rows * p.hidden, stride = int64_t{gridDim.x} * blockDim.x;
   for (int64_t at = int64_t{blockIdx.x} * blockDim.x + threadIdx.x; at < count; at += stride) {
-    const int64_t position = at / p.hidden - p.first, column = at % p.hidden;
+    const int64_t row = at / p.hidden, column = at % p.hidden;
     float sum = accumulate ? dtable[at] : 0.0f;
-    if (position >= 0 && position < p.seq)
-      for (int64_t b = 0; b < p.batch; ++b) sum += to_float(dy[(position * p.batch + b) * p.hidden + column]);
+    if (p.starts == nullptr) sum += position_sum(p, dy, row, row + 1, column);
+    for (int64_t k = 0; k < p.sequences; ++k) {
+      const int64_t end = k + 1 < p.sequences ? p.starts[k + 1] : p.first + p.seq, token = p.starts[k] + row;
+      sum += position_sum(p, dy, token, row + 1 < p.rows ? min(token + 1, end) : end, column);
+    }
     dtable[at] = sum;
   }
 }
@@ -224,10 +238,20 @@ __device__ __forceinline__ GatedSlope gated(float gate, float up, float limit, f
   }
 }
 
+// Adds the bias of these columns, where there is one; sums stay fp32.
+template <int kWidth, typename T>
+__device__ __forceinline__ void add_bias(const T* bias, int64_t column, float (&x)[kWidth]) {
+  if (bias == nullptr) return;
+  float b[kWidth];
+  load<kWidth>(bias + column, b);
+#pragma unroll
+  for (int i = 0; i < kWidth; ++i) x[i] += b[i];
+}
+
 // One kernel for both directions: without dy it writes y, with dy the gradient of x.
 template <Pointwise kFunction, int kWidth, typename T>
-__global__ void activation_kernel(const T* x, const T* dy, T* out, int64_t rows, int64_t cols, float limit,
-                                  float alpha) {
+__global__ void activation_kernel(const T* x, const T* bias, const T* dy, T* out, int64_t rows, int64_t cols,
+                                  float limit, float alpha) {
   const int64_t vectors = cols / kWidth, count = rows * vectors, stride = int64_t{gridDim.x} * blockDim.x;
   for (int64_t at = int64_t{blockIdx.x} * blockDim.x + threadIdx.x; at < count; at += stride) {
     float d[kWidth];
@@ -237,6 +261,8 @@ __global__ void activation_kernel(const T* x, const T* dy, T* out, int64_t rows,
       float gate[kWidth], up[kWidth];
       load<kWidth>(x + gate_at, gate);
       load<kWidth>(x + gate_at + cols, up);
+      add_bias<kWidth>(bias, (at - row * vectors) * kWidth, gate);
+      add_bias<kWidth>(bias, cols + (at - row * vectors) * kWidth, up);
 #pragma unroll
       for (int i = 0; i < kWidth; ++i) {
         const GatedSlope v = gated<kFunction>(gate[i], up[i], limit, alpha);
@@ -252,6 +278,7 @@ __global__ void activation_kernel(const T* x, const T* dy, T* out, int64_t rows,
     } else {
       float value[kWidth];
       load<kWidth>(x + at * kWidth, value);
+      add_bias<kWidth>(bias, at % vectors * kWidth, value);
 #pragma unroll
       for (int i = 0; i < kWidth; ++i) {
         const Slope v = plain<kFunction>(value[i]);
@@ -263,27 +290,29 @@ __global__ void activation_kernel(const T* x, const T* dy, T* out, int64_t rows,
 }
 
 template <Pointwise kFunction>
-Status activation(Element element, const ActivationAttrs& a, RowShape shape, const void* x, const void* dy, void* out,
-                  cudaStream_t stream) {
+Status activation(Element element, const ActivationAttrs& a, RowShape shape, const void* x, const void* bias,
+                  const void* dy, void* out, cudaStream_t stream) {
   return by_element("activation", element, [&]<typename T>(T) {
-    by_width(shape.cols, {x, dy, out}, [&](auto width) {
+    by_width(shape.cols, {x, bias, dy, out}, [&](auto width) {
       constexpr int kWidth = decltype(width)::value;
       activation_kernel<kFunction, kWidth, T><<<grid_for(shape.rows * shape.cols / kWidth), kBlock, 0, stream>>>(
-          static_cast<const T*>(x), static_cast<const T*>(dy), static_cast<T*>(out), shape.rows, shape.cols, a.limit,
-          a.alpha);
+          static_cast<const T*>(x), static_cast<const T*>(bias), static_cast<const T*>(dy), static_cast<T*>(out),
+          shape.rows, shape.cols, a.limit, a.alpha);
     });
   });
 }
 
-Status activation_of(Element element, const ActivationAttrs& a, RowShape shape, const void* x, const void* dy,
-                     void* out, cudaStream_t stream) {
+Status activation_of(Element element, const ActivationAttrs& a, RowShape shape, const void* x, const void* bias,
+                     const void* dy, void* out, cudaStream_t stream) {
   switch (a.function) {
-    case Pointwise::kGelu: return activation<Pointwise::kGelu>(element, a, shape, x, dy, out, stream);
-    case Pointwise::kGeluTanh: return activation<Pointwise::kGeluTanh>(element, a, shape, x, dy, out, stream);
-    case Pointwise::kRelu: return activation<Pointwise::kRelu>(element, a, shape, x, dy, out, stream);
-    case Pointwise::kSquaredRelu: return activation<Pointwise::kSquaredRelu>(element, a, shape, x, dy, out, stream);
-    case Pointwise::kGeglu: return activation<Pointwise::kGeglu>(element, a, shape, x, dy, out, stream);
-    case Pointwise::kClampedSwiglu: return activation<Pointwise::kClampedSwiglu>(element, a, shape, x, dy, out, stream);
+    case Pointwise::kGelu: return activation<Pointwise::kGelu>(element, a, shape, x, bias, dy, out, stream);
+    case Pointwise::kGeluTanh: return activation<Pointwise::kGeluTanh>(element, a, shape, x, bias, dy, out, stream);
+    case Pointwise::kRelu: return activation<Pointwise::kRelu>(element, a, shape, x, bias, dy, out, stream);
+    case Pointwise::kSquaredRelu:
+      return activation<Pointwise::kSquaredRelu>(element, a, shape, x, bias, dy, out, stream);
+    case Pointwise::kGeglu: return activation<Pointwise::kGeglu>(element, a, shape, x, bias, dy, out, stream);
+    case Pointwise::kClampedSwiglu:
+      return activation<Pointwise::kClampedSwiglu>(element, a, shape, x, bias, dy, out, stream);
   }
   return fail(ErrorCode::kUnavailable, std::string("CUDA knows no activation ") + name(a.function));
 }
@@ -309,6 +338,26 @@ __global__ void dropout_kernel(Dropout p, const T* x, T* y) {
       const int64_t to = row * p.hidden + column;
       y[to] = from_float<T>(drop ? 0.0f : static_cast<float>(static_cast<double>(to_float(x[to])) * kept));
     }
+  }
+}
+
+template <typename T>
+__global__ void bias_dropout_add_kernel(Dropout p, const T* residual, const T* x, const T* bias, T* y) {
+  const bool drops = p.probability > 0.0;
+  const auto step = drops ? static_cast<uint64_t>(p.record[StepRecord::kStep]) : 0;
+  const RandomStream random(rng_mix(static_cast<uint64_t>(p.stream) ^ (step + kRngGamma)));
+  const int64_t count = p.seq * p.batch * p.hidden, stride = int64_t{gridDim.x} * blockDim.x;
+  for (int64_t at = int64_t{blockIdx.x} * blockDim.x + threadIdx.x; at < count; at += stride) {
+    const int64_t column = at % p.hidden, sample = at / p.hidden % p.batch, position = at / p.hidden / p.batch;
+    float value = to_float(x[at]) + (bias != nullptr ? to_float(bias[column]) : 0.0f);
+    if (drops) {
+      const float draw = random.uniform(static_cast<uint64_t>(p.samples[sample]),
+                                        static_cast<uint64_t>((p.first + position) * p.hidden + column));
+      value = static_cast<double>(draw) < p.probability
+                  ? 0.0f
+                  : static_cast<float>(static_cast<double>(value) * (1.0 / (1.0 - p.probability)));
+    }
+    y[at] = from_float<T>(to_float(residual[at]) + value);
   }
 }
 
@@ -370,18 +419,19 @@ __global__ void shift_tokens_kernel(const int32_t* tokens, int32_t* moved, int64
 
 struct RopeAny {
   int64_t tokens, batch, width;
-  int heads, head_dim, half, offset;
+  int first_head, heads, head_dim, half, offset;
   bool interleaved;
   float direction;
 };
 
 template <typename T>
-__global__ void rope_any_kernel(RopeAny r, T* qkv, const float* table) {
+__global__ void rope_any_kernel(RopeAny r, T* qkv, const float* table, const int32_t* own) {
   const int64_t count = r.tokens * r.heads * r.half, stride = int64_t{gridDim.x} * blockDim.x;
   for (int64_t at = int64_t{blockIdx.x} * blockDim.x + threadIdx.x; at < count; at += stride) {
     const int64_t pair = at % r.half, head = at / r.half % r.heads, token = at / r.half / r.heads;
-    const float* angle = table + (token / r.batch * r.half + pair) * 2;
-    T* low = qkv + token * r.width + head * r.head_dim + r.offset + (r.interleaved ? 2 * pair : pair);
+    const int64_t position = token / r.batch - (own != nullptr ? own[token / r.batch] : 0);
+    const float* angle = table + (position * r.half + pair) * 2;
+    T* low = qkv + token * r.width + (r.first_head + head) * r.head_dim + r.offset + (r.interleaved ? 2 * pair : pair);
     T* high = low + (r.interleaved ? 1 : r.half);
     const float x = to_float(*low), y = to_float(*high), sine = r.direction * angle[1];
     *low = from_float<T>(x * angle[0] - y * sine);
@@ -417,11 +467,10 @@ Status position_add(const Positions& p, const void* x, const void* table, void* 
   });
 }
 
-Status position_grad(const Positions& p, const void* dy, float* dtable, int64_t rows, bool accumulate,
-                     const Launch& launch) {
+Status position_grad(const Positions& p, const void* dy, float* dtable, bool accumulate, const Launch& launch) {
   return by_element("position_grad", p.element, [&]<typename T>(T) {
-    position_grad_kernel<T><<<grid_for(rows * p.hidden), kBlock, 0, launch.stream>>>(p, static_cast<const T*>(dy),
-                                                                                     dtable, rows, accumulate);
+    position_grad_kernel<T>
+        <<<grid_for(p.rows * p.hidden), kBlock, 0, launch.stream>>>(p, static_cast<const T*>(dy), dtable, accumulate);
   });
 }
 
@@ -450,12 +499,25 @@ Status head_norm_backward(const HeadNorm& n, const void* dy, void* dx, float* dq
 
 Status activation_forward(Element element, const ActivationAttrs& attrs, RowShape shape, const void* x, void* y,
                           const Launch& launch) {
-  return activation_of(element, attrs, shape, x, nullptr, y, launch.stream);
+  return activation_of(element, attrs, shape, x, nullptr, nullptr, y, launch.stream);
 }
 
 Status activation_backward(Element element, const ActivationAttrs& attrs, RowShape shape, const void* x, const void* dy,
                            void* dx, const Launch& launch) {
-  return activation_of(element, attrs, shape, x, dy, dx, launch.stream);
+  return activation_of(element, attrs, shape, x, nullptr, dy, dx, launch.stream);
+}
+
+Status bias_activation(Element element, const ActivationAttrs& attrs, RowShape shape, const void* x, const void* bias,
+                       const void* dy, void* out, const Launch& launch) {
+  return activation_of(element, attrs, shape, x, bias, dy, out, launch.stream);
+}
+
+Status bias_dropout_add(const Dropout& p, const void* residual, const void* x, const void* bias, void* y,
+                        const Launch& launch) {
+  return by_element("bias_dropout_add", p.element, [&]<typename T>(T) {
+    bias_dropout_add_kernel<T><<<grid_for(p.seq * p.batch * p.hidden), kBlock, 0, launch.stream>>>(
+        p, static_cast<const T*>(residual), static_cast<const T*>(x), static_cast<const T*>(bias), static_cast<T*>(y));
+  });
 }
 
 Status dropout(const Dropout& p, const void* x, void* y, const Launch& launch) {
@@ -498,11 +560,12 @@ Status shift_tokens(const int32_t* tokens, int32_t* moved, int64_t count, int64_
 }
 
 Status rope_any(Element element, const RopeAttrs& a, int64_t seq, int64_t batch, void* qkv, const float* table,
-                const Launch& launch) {
+                const int32_t* own, const Launch& launch) {
   const RopeAny r{seq * batch,
                   batch,
                   int64_t{a.heads + a.kv_heads} * a.head_dim + int64_t{a.kv_heads} * a.value_dim(),
-                  a.heads + a.kv_heads,
+                  a.first_head,
+                  a.end_head() - a.first_head,
                   a.head_dim,
                   a.turned() / 2,
                   a.rotary_offset,
@@ -510,7 +573,7 @@ Status rope_any(Element element, const RopeAttrs& a, int64_t seq, int64_t batch,
                   a.inverse ? -1.0f : 1.0f};
   return by_element("rope_any", element, [&]<typename T>(T) {
     rope_any_kernel<T>
-        <<<grid_for(r.tokens * r.heads * r.half), kBlock, 0, launch.stream>>>(r, static_cast<T*>(qkv), table);
+        <<<grid_for(r.tokens * r.heads * r.half), kBlock, 0, launch.stream>>>(r, static_cast<T*>(qkv), table, own);
   });
 }
 

@@ -20,11 +20,14 @@ struct Positions {
   Element element = Element::kBf16;
   int64_t seq = 0, batch = 1, hidden = 0;
   int64_t first = 0;
+  int64_t rows = 0;                 // of the table
+  const int32_t* own = nullptr;     // packed: [first + seq], first token of a token's own sequence
+  const int32_t* starts = nullptr;  // packed: [sequences]
+  int64_t sequences = 0;
 };
 Status position_add(const Positions& args, const void* x, const void* table, void* y, const Launch& launch);
 // dtable [rows, hidden]: rows the sequence does not reach keep their value, or become zero without `accumulate`.
-Status position_grad(const Positions& args, const void* dy, float* dtable, int64_t rows, bool accumulate,
-                     const Launch& launch);
+Status position_grad(const Positions& args, const void* dy, float* dtable, bool accumulate, const Launch& launch);
 
 // RMS norm of the first heads + kv_heads heads of packed qkv [tokens, width].
 struct HeadNorm {
@@ -47,6 +50,9 @@ Status activation_forward(Element element, const ActivationAttrs& attrs, RowShap
                           const Launch& launch);
 Status activation_backward(Element element, const ActivationAttrs& attrs, RowShape shape, const void* x, const void* dy,
                            void* dx, const Launch& launch);
+// The same of x + bias[columns of x]: y without dy, else the gradient of x + bias.
+Status bias_activation(Element element, const ActivationAttrs& attrs, RowShape shape, const void* x, const void* bias,
+                       const void* dy, void* out, const Launch& launch);
 
 // x [s, b, h]; sequence positions begin at `first`.
 struct Dropout {
@@ -58,6 +64,9 @@ struct Dropout {
   const float* record = nullptr;  // the step record
 };
 Status dropout(const Dropout& args, const void* x, void* y, const Launch& launch);
+// y = residual + dropout(x + bias[hidden]); without bias, and with probability 0, what is there.
+Status bias_dropout_add(const Dropout& args, const void* residual, const void* x, const void* bias, void* y,
+                        const Launch& launch);
 Status multiply(Element element, const void* x, float factor, void* y, int64_t count, const Launch& launch);
 
 Status latent_pack(Element element, const LatentAttrs& attrs, int64_t tokens, const void* q, const void* key,
@@ -67,8 +76,9 @@ Status latent_unpack_grad(Element element, const LatentAttrs& attrs, int64_t tok
 
 Status shift_tokens(const int32_t* tokens, int32_t* moved, int64_t count, int64_t by, const Launch& launch);
 
-// Rotates in place; table [seq, turned/2, 2]: cosine and sine, both times the attributes' factor.
+// Rotates in place; table [seq, turned/2, 2]: cosine and sine, both times the attributes' factor. own [seq]: where a
+// position's own sequence begins, from which it counts; null: at 0.
 Status rope_any(Element element, const RopeAttrs& attrs, int64_t seq, int64_t batch, void* qkv, const float* table,
-                const Launch& launch);
+                const int32_t* own, const Launch& launch);
 
 }  // namespace mbb::trainer::cuda

@@ -21,7 +21,7 @@ struct View {
   double dropout;
   uint64_t stream;
   const T *q, *kv, *weight;
-  const int32_t *buckets, *samples;
+  const int32_t *buckets, *own, *samples;
   const float* record;
 
   __device__ int64_t group(int64_t head) const { return head / (heads / kv_heads); }
@@ -35,7 +35,11 @@ struct View {
   __device__ int64_t out_at(int64_t i, int64_t b, int64_t head) const { return ((i * batch + b) * heads + head) * dv; }
   __device__ int64_t row_at(int64_t i, int64_t b, int64_t head) const { return (b * heads + head) * queries + i; }
   // Keys [begin, end) of a query; queries [first, last) of a key.
-  __device__ int64_t begin(int64_t i) const { return causal && window > 0 && i + 1 > window ? i + 1 - window : 0; }
+  __device__ int64_t begin(int64_t i) const {
+    const int64_t first_seen = causal && own != nullptr ? own[i] : 0;
+    return causal && window > 0 ? max(first_seen, i + 1 - window) : first_seen;
+  }
+  __device__ bool sees(int64_t i, int64_t j) const { return own == nullptr || j >= own[i]; }
   __device__ int64_t end(int64_t i) const { return causal ? i + 1 : keys; }
   __device__ int64_t first(int64_t j) const { return causal ? j : 0; }
   __device__ int64_t last(int64_t j) const { return causal && window > 0 ? min(queries, j + window) : queries; }
@@ -83,6 +87,7 @@ View<T> view(const GeneralAttention& g) {
           static_cast<const T*>(g.kv),
           static_cast<const T*>(g.weight),
           g.buckets,
+          g.own,
           g.samples,
           g.record};
 }
@@ -174,8 +179,11 @@ __global__ void dkv_kernel(View<T> a, const T* dout, const float* lse, const flo
     float dk = 0.0f, dv = 0.0f;
     for (int64_t head = group * ratio; head < (group + 1) * ratio; ++head) {
       __syncthreads();
-      for (int64_t i = threadIdx.x; i < span; i += blockDim.x)
-        both[i] = score_gradient(a, dout, lse, delta, first + i, j, b, head, both[a.queries + i]);
+      for (int64_t i = threadIdx.x; i < span; i += blockDim.x) {
+        both[i] = both[a.queries + i] = 0.0f;
+        if (a.sees(first + i, j))
+          both[i] = score_gradient(a, dout, lse, delta, first + i, j, b, head, both[a.queries + i]);
+      }
       __syncthreads();
       for (int64_t i = 0; i < span; ++i) {
         if (e < a.d) dk += both[i] * to_float(a.q[a.query_at(first + i, b, head) + e]);
