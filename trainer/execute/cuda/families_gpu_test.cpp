@@ -68,8 +68,7 @@ TEST_P(FamiliesOnDevice, Bf16StaysAsNearAsTheOracles) {
     EXPECT_LT(furthest(on_device(c, graphs), exact), bound) << "graphs " << graphs;
 }
 
-// Widths that FP8 products divide.
-TEST_F(GpuTest, Fp8StaysAsNearAsTheOracles) {
+Config wide_llama() {
   Config c;
   sizes(c, "llama3-8b", 2);
   c.model.hidden_size = 64;
@@ -79,17 +78,93 @@ TEST_F(GpuTest, Fp8StaysAsNearAsTheOracles) {
   c.train.micro_batch_size = 2;
   c.train.global_batch_size = 4;
   c.train.train_iters = 4;
-  const std::vector<double> exact = losses(c);
-  c.precision.recipe = Recipe::kFp8Current;
-  const double bound = std::max(2.0 * furthest(losses(c), exact), 2e-3);
-  c.host.device = trainer::Device::kCuda;
-  for (const bool fused : {false, true}) {
-    c.fusion.residual_fusion = c.fusion.cross_entropy_loss_fusion = fused;
-    EXPECT_LT(furthest(losses(c), exact), bound) << "fused " << fused;
-  }
+  return c;
 }
 
+// A setting that the device must train like the oracle does.
+struct Setting {
+  const char* name;
+  void (*set)(Config&);
+};
+
+void PrintTo(const Setting& setting, std::ostream* out) {
+  *out << setting.name;
+}
+
+class SettingsOnDevice : public GpuTest, public testing::WithParamInterface<Setting> {};
+
+// fp32 within 1e-4; what rounds more within twice the oracle's own distance from fp32, or a rounding of the loss.
+TEST_P(SettingsOnDevice, TrainLikeTheOracle) {
+  Config c = wide_llama();
+  const std::vector<double> exact = losses(c);
+  GetParam().set(c);
+  const std::vector<double> oracle = losses(c);
+  c.host.device = trainer::Device::kCuda;
+  const std::vector<double> device = losses(c);
+  if (c.precision.recipe == Recipe::kFp32)
+    EXPECT_LT(furthest(device, oracle), 1e-4);
+  else
+    EXPECT_LT(furthest(device, exact), std::max(2.0 * furthest(oracle, exact), 2e-3));
+}
+
+const Setting kSettings[] = {
+    {"fp8_current", [](Config& c) { c.precision.recipe = Recipe::kFp8Current; }},
+    {"fp8_current_fused",
+     [](Config& c) {
+       c.precision.recipe = Recipe::kFp8Current;
+       c.fusion.residual_fusion = c.fusion.cross_entropy_loss_fusion = true;
+     }},
+    {"fp8_delayed", [](Config& c) { c.precision.recipe = Recipe::kFp8Delayed; }},
+    {"fp8_param",
+     [](Config& c) {
+       c.precision.recipe = Recipe::kFp8Current;
+       c.precision.fp8_param = true;
+     }},
+    {"fused", [](Config& c) { c.fusion.residual_fusion = c.fusion.cross_entropy_loss_fusion = true; }},
+    {"unfused_attention", [](Config& c) { c.fusion.attention_backend = AttentionBackend::kUnfused; }},
+    {"unfused_softmax",
+     [](Config& c) {
+       c.fusion.attention_backend = AttentionBackend::kUnfused;
+       c.fusion.masked_softmax_fusion = false;
+     }},
+    {"flash_bf16",
+     [](Config& c) {
+       c.precision.recipe = Recipe::kBf16;
+       c.fusion.attention_backend = AttentionBackend::kFlash;
+     }},
+    {"remainder_bf16_moments",
+     [](Config& c) {
+       c.precision.recipe = Recipe::kBf16;
+       c.optimizer.use_precision_aware_optimizer = true;
+       c.optimizer.exp_avg_dtype = c.optimizer.exp_avg_sq_dtype = StateType::kBf16;
+     }},
+    {"bf16_states",
+     [](Config& c) {
+       c.precision.recipe = Recipe::kBf16;
+       c.optimizer.use_precision_aware_optimizer = true;
+       c.optimizer.main_params_dtype = StateType::kBf16;
+       c.optimizer.exp_avg_dtype = c.optimizer.exp_avg_sq_dtype = StateType::kBf16;
+     }},
+    {"optimizer_beside",
+     [](Config& c) {
+       c.parallel.use_distributed_optimizer = false;
+       c.data_parallel.overlap_optimizer_with_forward = true;
+       c.data_parallel.bucket_size = 20000;
+     }},
+    {"optimizer_beside_confined",
+     [](Config& c) {
+       c.precision.recipe = Recipe::kBf16;
+       c.parallel.use_distributed_optimizer = false;
+       c.data_parallel.overlap_optimizer_with_forward = true;
+       c.data_parallel.bucket_size = 20000;
+       c.host.side_sms = 16;
+     }},
+    {"recompute", [](Config& c) { c.memory.recompute_granularity = RecomputeGranularity::kFull; }},
+};
+
 INSTANTIATE_TEST_SUITE_P(All, FamiliesOnDevice, testing::ValuesIn(kFamilies),
+                         [](const auto& test) { return std::string(test.param.name); });
+INSTANTIATE_TEST_SUITE_P(All, SettingsOnDevice, testing::ValuesIn(kSettings),
                          [](const auto& test) { return std::string(test.param.name); });
 
 }  // namespace

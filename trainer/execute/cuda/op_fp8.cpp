@@ -35,6 +35,14 @@ Status quantize_op(const OpCall& call) {
   return quantize(q, call.in[0].data, call.device.launch());
 }
 
+// One pass: the scale is known, and what amax it met is kept for the next.
+Status quantize_delayed_op(const OpCall& call) {
+  MB_ASSIGN(Quantize q, begin(call, call.in[0].shape()));
+  q.scale = call.in[1].as<const float>();
+  q.found_amax = amax_of(call);
+  return quantize(q, call.in[0].data, call.device.launch());
+}
+
 Status rmsnorm_quantize_op(const OpCall& call) {
   MB_ASSIGN(const Quantize q, begin(call, call.in[0].shape()));
   NormForward n;

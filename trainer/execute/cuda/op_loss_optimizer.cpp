@@ -31,9 +31,14 @@ int64_t bucket_elements(const OpCall& call, const BucketAttrs& bucket) {
   return bucket.elements > 0 ? bucket.elements : call.in[0].elements();
 }
 
+struct Pieces {
+  const BucketPiece* table = nullptr;  // on the device
+  int count = 0;
+  bool divide = true;  // every end is a multiple of 8
+};
+
 // The bucket's table on the device: this rank's shard, gaps between tensors as ranges that change nothing.
-Result<const BucketPiece*> pieces(const OpCall& call, const BucketAttrs& bucket, int64_t elements, float weight_decay,
-                                  int* count) {
+Result<Pieces> pieces(const OpCall& call, const BucketAttrs& bucket, int64_t elements, float weight_decay) {
   const int64_t size = bucket.sharded ? elements / bucket.group_size : elements;
   const int64_t begin = bucket.sharded ? size * call.shard_index : 0, end = begin + size;
   std::vector<BucketPiece> list;
@@ -57,10 +62,13 @@ Result<const BucketPiece*> pieces(const OpCall& call, const BucketAttrs& bucket,
     else
       merged.push_back(p);
   }
-  *count = static_cast<int>(merged.size());
+  Pieces out;
+  out.count = static_cast<int>(merged.size());
+  for (const BucketPiece& p : merged) out.divide = out.divide && p.end % 8 == 0;
   MB_ASSIGN(const void* const table,
             call.device.constant(&call.op, std::as_bytes(std::span<const BucketPiece>(merged))));
-  return static_cast<const BucketPiece*>(table);
+  out.table = static_cast<const BucketPiece*>(table);
+  return out;
 }
 
 }  // namespace
@@ -91,15 +99,14 @@ Status cross_entropy_grad_op(const OpCall& call) {
 
 Status grad_square_sum_op(const OpCall& call) {
   const auto& bucket = call.attrs<BucketAttrs>();
-  int count = 0;
   const int64_t elements = bucket_elements(call, bucket);
   const int64_t shard = bucket.sharded ? elements / bucket.group_size : elements;
-  MB_ASSIGN(const BucketPiece* const table, pieces(call, bucket, elements, 0.0f, &count));
+  MB_ASSIGN(const Pieces table, pieces(call, bucket, elements, 0.0f));
   MB_ASSIGN(void* const partials, call.device.scratch(kNormPartials * 8));
   const auto* grads = call.in[0].as<const float>() +
                       (call.in[0].elements() == elements && bucket.sharded ? shard * call.shard_index : 0);
-  return square_sum(Element::kF32, grads, shard, table, count, static_cast<double*>(partials), call.out[0].as<double>(),
-                    call.device.launch());
+  return square_sum(Element::kF32, grads, shard, table.table, table.count, static_cast<double*>(partials),
+                    call.out[0].as<double>(), call.device.launch());
 }
 
 Status grad_scale_op(const OpCall& call) {
@@ -137,7 +144,8 @@ Status adamw_op(const OpCall& call) {
   b.exp_avg_sq = call.in[3].data;
   b.first_index = begin;
   b.beta1 = a.beta1, b.beta2 = a.beta2, b.epsilon = a.eps;
-  MB_ASSIGN(b.pieces, pieces(call, a.bucket, elements, a.weight_decay, &b.piece_count));
+  MB_ASSIGN(const Pieces table, pieces(call, a.bucket, elements, a.weight_decay));
+  b.pieces = table.table, b.piece_count = table.count, b.pieces_divide = table.divide;
   return adam(b, call.in[4].as<const float>(), call.in[5].as<const float>(), call.device.launch());
 }
 

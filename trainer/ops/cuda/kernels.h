@@ -138,6 +138,8 @@ struct Quantize {
   Element to = Element::kE4m3;
   RowShape shape;
   const float* amax = nullptr;
+  const float* scale = nullptr;  // delayed scaling: given, instead of following from amax
+  float* found_amax = nullptr;   // optional: raised to the largest magnitude seen; the caller zeroes it
   float* inverse_scale = nullptr;
   void* q = nullptr;
   void* qt = nullptr;

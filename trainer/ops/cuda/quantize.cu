@@ -20,11 +20,11 @@ Status run(const char* kernel, const Quantize& a, Producer produce, int read_byt
   auto* q = static_cast<uint8_t*>(a.q);
   auto* qt = static_cast<uint8_t*>(a.qt);
   if (a.to == Element::kE4m3)
-    quantize_kernel<Producer, __NV_E4M3>
-        <<<grid, 256, 0, launch.stream>>>(produce, a.shape.rows, a.shape.cols, a.amax, a.inverse_scale, q, qt);
+    quantize_kernel<Producer, __NV_E4M3><<<grid, 256, 0, launch.stream>>>(
+        produce, a.shape.rows, a.shape.cols, {a.amax, a.scale, a.found_amax, a.inverse_scale}, q, qt);
   else if (a.to == Element::kE5m2)
-    quantize_kernel<Producer, __NV_E5M2>
-        <<<grid, 256, 0, launch.stream>>>(produce, a.shape.rows, a.shape.cols, a.amax, a.inverse_scale, q, qt);
+    quantize_kernel<Producer, __NV_E5M2><<<grid, 256, 0, launch.stream>>>(
+        produce, a.shape.rows, a.shape.cols, {a.amax, a.scale, a.found_amax, a.inverse_scale}, q, qt);
   else
     return fail(ErrorCode::kBadArgument, std::string(kernel) + ": target type " + name(a.to) + " is not an FP8 type");
   return launched(kernel);

@@ -112,13 +112,19 @@ __device__ __forceinline__ int tile_word(int column, int row_word) {
   return column * 32 + (row_word ^ ((group & 1) | ((group >> 1) << 2)));
 }
 
+struct QuantizeScale {
+  const float *amax, *given;
+  float *found_amax, *inverse;
+};
+
 template <typename Producer, __nv_fp8_interpretation_t kKind>
-__global__ void __launch_bounds__(256) quantize_kernel(Producer produce, int64_t rows, int64_t cols, const float* amax,
-                                                       float* inverse_scale, uint8_t* q, uint8_t* qt) {
+__global__ void __launch_bounds__(256)
+    quantize_kernel(Producer produce, int64_t rows, int64_t cols, QuantizeScale by, uint8_t* q, uint8_t* qt) {
   __shared__ uint32_t tile[128 * 32];
   constexpr int kOutputs = Producer::kOutputs;
-  const float scale = tensor_scale(*amax, kKind == __NV_E4M3 ? 448.0f : 57344.0f);
-  if (blockIdx.x == 0 && blockIdx.y == 0 && threadIdx.x == 0) *inverse_scale = 1.0f / scale;
+  const float scale = by.given != nullptr ? *by.given : tensor_scale(*by.amax, kKind == __NV_E4M3 ? 448.0f : 57344.0f);
+  if (blockIdx.x == 0 && blockIdx.y == 0 && threadIdx.x == 0) *by.inverse = 1.0f / scale;
+  unsigned int top = 0;
   // Last rows first: the pass that found amax ended there, and their tail may still be in L2.
   const int64_t row0 = int64_t{gridDim.y - 1 - blockIdx.y} * 128, column0 = int64_t{blockIdx.x} * 128;
   const int column_group = threadIdx.x & 15, row_group = threadIdx.x >> 4;
@@ -135,7 +141,10 @@ __global__ void __launch_bounds__(256) quantize_kernel(Producer produce, int64_t
 #pragma unroll
       for (int o = 0; o < kOutputs; ++o) {
 #pragma unroll
-        for (int i = 0; i < 8; ++i) values[o][i] *= scale;
+        for (int i = 0; i < 8; ++i) {
+          if (by.found_amax != nullptr) top = max(top, __float_as_uint(fabsf(values[o][i])));
+          values[o][i] *= scale;
+        }
         words[part][o][r][0] = pack_fp8<kKind>(values[o][0], values[o][1], values[o][2], values[o][3]);
         words[part][o][r][1] = pack_fp8<kKind>(values[o][4], values[o][5], values[o][6], values[o][7]);
         if (q != nullptr)
@@ -143,6 +152,10 @@ __global__ void __launch_bounds__(256) quantize_kernel(Producer produce, int64_t
               make_uint2(words[part][o][r][0], words[part][o][r][1]);
       }
     }
+  }
+  if (by.found_amax != nullptr) {
+    top = __reduce_max_sync(0xffffffffu, top);
+    if ((threadIdx.x & 31) == 0) atomicMax(reinterpret_cast<unsigned int*>(by.found_amax), top);
   }
   if (qt == nullptr) return;
 #pragma unroll

@@ -1,0 +1,147 @@
+// Kernels of fp8_state.h with their launches.
+#include "trainer/ops/cuda/fp8_state.h"
+
+#include <algorithm>
+
+#include "trainer/ops/cuda/quantize_kernel.cuh"
+#include "trainer/ops/cuda/status.h"
+#include "trainer/program/program.h"
+
+namespace mbb::trainer::cuda {
+namespace {
+
+constexpr int kBlock = 256;
+constexpr size_t kPointers = 128;  // a launch takes this many by value
+
+unsigned grid_for(int64_t items) {
+  return static_cast<unsigned>(std::clamp<int64_t>((items + kBlock - 1) / kBlock, 1, 4096));
+}
+
+struct ScalePointers {
+  const float* at[kPointers];
+};
+
+__global__ void amax_record_kernel(ScalePointers scales, int count, float* amax, bool accumulate) {
+  const int i = static_cast<int>(threadIdx.x);
+  if (i >= count) return;
+  const float now = scales.at[i][1];
+  if (!accumulate || isnan(now) || now > amax[i]) amax[i] = now;
+}
+
+__global__ void scale_update_kernel(float fp8_max, float margin, bool most_recent, const float* amax,
+                                    const float* record, int64_t length, int64_t count, float* history, float* scale) {
+  const int64_t i = int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
+  if (i >= count) return;
+  history[static_cast<int64_t>(record[StepRecord::kStep]) % length * count + i] = amax[i];
+  float largest = amax[i];
+  for (int64_t r = 0; r < length && !most_recent; ++r) {
+    const float past = history[r * count + i];
+    if (isnan(past) || past > largest) largest = past;
+  }
+  if (!(largest > 0.0f) || isinf(largest)) return;  // keeps the old scale
+  const float fresh = fp8_max / largest * margin;
+  scale[i] = isinf(fresh) ? 3.402823466e38f : fresh;
+}
+
+struct DoublePointers {
+  Doubles at[kPointers];
+};
+
+__global__ void scalar_sum_kernel(DoublePointers in, int count, double* out, bool add) {
+  double sum = add ? *out : 0.0;
+  for (int k = 0; k < count; ++k)
+    for (int64_t i = 0; i < in.at[k].count; ++i) sum += in.at[k].data[i];
+  *out = sum;
+}
+
+// 32 x 32 bytes a block of 32 x 8 threads.
+__global__ void transpose_bytes_kernel(const uint8_t* q, uint8_t* t, int64_t rows, int64_t cols) {
+  __shared__ uint8_t tile[32][33];
+  const int64_t column = int64_t{blockIdx.x} * 32 + threadIdx.x;
+  for (int i = threadIdx.y; i < 32; i += 8) {
+    const int64_t row = int64_t{blockIdx.y} * 32 + i;
+    if (row < rows && column < cols) tile[i][threadIdx.x] = q[row * cols + column];
+  }
+  __syncthreads();
+  const int64_t out_column = int64_t{blockIdx.y} * 32 + threadIdx.x;
+  for (int i = threadIdx.y; i < 32; i += 8) {
+    const int64_t out_row = int64_t{blockIdx.x} * 32 + i;
+    if (out_row < cols && out_column < rows) t[out_row * rows + out_column] = tile[threadIdx.x][i];
+  }
+}
+
+__global__ void master_amax_kernel(const float* master, int64_t count, float* amax) {
+  const int64_t stride = int64_t{gridDim.x} * blockDim.x;
+  unsigned int top = 0;
+  for (int64_t at = int64_t{blockIdx.x} * blockDim.x + threadIdx.x; at < count; at += stride)
+    top = max(top, __float_as_uint(fabsf(rounded<bf16>(master[at]))));
+  top = __reduce_max_sync(0xffffffffu, top);
+  if ((threadIdx.x & 31) == 0) atomicMax(reinterpret_cast<unsigned int*>(amax), top);
+}
+
+template <__nv_fp8_interpretation_t kKind>
+__global__ void master_quantize_kernel(const float* master, int64_t count, const float* amax, const float* given,
+                                       uint8_t* q, float* scales) {
+  const float largest = *amax;
+  const float scale = given != nullptr ? *given : tensor_scale(largest, kKind == __NV_E4M3 ? 448.0f : 57344.0f);
+  if (blockIdx.x == 0 && threadIdx.x == 0) scales[0] = 1.0f / scale, scales[1] = largest;
+  const int64_t stride = int64_t{gridDim.x} * blockDim.x;
+  for (int64_t at = int64_t{blockIdx.x} * blockDim.x + threadIdx.x; at < count; at += stride)
+    q[at] = __nv_cvt_float_to_fp8(rounded<bf16>(master[at]) * scale, __NV_SATFINITE, kKind);
+}
+
+}  // namespace
+
+Status amax_record(std::span<const float* const> scales, float* amax, bool accumulate, const Launch& launch) {
+  for (size_t base = 0; base < scales.size(); base += kPointers) {
+    const size_t count = std::min(kPointers, scales.size() - base);
+    ScalePointers some{};
+    std::copy_n(scales.begin() + static_cast<std::ptrdiff_t>(base), count, some.at);
+    amax_record_kernel<<<1, kPointers, 0, launch.stream>>>(some, static_cast<int>(count), amax + base, accumulate);
+  }
+  return launched("amax_record");
+}
+
+Status scale_update(const ScaleUpdateAttrs& a, const float* amax, const float* record, int64_t length, int64_t count,
+                    float* history, float* scale, const Launch& launch) {
+  const float fp8_max = a.to == DType::kE4M3 ? 448.0f : 57344.0f;
+  const float margin = std::ldexp(1.0f, -static_cast<int>(a.margin));
+  scale_update_kernel<<<grid_for(count), kBlock, 0, launch.stream>>>(fp8_max, margin, a.most_recent, amax, record,
+                                                                     length, count, history, scale);
+  return launched("scale_update");
+}
+
+Status scalar_sum(std::span<const Doubles> in, double* out, const Launch& launch) {
+  for (size_t base = 0; base == 0 || base < in.size(); base += kPointers) {
+    const size_t count = std::min(kPointers, in.size() - base);
+    DoublePointers some{};
+    std::copy_n(in.begin() + static_cast<std::ptrdiff_t>(base), count, some.at);
+    scalar_sum_kernel<<<1, 1, 0, launch.stream>>>(some, static_cast<int>(count), out, base > 0);
+  }
+  return launched("scalar_sum");
+}
+
+Status transpose_bytes(RowShape shape, const void* q, void* t, const Launch& launch) {
+  const dim3 grid(static_cast<unsigned>((shape.cols + 31) / 32), static_cast<unsigned>((shape.rows + 31) / 32));
+  transpose_bytes_kernel<<<grid, dim3(32, 8), 0, launch.stream>>>(static_cast<const uint8_t*>(q),
+                                                                  static_cast<uint8_t*>(t), shape.rows, shape.cols);
+  return launched("transpose_bytes");
+}
+
+Status master_amax(const float* master, int64_t count, float* amax, const Launch& launch) {
+  master_amax_kernel<<<grid_for(count), kBlock, 0, launch.stream>>>(master, count, amax);
+  return launched("master_amax");
+}
+
+Status master_quantize(Element to, const float* master, int64_t count, const float* amax, const float* given, void* q,
+                       float* scales, const Launch& launch) {
+  auto* bytes = static_cast<uint8_t*>(q);
+  const unsigned grid = grid_for(count);
+  if (to == Element::kE4m3)
+    master_quantize_kernel<__NV_E4M3><<<grid, kBlock, 0, launch.stream>>>(master, count, amax, given, bytes, scales);
+  else
+    master_quantize_kernel<__NV_E5M2><<<grid, kBlock, 0, launch.stream>>>(master, count, amax, given, bytes, scales);
+  return launched("master_quantize");
+}
+
+}  // namespace mbb::trainer::cuda
