@@ -112,6 +112,45 @@ __device__ __forceinline__ int tile_word(int column, int row_word) {
   return column * 32 + (row_word ^ ((group & 1) | ((group >> 1) << 2)));
 }
 
+// Output o of a block's tile, transposed through shared memory: 16 rows of a column a store.
+template <int kOutputs>
+__device__ __forceinline__ void write_transposed(uint32_t* tile, const uint32_t (&words)[2][kOutputs][4][2], int o,
+                                                 int64_t row0, int64_t column0, int64_t rows, int64_t cols,
+                                                 uint8_t* qt) {
+  const int column_group = threadIdx.x & 15, row_group = threadIdx.x >> 4;
+#pragma unroll
+  for (int part = 0; part < 2; ++part) {
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const uint32_t a = words[part][o][0][half], b = words[part][o][1][half];
+      const uint32_t c = words[part][o][2][half], d = words[part][o][3][half];
+      const uint32_t ab_low = __byte_perm(a, b, 0x5140), cd_low = __byte_perm(c, d, 0x5140);
+      const uint32_t ab_high = __byte_perm(a, b, 0x7362), cd_high = __byte_perm(c, d, 0x7362);
+      const int at = column_group * 8 + half * 4, row_word = row_group * 2 + part;
+      tile[tile_word(at + 0, row_word)] = __byte_perm(ab_low, cd_low, 0x5410);
+      tile[tile_word(at + 1, row_word)] = __byte_perm(ab_low, cd_low, 0x7632);
+      tile[tile_word(at + 2, row_word)] = __byte_perm(ab_high, cd_high, 0x5410);
+      tile[tile_word(at + 3, row_word)] = __byte_perm(ab_high, cd_high, 0x7632);
+    }
+  }
+  __syncthreads();
+  const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
+  const int chunk = lane & 7;  // 16 rows of a column
+#pragma unroll
+  for (int it = 0; it < 4; ++it) {
+    const int group = warp * 4 + it;
+    const int out_column = ((group >> 3) * 4 + (lane >> 3)) * 8 + (group & 7);
+    const int64_t out_row = row0 + chunk * 16;
+    if (out_row >= rows || column0 + out_column >= cols) continue;
+    uint4 value;
+    value.x = tile[tile_word(out_column, chunk * 4 + 0)];
+    value.y = tile[tile_word(out_column, chunk * 4 + 1)];
+    value.z = tile[tile_word(out_column, chunk * 4 + 2)];
+    value.w = tile[tile_word(out_column, chunk * 4 + 3)];
+    *reinterpret_cast<uint4*>(qt + (o * cols + column0 + out_column) * rows + out_row) = value;
+  }
+}
+
 struct QuantizeScale {
   const float *amax, *given;
   float *found_amax, *inverse;
@@ -161,37 +200,7 @@ __global__ void __launch_bounds__(256)
 #pragma unroll
   for (int o = 0; o < kOutputs; ++o) {
     if (o > 0) __syncthreads();
-#pragma unroll
-    for (int part = 0; part < 2; ++part) {
-#pragma unroll
-      for (int half = 0; half < 2; ++half) {
-        const uint32_t a = words[part][o][0][half], b = words[part][o][1][half];
-        const uint32_t c = words[part][o][2][half], d = words[part][o][3][half];
-        const uint32_t ab_low = __byte_perm(a, b, 0x5140), cd_low = __byte_perm(c, d, 0x5140);
-        const uint32_t ab_high = __byte_perm(a, b, 0x7362), cd_high = __byte_perm(c, d, 0x7362);
-        const int at = column_group * 8 + half * 4, row_word = row_group * 2 + part;
-        tile[tile_word(at + 0, row_word)] = __byte_perm(ab_low, cd_low, 0x5410);
-        tile[tile_word(at + 1, row_word)] = __byte_perm(ab_low, cd_low, 0x7632);
-        tile[tile_word(at + 2, row_word)] = __byte_perm(ab_high, cd_high, 0x5410);
-        tile[tile_word(at + 3, row_word)] = __byte_perm(ab_high, cd_high, 0x7632);
-      }
-    }
-    __syncthreads();
-    const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
-    const int chunk = lane & 7;  // 16 rows of a column
-#pragma unroll
-    for (int it = 0; it < 4; ++it) {
-      const int group = warp * 4 + it;
-      const int out_column = ((group >> 3) * 4 + (lane >> 3)) * 8 + (group & 7);
-      const int64_t out_row = row0 + chunk * 16;
-      if (out_row >= rows || column0 + out_column >= cols) continue;
-      uint4 value;
-      value.x = tile[tile_word(out_column, chunk * 4 + 0)];
-      value.y = tile[tile_word(out_column, chunk * 4 + 1)];
-      value.z = tile[tile_word(out_column, chunk * 4 + 2)];
-      value.w = tile[tile_word(out_column, chunk * 4 + 3)];
-      *reinterpret_cast<uint4*>(qt + (o * cols + column0 + out_column) * rows + out_row) = value;
-    }
+    write_transposed<kOutputs>(tile, words, o, row0, column0, rows, cols, qt);
   }
 }
 
