@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "trainer/data/rng.h"
+#include "trainer/execute/executor.h"
 #include "trainer/models/flops.h"
 #include "trainer/ops/op_kind.h"
 #include "trainer/program/walk.h"
@@ -28,11 +29,13 @@ constexpr const char* kUsage =
     "[--device "
     "cuda|cpu]\n"
     "             [--ops 1]   (also one step op by op, summed by kind and role)\n"
+    "             [--tune 1]  (only choose GEMM algorithms into host.gemm_tuning_file, as `mbbench tune`)\n"
     "             [KNOB=VALUE ...]\n";
 
 struct Options {
   Config config;
   bool ops = false;
+  bool tune = false;
 };
 
 Result<Options> parse(int argc, char** argv) {
@@ -68,6 +71,8 @@ Result<Options> parse(int argc, char** argv) {
       o.config.train.train_iters = number;
     else if (flag == "--ops")
       o.ops = number != 0;
+    else if (flag == "--tune")
+      o.tune = number != 0;
     else if (flag == "--recipe" && (value == "bf16" || value == "fp32" || value == "fp8"))
       o.config.precision.recipe = value == "bf16"  ? Recipe::kBf16
                                   : value == "fp8" ? Recipe::kFp8Current
@@ -91,6 +96,16 @@ Result<Options> parse(int argc, char** argv) {
 
 const char* recipe_name(Recipe recipe) {
   return recipe == Recipe::kFp32 ? "fp32" : recipe == Recipe::kBf16 ? "bf16" : "fp8-current";
+}
+
+// What the optimizer keeps, which the whole step depends on.
+std::string states_of(const OptimizerConfig& o) {
+  if (!o.use_precision_aware_optimizer) return "fp32 master, moments, main grads";
+  const auto type = [](StateType t) {
+    return t == StateType::kFp32 ? "fp32" : t == StateType::kBf16 ? "bf16" : "fp16 or fp8";
+  };
+  return fmt::format("{} main parameters, {} and {} moments, fp32 main grads", type(o.main_params_dtype),
+                     type(o.exp_avg_dtype), type(o.exp_avg_sq_dtype));
 }
 
 double median(std::vector<double> values) {
@@ -125,6 +140,9 @@ Status run(const Options& options) {
   MB_ASSIGN(const Layout layout, resolve(options.config));
   MB_ASSIGN(const StepPrograms programs, build_programs(layout));
   const auto& train_config = layout.config.train;
+  if (options.tune)
+    return tune_gemms(layout.config.host, programs.programs[0], programs.plans[0], layout.mesh,
+                      static_cast<uint64_t>(train_config.seed));
   const int64_t vocab = layout.model.vocab_size;
   const SampleSource data = [&](int64_t sample, std::span<int32_t> tokens) -> Status {
     const RandomStream random(static_cast<uint64_t>(train_config.seed), "bench.tokens", 0);
@@ -155,7 +173,7 @@ Status run(const Options& options) {
         {"mbs", layout.micro_batch},
         {"micro_batches", layout.micro_batches},
         {"prec", recipe_name(layout.config.precision.recipe)},
-        {"states", "fp32 master, moments, main grads"},
+        {"states", states_of(layout.config.optimizer)},
         {"step_ms", ms},
         {"fwdbwd_ms", median(half)},
         {"spread", {*std::min_element(whole.begin(), whole.end()), *std::max_element(whole.begin(), whole.end())}},
