@@ -2,12 +2,14 @@
 #include "trainer/run/initial_state.h"
 
 #include <algorithm>
+#include <cstring>
 #include <map>
 #include <string_view>
 #include <vector>
 
 #include "trainer/data/rng.h"
 #include "trainer/ops/table.h"
+#include "trainer/precision/fp8.h"
 #include "trainer/precision/scales.h"
 #include "trainer/precision/states.h"
 
@@ -155,6 +157,23 @@ void initial_state(const Program& program, const Mesh& mesh, int rank, uint64_t 
         sink(op.in[6], std::span<const float>(whole).subspan(begin, count));
     }
   }
+}
+
+void store_values(const Tensor& tensor, std::byte* to, std::span<const float> values) {
+  if (tensor.dtype == DType::kF32) {
+    std::memcpy(to, values.data(), values.size_bytes());
+    return;
+  }
+  if (tensor.dtype == DType::kU16) {  // the remainder of a master
+    for (size_t i = 0; i < values.size(); ++i) reinterpret_cast<uint16_t*>(to)[i] = split_master(values[i]).remainder;
+    return;
+  }
+  if (tensor.dtype == DType::kE4M3) {
+    for (size_t i = 0; i < values.size(); ++i) reinterpret_cast<uint8_t*>(to)[i] = to_fp8(values[i], tensor.dtype);
+    return;
+  }
+  MB_CHECK(tensor.dtype == DType::kBf16, "initial values of dtype " + std::string(name(tensor.dtype)));
+  for (size_t i = 0; i < values.size(); ++i) reinterpret_cast<Bf16*>(to)[i] = to_bf16(values[i]);
 }
 
 }  // namespace mbb::trainer

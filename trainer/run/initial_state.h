@@ -18,4 +18,7 @@ int64_t unsharded_index(const Tensor& tensor, const MeshCoordinates& coordinates
 void initial_state(const Program& program, const Mesh& mesh, int rank, uint64_t seed,
                    const std::function<void(TensorId, std::span<const float>)>& sink);
 
+// Rounds values to the tensor's type (fp32, bf16, FP8, or the 16 bits below a bf16 weight) and writes them to `to`.
+void store_values(const Tensor& tensor, std::byte* to, std::span<const float> values);
+
 }  // namespace mbb::trainer

@@ -49,23 +49,6 @@ std::optional<NotFinite> look_at(const Op& op, const std::vector<CpuOperand>& ou
   return std::nullopt;
 }
 
-void store(const Tensor& tensor, std::byte* to, std::span<const float> values) {
-  if (tensor.dtype == DType::kF32) {
-    std::memcpy(to, values.data(), values.size_bytes());
-    return;
-  }
-  if (tensor.dtype == DType::kU16) {  // the remainder of a master
-    for (size_t i = 0; i < values.size(); ++i) reinterpret_cast<uint16_t*>(to)[i] = split_master(values[i]).remainder;
-    return;
-  }
-  if (tensor.dtype == DType::kE4M3) {
-    for (size_t i = 0; i < values.size(); ++i) reinterpret_cast<uint8_t*>(to)[i] = to_fp8(values[i], tensor.dtype);
-    return;
-  }
-  MB_CHECK(tensor.dtype == DType::kBf16, "initial values of dtype " + std::string(name(tensor.dtype)));
-  for (size_t i = 0; i < values.size(); ++i) reinterpret_cast<Bf16*>(to)[i] = to_bf16(values[i]);
-}
-
 }  // namespace
 
 Result<std::unique_ptr<CpuRank>> CpuRank::create(const Program& program, const MemoryPlan& plan, const Mesh& mesh,
@@ -84,8 +67,9 @@ Result<std::unique_ptr<CpuRank>> CpuRank::create(const Program& program, const M
     if (used && (t.scope == Scope::kPersistent || t.category == Category::kMainGrad || slot))
       std::memset(rank->data(static_cast<TensorId>(i)), 0, static_cast<size_t>(t.bytes()));
   }
-  initial_state(program, mesh, world.rank(), seed,
-                [&](TensorId id, std::span<const float> values) { store(program.tensor(id), rank->data(id), values); });
+  initial_state(program, mesh, world.rank(), seed, [&](TensorId id, std::span<const float> values) {
+    store_values(program.tensor(id), rank->data(id), values);
+  });
   return rank;
 }
 

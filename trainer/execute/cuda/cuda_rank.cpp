@@ -206,10 +206,12 @@ Status CudaRank::initial_values() {
       MB_TRY(ok(cudaMemsetAsync(data(static_cast<TensorId>(i), 0), 0, static_cast<size_t>(t.bytes()), stream),
                 "clearing state"));
   }
+  if (made_on_host()) return host_values();
   for (size_t i = 0; i < program_.tensors.size(); ++i) {
     const Tensor& t = program_.tensors[i];
-    const bool state = t.category == Category::kStep && t.scope == Scope::kPersistent;
-    if (t.main_grad == kNoTensor && !(state && t.init.kind == Init::Kind::kOnes)) continue;
+    // Frozen weights and state of the optimizer lie in no bucket.
+    if (t.main_grad == kNoTensor && (t.view_of != kNoTensor || t.init.kind == Init::Kind::kNone)) continue;
+    if (t.init.kind == Init::Kind::kZeros || t.init.kind == Init::Kind::kNone) continue;
     MB_ASSIGN(const Element element, element_of(t));
     std::byte* const to = data(static_cast<TensorId>(i), 0);
     if (t.init.kind == Init::Kind::kOnes) MB_TRY(fill(element, 1.0f, to, t.shape.elements(), device_->launch()));
@@ -232,6 +234,36 @@ Status CudaRank::initial_values() {
   }
   for (const Bound& bound : walk_) MB_TRY(initial_master(bound));
   return ok(cudaStreamSynchronize(stream), "making the first weights");
+}
+
+// Weights in FP8 with their scales, masters kept as remainders, and weights that live in slots start as the oracle
+// makes them; the rest has a kernel.
+bool CudaRank::made_on_host() const {
+  for (const Bound& bound : walk_) {
+    const auto* adam = std::get_if<AdamAttrs>(&bound.op->attrs);
+    if (adam == nullptr) continue;
+    const DType weights = bound.in[1].tensor->dtype;
+    if (adam->master == mbb::trainer::MasterForm::kRemainder || (weights != DType::kF32 && weights != DType::kBf16))
+      return true;
+  }
+  return std::any_of(program_.tensors.begin(), program_.tensors.end(), [&](const Tensor& t) {
+    return t.main_grad != kNoTensor && t.view_of != kNoTensor && program_.tensor(t.view_of).scope != Scope::kPersistent;
+  });
+}
+
+Status CudaRank::host_values() {
+  Status status;
+  initial_state(program_, mesh_, request_.rank, request_.seed, [&](TensorId id, std::span<const float> values) {
+    const Tensor& t = program_.tensor(id);
+    std::vector<std::byte> bytes(static_cast<size_t>(t.bytes()));
+    store_values(t, bytes.data(), values);
+    const cudaStream_t stream = device_->stream();
+    if (status)
+      status = ok(cudaMemcpyAsync(data(id, 0), bytes.data(), bytes.size(), cudaMemcpyHostToDevice, stream),
+                  "uploading first values");
+    if (status) status = ok(cudaStreamSynchronize(stream), "uploading first values");
+  });
+  return status;
 }
 
 // Master weights start as the weights before rounding: the shard's part of every tensor is made again in fp32.

@@ -66,6 +66,8 @@ class CudaRank {
   Status allocate();
   Status tune();
   Status initial_values();
+  bool made_on_host() const;
+  Status host_values();
   Status initial_master(const Bound& bound);
   Status bind_all();
   Status plan_parts();

@@ -85,6 +85,9 @@ Status Device::load_tuning(const std::string& path) {
 }
 
 Status Device::tune(const GemmProblem& problem, const GemmBuffers& buffers, const TuneEffort& effort) {
+  // Alone on the device an algorithm that takes more SMs than its target is the fastest: the library's own choice keeps
+  // to it.
+  if (problem.sm_target > 0) return {};
   const std::string name = key(problem);
   if (!chosen_.insert(name).second) return {};
   if (const TunedGemm* known = tuning_->find(name)) return gemm_->choose(problem, known->algorithm);

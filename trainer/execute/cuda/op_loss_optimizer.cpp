@@ -34,7 +34,6 @@ int64_t bucket_elements(const OpCall& call, const BucketAttrs& bucket) {
 struct Pieces {
   const BucketPiece* table = nullptr;  // on the device
   int count = 0;
-  bool divide = true;  // every end is a multiple of 8
 };
 
 // The bucket's table on the device: this rank's shard, gaps between tensors as ranges that change nothing.
@@ -64,7 +63,6 @@ Result<Pieces> pieces(const OpCall& call, const BucketAttrs& bucket, int64_t ele
   }
   Pieces out;
   out.count = static_cast<int>(merged.size());
-  for (const BucketPiece& p : merged) out.divide = out.divide && p.end % 8 == 0;
   MB_ASSIGN(const void* const table,
             call.device.constant(&call.op, std::as_bytes(std::span<const BucketPiece>(merged))));
   out.table = static_cast<const BucketPiece*>(table);
@@ -145,7 +143,7 @@ Status adamw_op(const OpCall& call) {
   b.first_index = begin;
   b.beta1 = a.beta1, b.beta2 = a.beta2, b.epsilon = a.eps;
   MB_ASSIGN(const Pieces table, pieces(call, a.bucket, elements, a.weight_decay));
-  b.pieces = table.table, b.piece_count = table.count, b.pieces_divide = table.divide;
+  b.pieces = table.table, b.piece_count = table.count;
   return adam(b, call.in[4].as<const float>(), call.in[5].as<const float>(), call.device.launch());
 }
 

@@ -17,28 +17,23 @@ struct Start {
   unsigned grid;
   cudaStream_t stream;
   bool vectors;
+  bool confined;
 };
 
-// Whether the kernel for few SMs computes this bucket.
-bool can_be_confined(const AdamBucket& b, bool vectors) {
-  return vectors && b.form == MasterForm::kF32 && b.moments == Element::kF32 && b.gradients == Element::kF32 &&
-         b.pieces_divide && b.count % 8 == 0;
-}
-
-Status launch_confined(const Start& s, int sms) {
-  constexpr int kBytes = kAdamStages * kAdamStageBytes;
-  MB_TRY(ok(cudaFuncSetAttribute(adam_confined_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes),
-            "AdamW on few SMs"));
-  adam_confined_kernel<<<static_cast<unsigned>(sms), kAdamThreads, kBytes, s.stream>>>(s.bucket, s.record, s.scale);
-  return launched("adam_confined");
+template <MasterForm kForm, typename Moment, typename Gradient>
+void launch_kernel(const Start& s) {
+  if (s.confined)
+    adam_kernel<kForm, Moment, Gradient, 1024><<<s.grid, 1024, 0, s.stream>>>(s.bucket, s.record, s.scale, s.vectors);
+  else
+    adam_kernel<kForm, Moment, Gradient, 256><<<s.grid, 256, 0, s.stream>>>(s.bucket, s.record, s.scale, s.vectors);
 }
 
 template <MasterForm kForm, typename Moment>
 void launch_form(const Start& s) {
   if (s.bucket.gradients == Element::kF32)
-    adam_kernel<kForm, Moment, float><<<s.grid, 256, 0, s.stream>>>(s.bucket, s.record, s.scale, s.vectors);
+    launch_kernel<kForm, Moment, float>(s);
   else
-    adam_kernel<kForm, Moment, bf16><<<s.grid, 256, 0, s.stream>>>(s.bucket, s.record, s.scale, s.vectors);
+    launch_kernel<kForm, Moment, bf16>(s);
 }
 
 template <MasterForm kForm>
@@ -67,8 +62,9 @@ Status adam(const AdamBucket& b, const float* record, const float* scale, const 
   const auto plan = plan_elementwise("adam", b.count, adam_bytes_per_parameter(b), launch.sms);
   const bool vectors = aligned(b.master) && aligned(b.weight) && aligned(b.remainder) && aligned(b.exp_avg) &&
                        aligned(b.exp_avg_sq) && aligned(b.gradient) && b.first_index % 2 == 0;
-  const Start start{b, record, scale, static_cast<unsigned>(plan.grid_x), launch.stream, vectors};
-  if (launch.confined_sms > 0 && can_be_confined(b, vectors)) return launch_confined(start, launch.confined_sms);
+  const bool confined = launch.confined_sms > 0;
+  const auto grid = static_cast<unsigned>(confined ? launch.confined_sms : plan.grid_x);
+  const Start start{b, record, scale, grid, launch.stream, vectors, confined};
   if (b.form == MasterForm::kF32) launch_moments<MasterForm::kF32>(start);
   if (b.form == MasterForm::kRemainder) launch_moments<MasterForm::kRemainder>(start);
   if (b.form == MasterForm::kStochastic) launch_moments<MasterForm::kStochastic>(start);

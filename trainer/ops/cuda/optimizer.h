@@ -40,7 +40,6 @@ struct AdamBucket {
   uint32_t seed = 0;
   const BucketPiece* pieces = nullptr;  // device memory, ascending; the last one's end is >= count
   int piece_count = 0;
-  bool pieces_divide = false;  // every piece ends at a multiple of 8 elements
 };
 
 // Bytes read and written for each parameter.

@@ -1,7 +1,6 @@
 // AdamW on 8 elements a thread; each state's storage form is a template argument.
 #pragma once
 
-#include "trainer/ops/cuda/mma.cuh"
 #include "trainer/ops/cuda/optimizer.h"
 #include "trainer/ops/cuda/vector.cuh"
 
@@ -141,8 +140,9 @@ __device__ __forceinline__ void adam_eight(const AdamBucket& b, const AdamState<
   }
 }
 
-template <MasterForm kForm, typename Moment, typename Gradient>
-__global__ void __launch_bounds__(256)
+// kThreads: 256 where the kernel has the device for itself; 1024, one block an SM, where it must keep to few SMs.
+template <MasterForm kForm, typename Moment, typename Gradient, int kThreads>
+__global__ void __launch_bounds__(kThreads)
     adam_kernel(AdamBucket b, const float* record, const float* scale, bool vectors) {
   if (scale[2] != 0.0f) return;
   const AdamFactors f{record[0], b.beta1, b.beta2, 1.0f / record[1], rsqrtf(record[2]), b.epsilon, scale[0]};
@@ -165,75 +165,6 @@ __global__ void __launch_bounds__(256)
       adam_one(b, s, f, b.pieces[inner], step, i);
     }
   }
-}
-
-// AdamW with fp32 master, moments and gradients on few SMs beside other work: one block an SM keeps kAdamStages pieces
-// of its elements on their way into shared memory, which is what a few SMs need to draw much bandwidth. Each thread
-// reads what it copied itself, so that no barrier is needed. Square roots and quotients are the hardware's
-// approximations (2 ulp): with them a few SMs keep up with memory.
-inline constexpr int kAdamThreads = 512, kAdamStages = 3;
-inline constexpr int kAdamStageBytes = kAdamThreads * 4 * 32;  // eight floats of each of four arrays a thread
-
-__device__ __forceinline__ void adam_update_fast(const AdamFactors& f, const BucketPiece& piece, float gradient,
-                                                 float& p, float& m, float& v) {
-  const float g = gradient * f.gradient;
-  m = f.beta1 * m + (1.0f - f.beta1) * g;
-  v = f.beta2 * v + (1.0f - f.beta2) * g * g;
-  float root;
-  asm("sqrt.approx.f32 %0, %1;" : "=f"(root) : "f"(v));
-  const float direction = __fdividef(m * f.inverse_bias1, root * f.inverse_sqrt_bias2 + f.epsilon);
-  p -= f.rate * piece.rate_factor * (direction + piece.weight_decay * p);
-}
-
-// Every piece of the bucket ends at a multiple of 8 elements, and all addresses are 16-byte aligned.
-__global__ void __launch_bounds__(kAdamThreads, 1)
-    adam_confined_kernel(AdamBucket b, const float* record, const float* scale) {
-  extern __shared__ __align__(16) unsigned char stages[];
-  if (scale[2] != 0.0f) return;
-  const AdamFactors f{record[0], b.beta1, b.beta2, 1.0f / record[1], rsqrtf(record[2]), b.epsilon, scale[0]};
-  auto *m_out = static_cast<float*>(b.exp_avg), *v_out = static_cast<float*>(b.exp_avg_sq);
-  auto* const weight = static_cast<bf16*>(b.weight);
-  const float* const from[4] = {static_cast<const float*>(b.gradient), m_out, v_out, b.master};
-  const int64_t stride = int64_t{gridDim.x} * kAdamThreads * 8;
-  const int64_t start = (int64_t{blockIdx.x} * kAdamThreads + threadIdx.x) * 8;
-  const auto slot = [&](int64_t step, int array, int half) {
-    return stages + step % kAdamStages * kAdamStageBytes + ((array * 2 + half) * kAdamThreads + threadIdx.x) * 16;
-  };
-  const auto fetch = [&](int64_t step) {
-    const int64_t at = start + step * stride;
-    if (at < b.count)
-#pragma unroll
-      for (int array = 0; array < 4; ++array)
-#pragma unroll
-        for (int half = 0; half < 2; ++half)
-          copy16_async(shared_address(slot(step, array, half)), from[array] + at + half * 4, true);
-    copies_commit();
-  };
-#pragma unroll
-  for (int s = 0; s < kAdamStages - 1; ++s) fetch(s);
-  int piece = 0;
-  for (int64_t step = 0, at = start; at < b.count; ++step, at += stride) {
-    fetch(step + kAdamStages - 1);
-    copies_wait<kAdamStages - 1>();
-    while (piece + 1 < b.piece_count && at >= b.pieces[piece].end) ++piece;
-    const BucketPiece here = b.pieces[piece];
-    float value[4][8];
-#pragma unroll
-    for (int array = 0; array < 4; ++array)
-#pragma unroll
-      for (int half = 0; half < 2; ++half) {
-        const float4 four = *reinterpret_cast<const float4*>(slot(step, array, half));
-        value[array][half * 4] = four.x, value[array][half * 4 + 1] = four.y;
-        value[array][half * 4 + 2] = four.z, value[array][half * 4 + 3] = four.w;
-      }
-#pragma unroll
-    for (int i = 0; i < 8; ++i) adam_update_fast(f, here, value[0][i], value[3][i], value[1][i], value[2][i]);
-    store8(m_out + at, value[1]);
-    store8(v_out + at, value[2]);
-    store8(b.master + at, value[3]);
-    if (weight != nullptr) store8(weight + at, value[3]);
-  }
-  copies_wait<0>();
 }
 
 // Sum over the block in a fixed tree; thread 0 has it. 256 threads.
