@@ -161,6 +161,7 @@ Status bias_dropout_add_op(const OpCall& call) {
   d.probability = a.probability, d.stream = a.stream;
   const size_t last = call.in.size();
   if (a.probability > 0) {
+    MB_TRY(whole_sequence(a.positions));
     d.first = a.sequence_sharded ? call.coordinates.tp * shape[0] : 0;
     d.samples = call.in[last - 2].as<const int32_t>();
     d.record = call.in[last - 1].as<const float>();

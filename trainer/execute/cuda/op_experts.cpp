@@ -55,6 +55,7 @@ Result<GroupedGemm> grouped(const OpCall& call, const Operand& of, int64_t n, in
 Status router_select_op(const OpCall& call) {
   MB_TRY(all_fp32({&call.in[0]}));
   const auto& a = call.attrs<RouterAttrs>();
+  MB_TRY(whole_sequence(a.positions));
   return router_select(a, router_shape(call.in[0]), call.in[0].as<const float>(),
                        a.biased ? call.in[1].as<const float>() : nullptr, call.out[0].as<int32_t>(),
                        call.device.launch());

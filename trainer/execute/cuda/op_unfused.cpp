@@ -12,10 +12,19 @@ Status is_f32(const Operand& matrix) {
   return fail(ErrorCode::kBadArgument, "CUDA: " + matrix.tensor->path + " must be f32");
 }
 
+Status whole_attention(const AttentionAttrs& a) {
+  MB_TRY(whole_sequence(a.queries));
+  MB_TRY(whole_sequence(a.keys));
+  if (a.all_heads == 0) return {};
+  return fail(ErrorCode::kUnavailable, "attention of a part of a rank's heads does not run on CUDA",
+              "run on the CPU: --device cpu");
+}
+
 // Ops on packed qkv; dropout's operands stand from `samples` on.
 Result<UnfusedAttention> on_qkv(const OpCall& call, const Operand& qkv, size_t samples) {
   UnfusedAttention u;
   u.attrs = &call.attrs<AttentionAttrs>();
+  MB_TRY(whole_attention(*u.attrs));
   MB_ASSIGN(u.element, element_of(*qkv.tensor));
   u.batch = qkv.shape()[1], u.seq = qkv.shape()[0];
   u.qkv = qkv.data;
@@ -32,6 +41,7 @@ Result<UnfusedAttention> on_matrix(const OpCall& call, const Operand& matrix, bo
   MB_TRY(is_f32(matrix));
   UnfusedAttention u;
   u.attrs = &call.attrs<AttentionAttrs>();
+  MB_TRY(whole_attention(*u.attrs));
   u.batch = matrix.shape()[0], u.seq = matrix.shape()[3];
   if (masks && u.attrs->packed) {
     MB_ASSIGN(u.own, own_starts(call, 1, u.seq, 0));
