@@ -59,6 +59,14 @@ const std::map<std::string, Try> kTries{
       {"recipe=fp8_blockwise", "hidden_size=128", "ffn_hidden_size=128", "num_query_groups=4", "kv_channels=32",
        "seq_length=128"}}},
     {"precision.fp8_param", {"true", {"recipe=fp8_current"}}},
+    {"parallel.context_parallel_size", {"2", {}}},
+    {"parallel.cp_comm_type", {"all_gather", {"cp=2"}}},
+    {"parallel.hierarchical_context_parallel_sizes",
+     {"4,1",
+      {"cp=4", "cp_comm_type=a2a+p2p", "hierarchical_context_parallel_sizes=2,2", "num_attention_heads=4",
+       "num_query_groups=4"}}},
+    {"overlap.tp_comm_overlap", {"true", {"tp=2"}}},
+    {"overlap.tp_comm_overlap_cfg", {"fc1_fprop.method=pipeline", {"tp=2", "tp_comm_overlap=true"}}},
     {"memory.recompute_granularity", {"full", {}}},
     {"memory.recompute_method", {"block", {"recompute_granularity=full"}}},
     {"memory.recompute_num_layers", {"2", {"recompute_granularity=full"}}},
@@ -162,7 +170,11 @@ std::vector<std::string> keys() {
   for (const Knob& knob : knobs().knobs())
     for (const std::string_view section : {"train", "optimizer", "precision", "memory", "fusion", "packing"})
       if (knob.section() == section) all.push_back(knob.key);
-  all.emplace_back("overlap.cuda_device_max_connections");
+  for (const char* key :
+       {"overlap.cuda_device_max_connections", "parallel.context_parallel_size", "parallel.cp_comm_type",
+        "parallel.hierarchical_context_parallel_sizes", "overlap.tp_comm_overlap", "overlap.tp_comm_overlap_cfg",
+        "overlap.fwd_layernorm_sm_margin", "overlap.bwd_layernorm_sm_margin"})
+    all.emplace_back(key);
   return all;
 }
 
