@@ -24,10 +24,10 @@ const RecomputeModule kModules[] = {
      .values = {"mlp.fc1.", "mlp.act.", "mlp.fc2."},
      .dense_only = true},
     {.name = "moe",
-     .what = "router, dispatch, experts and combination",
+     .what = "router, exchange, experts and combination",
      .needs_experts = true,
-     .values = {"mlp.dispatch.", "mlp.router.", "mlp.plan.", "mlp.permute.", "mlp.counts.", "mlp.receive_plan.",
-                "mlp.experts.", "mlp.unpermute.", "mlp.combine.", "mlp.shared."}},
+     .values = {"mlp."},
+     .not_values = {"mlp.norm.", "mlp.residual."}},
     {.name = "moe_act", .what = "activation of experts", .needs_experts = true, .values = {"mlp.experts.act."}},
     {.name = "shared_experts",
      .what = "feed-forward of the shared expert",
@@ -63,11 +63,14 @@ class Recomputer {
       if (layer.empty()) continue;
       for (const TensorId id : op.out) {
         const std::string_view value = std::string_view(p_.tensor(id).path);
+        if (!value.starts_with(layer)) continue;
+        const auto begins = [&](const std::vector<std::string_view>& heads) {
+          return std::any_of(heads.begin(), heads.end(),
+                             [&](std::string_view head) { return value.substr(layer.size()).starts_with(head); });
+        };
+        const bool has_experts = experts.contains(layer);
         const bool taken = std::any_of(modules.begin(), modules.end(), [&](const RecomputeModule* m) {
-          return !(m->dense_only && experts.contains(layer)) &&
-                 std::any_of(m->values.begin(), m->values.end(), [&](std::string_view begin) {
-                   return value.starts_with(layer) && value.substr(layer.size()).starts_with(begin);
-                 });
+          return (has_experts ? !m->dense_only : !m->needs_experts) && begins(m->values) && !begins(m->not_values);
         });
         if (taken) drop(id, op);
       }

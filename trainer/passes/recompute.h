@@ -26,8 +26,9 @@ struct RecomputeModule {
   bool needs_experts = false;
   bool needs_shared_expert = false;
   bool needs_mla = false;
-  std::vector<std::string_view> values;  // beginnings of tensor paths below the layer's: "attn.core."
-  bool dense_only = false;               // layers whose feed-forward is dense
+  std::vector<std::string_view> values;           // beginnings of tensor paths below the layer's: "attn.core."
+  std::vector<std::string_view> not_values = {};  // and those it leaves
+  bool dense_only = false;                        // layers whose feed-forward is dense
 };
 std::span<const RecomputeModule> recompute_modules();
 
