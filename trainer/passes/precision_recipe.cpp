@@ -3,10 +3,12 @@
 
 #include <fmt/core.h>
 
+#include <algorithm>
 #include <map>
 #include <set>
 
 #include "trainer/data/rng.h"
+#include "trainer/ops/message_peers.h"
 #include "trainer/ops/table.h"
 
 namespace mbb::trainer {
@@ -115,6 +117,12 @@ class Delayed final : public Tensorwise {
     b.emit(kAmaxRecord, path + ".amax.record", scales, AmaxAttrs{false}, {.when = When::kFirst, .out = {state.amax}});
     scales.push_back(state.amax);
     b.emit(kAmaxRecord, path + ".amax.record", scales, AmaxAttrs{true}, {.when = When::kNotFirst, .out = {state.amax}});
+    // Messages stay last: a batched send and the next call's receive are one exchange.
+    auto& ops = b.ops();
+    auto records = ops.end() - 2;
+    auto messages = records;
+    while (messages != ops.begin() && sends(*(messages - 1))) --messages;
+    std::rotate(messages, records, ops.end());
     states_.push_back(state);
     present_.clear();
   }
