@@ -209,6 +209,9 @@ Status attach(const Api& api, Session& session) {
   MB_TRY(api.good(api.register_callbacks(buffer_requested, buffer_completed), "registering buffers"));
   for (const CUpti_CallbackId id : kGraphCallbacks)
     MB_TRY(api.good(api.enable_callback(1, session.subscriber, CUPTI_CB_DOMAIN_RESOURCE, id), "watching graph nodes"));
+  // What the end of an earlier capture left is no loss of this one.
+  size_t stale = 0;
+  api.dropped_records(nullptr, 0, &stale);
   for (const CUpti_ActivityKind kind : kKinds) MB_TRY(api.good(api.enable(kind), "switching records on"));
   return {};
 }

@@ -69,6 +69,7 @@ void expect_complete(const Trained& t, int64_t first, int64_t end) {
   ASSERT_TRUE(t.result.captured) << t.result.capture_note;
   const profiler::Trace& trace = t.result.captured->trace;
   const profiler::Attribution& a = t.result.captured->attribution;
+  EXPECT_EQ(trace.dropped_spans, 0U);
   EXPECT_GT(a.device_events, 0);
   EXPECT_EQ(a.unattributed_events, 0) << (a.unattributed_by_name.empty() ? "" : a.unattributed_by_name[0].first);
   std::map<int32_t, std::set<std::string>> seen;
