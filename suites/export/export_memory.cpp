@@ -84,7 +84,7 @@ Result<MemorySnapshot> memory_snapshot(const MemoryMap& map) {
   std::vector<int32_t> stacks;
   struct Timed {
     int64_t at;
-    int order;  // frees before allocations: a buffer is reused in the same instant
+    int order;  // frees before allocations, since a buffer is reused in the same instant; but its own come behind
     SnapshotEvent event;
   };
   std::vector<Timed> events;
@@ -102,8 +102,9 @@ Result<MemorySnapshot> memory_snapshot(const MemoryMap& map) {
       (life.tensor->offset >= 0 ? in_arena : beside).push_back(&life);
       continue;
     }
-    event(MemoryAction::kFreeRequested, life, life.tensor->to, 0);
-    event(MemoryAction::kFreeCompleted, life, life.tensor->to, 1);
+    const int behind = life.tensor->to > life.tensor->from ? 0 : 3;
+    event(MemoryAction::kFreeRequested, life, life.tensor->to, behind);
+    event(MemoryAction::kFreeCompleted, life, life.tensor->to, behind + 1);
   }
   std::stable_sort(events.begin(), events.end(),
                    [](const Timed& a, const Timed& b) { return a.at != b.at ? a.at < b.at : a.order < b.order; });

@@ -293,7 +293,7 @@ Status train_into(const std::filesystem::path& folder, baselines::Launch& launch
   launch.loss_checksum = baselines::loss_checksum(launch.steps);
   std::optional<profiler::Trace> trace = traced(result);
   count_capture(launch, result);
-  MB_TRY(add_memory(launch, layout, programs, trace ? &*trace : nullptr, result, folder));
+  MB_TRY(add_memory(launch, layout, programs, result.captured && trace ? &*trace : nullptr, result, folder));
   if (!trace) return {};
   keep_ranks(*trace, window);
   analysis::fill_op_rows(launch, *trace, analysis::break_down(*trace),

@@ -24,9 +24,15 @@ struct Instant {
   int64_t end = 0;
 };
 
-// Start and end of each walk position in the first traced step of a rank; nothing when a position has no span.
-std::optional<std::vector<Instant>> instants(const Program& program, const trainer::Mesh& mesh, int rank,
-                                             const profiler::Trace& trace) {
+// A rank's first traced step: start and end of each walk position, and its length.
+struct TracedStep {
+  std::vector<Instant> at;
+  int64_t length_ns = 0;
+};
+
+// Nothing when no step was traced or a position has no span.
+std::optional<TracedStep> instants(const Program& program, const trainer::Mesh& mesh, int rank,
+                                   const profiler::Trace& trace) {
   const profiler::StepWindow* window = nullptr;
   for (const profiler::StepWindow& one : trace.steps)
     if (one.rank == rank && (window == nullptr || one.step < window->step)) window = &one;
@@ -39,11 +45,12 @@ std::optional<std::vector<Instant>> instants(const Program& program, const train
     entry->second.start = std::min(entry->second.start, start);
     entry->second.end = std::max(entry->second.end, end);
   }
-  std::vector<Instant> all;
+  TracedStep all;
+  all.length_ns = window->end_ns - window->start_ns;
   for (const profiler::OpSite& site : trainer::op_sites(program, mesh, rank)) {
     const auto found = seen.find({site.path, site.micro_batch});
     if (found != seen.end())
-      all.push_back(found->second);
+      all.at.push_back(found->second);
     else if (site.phase != profiler::Phase::kData)
       return std::nullopt;
   }
@@ -98,14 +105,11 @@ class MapBuilder {
  public:
   MapBuilder(const Program& program, const trainer::MemoryPlan& plan) : program_(program), plan_(plan) {}
 
-  baselines::MemoryMap run(const std::optional<std::vector<Instant>>& times,
-                           const std::vector<trainer::OutsideBytes>& outside) {
+  baselines::MemoryMap run(const std::optional<TracedStep>& times, const std::vector<trainer::OutsideBytes>& outside) {
     int64_t positions = 0;
     const std::vector<Lifetime> lifetimes = lifetimes_of(program_, positions);
     map_.unit = times ? "ns" : "op";
-    end_ = times ? 0 : positions;
-    if (times)
-      for (const Instant& one : *times) end_ = std::max(end_, one.end);
+    end_ = times ? times->length_ns : positions;
     for (const Lifetime& life : lifetimes) add(life, times);
     for (const trainer::OutsideBytes& one : outside)
       map_.tensors.push_back({one.what, "outside the arena", -1, one.bytes, "", "", 0, end_});
@@ -115,7 +119,7 @@ class MapBuilder {
   }
 
  private:
-  void add(const Lifetime& life, const std::optional<std::vector<Instant>>& times) {
+  void add(const Lifetime& life, const std::optional<TracedStep>& times) {
     const trainer::Tensor& t = program_.tensor(life.tensor);
     if (plan_.offsets[static_cast<size_t>(life.tensor)].empty()) return;
     baselines::TensorBytes row;
@@ -128,8 +132,8 @@ class MapBuilder {
     if (life.reader != nullptr) row.last_reader = life.reader->path;
     const bool to_end = t.scope == trainer::Scope::kPersistent;
     const auto first = static_cast<size_t>(life.first), last = static_cast<size_t>(life.last);
-    row.from = life.from_start ? 0 : times ? (*times)[first].start : life.first;
-    row.to = to_end ? end_ : times ? (*times)[last].end : life.last + 1;
+    row.from = life.from_start ? 0 : times ? times->at[first].start : life.first;
+    row.to = to_end ? end_ : times ? times->at[last].end : life.last + 1;
     map_.tensors.push_back(std::move(row));
   }
 
@@ -192,7 +196,7 @@ std::vector<baselines::MemoryMap> memory_history(const trainer::Layout& layout, 
   std::vector<baselines::MemoryMap> maps;
   for (size_t i = 0; i < programs.programs.size(); ++i) {
     const int rank = layout.mesh.representative(static_cast<int>(i));
-    std::optional<std::vector<Instant>> times;
+    std::optional<TracedStep> times;
     if (trace != nullptr) times = instants(programs.programs[i], layout.mesh, rank, *trace);
     baselines::MemoryMap map = MapBuilder(programs.programs[i], programs.plans[i]).run(times, outside);
     map.rank_class = fmt::format("stage{}", layout.mesh.rank_class(rank).pp);

@@ -14,7 +14,8 @@ namespace mbb::suites {
 // One map a rank class. A lifetime goes from the first writer's start to the last reader's end in the first traced step
 // of the class's first rank in `trace` (unit "ns"), or in walk positions where no step was traced (unit "op"). The
 // category rows hold the plan's bytes at its peak beside the bytes alive at the traced peak. `outside`: allocations
-// beside the arena, alive all the time.
+// beside the arena, alive all the time. `trace` must be of what ran, on one clock: a modelled one (replayed CPU times)
+// knows no reuse of buffers.
 std::vector<baselines::MemoryMap> memory_history(const trainer::Layout& layout, const trainer::StepPrograms& programs,
                                                  const profiler::Trace* trace,
                                                  const std::vector<trainer::OutsideBytes>& outside);

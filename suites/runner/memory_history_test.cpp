@@ -97,7 +97,7 @@ TEST(MemoryHistory, TimesComeFromTheTrace) {
 }
 
 TEST(MemoryHistory, TheSnapshotReplaysToTheSamePeak) {
-  const Built b = build(2, 1);
+  const Built b = build(1, 1);
   const profiler::Trace trace = replayed(b);
   for (const profiler::Trace* with : {static_cast<const profiler::Trace*>(nullptr), &trace})
     for (const auto& map : memory_history(b.layout, b.programs, with, {{"tables", 1000}})) {
