@@ -122,7 +122,8 @@ void Telemetry::sample() {
   if (times.total > impl_->host.total)
     host.host_busy =
         static_cast<double>(times.busy - impl_->host.busy) / static_cast<double>(times.total - impl_->host.total);
-  if (host.at_ns > impl_->at_ns)
+  // The first sample comes at once: too soon after the start for a share.
+  if (host.at_ns - impl_->at_ns >= options_.period_ms * 1'000'000 / 2)
     host.process_cpus =
         static_cast<double>(process_ns - impl_->process_ns) / static_cast<double>(host.at_ns - impl_->at_ns);
   impl_->host = times, impl_->process_ns = process_ns, impl_->at_ns = host.at_ns;

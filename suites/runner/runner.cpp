@@ -108,12 +108,12 @@ baselines::Cell describe_cell(const Cell& planned, int index, const std::string&
     return cell;
   }
   cell.ranks = cell.gpus = layout->mesh.world_size();
+  if (planned.config.host.device == trainer::Device::kCuda) place_on_gpus(cell);
   if (planned.config.host.vboost >= 0 && !options.allow_clock_changes) {
     cell.status = CellStatus::kSkipped;
     cell.reason =
         fmt::format("host.vboost = {} changes clocks, which needs --allow-clock-changes", planned.config.host.vboost);
   }
-  if (planned.config.host.device == trainer::Device::kCuda) place_on_gpus(cell);
   cell.numerics_only = emulates(cell, planned.config.precision.recipe);
   using trainer::FlopsConvention;
   const trainer::ModelShape shape = layout->padded_model();

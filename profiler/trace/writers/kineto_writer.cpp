@@ -218,7 +218,7 @@ class KinetoText {
 
   std::string device_name(const Span& span) const {
     const std::string& name = trace_.text(span.name);
-    if (is_comm(span.kind)) return is_comm_kernel(name) ? name : "nccl:" + name;
+    if (is_comm(span.kind)) return is_comm_kernel(name) ? name : "ncclDevKernel:" + name;
     if (span.kind == SpanKind::kCopy) return is_memory_kernel(name) ? name : "Memcpy " + name;
     return name;
   }

@@ -4,7 +4,8 @@
 // What readers rely on: ProfilerStep#N annotations, distributedInfo, kernels linked to their launches by correlation
 // and flow, process-group arguments on collectives, one tid a stream, and spans of one tid that nest or follow each
 // other. Times are microseconds with three decimals: exact nanoseconds. Names decide what readers take an event for, so
-// communication that no NCCL kernel did is named "nccl:<op path>", and copies without a driver's name "Memcpy ...".
+// communication that no NCCL kernel did is named "ncclDevKernel:<op path>", and copies without a driver's name
+// "Memcpy ...".
 #pragma once
 
 #include <cstdint>

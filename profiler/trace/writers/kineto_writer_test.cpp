@@ -144,7 +144,7 @@ TEST(KinetoWriter, AReplayedTraceIsLinkedToo) {
     EXPECT_TRUE(launched.contains(e.correlation));
   }
   EXPECT_TRUE(std::any_of(k.events.begin(), k.events.end(),
-                          [&](const KinetoEvent& e) { return k.text(e.name) == "nccl:layers.0.fc2.reduce"; }));
+                          [&](const KinetoEvent& e) { return k.text(e.name) == "ncclDevKernel:layers.0.fc2.reduce"; }));
 }
 
 TEST(KinetoWriter, AnySpansStayWellFormed) {
