@@ -211,7 +211,8 @@ TEST_F(StoreFile, ViewsAreAContract) {
   EXPECT_EQ(columns("v_runs"),
             "run,command,suite,tag,synthetic,created_unix_ns,ended_unix_ns,exit_status,class_hash,epoch,bundle");
   EXPECT_EQ(columns("v_steps"),
-            "run,cell,class,launch,step,wall_ns,cpu_ns,modelled_ns,loss,grad_norm,learning_rate,tokens,flags");
+            "run,cell,class,launch,step,wall_ns,cpu_ns,modelled_ns,loss,grad_norm,learning_rate,tokens,flags,"
+            "balance_loss,z_loss,mtp_loss");
   EXPECT_EQ(columns("v_ops"),
             "run,cell,class,launch,path,kind,role,phase,stream,rank_class,calls,total_ns,flops,bytes");
   EXPECT_EQ(database.integer("SELECT count(*) FROM v_steps").value(), 3 * 2 * 5);
@@ -248,7 +249,7 @@ TEST_F(StoreFile, BadFilesAreErrorsAndStayAsTheyAre) {
   ASSERT_TRUE(Database::open(file_, OpenMode::kReadWrite, 0)
                   .value()
                   .execute("PRAGMA user_version = 99; PRAGMA journal_mode = DELETE"));
-  refused(ErrorCode::kMismatch, "written by a newer mbbench; this one knows up to 1");
+  refused(ErrorCode::kMismatch, "written by a newer mbbench; this one knows up to 2");
   EXPECT_TRUE(Store::open(file_, {.read_only = true})) << "its oldest reader allows reading";
   ASSERT_TRUE(Database::open(file_, OpenMode::kReadWrite, 0).value().execute("UPDATE meta SET oldest_reader = 99"));
   EXPECT_EQ(Store::open(file_, {.read_only = true}).error().code, ErrorCode::kMismatch);

@@ -103,7 +103,7 @@ Result<nlohmann::json> launch_json(const baselines::Launch& launch) {
   nlohmann::json one = nlohmann::json::parse(baselines::launch_text(launch));
   MB_ASSIGN(one["steps"], table_json(baselines::steps_text(launch.steps)));
   MB_ASSIGN(one["ops"], table_json(baselines::ops_text(launch.ops)));
-  one["memory"] = nlohmann::json::parse(baselines::memory_text(launch.memory));
+  one["memory"] = nlohmann::json::parse(baselines::memory_text(launch.memory))["maps"];
   return one;
 }
 
