@@ -50,9 +50,9 @@ namespace {
 
 // Knobs that say how the work is mapped and run, not what it is.
 bool changes_nothing(std::string_view key) {
-  for (const std::string_view prefix :
-       {"parallel.", "host.", "debug.", "fusion.", "memory.recompute_", "memory.cpu_offloading"})
-    if (key.starts_with(prefix)) return true;
+  for (const std::string_view prefix : {"parallel.", "data_parallel.", "overlap.", "host.", "debug.", "profiling.",
+                                        "fusion.", "memory.recompute_", "memory.cpu_offloading"})
+    if (key.starts_with(prefix)) return key != "data_parallel.grad_reduce_in_fp32";
   return key == "train.micro_batch_size" || key == "memory.limit_gib";
 }
 
