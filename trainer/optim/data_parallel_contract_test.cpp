@@ -64,6 +64,10 @@ void expect_bytes_as_explained(const Recorded& run) {
   }
 }
 
+void context(Config& c, int64_t size) {
+  c.parallel.context_parallel_size = size;
+  c.parallel.gpus *= size;
+}
 void chunks(Config& c, int64_t count) {
   c.parallel.virtual_pipeline_model_parallel_size = count;
 }
@@ -220,6 +224,23 @@ const Form kForms[] = {
        strategy(c, Strategy::kOptimGrads);
        overlapped(c);
        chunks(c, 2);
+     }},
+    {"overlapped_cp2_pp2", 1, 2, 2,
+     [](Config& c) {
+       overlapped(c);
+       context(c, 2);
+       c.data_parallel.bucket_size = 3000;
+     }},
+    {"fsdp2_tp2_cp2", 2, 1, 1,
+     [](Config& c) {
+       c.data_parallel.use_torch_fsdp2 = true;
+       context(c, 2);
+     }},
+    {"hsdp_tp2_cp2", 2, 1, 2,
+     [](Config& c) {
+       c.data_parallel.use_torch_fsdp2 = true;
+       context(c, 2);
+       instances(c, 2);
      }},
     {"fsdp2_recompute", 1, 1, 2,
      [](Config& c) {

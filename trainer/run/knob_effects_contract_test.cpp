@@ -1,5 +1,5 @@
-// No knob of training, number formats, memory, fusion and packing does nothing: another value changes the program, the
-// plan, the launch's environment, what is refused, the rows, or what a step reports.
+// No knob of training, number formats, data parallelism, memory, fusion and packing does nothing: another value changes
+// the program, the plan, the launch's environment, what is refused, the rows, or what a step reports.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
@@ -84,6 +84,20 @@ const std::map<std::string, Try> kTries{
     {"fusion.bias_activation_fusion", {"true", kGpt}},
     {"fusion.bias_dropout_fusion", {"true", kGpt}},
     {"fusion.attention_backend", {"unfused", {}}},
+    {"data_parallel.data_parallel_sharding_strategy", {"optim_grads", {"gpus=2"}}},
+    {"data_parallel.use_torch_fsdp2", {"true", {"gpus=2"}}},
+    {"data_parallel.num_distributed_optimizer_instances", {"2", {"gpus=4"}}},
+    {"data_parallel.bucket_size", {"3000", {"gpus=2"}}},
+    {"data_parallel.grad_reduce_in_fp32", {"false", {"gpus=2", "recipe=bf16"}}},
+    {"data_parallel.reshard_after_forward", {"false", {"gpus=2", "use_torch_fsdp2=true"}}},
+    {"data_parallel.fsdp_prefetch_units", {"0", {"gpus=2", "use_torch_fsdp2=true"}}},
+    {"data_parallel.overlap_grad_reduce", {"true", {"gpus=2"}}},
+    {"data_parallel.overlap_param_gather", {"true", {"gpus=2"}}},
+    {"data_parallel.align_param_gather", {"true", {"gpus=2", "overlap_param_gather=true"}}},
+    {"data_parallel.overlap_param_gather_with_optimizer_step",
+     {"true", {"gpus=2", "overlap_param_gather=true", "bucket_size=3000"}}},
+    {"data_parallel.overlap_optimizer_with_forward", {"true", {"gpus=2", "overlap_param_gather=true"}}},
+    {"data_parallel.defer_embedding_wgrad_compute", {"true", {"pp=2"}}},
     {"packing.sequences", {"lognormal", {}}},
     {"packing.packed_sequence_size", {"64", {"sequences=uniform"}}},
     {"packing.max_sequences", {"3", {"sequences=uniform", "packed_sequence_size=64"}}},
@@ -169,7 +183,8 @@ TEST_P(KnobEffects, AnotherValueChangesWhatIsBuiltOrDone) {
 std::vector<std::string> keys() {
   std::vector<std::string> all;
   for (const Knob& knob : knobs().knobs())
-    for (const std::string_view section : {"train", "optimizer", "precision", "memory", "fusion", "packing"})
+    for (const std::string_view section :
+         {"train", "optimizer", "precision", "memory", "fusion", "packing", "data_parallel"})
       if (knob.section() == section) all.push_back(knob.key);
   for (const char* key :
        {"overlap.cuda_device_max_connections", "parallel.context_parallel_size", "parallel.cp_comm_type",

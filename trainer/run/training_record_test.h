@@ -79,7 +79,9 @@ inline void record_gradients(const Program& program, const Mesh& mesh, int world
 }
 
 inline StepInput patterned_input(const Layout& l, const Mesh& mesh, int world_rank, int64_t step) {
-  const int dp_rank = mesh.coordinates(world_rank).dp;
+  const MeshCoordinates coordinates = mesh.coordinates(world_rank);
+  const int dp_rank = coordinates.dp;
+  const Positions positions = l.positions(coordinates.cp);
   const auto index = [&l, dp_rank, step](int m, size_t i) {
     return step * l.global_batch + (int64_t{m} * l.dp + dp_rank) * l.micro_batch + static_cast<int64_t>(i);
   };
@@ -98,9 +100,10 @@ inline StepInput patterned_input(const Layout& l, const Mesh& mesh, int world_ra
     std::vector<int32_t> sample;
     for (size_t i = 0; i < b; ++i) {
       MB_TRY(read(index(m, i), sample));
-      for (size_t s = 0; s < static_cast<size_t>(l.sequence); ++s) {
-        if (!tokens.empty()) tokens[s * b + i] = sample[first + s];
-        if (!labels.empty()) labels[s * b + i] = sample[first + s + 1];
+      for (size_t s = 0; s < static_cast<size_t>(l.local_sequence()); ++s) {
+        const size_t at = first + static_cast<size_t>(positions.at(static_cast<int64_t>(s)));
+        if (!tokens.empty()) tokens[s * b + i] = sample[at];
+        if (!labels.empty()) labels[s * b + i] = sample[at + 1];
       }
     }
     return {};
