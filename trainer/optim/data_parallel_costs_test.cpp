@@ -387,7 +387,9 @@ TEST(DataParallelRules, ContradictionsAreRefusedByKnob) {
   EXPECT_TRUE(names(refusal([](Config& c) { c.data_parallel.align_param_gather = true; }), "align_param_gather"));
   EXPECT_TRUE(names(refusal([](Config& c) { c.data_parallel.overlap_param_gather_with_optimizer_step = true; }),
                     "overlap_param_gather_with_optimizer_step"));
-  EXPECT_TRUE(names(refusal([](Config& c) { c.data_parallel.overlap_optimizer_with_forward = true; }),
+  EXPECT_TRUE(names(refusal([](Config& c) {
+                      c.data_parallel.overlap_optimizer_with_forward = c.data_parallel.align_param_gather = true;
+                    }),
                     "overlap_optimizer_with_forward"));
   EXPECT_TRUE(
       names(refusal([](Config& c) { c.data_parallel.reshard_after_forward = false; }), "reshard_after_forward"));

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <map>
 
+#include "trainer/ops/message_peers.h"
 #include "trainer/ops/table.h"
 #include "trainer/passes/op_lists.h"
 #include "trainer/program/walk.h"
@@ -138,9 +139,13 @@ class Sharding {
     const auto span = [&](const Unit& unit) -> const Span& { return unit.spans.at(segment); };
     std::stable_sort(used.begin(), used.end(),
                      [&](const Unit* x, const Unit* y) { return span(*x).first < span(*y).first; });
+    // Behind the messages that a segment begins with: they go in one batch with those the call before ends with.
+    const std::vector<Op>& ops = p_.segments[static_cast<size_t>(segment)].ops;
+    const auto begin = static_cast<size_t>(
+        std::find_if(ops.begin(), ops.end(), [](const Op& op) { return !receives(op); }) - ops.begin());
     Insertions insertions;
     for (size_t i = 0; i < used.size(); ++i) {
-      size_t position = i < prefetch ? 0 : span(*used[i - prefetch]).first;
+      size_t position = i < prefetch ? begin : span(*used[i - prefetch]).first;
       for (size_t before = 0; before < i; ++before)
         if (used[before]->ring_slot == used[i]->ring_slot && used[i]->ring_slot != kOwnSlot)
           position = std::max(position, span(*used[before]).last + 1);

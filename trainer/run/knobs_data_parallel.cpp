@@ -76,8 +76,8 @@ std::vector<Knob> data_parallel_knobs() {
       flag("overlap_param_gather_with_optimizer_step", &D::overlap_param_gather_with_optimizer_step,
            "Gathers the bucket that is used first under the other buckets' optimizer step."),
       flag("overlap_optimizer_with_forward", &D::overlap_optimizer_with_forward,
-           "Updates a bucket under the next step's first forward, one bucket ahead of its use; the last step's update "
-           "stays pending."),
+           "Updates a bucket under the next step's first forward, one bucket ahead of its use, and gathers it there "
+           "(overlap_param_gather); the last step's update stays pending."),
       flag("defer_embedding_wgrad_compute", &D::defer_embedding_wgrad_compute,
            "Computes the LM head's weight gradients after the last stage's backwards, while the pipeline drains."),
   };

@@ -29,6 +29,8 @@ Status settle_strategy(Config& config) {
   if (d.use_torch_fsdp2) d.overlap_param_gather = d.overlap_grad_reduce = true;
   if (strategy == Strategy::kAuto)
     strategy = d.use_torch_fsdp2 ? Strategy::kOptimGradsParams : distributed ? Strategy::kOptim : Strategy::kNoShard;
+  // A gather follows the update it gathers.
+  if (d.overlap_optimizer_with_forward && strategy != Strategy::kNoShard) d.overlap_param_gather = true;
   if (d.num_distributed_optimizer_instances > 1 && strategy == Strategy::kNoShard)
     return refuse(fmt::format("data_parallel.num_distributed_optimizer_instances = {} with nothing sharded",
                               d.num_distributed_optimizer_instances),
@@ -60,9 +62,6 @@ Status check_overlap(const DataParallelConfig& d) {
         "data_parallel.overlap_optimizer_with_forward = true delays the optimizer past align_param_gather's "
         "and overlap_param_gather_with_optimizer_step's gathers",
         "drop one of them");
-  if (d.data_parallel_sharding_strategy != Strategy::kNoShard && !sharded_parameters && !d.overlap_param_gather)
-    return refuse("data_parallel.overlap_optimizer_with_forward = true with a gather that follows the optimizer step",
-                  "set data_parallel.overlap_param_gather = true");
   return {};
 }
 
