@@ -48,11 +48,17 @@ void break_cell(baselines::Cell& cell, std::string reason) {
 
 namespace {
 
+// Knobs that say how numbers are rounded.
+bool rounds(std::string_view key) {
+  return key.starts_with("precision.") || key == "data_parallel.grad_reduce_in_fp32";
+}
+
 // Knobs that say how the work is mapped and run, not what it is.
 bool changes_nothing(std::string_view key) {
+  if (rounds(key)) return false;
   for (const std::string_view prefix : {"parallel.", "data_parallel.", "overlap.", "host.", "debug.", "profiling.",
                                         "fusion.", "memory.recompute_", "memory.cpu_offloading"})
-    if (key.starts_with(prefix)) return key != "data_parallel.grad_reduce_in_fp32";
+    if (key.starts_with(prefix)) return true;
   return key == "train.micro_batch_size" || key == "memory.limit_gib";
 }
 
@@ -61,7 +67,7 @@ bool changes_nothing(std::string_view key) {
 std::string work_key(const baselines::Cell& cell, bool precision) {
   std::string key = cell.model;
   for (const auto& knob : cell.knobs) {
-    if (changes_nothing(knob.key) || (!precision && knob.key.starts_with("precision."))) continue;
+    if (changes_nothing(knob.key) || (!precision && rounds(knob.key))) continue;
     key += "\n" + knob.key + "=" + knob.value;
   }
   return key;

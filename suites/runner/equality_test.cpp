@@ -94,8 +94,18 @@ TEST(Equality, LowerPrecisionMayBeOffByTwiceWhatOneRankIs) {
 TEST(Equality, HowWorkIsOverlappedIsNoOtherWork) {
   baselines::Cell two = cell("tp2", 2, {5.0, 1.0});
   two.knobs.push_back({"overlap.tp_comm_overlap", "true"});
+  two.knobs.push_back({"data_parallel.use_torch_fsdp2", "true"});
   judge_losses(two, {cell("one", 1, {5.0, 4.0})});
   EXPECT_EQ(two.status, baselines::CellStatus::kBroken);
+}
+
+TEST(Equality, GradientsReducedInBf16AreLowerPrecision) {
+  baselines::Cell two = cell("dp2", 2, {5.0, 4.01}, "bf16");
+  baselines::Cell one = cell("one-bf16", 1, {5.0, 4.01}, "bf16");
+  for (baselines::Cell* c : {&two, &one}) c->knobs.push_back({"data_parallel.grad_reduce_in_fp32", "false"});
+  judge_losses(two, {cell("one", 1, {5.0, 4.0}), one});
+  ASSERT_EQ(two.verdicts.size(), 1U);
+  EXPECT_EQ(two.verdicts[0].verdict, baselines::Verdict::kSame);
 }
 
 TEST(GradientVerdict, NamesTheWeightThatDiffers) {
