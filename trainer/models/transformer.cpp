@@ -11,6 +11,7 @@
 #include "trainer/optim/optimizer.h"
 #include "trainer/passes/expert_overlap.h"
 #include "trainer/passes/fusion.h"
+#include "trainer/passes/message_order.h"
 #include "trainer/passes/norm_margin.h"
 #include "trainer/passes/offload.h"
 #include "trainer/passes/precision.h"
@@ -205,6 +206,7 @@ Program build_program(const Layout& resolved, const RankClass& rank_class, std::
   leave_sms_beside_norms(program, static_cast<int>(layout.config.tp_overlap.fwd_layernorm_sm_margin),
                          static_cast<int>(layout.config.tp_overlap.bwd_layernorm_sm_margin));
   if (layout.config.overlap.overlap_moe_expert_parallel_comm) pair_micro_batches(program);
+  put_messages_at_ends(program);
   finish_program(program);
   return program;
 }

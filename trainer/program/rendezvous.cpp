@@ -38,6 +38,12 @@ std::vector<std::vector<Step>> steps_of(const Program& program) {
         for (TensorId id : ids)
           if (buffers.contains(program.storage(id))) into.push_back(id);
       };
+      // What other streams do apart from message buffers does not come between messages of the compute stream.
+      const auto touches = [&](TensorId id) { return buffers.contains(program.storage(id)); };
+      const bool apart = !message && op.stream != Stream::kCompute &&
+                         std::none_of(op.in.begin(), op.in.end(), touches) &&
+                         std::none_of(op.out.begin(), op.out.end(), touches);
+      if (apart) continue;
       if (message || steps.empty() || steps.back().message != nullptr)
         steps.push_back({message ? &op : nullptr, {}, {}});
       touched(op.in, steps.back().in);

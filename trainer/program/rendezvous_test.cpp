@@ -47,6 +47,18 @@ TEST(Rendezvous, ReceivesOfTheirOwnStreamsLetSendsTakeTheirTurn) {
   }
 }
 
+// Gathers of parameters and reductions of gradients do not come between the messages of a batch.
+TEST(Rendezvous, FullyShardedStagesKeepTheirBatches) {
+  for (const bool overlap : {false, true}) {
+    Config config = mapped(1, 4, 2, 8);
+    config.train.global_batch_size = 16;
+    config.data_parallel.data_parallel_sharding_strategy = ShardingStrategy::kOptimGradsParams;
+    config.data_parallel.overlap_param_gather = config.data_parallel.overlap_grad_reduce = overlap;
+    const Status status = check(build(config));
+    EXPECT_TRUE(status.has_value()) << status.error().what;
+  }
+}
+
 // A send that waits on the stream its peer's receive also needs.
 TEST(Rendezvous, UnbatchedMessagesInTheComputeStreamAreFound) {
   Built b = build(pipeline(2, 1, false, 4));
