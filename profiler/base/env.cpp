@@ -22,6 +22,7 @@ constexpr EnvVar kVars[] = {
     {"LD_PRELOAD", "who else is loaded into this process (`mbbench doctor`)"},
     {"MBBENCH_LOG", "how much is logged to stderr: error, warning, info (default), debug"},
     {"MBBENCH_TEST_DATA", "folder with the reference data that tests read"},
+    {"MBBENCH_TEST_PYTHON", "Python with HolisticTraceAnalysis, for the tests that compare with it"},
     {"NO_COLOR", "set to anything: no colour on a terminal"},
     {"NVTX_INJECTION64_PATH", "set by a tool that records NVTX ranges; named when it holds CUPTI"},
     {"PATH", "where other programs are found (`mbbench doctor`)"},
