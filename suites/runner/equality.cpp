@@ -82,6 +82,8 @@ References references_of(const baselines::Cell& cell, const std::vector<baseline
       found.exact = &other;
     if (!exact && found.rounded == nullptr && work_key(other) == work_key(cell)) found.rounded = &other;
   }
+  // What one rank's rounding does is not known: the first one-rank cell of a precision is compared with nothing.
+  if (!exact && found.rounded == nullptr) found.exact = nullptr;
   return found;
 }
 

@@ -108,6 +108,14 @@ TEST(Equality, GradientsReducedInBf16AreLowerPrecision) {
   EXPECT_EQ(two.verdicts[0].verdict, baselines::Verdict::kSame);
 }
 
+TEST(Equality, TheFirstOneRankCellOfAPrecisionHasNothingToCompareWith) {
+  const std::vector<baselines::Cell> finished{cell("one", 1, {5.0, 4.0})};
+  const References with = references_of(cell("one-bf16", 1, {5.0, 4.01}, "bf16"), finished);
+  EXPECT_EQ(with.exact, nullptr);
+  EXPECT_EQ(with.rounded, nullptr);
+  EXPECT_NE(references_of(cell("tp2", 2, {5.0, 4.0}), finished).exact, nullptr);
+}
+
 TEST(GradientVerdict, NamesTheWeightThatDiffers) {
   const Gradients exact{{"a", {1.0F, 2.0F}}, {"b", {0.0F, 3.0F}}};
   baselines::Cell same = cell("tp2", 2, {5.0});
