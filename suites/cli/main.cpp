@@ -3,8 +3,10 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <cerrno>
 #include <csignal>
 #include <memory>
+#include <system_error>
 
 #include "profiler/base/log.h"
 #include "profiler/base/text.h"
@@ -64,8 +66,18 @@ Parsed parsed_of(const Entry& entry, const std::vector<std::string>& argv) {
   return parsed;
 }
 
+// A reader that closed the pipe (head, less) has seen what it wanted.
+mbb::Result<int> run_command(const Entry& entry, const std::vector<std::string>& argv) {
+  try {
+    return entry.command.run(parsed_of(entry, argv));
+  } catch (const std::system_error& error) {  // what fmt::print throws when it cannot write
+    if (error.code().value() == EPIPE) return 0;
+    return mbb::fail(mbb::ErrorCode::kIo, std::string("writing the output: ") + error.what());
+  }
+}
+
 int run(const Entry& entry, const std::vector<std::string>& argv) {
-  const auto status = entry.command.run(parsed_of(entry, argv));
+  const auto status = run_command(entry, argv);
   if (status) return *status;
   std::fflush(stdout);
   fmt::print(stderr, "{}\n", mbb::format(status.error()));
