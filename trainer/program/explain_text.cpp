@@ -162,11 +162,20 @@ struct Total {
     bytes += op.bytes * times;
     wire_bytes += op.wire_bytes * times;
   }
+  void add(const Total& other) {
+    runs += other.runs;
+    model_flops += other.model_flops, flops += other.flops;
+    bytes += other.bytes, wire_bytes += other.wire_bytes;
+  }
   std::vector<std::string> cells(std::string of) const {
     return {"  " + std::move(of), std::to_string(runs), flops_text(model_flops),
             flops_text(flops),    bytes_text(bytes),    bytes_text(wire_bytes)};
   }
 };
+
+// Kinds of ops that the summary lists, the dearest first; the others are one line, so that it stays one screen. JSON
+// has them all.
+constexpr size_t kKindsShown = 20;
 
 std::string totals(const ClassRow& row) {
   std::array<Total, kSegmentKinds> by_phase;
@@ -189,7 +198,14 @@ std::string totals(const ClassRow& row) {
     if (by_phase[i].runs > 0) table.add(by_phase[i].cells(name(static_cast<SegmentKind>(i))));
   table.add(all.cells("all"));
   table.add({"by kind"});
-  for (const auto& [kind, total] : kinds) table.add(total.cells(kind));
+  Total others;
+  const size_t shown = kinds.size() > kKindsShown + 1 ? kKindsShown : kinds.size();
+  for (size_t i = 0; i < kinds.size(); ++i)
+    if (i < shown)
+      table.add(kinds[i].second.cells(kinds[i].first));
+    else
+      others.add(kinds[i].second);
+  if (shown < kinds.size()) table.add(others.cells(fmt::format("{} other kinds", kinds.size() - shown)));
   return table.text("") + fmt::format("memory peaks at {}\n", row.peak_path);
 }
 
