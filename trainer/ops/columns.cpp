@@ -124,24 +124,35 @@ void join_cases(std::vector<OpCase>& all) {
 
 }  // namespace
 
-const OpKind kSplitColumns{
-    .name = "split_columns", .shape = split_shape, .grad = split_grad, .cpu = cpu_split_columns, .cases = split_cases};
-const OpKind kJoinColumns{
-    .name = "join_columns", .shape = join_shape, .grad = join_grad, .cpu = cpu_join_columns, .cases = join_cases};
+const OpKind kSplitColumns{.name = "split_columns",
+                           .shape = split_shape,
+                           .grad = split_grad,
+                           .cpu = cpu_split_columns,
+                           .cuda = "split_columns",
+                           .cases = split_cases};
+const OpKind kJoinColumns{.name = "join_columns",
+                          .shape = join_shape,
+                          .grad = join_grad,
+                          .cpu = cpu_join_columns,
+                          .cuda = "join_columns",
+                          .cases = join_cases};
 const OpKind kColumnsToRows{.name = "columns_to_rows",
                             .shape = to_rows_shape,
                             .grad = to_rows_grad,
                             .cpu = cpu_columns_to_rows,
+                            .cuda = "columns_to_rows",
                             .cases = to_rows_cases};
 const OpKind kRowsToColumns{.name = "rows_to_columns",
                             .shape = to_columns_shape,
                             .grad = to_columns_grad,
                             .cpu = cpu_rows_to_columns,
+                            .cuda = "rows_to_columns",
                             .cases = to_columns_cases};
 const OpKind kReorderRuns{.name = "reorder_runs",
                           .shape = reorder_shape,
                           .grad = reorder_grad,
                           .cpu = cpu_reorder_runs,
+                          .cuda = "reorder_runs",
                           .cases = reorder_cases};
 
 }  // namespace mbb::trainer

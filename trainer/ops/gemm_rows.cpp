@@ -79,9 +79,11 @@ const OpKind kGemmRows{.name = "gemm_rows",
                        .flops = flops,
                        .bytes = bytes,
                        .cpu = cpu_gemm_rows,
+                       .cuda = "gemm_rows",
                        .cases = cases,
                        .model_flops = true};
-const OpKind kPackFp8{.name = "pack_fp8", .shape = pack_shape, .cpu = cpu_pack_fp8, .cases = pack_cases};
-const OpKind kUnpackFp8{.name = "unpack_fp8", .shape = unpack_shape, .cpu = cpu_unpack_fp8};
+const OpKind kPackFp8{
+    .name = "pack_fp8", .shape = pack_shape, .cpu = cpu_pack_fp8, .cuda = "pack_fp8", .cases = pack_cases};
+const OpKind kUnpackFp8{.name = "unpack_fp8", .shape = unpack_shape, .cpu = cpu_unpack_fp8, .cuda = "unpack_fp8"};
 
 }  // namespace mbb::trainer

@@ -179,6 +179,7 @@ TEST(OpTable, EveryRecordIsWhole) {
     EXPECT_EQ(++names[kind->name], 1) << kind->name;
     EXPECT_NE(kind->shape, nullptr) << kind->name;
     EXPECT_NE(kind->cpu, nullptr) << kind->name;
+    EXPECT_FALSE(kind->cuda.empty()) << kind->name;
     EXPECT_EQ(find_op_kind(kind->name), kind);
   }
 }

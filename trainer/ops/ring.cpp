@@ -97,9 +97,13 @@ void add_cases(std::vector<OpCase>& all) {
 
 const OpKind kRingShift{
     .name = "ring_shift", .shape = shift_shape, .cpu = cpu_ring_shift, .cuda = "ring_shift", .communicates = true};
-const OpKind kMergeAttention{
-    .name = "merge_attention", .shape = merge_shape, .cpu = cpu_merge_attention, .cases = merge_cases};
-const OpKind kAddParts{.name = "add_parts", .shape = add_shape, .cpu = cpu_add_parts, .cases = add_cases};
+const OpKind kMergeAttention{.name = "merge_attention",
+                             .shape = merge_shape,
+                             .cpu = cpu_merge_attention,
+                             .cuda = "merge_attention",
+                             .cases = merge_cases};
+const OpKind kAddParts{
+    .name = "add_parts", .shape = add_shape, .cpu = cpu_add_parts, .cuda = "add_parts", .cases = add_cases};
 const OpKind kRingAttention{.name = "ring_attention", .shape = ring_shape, .grad = ring_grad};
 const OpKind kRingAttentionGrad{.name = "ring_attention_grad", .shape = ring_grad_shape};
 
