@@ -16,7 +16,6 @@
 #include "suites/cli/print.h"
 #include "suites/cli/settings_of.h"
 #include "suites/runner/runner.h"
-#include "trainer/run/layout.h"
 
 namespace mbb::suites {
 namespace {
@@ -54,15 +53,11 @@ Result<Arm> arm_of(const std::string& text) {
       "of a commit, give the folder it was built in; of knobs, tp=2,sequence_parallel=true; `this` is this program");
 }
 
-Result<Suite> suite_of(const Parsed& parsed, const Arm& arm) {
+Result<Suite> suite_of_arm(const Parsed& parsed, const Arm& arm) {
   Parsed with = parsed;
   with.knobs.insert(with.knobs.end(), arm.knobs.begin(), arm.knobs.end());
   MB_ASSIGN(const Settings settings, settings_of(with));
-  const SuiteFilter filter{parsed.values("--only"), parsed.values("--skip")};
-  return open_suite(parsed.positionals[2], settings, filter, [](const trainer::Config& config) {
-    const auto layout = trainer::resolve(config);
-    return layout ? Status{} : tl::unexpected<Error>(layout.error());
-  });
+  return suite_of(with, settings, parsed.positionals[2]);
 }
 
 // Launch values of one cell, by arm.
@@ -163,8 +158,8 @@ Result<int> ab(const Parsed& parsed) {
   if (!budget || *budget < 3 || *budget > 1000)
     return fail(ErrorCode::kBadArgument,
                 fmt::format("--budget {}: a number from 3 to 1000", parsed.value("--budget").value_or("")));
-  MB_ASSIGN(Suite suite_a, suite_of(parsed, a));
-  MB_ASSIGN(Suite suite_b, suite_of(parsed, b));
+  MB_ASSIGN(Suite suite_a, suite_of_arm(parsed, a));
+  MB_ASSIGN(Suite suite_b, suite_of_arm(parsed, b));
   const auto looks = analysis::ab_looks(static_cast<size_t>(*budget));
   StopSignals signals;
   RunOptions options;

@@ -14,7 +14,6 @@
 #include "suites/cli/print.h"
 #include "suites/cli/settings_of.h"
 #include "suites/runner/gate.h"
-#include "trainer/run/layout.h"
 
 namespace mbb::suites {
 namespace {
@@ -89,11 +88,7 @@ Result<int> gate(const Parsed& parsed) {
   if (parsed.positionals.empty())
     return fail(ErrorCode::kBadArgument, "gate needs a suite to run, or --run RUN to judge one that has run",
                 "`mbbench list suites` lists them");
-  const SuiteFilter filter{parsed.values("--only"), parsed.values("--skip")};
-  MB_ASSIGN(const Suite suite, open_suite(parsed.positionals[0], settings, filter, [](const trainer::Config& config) {
-              const auto layout = trainer::resolve(config);
-              return layout ? Status{} : tl::unexpected<Error>(layout.error());
-            }));
+  MB_ASSIGN(const Suite suite, suite_of(parsed, settings, parsed.positionals[0]));
   MB_ASSIGN(const RunOutcome outcome, start_run(suite, options));
   if (outcome.stopped) return signals.interrupted() ? kExitInterrupted : kExitStopped;
   MB_ASSIGN(const GateReport report, gate_run(outcome.run, suite, request, options));

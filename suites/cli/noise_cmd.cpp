@@ -9,7 +9,6 @@
 #include "suites/cli/print.h"
 #include "suites/cli/settings_of.h"
 #include "suites/runner/runner.h"
-#include "trainer/run/layout.h"
 
 namespace mbb::suites {
 namespace {
@@ -43,11 +42,7 @@ Result<int> noise(const Parsed& parsed) {
   options.launches = static_cast<int>(*launches);
   options.quiet = parsed.flag("--quiet");
   options.stop = signals.flag();
-  const SuiteFilter filter{parsed.values("--only"), parsed.values("--skip")};
-  MB_ASSIGN(const Suite suite, open_suite(parsed.positionals[0], settings, filter, [](const trainer::Config& config) {
-              const auto layout = trainer::resolve(config);
-              return layout ? Status{} : tl::unexpected<Error>(layout.error());
-            }));
+  MB_ASSIGN(const Suite suite, suite_of(parsed, settings, parsed.positionals[0]));
   MB_ASSIGN(const RunOutcome outcome, start_run(suite, options));
   using analysis::Align;
   analysis::Table table{"noise",

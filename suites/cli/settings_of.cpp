@@ -5,6 +5,7 @@
 
 #include "baselines/store/bundle.h"
 #include "profiler/base/file.h"
+#include "trainer/run/layout.h"
 
 namespace mbb::suites {
 namespace {
@@ -25,6 +26,15 @@ Result<Settings> settings_of(const Parsed& parsed) {
   // An unknown name is a bad command line when it was typed there.
   if (!settings && settings.error().what.starts_with("argument")) settings.error().code = ErrorCode::kBadArgument;
   return settings;
+}
+
+Status resolves(const trainer::Config& config) {
+  const auto layout = trainer::resolve(config);
+  return layout ? Status{} : tl::unexpected<Error>(layout.error());
+}
+
+Result<Suite> suite_of(const Parsed& parsed, const Settings& settings, const std::string& name_or_file) {
+  return open_suite(name_or_file, settings, {parsed.values("--only"), parsed.values("--skip")}, resolves);
 }
 
 Result<baselines::Run> find_run(const Settings& settings, const std::string& spec) {

@@ -4,12 +4,19 @@
 #include "baselines/store/store.h"
 #include "suites/cli/command.h"
 #include "suites/matrix/settings.h"
+#include "suites/matrix/suite.h"
 #include "suites/runner/runner.h"
 
 namespace mbb::suites {
 
 // All layers, with the knobs of the command line on top.
 Result<Settings> settings_of(const Parsed& parsed);
+
+// Whether a configuration can be laid out at all, for open_suite.
+Status resolves(const trainer::Config& config);
+
+// The suite that a command names, with its --only and --skip.
+Result<Suite> suite_of(const Parsed& parsed, const Settings& settings, const std::string& name_or_file);
 
 // A run by any name a user may give (@latest, @2, @tag, id, prefix, bundle folder).
 Result<baselines::Run> find_run(const Settings& settings, const std::string& spec);

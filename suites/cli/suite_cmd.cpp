@@ -18,11 +18,6 @@
 namespace mbb::suites {
 namespace {
 
-Status resolves(const trainer::Config& config) {
-  const auto layout = trainer::resolve(config);
-  return layout ? Status{} : tl::unexpected<Error>(layout.error());
-}
-
 Result<RunOptions> run_options(const Parsed& parsed, const Settings& settings, const StopSignals& signals,
                                const char* command) {
   RunOptions options;
@@ -149,7 +144,7 @@ Result<int> run_suite(const Parsed& parsed) {
     MB_ASSIGN(const RunOutcome outcome, resume(parsed, settings, filter, options));
     return finish(parsed, outcome, options, signals);
   }
-  auto opened = open_suite(parsed.positionals[0], settings, filter, resolves);
+  auto opened = suite_of(parsed, settings, parsed.positionals[0]);
   // A bad value is a bad file when it stands in the suite, a bad command line when it was typed.
   if (!opened && !opened.error().what.starts_with("argument") && opened.error().code == ErrorCode::kBadArgument)
     opened.error().code = ErrorCode::kBadFile;
