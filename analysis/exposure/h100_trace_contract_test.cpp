@@ -1,6 +1,8 @@
 // Real captured traces of an H100 (baselines/measured): every kernel has its op, parts sum to the step, one clock
 // holds.
+#include <fmt/core.h>
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <cstdlib>
 #include <filesystem>
@@ -53,7 +55,7 @@ TEST_P(H100Trace, PartsSumToTheStep) {
 
 TEST_P(H100Trace, TheExportKeepsItsFigures) {
   const profiler::Trace trace = load();
-  const auto file = std::filesystem::path(testing::TempDir()) / (std::string("h100_") + GetParam() + ".json.gz");
+  const auto file = std::filesystem::path(testing::TempDir()) / fmt::format("h100_{}_{}.json.gz", GetParam(), getpid());
   ASSERT_TRUE(profiler::write_kineto(file, trace, {}));
   const auto read = profiler::read_kineto(file);
   std::filesystem::remove(file);
@@ -80,7 +82,7 @@ TEST_P(H100Trace, HolisticTraceAnalysisAgreesOnTheExport) {
   const std::string python = set != nullptr ? set : "python3";
   if (std::system((python + " -c 'import hta.trace_analysis' >/dev/null 2>&1").c_str()) != 0)
     GTEST_SKIP() << python << " has no hta (pip install HolisticTraceAnalysis)";
-  const auto folder = std::filesystem::path(testing::TempDir()) / (std::string("hta_") + GetParam());
+  const auto folder = std::filesystem::path(testing::TempDir()) / fmt::format("hta_{}_{}", GetParam(), getpid());
   std::filesystem::create_directories(folder / "traces");
   const auto file = folder / "traces" / "rank0.json.gz";
   ASSERT_TRUE(profiler::write_kineto(file, load(), {}));

@@ -1,7 +1,9 @@
 // The loss verdict: equal, different, different length, nothing to compare with.
 #include "suites/runner/equality.h"
 
+#include <fmt/core.h>
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <cmath>
 #include <filesystem>
@@ -153,7 +155,8 @@ TEST(GradientVerdict, AFileGivesBackWhatTheRanksHandedOut) {
   recorder.add({.tp = 0}, 0, weight, 0, first);
   recorder.add({.tp = 1}, 0, weight, 2, second);
   recorder.add({.tp = 1}, 1, weight, 0, first);  // a later step
-  const std::filesystem::path folder = std::filesystem::path(testing::TempDir()) / "gradients_test";
+  const std::filesystem::path folder =
+      std::filesystem::path(testing::TempDir()) / fmt::format("gradients_test_{}", getpid());
   std::filesystem::create_directories(folder);
   ASSERT_TRUE(recorder.write(folder).has_value());
   const auto read = read_gradients(folder);

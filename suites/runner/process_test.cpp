@@ -1,7 +1,9 @@
 // Child processes: lines, exit status, signals, silence, a clean stop.
 #include "suites/runner/process.h"
 
+#include <fmt/core.h>
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <csignal>
 #include <filesystem>
@@ -16,7 +18,7 @@ namespace {
 ProcessOptions shell(const std::string& script) {
   ProcessOptions options;
   options.arguments = {"/bin/sh", "-c", script};
-  options.stderr_file = std::filesystem::path(testing::TempDir()) / "process_test.stderr";
+  options.stderr_file = std::filesystem::path(testing::TempDir()) / fmt::format("process_test_{}.stderr", getpid());
   std::filesystem::remove(options.stderr_file);
   return options;
 }
