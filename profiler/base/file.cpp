@@ -14,6 +14,7 @@
 #include <memory>
 #include <vector>
 
+#include "profiler/base/descriptor.h"
 #include "profiler/base/text.h"
 
 namespace mbb {
@@ -40,43 +41,6 @@ const char* remedy(int error) {
 tl::unexpected<Error> io_error(const char* doing, const std::string& path, int error) {
   const ErrorCode code = error == ENOENT || error == ENOTDIR ? ErrorCode::kNotFound : ErrorCode::kIo;
   return fail(code, fmt::format("{} {}: {}", doing, printable(path, 4096), std::strerror(error)), remedy(error));
-}
-
-class Descriptor {
- public:
-  explicit Descriptor(int fd) : fd_(fd) {}
-  Descriptor(const Descriptor&) = delete;
-  Descriptor& operator=(const Descriptor&) = delete;
-  ~Descriptor() {
-    if (fd_ >= 0) ::close(fd_);
-  }
-  int get() const { return fd_; }
-  // Some file systems report a failed write at close only.
-  bool close() {
-    const int fd = fd_;
-    fd_ = -1;
-    return ::close(fd) == 0;
-  }
-
- private:
-  int fd_;
-};
-
-int open_retry(const char* path, int flags, mode_t mode = 0) {
-  int fd = -1;
-  do fd = ::open(path, flags | O_CLOEXEC, mode);
-  while (fd < 0 && errno == EINTR);
-  return fd;
-}
-
-bool write_all(int fd, std::string_view bytes) {
-  while (!bytes.empty()) {
-    const ssize_t wrote = ::write(fd, bytes.data(), bytes.size());
-    if (wrote < 0 && errno == EINTR) continue;
-    if (wrote < 0) return false;
-    bytes.remove_prefix(static_cast<size_t>(wrote));
-  }
-  return true;
 }
 
 std::string parent_of(const std::string& path) {

@@ -14,6 +14,7 @@
 #include <fmt/core.h>
 
 #include "profiler/base/check.h"
+#include "profiler/base/descriptor.h"
 #include "profiler/trace/span_block.h"
 
 namespace mbb::profiler {
@@ -53,48 +54,6 @@ Error system_error(const std::filesystem::path& path, const char* doing) {
   return {ErrorCode::kIo, fmt::format("{} trace {}: {}", doing, path.string(), std::strerror(errno)), ""};
 }
 
-// An open file descriptor.
-class File {
- public:
-  explicit File(int fd) : fd_(fd) {}
-  File(const File&) = delete;
-  File& operator=(const File&) = delete;
-  ~File() {
-    if (fd_ >= 0) ::close(fd_);
-  }
-  int fd() const { return fd_; }
-  bool close() {
-    const int fd = fd_;
-    fd_ = -1;
-    return ::close(fd) == 0;
-  }
-
- private:
-  int fd_;
-};
-
-bool write_fully(int fd, std::string_view bytes) {
-  while (!bytes.empty()) {
-    const ssize_t done = ::write(fd, bytes.data(), bytes.size());
-    if (done < 0 && errno == EINTR) continue;
-    if (done <= 0) return false;
-    bytes.remove_prefix(static_cast<size_t>(done));
-  }
-  return true;
-}
-
-bool read_fully(int fd, uint64_t offset, char* to, size_t size) {
-  while (size > 0) {
-    const ssize_t done = ::pread(fd, to, size, static_cast<off_t>(offset));
-    if (done < 0 && errno == EINTR) continue;
-    if (done <= 0) return false;
-    to += done;
-    offset += static_cast<uint64_t>(done);
-    size -= static_cast<size_t>(done);
-  }
-  return true;
-}
-
 // "header, compressed body" of a block.
 std::string block_bytes(BlockKind kind, std::string_view raw) {
   std::string body(ZSTD_compressBound(raw.size()), '\0');
@@ -121,7 +80,7 @@ struct TraceWriter::Impl {
 
   std::filesystem::path path;
   std::filesystem::path partial;
-  File file;
+  Descriptor file;
   uint64_t offset = 0;
   StringTable strings;
   std::vector<Track> tracks;
@@ -135,7 +94,7 @@ struct TraceWriter::Impl {
 
   void put(std::string_view bytes) {
     if (!status) return;
-    if (!write_fully(file.fd(), bytes)) status = tl::unexpected(system_error(path, "writing"));
+    if (!write_all(file.get(), bytes)) status = tl::unexpected(system_error(path, "writing"));
     offset += bytes.size();
   }
 
@@ -182,7 +141,7 @@ TraceWriter::~TraceWriter() {
 
 Result<TraceWriter> TraceWriter::create(const std::filesystem::path& path) {
   const std::filesystem::path partial = path.string() + fmt::format(".partial-{}", ::getpid());
-  const int fd = ::open(partial.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
+  const int fd = open_retry(partial.c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0644);
   if (fd < 0) return tl::unexpected(system_error(path, "creating"));
   auto impl = std::make_unique<Impl>(path, partial, fd);
   ByteWriter head;
@@ -245,7 +204,7 @@ Status TraceWriter::finish() {
   w.put(block_bytes(BlockKind::kIndex, index.bytes()));
   w.put(tail.bytes());
   MB_TRY(w.status);
-  if (::fsync(w.file.fd()) != 0 || !w.file.close() || ::rename(w.partial.c_str(), w.path.c_str()) != 0)
+  if (::fsync(w.file.get()) != 0 || !w.file.close() || ::rename(w.partial.c_str(), w.path.c_str()) != 0)
     return tl::unexpected(system_error(w.path, "finishing"));
   w.finished = true;
   return {};
@@ -257,7 +216,7 @@ struct TraceReader::Impl {
   Impl(std::filesystem::path of, int fd) : path(std::move(of)), file(fd) {}
 
   std::filesystem::path path;
-  File file;
+  Descriptor file;
   uint64_t size = 0;
   Trace head;
   std::vector<IndexEntry> index;
@@ -278,7 +237,7 @@ Result<std::string> TraceReader::Impl::block(uint64_t offset, BlockKind kind, ui
   if (offset < kHeadBytes || offset > size || size - offset < kBlockHeaderBytes)
     return damaged(fmt::format("a block lies at {}, outside the file of {} bytes", offset, size));
   std::string header(kBlockHeaderBytes, '\0');
-  if (!read_fully(file.fd(), offset, header.data(), header.size())) return damaged("it ends early");
+  if (!read_all_at(file.get(), offset, header.data(), header.size())) return damaged("it ends early");
   ByteReader in(header);
   const uint32_t found = in.u32();
   const uint32_t raw_bytes = in.u32();
@@ -288,7 +247,7 @@ Result<std::string> TraceReader::Impl::block(uint64_t offset, BlockKind kind, ui
   if (found != static_cast<uint32_t>(kind) || raw_bytes > limit || stored_bytes > size - offset - kBlockHeaderBytes)
     return damaged(fmt::format("the block at {} has an impossible header", offset));
   std::string body(stored_bytes, '\0');
-  if (!read_fully(file.fd(), offset + kBlockHeaderBytes, body.data(), body.size())) return damaged("it ends early");
+  if (!read_all_at(file.get(), offset + kBlockHeaderBytes, body.data(), body.size())) return damaged("it ends early");
   if (hash_of(std::string_view(header).substr(0, 16), body) != hash)
     return damaged(fmt::format("the block at {} does not match its hash", offset));
   // The stored size must be plausible for the claimed one before memory is taken for it.
@@ -347,11 +306,11 @@ Status TraceReader::Impl::read_meta(std::string_view bytes) {
 }
 
 Status TraceReader::Impl::read_tables() {
-  const off_t end = ::lseek(file.fd(), 0, SEEK_END);
+  const off_t end = ::lseek(file.get(), 0, SEEK_END);
   if (end < 0) return tl::unexpected(system_error(path, "reading"));
   size = static_cast<uint64_t>(end);
   std::string head_bytes(kHeadBytes, '\0');
-  if (size < kHeadBytes + kTailBytes || !read_fully(file.fd(), 0, head_bytes.data(), kHeadBytes) ||
+  if (size < kHeadBytes + kTailBytes || !read_all_at(file.get(), 0, head_bytes.data(), kHeadBytes) ||
       !head_bytes.starts_with(kHead))
     return damaged("it is no mbbench trace");
   ByteReader head_in(std::string_view(head_bytes).substr(kHead.size()));
@@ -362,7 +321,7 @@ Status TraceReader::Impl::read_tables() {
                 "use the mbbench that wrote it, or a newer one");
   if (head_in.u32() != 0) return damaged("its head is damaged");
   std::string tail(kTailBytes, '\0');
-  if (!read_fully(file.fd(), size - kTailBytes, tail.data(), kTailBytes) || !tail.ends_with(kTail))
+  if (!read_all_at(file.get(), size - kTailBytes, tail.data(), kTailBytes) || !tail.ends_with(kTail))
     return damaged("its end is missing");
   ByteReader tail_in(tail);
   const uint64_t index_offset = tail_in.u64();
@@ -380,7 +339,7 @@ TraceReader& TraceReader::operator=(TraceReader&&) noexcept = default;
 TraceReader::~TraceReader() = default;
 
 Result<TraceReader> TraceReader::open(const std::filesystem::path& path) {
-  const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  const int fd = open_retry(path.c_str(), O_RDONLY);
   if (fd < 0) {
     Error error = system_error(path, "opening");
     if (errno == ENOENT) error.code = ErrorCode::kNotFound;
