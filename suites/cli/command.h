@@ -67,6 +67,7 @@ Command list_command();
 Command show_command();
 Command compare_command();
 Command explain_command();
+Command project_command();
 Command knobs_command();
 Command config_command();
 Command export_command();

@@ -6,158 +6,273 @@
 #include <algorithm>
 #include <array>
 #include <map>
-#include <set>
+#include <memory>
+#include <numeric>
 
 #include "trainer/execute/op_sites.h"
+#include "trainer/execute/simulate/replay_sites.h"
 #include "trainer/ops/message_peers.h"
-#include "trainer/ops/table.h"
 #include "trainer/program/walk.h"
 
 namespace mbb::trainer {
 namespace {
 
-bool is_batched(const Op& op) {
-  const auto* attrs = std::get_if<CommAttrs>(&op.attrs);
-  return attrs != nullptr && attrs->form == MessageForm::kBatched;
-}
-
-// The track an op is drawn on: its stream's; messages have those of their directions, for those of a batch overlap.
-Stream track_of(const Op& op) {
-  if (!sends(op) && !receives(op)) return op.stream;
-  return message_stream(MessageForm::kOverlapped, std::get<CommAttrs>(op.attrs).direction, receives(op));
-}
-
-struct Position {
-  Call call;
-  const Op* op;
-  SegmentKind segment;
+// Where a rank stands in its walk.
+struct Cursor {
+  size_t call = 0;
+  size_t op = 0;
+  size_t index = 0;  // walk position
 };
 
 struct RankState {
+  int rank = 0;  // of the world
   const Program* program = nullptr;
-  std::vector<Position> walk;
-  size_t next = 0;
+  ReplaySites* sites = nullptr;
+  Cursor at;
+  bool arrived = false;  // at the collective it stands before
+  int64_t issued = 0;    // when the host has issued the ops so far
   std::array<int64_t, kStreams> stream_free{};
-  std::array<int64_t, kStreams> batch_from{};           // when the stream came free for the batch it is in; -1: in none
-  std::map<std::pair<TensorId, int>, int64_t> written;  // (storage, slot) -> end of the last write
-  std::map<std::pair<TensorId, int>, int64_t> read;     // end of the last read
-  std::array<uint32_t, kStreams> track{};
-  std::map<GroupKind, uint64_t> collectives;  // calls so far
+  std::array<int64_t, kStreams> batch_from{};  // when the stream came free for the batch it is in; -1: in none
+  std::vector<int64_t> written;                // slot -> end of the last write
+  std::vector<int64_t> read;                   // end of the last read
+  uint32_t first_track = 0;
+  std::array<size_t, kGroupKinds.size()> collectives{};  // calls so far
 };
 
 // A collective waits for its members; the last one to arrive lets all go on.
-struct Meeting {
+struct Collective {
   size_t arrived = 0;
   int64_t ready_ns = 0;
   int64_t longest_ns = 0;
+  uint64_t id = 0;
 };
+
+// Those of the simulated ranks that meet in a group, and their calls in order.
+struct Group {
+  size_t members = 0;
+  std::vector<Collective> calls;
+};
+
+// Which simulated ranks stand for the members of groups and the ends of messages.
+class Cast {
+ public:
+  virtual ~Cast() = default;
+  virtual int size() const = 0;
+  virtual int rank(int player) const = 0;
+  virtual int player(int rank) const = 0;
+  // One player of the group of each, the same for all that meet in it, and how many they are.
+  virtual std::pair<int, size_t> meeting(GroupKind kind, int player) = 0;
+};
+
+class EveryRank : public Cast {
+ public:
+  explicit EveryRank(const Mesh& mesh) : mesh_(mesh) {}
+  int size() const override { return mesh_.world_size(); }
+  int rank(int player) const override { return player; }
+  int player(int rank) const override { return rank; }
+  std::pair<int, size_t> meeting(GroupKind kind, int player) override {
+    const std::vector<int> members = mesh_.group(kind, player);
+    return {members.front(), members.size()};
+  }
+
+ private:
+  const Mesh& mesh_;
+};
+
+// One rank a class. Groups of two ranks of a class may hold different sets of classes; classes that any group joins
+// wait for each other.
+class EveryClass : public Cast {
+ public:
+  explicit EveryClass(const Mesh& mesh) : mesh_(mesh) {}
+  int size() const override { return mesh_.rank_class_count(); }
+  int rank(int player) const override { return mesh_.representative(player); }
+  int player(int rank) const override { return mesh_.rank_class_index(rank); }
+  std::pair<int, size_t> meeting(GroupKind kind, int player) override {
+    std::vector<int>& root = roots_[static_cast<size_t>(kind)];
+    if (root.empty()) join(kind, root);
+    const int mine = root[static_cast<size_t>(player)];
+    return {mine, static_cast<size_t>(std::count(root.begin(), root.end(), mine))};
+  }
+
+ private:
+  void join(GroupKind kind, std::vector<int>& root) {
+    root.resize(static_cast<size_t>(size()));
+    if (kind == GroupKind::kWorld) {
+      std::fill(root.begin(), root.end(), 0);
+      return;
+    }
+    std::iota(root.begin(), root.end(), 0);
+    for (int c = 0; c < size(); ++c)
+      for (const int member : mesh_.group(kind, rank(c))) {
+        const int mine = root[static_cast<size_t>(c)], other = root[static_cast<size_t>(player(member))];
+        if (mine != other) std::replace(root.begin(), root.end(), std::max(mine, other), std::min(mine, other));
+      }
+  }
+
+  const Mesh& mesh_;
+  std::array<std::vector<int>, kGroupKinds.size()> roots_;
+};
+
+using Duration = std::function<int64_t(int player, const Cursor& at, int segment)>;
 
 class Replayer {
  public:
-  Replayer(const Mesh& mesh, std::span<const Program* const> programs, const DurationOf& duration)
-      : mesh_(mesh), duration_(duration) {
-    for (size_t rank = 0; rank < programs.size(); ++rank) {
+  Replayer(const Mesh& mesh, Cast& cast, const std::function<const Program*(int player)>& program, Duration duration,
+           const ClassReplayOptions& options)
+      : mesh_(mesh), cast_(cast), duration_(std::move(duration)), options_(options) {
+    for (int player = 0; player < cast.size(); ++player) {
       RankState state;
-      state.program = programs[rank];
+      state.rank = cast.rank(player);
+      state.program = program(player);
+      std::unique_ptr<ReplaySites>& sites = sites_[state.program];
+      if (!sites) sites = std::make_unique<ReplaySites>(*state.program);
+      state.sites = sites.get();
+      state.written.resize(sites->slots);
+      state.read.resize(sites->slots);
       state.batch_from.fill(-1);
-      walk(*state.program, [&](int, const Call& call, int, const Op& op) {
-        state.walk.push_back({call, &op, state.program->segment(call).kind});
-      });
-      for (int s = 0; s < kStreams; ++s) {
-        state.track[static_cast<size_t>(s)] = static_cast<uint32_t>(result_.trace.tracks.size());
-        result_.trace.tracks.push_back({static_cast<int32_t>(rank), stream_kind(static_cast<Stream>(s)),
-                                        strings_.intern(name(static_cast<Stream>(s)))});
-      }
+      state.first_track = static_cast<uint32_t>(result_.trace.tracks.size());
+      for (int s = 0; s < kStreams; ++s)
+        result_.trace.tracks.push_back(
+            {state.rank, stream_kind(static_cast<Stream>(s)), strings_.intern(name(static_cast<Stream>(s)))});
+      settle(state);
       ranks_.push_back(std::move(state));
     }
+    groups_.resize(ranks_.size());
   }
 
   Result<Replay> run() {
     for (bool moved = true; moved;) {
       moved = false;
-      for (size_t rank = 0; rank < ranks_.size(); ++rank)
-        while (advance(static_cast<int>(rank))) moved = true;
+      for (size_t player = 0; player < ranks_.size(); ++player)
+        while (advance(static_cast<int>(player))) moved = true;
     }
-    for (size_t rank = 0; rank < ranks_.size(); ++rank) {
-      const RankState& r = ranks_[rank];
-      if (r.next < r.walk.size())
+    for (const RankState& r : ranks_) {
+      if (!done(r))
         return fail(ErrorCode::kMismatch,
-                    fmt::format("replay stands still: rank {} waits at {}", rank, r.walk[r.next].op->path));
+                    fmt::format("replay stands still: rank {} waits at {}", r.rank,
+                                r.program->segment(r.program->schedule[r.at.call]).ops[r.at.op].path));
       for (int64_t end : r.stream_free) result_.step_ns = std::max(result_.step_ns, end);
     }
-    for (size_t rank = 0; rank < ranks_.size(); ++rank)
-      result_.trace.steps.push_back({static_cast<int32_t>(rank), 0, 0, result_.step_ns});
+    for (const RankState& r : ranks_) result_.trace.steps.push_back({r.rank, 0, 0, result_.step_ns});
     result_.trace.strings = strings_.strings();
     return std::move(result_);
   }
 
  private:
+  static bool done(const RankState& r) { return r.at.call == r.program->schedule.size(); }
+
+  int micro_batches(const Program& program) const {
+    const int all = program.micro_batches;
+    return options_.micro_batches > 0 ? std::min(options_.micro_batches, all) : all;
+  }
+
+  // Moves on to the next op that runs, from where the cursor stands.
+  void settle(RankState& r) const {
+    const Program& program = *r.program;
+    const int count = micro_batches(program);
+    for (; r.at.call < program.schedule.size(); ++r.at.call, r.at.op = 0) {
+      const Call& call = program.schedule[r.at.call];
+      const bool batched = is_micro_batched(program.segment(call).kind);
+      if (batched && call.micro_batch >= count) continue;
+      const std::vector<ReplaySite>& sites = r.sites->segments[static_cast<size_t>(call.segment)];
+      for (; r.at.op < sites.size(); ++r.at.op)
+        if (!batched || runs(sites[r.at.op].when, call.micro_batch == 0, call.micro_batch == count - 1)) return;
+    }
+  }
+
   // Runs the next op of a rank if nobody else must arrive first.
-  bool advance(int rank) {
-    RankState& r = ranks_[static_cast<size_t>(rank)];
-    if (r.next == r.walk.size()) return false;
-    const Position& at = r.walk[r.next];
-    const int64_t ready = ready_ns(r, at);
-    const int64_t duration = duration_(rank, r.next);
+  bool advance(int player) {
+    RankState& r = ranks_[static_cast<size_t>(player)];
+    if (done(r)) return false;
+    const Call& call = r.program->schedule[r.at.call];
+    ReplaySite& site = r.sites->segments[static_cast<size_t>(call.segment)][r.at.op];
+    const int64_t ready = std::max(ready_ns(r, site, call.micro_batch), r.issued + options_.issue_ns);
+    const int64_t duration = duration_(player, r.at, call.segment);
     int64_t end = ready + duration;
     uint64_t collective = 0;
-    if (at.op->kind->communicates && !meet(rank, r, *at.op, ready, duration, end, collective)) return false;
-    finish(r, at, ready, end, collective);
-    ++r.next;
+    if (site.meets != Meeting::kNone && !meet(player, r, site, call, ready, duration, end, collective)) return false;
+    r.issued += options_.issue_ns;
+    finish(r, site, call, ready, end, collective);
+    r.arrived = false;
+    ++r.at.op;
+    ++r.at.index;
+    settle(r);
     return true;
   }
 
-  int64_t ready_ns(const RankState& r, const Position& at) const {
-    const auto stream = static_cast<size_t>(at.op->stream);
-    const bool joins = is_batched(*at.op) && r.batch_from[stream] >= 0;
+  static int64_t ready_ns(const RankState& r, const ReplaySite& site, int micro_batch) {
+    const auto stream = static_cast<size_t>(site.stream);
+    const bool joins = site.batched && r.batch_from[stream] >= 0;
     int64_t ready = joins ? r.batch_from[stream] : r.stream_free[stream];
-    const auto after = [&](const auto& times, TensorId id) {
-      const auto found = times.find(key(*r.program, id, at.call));
-      if (found != times.end()) ready = std::max(ready, found->second);
-    };
-    for (TensorId id : at.op->in) after(r.written, id);
-    for (TensorId id : at.op->out) after(r.written, id), after(r.read, id);
+    for (const SlotKey& key : r.sites->in(site)) ready = std::max(ready, r.written[key.at(micro_batch)]);
+    for (const SlotKey& key : r.sites->out(site))
+      ready = std::max({ready, r.written[key.at(micro_batch)], r.read[key.at(micro_batch)]});
     return ready;
   }
 
-  static std::pair<TensorId, int> key(const Program& program, TensorId id, const Call& call) {
-    return {program.storage(id), slot(program.tensor(id), call)};
+  Group& group(GroupKind kind, int player) {
+    std::array<Group*, kGroupKinds.size()>& mine = groups_[static_cast<size_t>(player)];
+    Group*& found = mine[static_cast<size_t>(kind)];
+    if (found == nullptr) {
+      const auto [who, members] = cast_.meeting(kind, player);
+      std::unique_ptr<Group>& made = meetings_[{kind, who}];
+      if (!made) made = std::make_unique<Group>(Group{members, {}});
+      found = made.get();
+    }
+    return *found;
   }
 
-  bool meet(int rank, RankState& r, const Op& op, int64_t ready, int64_t duration, int64_t& end, uint64_t& collective) {
+  bool meet(int player, RankState& r, const ReplaySite& site, const Call& call, int64_t ready, int64_t duration,
+            int64_t& end, uint64_t& collective) {
+    const Op& op = r.program->segment(call).ops[r.at.op];
     const auto& attrs = std::get<CommAttrs>(op.attrs);
-    if (sends(op) || receives(op)) return message(rank, op, attrs, ready, duration, end, collective);
-    const std::vector<int> members = mesh_.group(attrs.group, rank);
-    const uint64_t count = r.collectives[attrs.group];
-    auto& [meeting, id] = meetings_.try_emplace({attrs.group, members.front(), count}, Meeting{}, 0).first->second;
-    if (id == 0) id = ++last_id_;
-    if (!arrived_.contains({id, rank})) {
-      arrived_.insert({id, rank});
+    if (site.meets != Meeting::kCollective)
+      return message(player, attrs, site.meets == Meeting::kReceive, ready, duration, end, collective);
+    Group& meets = group(attrs.group, player);
+    if (meets.members == 1) {
+      collective = ++last_id_;
+      return true;
+    }
+    size_t& count = r.collectives[static_cast<size_t>(attrs.group)];
+    if (meets.calls.size() <= count) meets.calls.resize(count + 1);
+    Collective& meeting = meets.calls[count];
+    if (meeting.id == 0) meeting.id = ++last_id_;
+    if (!r.arrived) {
+      r.arrived = true;
       ++meeting.arrived;
       meeting.ready_ns = std::max(meeting.ready_ns, ready);
       meeting.longest_ns = std::max(meeting.longest_ns, duration);
     }
-    if (meeting.arrived < members.size()) return false;
-    ++r.collectives[attrs.group];
+    if (meeting.arrived < meets.members) return false;
+    ++count;
     end = meeting.ready_ns + meeting.longest_ns;
-    collective = id;
+    collective = meeting.id;
     return true;
   }
 
-  bool message(int rank, const Op& op, const CommAttrs& attrs, int64_t ready, int64_t duration, int64_t& end,
+  // Players at the other end, each once.
+  std::vector<int> peers_of(const CommAttrs& attrs, bool receiving, int player) const {
+    std::vector<int> peers;
+    for (const int rank : message_peers(mesh_, attrs, receiving, cast_.rank(player)))
+      if (const int peer = cast_.player(rank); std::find(peers.begin(), peers.end(), peer) == peers.end())
+        peers.push_back(peer);
+    return peers;
+  }
+
+  bool message(int player, const CommAttrs& attrs, bool receiving, int64_t ready, int64_t duration, int64_t& end,
                uint64_t& collective) {
-    const bool receiving = receives(op);
-    const std::vector<int> peers = message_peers(mesh_, attrs, receiving, rank);
+    const std::vector<int> peers = peers_of(attrs, receiving, player);
     if (!receiving) {
       collective = ++last_id_;
-      for (const int peer : peers) channels_[{rank, peer, attrs.direction}].push_back({end, collective});
+      for (const int peer : peers) channels_[{player, peer, attrs.direction}].push_back({end, collective});
       return true;
     }
     for (const int peer : peers)
-      if (received_[{peer, rank, attrs.direction}] == channels_[{peer, rank, attrs.direction}].size()) return false;
+      if (received_[{peer, player, attrs.direction}] == channels_[{peer, player, attrs.direction}].size()) return false;
     int64_t sent_ns = 0;
     for (const int peer : peers) {
-      const auto& [ended_ns, id] = channels_[{peer, rank, attrs.direction}][received_[{peer, rank, attrs.direction}]++];
+      const auto& [ended_ns, id] =
+          channels_[{peer, player, attrs.direction}][received_[{peer, player, attrs.direction}]++];
       sent_ns = std::max(sent_ns, ended_ns);
       collective = id;
     }
@@ -165,36 +280,42 @@ class Replayer {
     return true;
   }
 
-  void finish(RankState& r, const Position& at, int64_t start, int64_t end, uint64_t collective) {
-    const auto stream = static_cast<size_t>(at.op->stream);
-    if (!is_batched(*at.op))
+  void finish(RankState& r, ReplaySite& site, const Call& call, int64_t start, int64_t end, uint64_t collective) {
+    const auto stream = static_cast<size_t>(site.stream);
+    if (!site.batched)
       r.batch_from[stream] = -1;
     else if (r.batch_from[stream] < 0)
       r.batch_from[stream] = r.stream_free[stream];
     r.stream_free[stream] = std::max(r.stream_free[stream], end);
-    for (TensorId id : at.op->in) {
-      int64_t& last = r.read[key(*r.program, id, at.call)];
+    for (const SlotKey& key : r.sites->in(site)) {
+      int64_t& last = r.read[key.at(call.micro_batch)];
       last = std::max(last, end);
     }
-    for (TensorId id : at.op->out) r.written[key(*r.program, id, at.call)] = end;
+    for (const SlotKey& key : r.sites->out(site)) r.written[key.at(call.micro_batch)] = end;
+    if (!options_.spans) return;
+    const Segment& segment = r.program->segment(call);
+    if (site.name == 0) site.name = strings_.intern(segment.ops[r.at.op].path);
     profiler::Span span;
     span.start_ns = start;
     span.end_ns = end;
     span.collective = collective;
-    span.track = r.track[static_cast<size_t>(track_of(*at.op))];
-    span.name = span.op = strings_.intern(at.op->path);
+    span.track = r.first_track + static_cast<uint32_t>(site.track);
+    span.name = span.op = site.name;
     span.step = 0;
-    span.micro_batch = is_micro_batched(at.segment) ? at.call.micro_batch : profiler::kNoMicroBatch;
-    span.kind = span_kind(*at.op);
-    span.phase = phase_of(at.segment, *at.op);
+    span.micro_batch = is_micro_batched(segment.kind) ? call.micro_batch : profiler::kNoMicroBatch;
+    span.kind = site.kind;
+    span.phase = site.phase;
     result_.trace.spans.push_back(span);
   }
 
   const Mesh& mesh_;
-  const DurationOf& duration_;
+  Cast& cast_;
+  Duration duration_;
+  ClassReplayOptions options_;
   std::vector<RankState> ranks_;
-  std::map<std::tuple<GroupKind, int, uint64_t>, std::pair<Meeting, uint64_t>> meetings_;
-  std::set<std::pair<uint64_t, int>> arrived_;
+  std::map<const Program*, std::unique_ptr<ReplaySites>> sites_;
+  std::map<std::pair<GroupKind, int>, std::unique_ptr<Group>> meetings_;
+  std::vector<std::array<Group*, kGroupKinds.size()>> groups_;  // by player
   std::map<std::tuple<int, int, Direction>, std::vector<std::pair<int64_t, uint64_t>>> channels_;
   std::map<std::tuple<int, int, Direction>, size_t> received_;
   uint64_t last_id_ = 0;
@@ -205,7 +326,23 @@ class Replayer {
 }  // namespace
 
 Result<Replay> replay(const Mesh& mesh, std::span<const Program* const> program_of_rank, const DurationOf& duration) {
-  return Replayer(mesh, program_of_rank, duration).run();
+  EveryRank cast(mesh);
+  return Replayer(
+             mesh, cast, [&](int rank) { return program_of_rank[static_cast<size_t>(rank)]; },
+             [&](int rank, const Cursor& at, int) { return duration(rank, at.index); }, {})
+      .run();
+}
+
+Result<Replay> replay_classes(const Mesh& mesh, std::span<const Program> programs, const SiteDuration& duration,
+                              const ClassReplayOptions& options) {
+  EveryClass cast(mesh);
+  return Replayer(
+             mesh, cast, [&](int player) { return &programs[static_cast<size_t>(player)]; },
+             [&](int player, const Cursor& at, int segment) {
+               return duration(player, segment, static_cast<int>(at.op));
+             },
+             options)
+      .run();
 }
 
 }  // namespace mbb::trainer

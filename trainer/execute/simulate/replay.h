@@ -30,4 +30,20 @@ struct Replay {
 // kMismatch when the programs do not fit together (a collective that not all members reach).
 Result<Replay> replay(const Mesh& mesh, std::span<const Program* const> program_of_rank, const DurationOf& duration);
 
+// Duration in ns of an op of a class's program.
+using SiteDuration = std::function<int64_t(int rank_class, int segment, int op)>;
+
+struct ClassReplayOptions {
+  // Walks the first so many micro-batches only, as a step of so many would; 0: all.
+  int micro_batches = 0;
+  // Host time to issue one op: none starts before those before it are issued. 0: the host is never late.
+  int64_t issue_ns = 0;
+  bool spans = true;  // off: only the step's length
+};
+
+// The same for a world of any size: ranks of a class do the same at the same time, so that one of each, the lowest,
+// stands for all. `programs` by Mesh::rank_class_index. A collective waits for the classes that have members in it.
+Result<Replay> replay_classes(const Mesh& mesh, std::span<const Program> programs, const SiteDuration& duration,
+                              const ClassReplayOptions& options = {});
+
 }  // namespace mbb::trainer

@@ -1,0 +1,177 @@
+// mbbench project: what a configuration would do on any number of GPUs, without one; and how far such projections are
+// from published steps.
+#include <fmt/core.h>
+
+#include <cmath>
+
+#include "analysis/report/timeline.h"
+#include "profiler/base/file.h"
+#include "profiler/base/text.h"
+#include "suites/cli/command.h"
+#include "suites/cli/print.h"
+#include "suites/cli/settings_of.h"
+#include "suites/project/accuracy.h"
+#include "suites/project/cost_file.h"
+#include "suites/project/projected_cell.h"
+#include "suites/project/projection_text.h"
+
+namespace mbb::suites {
+namespace {
+
+Result<trainer::CostTable> costs_of(const Parsed& parsed) {
+  const std::string hardware = parsed.value("--hardware").value_or(kDefaultHardware);
+  const auto file = parsed.value("--costs");
+  if (!file) return find_costs(hardware);
+  MB_ASSIGN(std::string text, read_file(*file, size_t{4} << 20));
+  return parse_costs(std::move(text), *file);
+}
+
+// "15e12", "15T", "300B"; a number above 0.
+Result<double> positive(const Parsed& parsed, const char* flag) {
+  const auto text = parsed.value(flag);
+  if (!text) return 0.0;
+  std::string digits = *text;
+  double unit = 1;
+  constexpr std::pair<char, double> kUnits[] = {{'K', 1e3}, {'M', 1e6}, {'B', 1e9}, {'G', 1e9}, {'T', 1e12}};
+  for (const auto& [letter, value] : kUnits)
+    if (!digits.empty() && digits.back() == letter) {
+      digits.pop_back();
+      unit = value;
+      break;
+    }
+  const auto number = parse_double(digits);
+  if (!number || !(*number > 0))
+    return fail(ErrorCode::kBadArgument, fmt::format("{} {} is no number above 0", flag, printable(*text)),
+                "write it as 300e9, 300B or 15T");
+  return *number * unit;
+}
+
+std::string mapping_of(const baselines::PublishedRow& row) {
+  std::string text = fmt::format("{} {} tp{} pp{}", row.gpus, row.precision, row.tp, row.pp);
+  if (row.vpp > 1) text += fmt::format(" vpp{}", row.vpp);
+  if (row.cp > 1) text += fmt::format(" cp{}", row.cp);
+  if (row.ep > 1) text += fmt::format(" ep{}", row.ep);
+  if (!row.sharding.empty()) text += " " + row.sharding;
+  return text;
+}
+
+analysis::Table errors_table(const std::vector<CaseError>& errors, const char* title) {
+  using analysis::Align;
+  analysis::Table table{"published",
+                        title,
+                        {{"release", "release"},
+                         {"model", "model"},
+                         {"mapping", "GPUs and mapping"},
+                         {"published", "published", Align::kRight, "tokens/s/GPU"},
+                         {"projected", "projected", Align::kRight, "tokens/s/GPU"},
+                         {"error", "step error", Align::kRight},
+                         {"covered", "in 80 %"}},
+                        {},
+                        {}};
+  for (const CaseError& e : errors) {
+    const double published = e.of->row.tokens_per_s_per_gpu, projected = published / (1 + e.error);
+    table.rows.push_back({{{e.of->row.release},
+                           {e.of->row.model_id},
+                           {mapping_of(e.of->row)},
+                           {fmt::format("{:.0f}", published), published},
+                           {fmt::format("{:.0f}", projected), projected},
+                           {fmt::format("{:+.1f} %", 100 * e.error), e.error},
+                           {e.covered ? "yes" : "no"}}});
+  }
+  const Accuracy a = accuracy(errors);
+  table.footer.push_back(fmt::format("{} rows: median error {}, p90 {}, bias {:+.1f} %, {} in the 80 % interval.",
+                                     a.rows, format_percent(a.median), format_percent(a.p90), 100 * a.bias,
+                                     format_percent(a.coverage, 0)));
+  return table;
+}
+
+analysis::Table left_out_table(const PublishedCases& published) {
+  analysis::Table table{"left_out",
+                        "published H100 rows left out",
+                        {{"reason", "reason"}, {"rows", "rows", analysis::Align::kRight}},
+                        {},
+                        {}};
+  std::map<std::string, int> reasons;
+  for (const auto& [row, reason] : published.left_out) ++reasons[reason];
+  for (const auto& [reason, rows] : reasons) table.rows.push_back({{{reason}, {std::to_string(rows)}}});
+  return table;
+}
+
+Result<int> compare_with_published(const Parsed& parsed, trainer::CostTable costs) {
+  const PublishedCases published = published_cases();
+  std::vector<analysis::Table> tables;
+  if (parsed.flag("--calibrate")) {
+    costs = calibrate(published.cases, costs);
+    analysis::Table factors{
+        "fitted", "fitted values", {{"what", "what"}, {"value", "value", analysis::Align::kRight}}, {}, {}};
+    const std::vector<std::string> names = fitted_names(costs);
+    const std::vector<double> values = fitted_values(costs);
+    for (size_t i = 0; i < names.size(); ++i)
+      factors.rows.push_back({{{names[i]}, {fmt::format("{:.4f}", values[i]), values[i]}}});
+    tables.push_back(std::move(factors));
+  }
+  MB_ASSIGN(const std::vector<CaseError> errors, errors_of(published.cases, costs));
+  tables.push_back(errors_table(errors, "published steps"));
+  if (parsed.flag("--calibrate")) {
+    MB_ASSIGN(const std::vector<CaseError> unseen, errors_left_out(published.cases, costs));
+    tables.push_back(errors_table(unseen, "each model with factors fitted without it"));
+  }
+  tables.push_back(left_out_table(published));
+  print_tables(parsed, tables);
+  return 0;
+}
+
+Result<int> project_step(const Parsed& parsed) {
+  MB_ASSIGN(const trainer::CostTable costs, costs_of(parsed));
+  if (parsed.flag("--published") || parsed.flag("--calibrate")) return compare_with_published(parsed, costs);
+  TrainingPlan plan;
+  MB_ASSIGN(plan.tokens, positive(parsed, "--train-tokens"));
+  MB_ASSIGN(plan.price_gpu_hour, positive(parsed, "--price"));
+  if (plan.price_gpu_hour > 0 && plan.tokens == 0)
+    return fail(ErrorCode::kBadArgument, "--price without --train-tokens", "say how many tokens the training takes");
+  MB_ASSIGN(Settings settings, settings_of(parsed));
+  // A projection is of a GPU's number formats; fp32 is the CPU oracle's default.
+  const bool said = settings.sources.contains("precision.recipe");
+  if (!said) settings.config.precision.recipe = trainer::Recipe::kBf16;
+  MB_ASSIGN(const trainer::Layout layout, trainer::resolve(settings.config));
+  MB_ASSIGN(const trainer::StepPrograms programs, trainer::build_programs(layout));
+  ProjectOptions options;
+  options.trace = parsed.flag("--timeline") || parsed.flag("--save");
+  MB_ASSIGN(const Projection projection, project(layout, programs, costs, options));
+  if (parsed.flag("--json"))
+    fmt::print("{}\n", to_json(projection, layout, costs, plan));
+  else
+    fmt::print("{}", to_text(projection, layout, costs, plan));
+  if (parsed.flag("--timeline") && !parsed.flag("--json")) {
+    MB_ASSIGN(const std::string text, analysis::timeline_text(projection.trace));
+    fmt::print("\n{}", text);
+  }
+  if (parsed.flag("--save")) {
+    MB_ASSIGN(const auto bundle, save_projection(settings, parsed.argv, layout, programs, projection));
+    if (!parsed.flag("--json"))
+      fmt::print("saved     {}: mbbench show @latest, mbbench view @latest\n", bundle.string());
+  }
+  return 0;
+}
+
+}  // namespace
+
+Command project_command() {
+  return {"project",
+          "project a configuration onto GPUs that are not here: step time, parts, memory",
+          {},
+          {{"--hardware", "H", "the card (default h100-sxm); mbbench list hardware names them"},
+           {"--costs", "FILE", "a cost table of your own (baselines/kernels shows the form)"},
+           {"--timeline", nullptr, "the step as text, a line a stream, one rank a class"},
+           {"--save", nullptr, "keep the projection and its trace as a run"},
+           {"--train-tokens", "N", "days that so many tokens take: 15T"},
+           {"--price", "P", "of a GPU-hour, for the cost of those"},
+           {"--published", nullptr, "instead: projections of published steps, with their errors"},
+           {"--calibrate", nullptr, "the same with factors fitted anew, and of models the fit does not see"},
+           kJsonOption,
+           kMarkdownOption},
+          true,
+          project_step};
+}
+
+}  // namespace mbb::suites

@@ -1,0 +1,62 @@
+// How far projections are from published steps, and which factors of a cost table bring them nearest.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "baselines/published/published.h"
+#include "profiler/base/error.h"
+#include "suites/project/projector.h"
+
+namespace mbb::suites {
+
+// Published H100 rows whose configuration can be built, with their programs: what projections are judged by.
+struct PublishedCase {
+  baselines::PublishedRow row;
+  trainer::Layout layout;
+  trainer::StepPrograms programs;  // without memory plans
+  double published_ns = 0;         // step
+};
+
+struct PublishedCases {
+  std::vector<PublishedCase> cases;
+  std::vector<std::pair<baselines::PublishedRow, std::string>> left_out;  // with the reason
+};
+
+// Which rows: all that can be built; of each model with experts only the newest release, for their kernels changed
+// most between releases. `one_scale`: of rows that differ in the number of GPUs alone, the smallest.
+PublishedCases published_cases(bool one_scale = false);
+
+// Projected over published step, less one.
+struct Accuracy {
+  size_t rows = 0;
+  double median = 0;    // of the absolute errors
+  double p90 = 0;       // nearest rank
+  double bias = 0;      // median of the signed errors
+  double coverage = 0;  // share of rows whose published step lies in the 80 % interval
+};
+
+struct CaseError {
+  const PublishedCase* of = nullptr;
+  double error = 0;
+  bool covered = false;
+  double projected_ns = 0, low_ns = 0, high_ns = 0;
+};
+
+Result<std::vector<CaseError>> errors_of(const std::vector<PublishedCase>& cases, const trainer::CostTable& costs);
+Accuracy accuracy(const std::vector<CaseError>& errors);
+
+// The factors that are fitted, in the order of their terms, then the share of tensor-parallel time that Megatron hides.
+std::vector<double> fitted_values(const trainer::CostTable& costs);
+void set_fitted_values(trainer::CostTable& costs, const std::vector<double>& values);
+std::vector<std::string> fitted_names(const trainer::CostTable& costs);
+
+// Moves the fitted values to the least sum of absolute log errors, each model with the same weight, near the measured
+// values (a weak pull: one standard deviation of a term costs as much as 0.3 % of error).
+trainer::CostTable calibrate(const std::vector<PublishedCase>& cases, trainer::CostTable costs);
+
+// Every model's errors under factors fitted without any row of that model.
+Result<std::vector<CaseError>> errors_left_out(const std::vector<PublishedCase>& cases,
+                                               const trainer::CostTable& costs);
+
+}  // namespace mbb::suites

@@ -1,0 +1,175 @@
+// Prints projections.
+#include "suites/project/projection_text.h"
+
+#include <fmt/core.h>
+
+#include <nlohmann/json.hpp>
+
+#include "profiler/base/text.h"
+#include "trainer/program/mesh.h"
+#include "trainer/run/precision_rules.h"
+
+namespace mbb::suites {
+namespace {
+
+using analysis::CommKind;
+using analysis::kCommKinds;
+
+struct PlanCost {
+  double days = 0;
+  double cost = 0;
+};
+
+PlanCost cost_of(const Projection& p, const TrainingPlan& plan) {
+  const double per_second = static_cast<double>(p.tokens) / (p.step_ns * 1e-9);
+  const double days = plan.tokens / per_second / 86400;
+  return {days, static_cast<double>(p.gpus) * days * 24 * plan.price_gpu_hour};
+}
+
+std::string where(const Projection& p) {
+  const auto share = [&](double ns) { return format_percent(ns / p.step_ns); };
+  std::string line =
+      fmt::format("compute {}   exposed comm {}", share(p.parts.compute_ns), share(p.parts.exposed_comm_ns()));
+  std::string kinds;
+  for (size_t kind = 0; kind < kCommKinds; ++kind)
+    if (p.parts.exposed_ns[kind] > 0.0005 * p.step_ns)
+      kinds += fmt::format("{}{} {}", kinds.empty() ? "" : ", ", analysis::name(static_cast<CommKind>(kind)),
+                           share(p.parts.exposed_ns[kind]));
+  if (!kinds.empty()) line += " (" + kinds + ")";
+  line += fmt::format("   bubble {}", share(p.parts.bubble_ns));
+  const std::pair<const char*, double> others[] = {
+      {"copies", p.parts.copy_ns}, {"waiting", p.parts.wait_ns}, {"stragglers", p.parts.stragglers_ns}};
+  for (const auto& [what, ns] : others)
+    if (ns > 0.0005 * p.step_ns) line += fmt::format("   {} {}", what, share(ns));
+  return line;
+}
+
+std::string peaks(const Projection& p, double tflops) {
+  const auto hardware = trainer::find_hardware(p.hardware);
+  if (!hardware || hardware->bf16_tflops <= 0) return {};
+  std::string text = fmt::format(", {} of the bf16 peak", format_percent(tflops / hardware->bf16_tflops));
+  if (hardware->fp8_tflops > 0)
+    text += fmt::format(", {} of the fp8 peak", format_percent(tflops / hardware->fp8_tflops));
+  return text;
+}
+
+std::string memory_line(const Projection& p) {
+  if (p.memory.capacity_bytes <= 0) return format_bytes(static_cast<double>(p.memory.arena_bytes));
+  return fmt::format("{} on stage {} of {} that a plan may take: {}",
+                     format_bytes(static_cast<double>(p.memory.arena_bytes)), p.memory.stage,
+                     format_bytes(static_cast<double>(p.memory.capacity_bytes)),
+                     p.memory.fits() ? "fits" : "DOES NOT FIT, the step is projected as if it did");
+}
+
+std::string title(const Projection& p, const trainer::Layout& layout) {
+  return fmt::format("{}  {}{}  {} GPUs, {} micro-batches of {} x {} tokens, {}, on {}", layout.model.name,
+                     trainer::describe(layout.mesh.sizes()), layout.vpp > 1 ? fmt::format(" vpp{}", layout.vpp) : "",
+                     p.gpus, layout.micro_batches, layout.micro_batch, layout.sequence,
+                     trainer::recipe_name(layout.config), p.hardware);
+}
+
+}  // namespace
+
+std::string accuracy_line(const trainer::CostTable& costs) {
+  const trainer::PublishedAccuracy& a = costs.published;
+  if (a.rows == 0) return "no published step was compared with this table";
+  return fmt::format(
+      "error on {} published H100 steps of {} models: median {}, p90 {}, {} of them in the 80 % interval; of models "
+      "the "
+      "fit had not seen: {}, {}, {}",
+      a.rows, a.models, format_percent(a.median), format_percent(a.p90), format_percent(a.coverage, 0),
+      format_percent(a.unseen_median), format_percent(a.unseen_p90), format_percent(a.unseen_coverage, 0));
+}
+
+std::string to_text(const Projection& p, const trainer::Layout& layout, const trainer::CostTable& costs,
+                    const TrainingPlan& plan) {
+  const double causal = p.tflops_per_gpu(p.model_flops_causal);
+  std::string out = title(p, layout) + "\n";
+  out +=
+      fmt::format("step      {}   80 %: {} to {}\n", format_ns(p.step_ns), format_ns(p.low_ns), format_ns(p.high_ns));
+  out += fmt::format("speed     {:.0f} tokens/s/GPU   {:.0f} TFLOP/s/GPU (causal{}), {:.0f} (full)\n",
+                     p.tokens_per_s_per_gpu(), causal, peaks(p, causal), p.tflops_per_gpu(p.model_flops_full));
+  out += fmt::format("where     {}\n", where(p));
+  out += "rests on  ";
+  for (size_t i = 0; i < p.terms.size(); ++i)
+    out += fmt::format("{}{} {} ±{}", i == 0 ? "" : "   ", trainer::name(p.terms[i].term),
+                       format_percent(p.terms[i].share), format_percent(p.terms[i].sigma, 0));
+  out += fmt::format("   unexplained ±{}\n", format_percent(costs.model_sigma, 0));
+  out += fmt::format("memory    {}\n", memory_line(p));
+  if (plan.tokens > 0) {
+    const PlanCost cost = cost_of(p, plan);
+    out += fmt::format("training  {:.3g} tokens on {} GPUs: {:.1f} days", plan.tokens, p.gpus, cost.days);
+    if (plan.price_gpu_hour > 0) out += fmt::format(", {:.0f} at {} a GPU-hour", cost.cost, plan.price_gpu_hour);
+    out += " (no time lost to restarts)\n";
+  }
+  out += fmt::format("trust     {}; {}\n", p.costs, accuracy_line(costs));
+  out += "projected: nothing here was measured.\n";
+  return out;
+}
+
+std::string to_json(const Projection& p, const trainer::Layout& layout, const trainer::CostTable& costs,
+                    const TrainingPlan& plan) {
+  using nlohmann::json;
+  json exposed;
+  for (size_t kind = 0; kind < kCommKinds; ++kind)
+    exposed[analysis::name(static_cast<CommKind>(kind))] = p.parts.exposed_ns[kind];
+  json terms = json::array();
+  for (const ProjectedTerm& term : p.terms)
+    terms.push_back({{"term", trainer::name(term.term)},
+                     {"share", term.share},
+                     {"sigma", term.sigma},
+                     {"factor", costs.term(term.term).factor},
+                     {"fitted", costs.term(term.term).fitted},
+                     {"source", costs.term(term.term).source}});
+  const double causal = p.tflops_per_gpu(p.model_flops_causal);
+  json out = {{"class", "projected"},
+              {"model", layout.model.name},
+              {"hardware", p.hardware},
+              {"costs", p.costs},
+              {"measured_costs", p.measured_costs},
+              {"mapping", trainer::describe(layout.mesh.sizes())},
+              {"vpp", layout.vpp},
+              {"recipe", trainer::recipe_name(layout.config)},
+              {"gpus", p.gpus},
+              {"tokens_per_step", p.tokens},
+              {"step_ns", p.step_ns},
+              {"step_ns_low80", p.low_ns},
+              {"step_ns_high80", p.high_ns},
+              {"sigma", p.sigma},
+              {"tokens_per_s_per_gpu", p.tokens_per_s_per_gpu()},
+              {"tflops_per_gpu_causal", causal},
+              {"tflops_per_gpu_full", p.tflops_per_gpu(p.model_flops_full)},
+              {"parts_ns",
+               {{"compute", p.parts.compute_ns},
+                {"exposed_comm", exposed},
+                {"copy", p.parts.copy_ns},
+                {"bubble", p.parts.bubble_ns},
+                {"waiting", p.parts.wait_ns},
+                {"stragglers", p.parts.stragglers_ns}}},
+              {"terms", terms},
+              {"memory",
+               {{"arena_bytes", p.memory.arena_bytes},
+                {"capacity_bytes", p.memory.capacity_bytes},
+                {"stage", p.memory.stage},
+                {"fits", p.memory.fits()}}},
+              {"published_error",
+               {{"rows", costs.published.rows},
+                {"models", costs.published.models},
+                {"median", costs.published.median},
+                {"p90", costs.published.p90},
+                {"coverage80", costs.published.coverage},
+                {"unseen_median", costs.published.unseen_median},
+                {"unseen_p90", costs.published.unseen_p90},
+                {"unseen_coverage80", costs.published.unseen_coverage}}}};
+  if (plan.tokens > 0) {
+    const PlanCost cost = cost_of(p, plan);
+    out["training"] = {{"tokens", plan.tokens}, {"days", cost.days}};
+    if (plan.price_gpu_hour > 0) {
+      out["training"]["price_gpu_hour"] = plan.price_gpu_hour;
+      out["training"]["cost"] = cost.cost;
+    }
+  }
+  return out.dump();
+}
+
+}  // namespace mbb::suites

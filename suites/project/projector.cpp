@@ -1,0 +1,252 @@
+// Two short walks of the rank classes' programs, extended to the step's micro-batches.
+#include "suites/project/projector.h"
+
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "suites/project/cost_file.h"
+#include "trainer/execute/simulate/replay.h"
+#include "trainer/models/flops.h"
+#include "trainer/program/walk.h"
+
+namespace mbb::suites {
+namespace {
+
+using trainer::CostTerm;
+using trainer::kCostTerms;
+
+// Device memory that no plan sees: the driver's context, cuBLAS, cuDNN and NCCL.
+constexpr double kOutsideBytes = 2.0 * 0x1p30;
+constexpr double kNormal80 = 1.2815515655;  // two-sided 80 %
+
+bool is_tensor_parallel(const trainer::Op& op) {
+  if (!op.kind->communicates) return false;
+  const trainer::GroupKind group = std::get<trainer::CommAttrs>(op.attrs).group;
+  return group == trainer::GroupKind::kTp;
+}
+
+// A walk of so many micro-batches: its length and parts.
+struct Walked {
+  double step_ns = 0;
+  ProjectedParts parts;
+};
+
+ProjectedParts parts_of(const analysis::StepBreakdown& b) {
+  ProjectedParts parts;
+  parts.compute_ns = static_cast<double>(b.compute_ns);
+  for (size_t kind = 0; kind < analysis::kCommKinds; ++kind)
+    parts.exposed_ns[kind] = static_cast<double>(b.comm[kind].exposed_ns - b.comm[kind].waiting_ns);
+  parts.copy_ns = static_cast<double>(b.exposed_copy_ns);
+  parts.bubble_ns = static_cast<double>(b.bubble_ns());
+  double idle = static_cast<double>(b.idle_ns) -
+                static_cast<double>(b.idle_by_cause_ns[static_cast<size_t>(analysis::IdleCause::kBubble)]);
+  parts.wait_ns = idle + static_cast<double>(b.skew_ns());
+  return parts;
+}
+
+// a + t · (b − a), part by part.
+double extend(double a, double b, double t) {
+  return a + t * (b - a);
+}
+ProjectedParts extend(const ProjectedParts& a, const ProjectedParts& b, double t) {
+  ProjectedParts out;
+  out.compute_ns = extend(a.compute_ns, b.compute_ns, t);
+  for (size_t kind = 0; kind < out.exposed_ns.size(); ++kind)
+    out.exposed_ns[kind] = extend(a.exposed_ns[kind], b.exposed_ns[kind], t);
+  out.copy_ns = extend(a.copy_ns, b.copy_ns, t);
+  out.bubble_ns = extend(a.bubble_ns, b.bubble_ns, t);
+  out.wait_ns = extend(a.wait_ns, b.wait_ns, t);
+  return out;
+}
+
+ProjectedParts scaled(const ProjectedParts& parts, double by) {
+  return extend(ProjectedParts{}, parts, by);
+}
+
+class Projector {
+ public:
+  Projector(const trainer::Layout& layout, const trainer::StepPrograms& programs, const trainer::CostTable& table,
+            const ProjectOptions& options)
+      : l_(layout), programs_(programs.programs), plans_(programs.plans), table_(table), options_(options) {}
+
+  Result<Projection> run() {
+    MB_ASSIGN(costs_, trainer::step_costs(table_, l_.mesh, programs_));
+    Projection out;
+    MB_ASSIGN(Walked walked, whole_step(out.trace));
+    fill_work(out);
+    const double doublings = std::log2(std::max(1.0, static_cast<double>(out.gpus) / table_.domain));
+    walked.parts.stragglers_ns = walked.step_ns * table_.scale_loss * doublings;
+    out.step_ns = walked.step_ns + walked.parts.stragglers_ns;
+    out.parts = walked.parts;
+    if (options_.parts) fill_terms(out);
+    fill_memory(out);
+    return out;
+  }
+
+ private:
+  Result<Walked> whole_step(profiler::Trace& trace) {
+    if (options_.trace) return walk_some(0, &trace);
+    // An interleaved pipeline repeats by groups of micro-batches, once a group and a depth of them are on their way.
+    const int period = l_.vpp > 1 ? l_.micro_batch_group : 1;
+    const int warm = period + l_.pipeline_depth() + 1;
+    const int few = (warm + period - 1) / period * period;
+    const int more = few + period;
+    if (l_.micro_batches <= more) return walk_some(0, nullptr);
+    MB_ASSIGN(const Walked a, walk_some(few, nullptr));
+    MB_ASSIGN(const Walked b, walk_some(more, nullptr));
+    const double t = static_cast<double>(l_.micro_batches - few) / period;
+    return Walked{extend(a.step_ns, b.step_ns, t), extend(a.parts, b.parts, t)};
+  }
+
+  Result<Walked> walk_some(int micro_batches, profiler::Trace* trace) const {
+    trainer::ClassReplayOptions walk;
+    walk.micro_batches = micro_batches;
+    walk.spans = options_.parts;
+    walk.issue_ns = std::llround(table_.issue_us * 1e3 * table_.term(CostTerm::kHost).factor);
+    MB_ASSIGN(trainer::Replay replayed,
+              trainer::replay_classes(
+                  l_.mesh, programs_, [&](int c, int segment, int op) { return duration_ns(c, segment, op); }, walk));
+    Walked out;
+    out.step_ns = static_cast<double>(replayed.step_ns);
+    if (!options_.parts) return out;
+    const std::vector<analysis::StepTimes> times = analysis::break_down(replayed.trace, {.per_op = false});
+    for (const analysis::StepTimes& t : times)
+      out.parts = sum(out.parts, scaled(parts_of(t.breakdown), 1.0 / static_cast<double>(times.size())));
+    if (trace != nullptr) *trace = std::move(replayed.trace);
+    return out;
+  }
+
+  static ProjectedParts sum(const ProjectedParts& a, const ProjectedParts& b) {
+    ProjectedParts out = a;
+    out.compute_ns += b.compute_ns;
+    for (size_t kind = 0; kind < out.exposed_ns.size(); ++kind) out.exposed_ns[kind] += b.exposed_ns[kind];
+    out.copy_ns += b.copy_ns;
+    out.bubble_ns += b.bubble_ns;
+    out.wait_ns += b.wait_ns;
+    return out;
+  }
+
+  int64_t duration_ns(int rank_class, int segment, int op) const {
+    double ns = costs_.at(rank_class, segment, op).ns;
+    if (options_.assume_tp_hidden > 0) {
+      const trainer::Segment& of = programs_[static_cast<size_t>(rank_class)].segments[static_cast<size_t>(segment)];
+      if (is_tensor_parallel(of.ops[static_cast<size_t>(op)])) ns *= 1 - options_.assume_tp_hidden;
+    }
+    return std::llround(ns);
+  }
+
+  void fill_work(Projection& out) const {
+    out.hardware = table_.hardware;
+    out.measured_costs = table_.measured;
+    out.costs = table_.measured ? fmt::format("kernels {} {}", table_.hardware, table_.date)
+                                : fmt::format("ceilings of {}: none of its ops was measured", table_.hardware);
+    out.gpus = l_.mesh.world_size();
+    out.tokens = l_.tokens_per_step();
+    const trainer::ModelShape padded = l_.padded_model();
+    const auto batch = trainer::BatchLengths::uniform(l_.sequence, l_.global_batch, l_.encoder_sequence);
+    out.model_flops_causal = trainer::model_flops(padded, batch, trainer::FlopsConvention::kCausal).total();
+    out.model_flops_full = trainer::model_flops(padded, batch, trainer::FlopsConvention::kFull).total();
+  }
+
+  // Busy time by term, over the step's calls, means over classes.
+  std::array<double, kCostTerms> busy_by_term() const {
+    std::array<double, kCostTerms> busy{};
+    for (size_t c = 0; c < programs_.size(); ++c) {
+      const trainer::Program& program = programs_[c];
+      // Calls of a segment by what the micro-batch is: bit 0 first, bit 1 last.
+      std::vector<std::array<int64_t, 4>> calls(program.segments.size());
+      for (const trainer::Call& call : program.schedule) {
+        const bool first = call.micro_batch == 0, last = call.micro_batch == program.micro_batches - 1;
+        ++calls[static_cast<size_t>(call.segment)][static_cast<size_t>(first) + 2 * static_cast<size_t>(last)];
+      }
+      for (size_t s = 0; s < program.segments.size(); ++s) {
+        const trainer::Segment& segment = program.segments[s];
+        for (size_t o = 0; o < segment.ops.size(); ++o) {
+          double runs = 0;
+          for (size_t flags = 0; flags < 4; ++flags)
+            if (!trainer::is_micro_batched(segment.kind) || trainer::runs(segment.ops[o].when, flags & 1, flags & 2))
+              runs += static_cast<double>(calls[s][flags]);
+          const auto at = [](size_t i) { return static_cast<int>(i); };
+          busy[static_cast<size_t>(costs_.at(at(c), at(s), at(o)).term)] +=
+              runs * static_cast<double>(duration_ns(at(c), at(s), at(o))) / static_cast<double>(programs_.size());
+        }
+      }
+    }
+    return busy;
+  }
+
+  void fill_terms(Projection& out) const {
+    const std::array<double, kCostTerms> busy = busy_by_term();
+    const auto is_comm = [](size_t t) {
+      return t == static_cast<size_t>(CostTerm::kNvlink) || t == static_cast<size_t>(CostTerm::kNetwork);
+    };
+    double compute = 0, comm = 0;
+    for (size_t t = 0; t < kCostTerms; ++t) (is_comm(t) ? comm : compute) += busy[t];
+    double variance = table_.model_sigma * table_.model_sigma;
+    for (size_t t = 0; t < kCostTerms; ++t) {
+      const double whole = is_comm(t) ? comm : compute;
+      const double counts = is_comm(t) ? out.parts.exposed_comm_ns() : out.parts.compute_ns;
+      if (busy[t] <= 0 || whole <= 0) continue;
+      const ProjectedTerm term{static_cast<CostTerm>(t), busy[t] / whole * counts / out.step_ns, table_.terms[t].sigma};
+      variance += term.share * term.share * term.sigma * term.sigma;
+      out.terms.push_back(term);
+    }
+    std::sort(out.terms.begin(), out.terms.end(), [](const auto& a, const auto& b) { return a.share > b.share; });
+    out.sigma = std::sqrt(variance);
+    out.low_ns = out.step_ns * (1 - kNormal80 * out.sigma);
+    out.high_ns = out.step_ns * (1 + kNormal80 * out.sigma);
+  }
+
+  void fill_memory(Projection& out) const {
+    for (size_t c = 0; c < plans_.size(); ++c) {
+      if (plans_[c].arena_bytes <= out.memory.arena_bytes) continue;
+      out.memory.arena_bytes = plans_[c].arena_bytes;
+      out.memory.stage = programs_[c].rank_class.pp;
+    }
+    if (const auto hardware = trainer::find_hardware(table_.hardware))
+      out.memory.capacity_bytes = static_cast<int64_t>(hardware->memory_bytes - kOutsideBytes);
+  }
+
+  const trainer::Layout& l_;
+  const std::vector<trainer::Program>& programs_;
+  const std::vector<trainer::MemoryPlan>& plans_;
+  const trainer::CostTable& table_;
+  const ProjectOptions& options_;
+  trainer::StepCosts costs_;
+};
+
+}  // namespace
+
+double ProjectedParts::exposed_comm_ns() const {
+  double all = 0;
+  for (double ns : exposed_ns) all += ns;
+  return all;
+}
+
+double ProjectedParts::sum_ns() const {
+  return compute_ns + exposed_comm_ns() + copy_ns + bubble_ns + wait_ns + stragglers_ns;
+}
+
+double Projection::tokens_per_s_per_gpu() const {
+  return static_cast<double>(tokens) / (step_ns * 1e-9) / static_cast<double>(gpus);
+}
+
+double Projection::tflops_per_gpu(double model_flops) const {
+  return model_flops / (step_ns * 1e-9) / static_cast<double>(gpus) / 1e12;
+}
+
+Result<Projection> project(const trainer::Config& config, const std::string& hardware, const ProjectOptions& options) {
+  MB_ASSIGN(const trainer::CostTable costs, find_costs(hardware));
+  MB_ASSIGN(const trainer::Layout layout, trainer::resolve(config));
+  MB_ASSIGN(const trainer::StepPrograms programs, trainer::build_programs(layout));
+  return project(layout, programs, costs, options);
+}
+
+Result<Projection> project(const trainer::Layout& layout, const trainer::StepPrograms& programs,
+                           const trainer::CostTable& costs, const ProjectOptions& options) {
+  return Projector(layout, programs, costs, options).run();
+}
+
+}  // namespace mbb::suites
