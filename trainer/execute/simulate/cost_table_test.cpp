@@ -1,0 +1,160 @@
+// Costs follow their rates: each rule by itself, on ops of real programs.
+#include "trainer/execute/simulate/cost_table.h"
+
+#include <gtest/gtest.h>
+
+#include "trainer/run/train.h"
+
+namespace mbb::trainer {
+namespace {
+
+CostTable round_numbers() {
+  CostTable table;
+  table.hardware = "test";
+  for (GemmPoints* points : {&table.bf16, &table.fp8})
+    for (auto& form : *points) form = {{4096, 4096, 4096, points == &table.bf16 ? 500.0 : 1000.0}};
+  table.attention = {{128, 4096, 400, 200}};
+  table.copy_gb_s = 1000;
+  table.other_share = 0.5;
+  table.other_tflops = 10;
+  table.sms = 1;
+  for (BusBandwidth* bus :
+       {&table.all_gather, &table.reduce_scatter, &table.all_reduce, &table.all_to_all, &table.point_to_point})
+    *bus = {200, 400};
+  table.nvlink_us = 10;
+  table.nic_gb_s = 50;
+  table.network_us = 20;
+  table.domain = 8;
+  return table;
+}
+
+struct Built {
+  Layout layout;
+  StepPrograms programs;
+};
+
+Built build(int tp, int pp, int dp, Recipe recipe = Recipe::kBf16) {
+  Config config;
+  config.model.name = "llama3-8b";
+  config.model.num_layers = 2;
+  config.train.seq_length = 4096;
+  config.train.global_batch_size = 2 * dp;
+  config.precision.recipe = recipe;
+  config.parallel.tensor_model_parallel_size = tp;
+  config.parallel.pipeline_model_parallel_size = pp;
+  config.parallel.gpus = tp * pp * dp;
+  auto layout = resolve(config);
+  EXPECT_TRUE(layout.has_value()) << (layout ? "" : layout.error().what);
+  auto programs = build_programs(*layout);
+  EXPECT_TRUE(programs.has_value()) << (programs ? "" : programs.error().what);
+  return {std::move(*layout), std::move(*programs)};
+}
+
+// The first op whose path ends so, with its cost.
+std::pair<const Op*, OpCost> find(const Built& b, const StepCosts& costs, std::string_view path) {
+  for (size_t c = 0; c < b.programs.programs.size(); ++c)
+    for (size_t s = 0; s < b.programs.programs[c].segments.size(); ++s) {
+      const auto& ops = b.programs.programs[c].segments[s].ops;
+      for (size_t o = 0; o < ops.size(); ++o)
+        if (ops[o].path.ends_with(path))
+          return {&ops[o], costs.at(static_cast<int>(c), static_cast<int>(s), static_cast<int>(o))};
+    }
+  ADD_FAILURE() << "no op " << path;
+  return {nullptr, {}};
+}
+
+TEST(CostTable, GemmTakesItsFlopsAtTheMeasuredRate) {
+  const Built b = build(1, 1, 1);
+  const auto costs = step_costs(round_numbers(), b.layout.mesh, b.programs.programs);
+  ASSERT_TRUE(costs.has_value()) << costs.error().what;
+  for (const char* path : {"layers.0.mlp.fc1.fwd", "layers.0.mlp.fc1.dgrad", "layers.0.mlp.fc1.wgrad"}) {
+    const OpCost cost = find(b, *costs, path).second;
+    EXPECT_NEAR(cost.ns, 2.0 * 4096 * 28672 * 4096 / 500e12 * 1e9, 1) << path;
+    EXPECT_EQ(cost.term, CostTerm::kGemm);
+  }
+}
+
+TEST(CostTable, FactorsMultiplyTheirTermAlone) {
+  const Built b = build(1, 1, 1, Recipe::kFp8Current);
+  CostTable table = round_numbers();
+  const auto before = step_costs(table, b.layout.mesh, b.programs.programs);
+  table.terms[static_cast<size_t>(CostTerm::kGemmFp8)].factor = 1.5;
+  const auto after = step_costs(table, b.layout.mesh, b.programs.programs);
+  ASSERT_TRUE(before.has_value() && after.has_value());
+  size_t fp8 = 0, others = 0;
+  for (size_t s = 0; s < before->ops[0].size(); ++s)
+    for (size_t o = 0; o < before->ops[0][s].size(); ++o) {
+      const OpCost &x = before->ops[0][s][o], &y = after->ops[0][s][o];
+      const bool scaled = x.term == CostTerm::kGemmFp8;
+      (scaled ? fp8 : others) += 1;
+      EXPECT_DOUBLE_EQ(y.ns, x.ns * (scaled ? 1.5 : 1.0));
+    }
+  EXPECT_GT(fp8, 0U);
+  EXPECT_GT(others, 0U);
+}
+
+TEST(CostTable, InterpolationMeetsThePoints) {
+  const std::vector<GemmPoint> points{{1024, 1024, 1024, 300}, {8192, 8192, 8192, 700}};
+  EXPECT_NEAR(gemm_tflops(points, 1024, 1024, 1024), 300, 1);
+  EXPECT_NEAR(gemm_tflops(points, 8192, 8192, 8192), 700, 1);
+  const double between = gemm_tflops(points, 2896, 2896, 2896);
+  EXPECT_NEAR(between, 500, 5);
+}
+
+TEST(CostTable, CollectivesByDomain) {
+  CostTable table = round_numbers();
+  const Built b = build(2, 1, 8);
+  const auto costs = step_costs(table, b.layout.mesh, b.programs.programs);
+  ASSERT_TRUE(costs.has_value()) << costs.error().what;
+  // Inside a domain: half of the whole message crosses, between two GPUs.
+  const auto [gather, inside] = find(b, *costs, "layers.0.attn.qkv.all_gather.fwd");
+  ASSERT_NE(gather, nullptr);
+  EXPECT_EQ(inside.term, CostTerm::kNvlink);
+  EXPECT_NEAR(inside.ns, 4096.0 * 4096 * 2 / 2 / 200e9 * 1e9 + 10e3, 1);
+  // Sixteen ranks in two domains: a data-parallel group has four members in each, so four ports.
+  bool found = false;
+  const Program& program = b.programs.programs[0];
+  for (size_t s = 0; s < program.segments.size(); ++s)
+    for (size_t o = 0; o < program.segments[s].ops.size(); ++o) {
+      const Op& op = program.segments[s].ops[o];
+      if (op.kind->name != "reduce_scatter" || std::get<CommAttrs>(op.attrs).group == GroupKind::kTp) continue;
+      found = true;
+      const OpCost cost = costs->at(0, static_cast<int>(s), static_cast<int>(o));
+      const double part = static_cast<double>(program.tensor(op.in[0]).bytes()) / 8;
+      EXPECT_EQ(cost.term, CostTerm::kNetwork);
+      EXPECT_NEAR(cost.ns, part * 7 / 200e9 * 1e9 + 20e3, 0.01 * cost.ns) << op.path;
+    }
+  EXPECT_TRUE(found);
+}
+
+TEST(CostTable, MessagesCountAtTheirSenders) {
+  const Built b = build(1, 2, 8);
+  const auto costs = step_costs(round_numbers(), b.layout.mesh, b.programs.programs);
+  ASSERT_TRUE(costs.has_value());
+  int sends = 0;
+  for (size_t c = 0; c < 2; ++c)
+    for (size_t s = 0; s < b.programs.programs[c].segments.size(); ++s)
+      for (size_t o = 0; o < b.programs.programs[c].segments[s].ops.size(); ++o) {
+        const Op& op = b.programs.programs[c].segments[s].ops[o];
+        const OpCost cost = costs->at(static_cast<int>(c), static_cast<int>(s), static_cast<int>(o));
+        if (op.kind->name == "recv") {
+          EXPECT_EQ(cost.ns, 0);
+        }
+        if (op.kind->name != "send") continue;
+        ++sends;
+        // The next stage is in the other domain.
+        EXPECT_NEAR(cost.ns, 4096.0 * 4096 * 2 / 50e9 * 1e9 + 20e3, 1);
+      }
+  EXPECT_EQ(sends, 2);
+}
+
+TEST(CostTable, RefusesTypesWithoutRates) {
+  const Built b = build(1, 1, 1, Recipe::kFp32);
+  const auto costs = step_costs(round_numbers(), b.layout.mesh, b.programs.programs);
+  ASSERT_FALSE(costs.has_value());
+  EXPECT_EQ(costs.error().code, ErrorCode::kUnavailable);
+  EXPECT_NE(costs.error().what.find("fp32"), std::string::npos) << costs.error().what;
+}
+
+}  // namespace
+}  // namespace mbb::trainer

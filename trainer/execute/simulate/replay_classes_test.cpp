@@ -1,0 +1,125 @@
+// A class stands for its ranks: the same step as with every rank replayed, and the same walk when it is cut short.
+#include <gtest/gtest.h>
+
+#include "trainer/execute/simulate/replay.h"
+#include "trainer/program/walk.h"
+#include "trainer/run/train.h"
+
+namespace mbb::trainer {
+namespace {
+
+struct Built {
+  Layout layout;
+  StepPrograms programs;
+};
+
+Built build(const Config& config) {
+  auto layout = resolve(config);
+  EXPECT_TRUE(layout.has_value()) << (layout ? "" : layout.error().what);
+  if (!layout) return {};
+  auto programs = build_programs(*layout);
+  EXPECT_TRUE(programs.has_value()) << (programs ? "" : programs.error().what);
+  if (!programs) return {};
+  return {std::move(*layout), std::move(*programs)};
+}
+
+// A time of its own for each op, in no relation to its work.
+int64_t cost(int rank_class, int segment, int op) {
+  return 100 + (rank_class * 7919 + segment * 104729 + op * 1299709) % 9973;
+}
+
+struct Mapping {
+  const char* name;
+  int tp, cp, pp, vpp, dp;
+  int micro_batches;
+};
+
+std::ostream& operator<<(std::ostream& out, const Mapping& m) {
+  return out << m.name;
+}
+
+class ReplayOfClasses : public testing::TestWithParam<Mapping> {};
+
+Config config_of(const Mapping& m) {
+  Config config;
+  config.model.num_layers = 4;
+  config.parallel.tensor_model_parallel_size = m.tp;
+  config.parallel.context_parallel_size = m.cp;
+  config.parallel.pipeline_model_parallel_size = m.pp;
+  config.parallel.virtual_pipeline_model_parallel_size = m.vpp;
+  config.parallel.gpus = m.tp * m.cp * m.pp * m.dp;
+  config.train.global_batch_size = m.micro_batches * m.dp;
+  config.data_parallel.overlap_grad_reduce = config.data_parallel.overlap_param_gather = true;
+  return config;
+}
+
+TEST_P(ReplayOfClasses, EqualsThatOfAllRanks) {
+  const Built b = build(config_of(GetParam()));
+  ASSERT_FALSE(b.programs.programs.empty());
+  std::vector<std::vector<int64_t>> by_class;
+  for (size_t c = 0; c < b.programs.programs.size(); ++c) {
+    by_class.emplace_back();
+    const Program& program = b.programs.programs[c];
+    walk(program, [&](int, const Call& call, int op, const Op&) {
+      by_class.back().push_back(cost(static_cast<int>(c), call.segment, op));
+    });
+  }
+  const auto all = replay(b.layout.mesh, b.programs.by_rank(b.layout.mesh), [&](int rank, size_t i) {
+    return by_class[static_cast<size_t>(b.layout.mesh.rank_class_index(rank))][i];
+  });
+  const auto classes = replay_classes(b.layout.mesh, b.programs.programs, cost);
+  ASSERT_TRUE(all.has_value()) << all.error().what;
+  ASSERT_TRUE(classes.has_value()) << classes.error().what;
+  EXPECT_EQ(classes->step_ns, all->step_ns);
+  EXPECT_GT(all->step_ns, 0);
+  EXPECT_EQ(classes->trace.steps.size(), b.programs.programs.size());
+  // The spans of a class are those of its lowest rank.
+  const int last = b.layout.mesh.representative(b.layout.mesh.rank_class_count() - 1);
+  const auto times = [&](const Replay& r) {
+    std::vector<std::pair<int64_t, int64_t>> spans;
+    for (const profiler::Span& span : r.trace.spans)
+      if (r.trace.rank_of(span) == last) spans.emplace_back(span.start_ns, span.end_ns);
+    return spans;
+  };
+  EXPECT_EQ(times(*classes), times(*all));
+}
+
+TEST_P(ReplayOfClasses, CutShortIsAStepOfFewerMicroBatches) {
+  Mapping few = GetParam();
+  const Built whole = build(config_of(few));
+  few.micro_batches = 2 * few.pp * few.vpp;
+  if (few.micro_batches >= GetParam().micro_batches) GTEST_SKIP() << "no fewer";
+  const Built small = build(config_of(few));
+  ASSERT_FALSE(whole.programs.programs.empty() || small.programs.programs.empty());
+  ClassReplayOptions options;
+  options.micro_batches = few.micro_batches;
+  options.spans = false;
+  const auto cut = replay_classes(whole.layout.mesh, whole.programs.programs, cost, options);
+  const auto own = replay_classes(small.layout.mesh, small.programs.programs, cost);
+  ASSERT_TRUE(cut.has_value() && own.has_value());
+  EXPECT_TRUE(cut->trace.spans.empty());
+  EXPECT_EQ(cut->step_ns, own->step_ns);
+}
+
+INSTANTIATE_TEST_SUITE_P(Mappings, ReplayOfClasses,
+                         testing::Values(Mapping{"one", 1, 1, 1, 1, 1, 4}, Mapping{"dp", 1, 1, 1, 1, 4, 4},
+                                         Mapping{"tp_pp_dp", 2, 1, 2, 1, 2, 16},
+                                         Mapping{"interleaved", 1, 1, 2, 2, 2, 16},
+                                         Mapping{"context", 1, 2, 2, 1, 2, 16}),
+                         [](const auto& mapping) { return std::string(mapping.param.name); });
+
+TEST(ReplayOfClasses, HostIssuesOneOpAfterAnother) {
+  const Built b = build(config_of({"one", 1, 1, 1, 1, 1, 1}));
+  ASSERT_FALSE(b.programs.programs.empty());
+  size_t ops = 0;
+  walk(b.programs.programs[0], [&](int, const Call&, int, const Op&) { ++ops; });
+  ClassReplayOptions options;
+  options.issue_ns = 1000;
+  const auto late = replay_classes(
+      b.layout.mesh, b.programs.programs, [](int, int, int) { return 10; }, options);
+  ASSERT_TRUE(late.has_value());
+  EXPECT_EQ(late->step_ns, static_cast<int64_t>(ops) * 1000 + 10);
+}
+
+}  // namespace
+}  // namespace mbb::trainer
