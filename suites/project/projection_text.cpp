@@ -1,4 +1,4 @@
-// Prints projections.
+// Writes projections as a screen of text and as one JSON object.
 #include "suites/project/projection_text.h"
 
 #include <fmt/core.h>
