@@ -48,7 +48,7 @@ TensorId gathered_experts(BlockBuilder& k, const std::string& path, TensorId x) 
   const TensorId sent = b.emit1(kPermute, path + ".permute.fwd", {x, plan[0]}, attrs);
   const TensorId done =
       expert_feed_forward(k, path + ".experts", sent, {plan[1], b.tensor(routing.experts).shape.elements()});
-  return combine_rows(k, path, done, plan[0], routing.weights, attrs, b.tensor(x));
+  return combine_rows(k, path, done, plan[0], routing.weights, attrs, x);
 }
 
 }  // namespace
@@ -96,8 +96,8 @@ TensorId expert_feed_forward(BlockBuilder& k, const std::string& path, TensorId 
 }
 
 TensorId combine_rows(BlockBuilder& k, const std::string& path, TensorId done, TensorId rows, TensorId weights,
-                      const DispatchAttrs& attrs, const Tensor& like) {
-  Tensor combined = like;
+                      const DispatchAttrs& attrs, TensorId like) {
+  Tensor combined = k.builder().tensor(like);
   combined.path = path + ".combine.out";
   combined.category = Category::kActivation;
   Builder& b = k.builder();

@@ -24,9 +24,9 @@ struct ExpertRows {
 // Feed-forward of this rank's experts: a partial sum where experts are cut over expert tensor parallel ranks.
 TensorId expert_feed_forward(BlockBuilder& k, const std::string& path, TensorId x, const ExpertRows& rows);
 
-// y [.., h], the weighted sum of what each token's experts gave.
+// y [.., h], the weighted sum of what each token's experts gave, sharded as `like`.
 TensorId combine_rows(BlockBuilder& k, const std::string& path, TensorId done, TensorId rows, TensorId weights,
-                      const DispatchAttrs& attrs, const Tensor& like);
+                      const DispatchAttrs& attrs, TensorId like);
 
 // Tokens go to the ranks of their experts and come back: x as it is sharded, y likewise.
 TensorId exchanged_experts(BlockBuilder& k, const std::string& path, TensorId x);

@@ -130,7 +130,7 @@ TensorId exchanged_experts(BlockBuilder& k, const std::string& path, TensorId x)
   exchange.tell_counts(own[1]);
   const TensorId arrived = exchange.dispatch(sent);
   const TensorId done = expert_feed_forward(k, path + ".experts", arrived, exchange.rows_of_experts());
-  return combine_rows(k, path, exchange.give_back(done), own[0], routing.weights, plan.dispatch, b.tensor(x));
+  return combine_rows(k, path, exchange.give_back(done), own[0], routing.weights, plan.dispatch, x);
 }
 
 }  // namespace mbb::trainer
