@@ -37,6 +37,10 @@ constexpr auto kMetrics = std::to_array<MetricInfo>({
      "a "
      "core does not count, so it shows a regression of a few percent on a shared machine.",
      "One rank only; class functional/cpu."},
+    {"block_time", "blocks", "ns", Better::kLower, MetricForm::kDuration,
+     "Time that the computation of the Transformer blocks takes of a step: exclusive time of the ops under layers.*, "
+     "forward and backward, on the pipeline stage with most of it.",
+     "What FP8 can make faster, so its gain is judged on it: embedding, LM head, loss and optimizer stay outside."},
     {"tokens_per_second", "tokens/s", "tokens/s", Better::kHigher, MetricForm::kRate,
      "Tokens of the global batch divided by the step time.", kClasses},
     {"tokens_per_second_per_gpu", "tokens/s/GPU", "tokens/s", Better::kHigher, MetricForm::kRate,
@@ -78,6 +82,9 @@ constexpr auto kMetrics = std::to_array<MetricInfo>({
     {"peak_memory", "peak", "bytes", Better::kLower, MetricForm::kBytes,
      "Largest number of bytes in use on any rank during a step.",
      "From the memory plan where the step's memory is planned."},
+    {"activation_memory", "activations", "bytes", Better::kLower, MetricForm::kBytes,
+     "Bytes of activations kept for the backward pass at the fullest moment of a step, on the rank class with most.",
+     "From the memory plan."},
     {"tracing_overhead", "tracing", "%", Better::kLower, MetricForm::kPercent,
      "Median time of the profiled steps over the median of the timed ones of the same launch, minus one.",
      "Profiled steps are never timed: this is what tracing would have cost them. Negative within the noise. Of CPU "

@@ -21,7 +21,12 @@ using baselines::CellStatus;
 using baselines::Metric;
 using baselines::ResultClass;
 
-constexpr const char* kShown[] = {"step_time", "tokens_per_second", "exposed_comm", "bubble", "peak_memory"};
+using Columns = std::vector<const char*>;
+// Rates by GPU where a cell is about GPUs; of ranks that share cores they would say nothing.
+const Columns kOfCpu = {"step_time", "tokens_per_second", "exposed_comm", "bubble", "peak_memory"};
+const Columns kOfGpus = {
+    "step_time",  "tokens_per_second_per_gpu", "tflops_per_gpu_causal", "mfu_bf16", "exposed_comm", "bubble",
+    "peak_memory"};
 
 const MetricInfo& info_of(const char* id) {
   const MetricInfo* info = find_metric(id);
@@ -49,14 +54,30 @@ Value metric_value(const Cell& cell, const char* id) {
   return {.text = text, .number = metric->value};
 }
 
-Row row_of(const Cell& cell, bool published) {
+// "ok", "broken", "-": of the verdict on the cell's twin.
+Value twin_value(const Cell& cell) {
+  for (const baselines::VerdictRow& row : cell.verdicts) {
+    if (row.subject != "twin") continue;
+    if (row.verdict == baselines::Verdict::kSame) return {.text = "ok", .tone = Tone::kGood};
+    if (row.verdict == baselines::Verdict::kBroken) return {.text = "broken", .tone = Tone::kBad};
+    return {.text = name(row.verdict), .tone = Tone::kWarning};
+  }
+  return {.text = "-"};
+}
+
+bool has_twin(const Cell& cell) {
+  return std::any_of(cell.verdicts.begin(), cell.verdicts.end(), [](const auto& row) { return row.subject == "twin"; });
+}
+
+Row row_of(const Cell& cell, const Columns& shown, bool twins, bool published) {
   Row row;
   row.values = {{.text = cell.name}, status_value(cell.status), {.text = class_label(cell)}};
   if (cell.status == CellStatus::kSkipped || cell.status == CellStatus::kBroken) {
     row.note = cell.reason;
     return row;
   }
-  for (const char* id : kShown) row.values.push_back(metric_value(cell, id));
+  for (const char* id : shown) row.values.push_back(metric_value(cell, id));
+  if (twins) row.values.push_back(twin_value(cell));
   if (published) row.values.push_back({.text = cell.published.empty() ? "-" : cell.published});
   row.note = cell.reason;
   return row;
@@ -84,6 +105,7 @@ std::vector<std::string> evidence_lines(const std::vector<Cell>& cells) {
   for (const Cell& cell : cells) {
     const Metric* step = has_numbers(cell) ? find(cell, "step_time") : nullptr;
     if (step == nullptr) continue;
+    if (cell.result_class == ResultClass::kProjected) continue;
     single |= step->launches < 2;
     if (step->launches < 2) continue;
     fewest = fewest == 0 ? step->launches : std::min(fewest, step->launches);
@@ -103,6 +125,17 @@ std::vector<std::string> evidence_lines(const std::vector<Cell>& cells) {
   return lines;
 }
 
+// What ± of projected rows covers, in the words of the first one.
+std::string projected_line(const std::vector<Cell>& cells) {
+  std::string line = "projected: simulated from cost tables, not measured";
+  for (const Cell& cell : cells) {
+    const Metric* step = has_numbers(cell) ? find(cell, "step_time") : nullptr;
+    if (cell.result_class != ResultClass::kProjected || step == nullptr || step->interval.empty()) continue;
+    return line + fmt::format("; ± covers {}.", step->interval);
+  }
+  return line + ".";
+}
+
 std::vector<std::string> class_lines(const std::vector<Cell>& cells) {
   std::set<ResultClass> seen;
   bool numerics_only = false;
@@ -117,7 +150,10 @@ std::vector<std::string> class_lines(const std::vector<Cell>& cells) {
         "functional/cpu: the numerics are right, the times say nothing about a GPU; exposed comm and bubble are "
         "replayed with a processor for every rank.");
   if (seen.contains(ResultClass::kGhost)) lines.push_back("ghost: one rank is real, its peers are emulated.");
-  if (seen.contains(ResultClass::kProjected)) lines.push_back("projected: simulated from cost tables, not measured.");
+  if (seen.contains(ResultClass::kProjected)) lines.push_back(projected_line(cells));
+  if (std::any_of(cells.begin(), cells.end(), has_twin))
+    lines.push_back(
+        "twin: the cell's structure in small, trained by CPU ranks, equals one rank (`show --cell` says how small).");
   if (numerics_only)
     lines.push_back("numerics-only: the device lacks the recipe and emulates it; never in a performance series.");
   return lines;
@@ -144,10 +180,15 @@ Table suite_table(const std::vector<Cell>& cells) {
   Table table;
   table.id = "suite";
   table.columns = {{"cell", "cell"}, {"status", "status"}, {"class", "class"}};
-  for (const char* id : kShown) table.columns.push_back({id, info_of(id).title, Align::kRight, info_of(id).unit});
+  const bool gpus = std::any_of(cells.begin(), cells.end(),
+                                [](const Cell& c) { return c.result_class != ResultClass::kFunctionalCpu; });
+  const bool twins = std::any_of(cells.begin(), cells.end(), has_twin);
+  const Columns& shown = gpus ? kOfGpus : kOfCpu;
+  for (const char* id : shown) table.columns.push_back({id, info_of(id).title, Align::kRight, info_of(id).unit});
+  if (twins) table.columns.push_back({"twin", "twin"});
   const bool published = std::any_of(cells.begin(), cells.end(), [](const Cell& c) { return !c.published.empty(); });
   if (published) table.columns.push_back({"published", "published"});
-  for (const Cell& cell : cells) table.rows.push_back(row_of(cell, published));
+  for (const Cell& cell : cells) table.rows.push_back(row_of(cell, shown, twins, published));
   table.footer = {counts_line(cells)};
   for (const auto& lines : {evidence_lines(cells), class_lines(cells)})
     table.footer.insert(table.footer.end(), lines.begin(), lines.end());

@@ -22,13 +22,25 @@ using analysis::Align;
 using analysis::Table;
 
 Result<Table> suites_table(const Settings& settings) {
-  Table table{"suites", "", {{"suite", "suite"}, {"cells", "cells", Align::kRight}, {"purpose", "purpose"}}, {}, {}};
+  Table table{"suites",
+              "",
+              {{"suite", "suite"},
+               {"cells", "cells", Align::kRight},
+               {"skipped", "named skips", Align::kRight},
+               {"purpose", "purpose"}},
+              {},
+              {}};
   MB_ASSIGN(const auto entries, list_suites(settings));
   for (const SuiteEntry& entry : entries) {
-    const auto suite = open_suite(entry.name, settings, {}, [](const trainer::Config&) -> Status { return {}; });
-    if (suite)
-      table.rows.push_back({{{entry.name}, {std::to_string(suite->cells.size())}, {suite->purpose}}});
-    else
+    const auto suite = open_suite(entry.name, settings, {}, resolves);
+    if (suite) {
+      const auto skipped = std::count_if(suite->cells.begin(), suite->cells.end(),
+                                         [](const Cell& cell) { return cell.skipped.has_value(); });
+      table.rows.push_back({{{entry.name},
+                             {std::to_string(suite->cells.size())},
+                             {skipped > 0 ? std::to_string(skipped) : "-"},
+                             {suite->purpose}}});
+    } else
       table.rows.push_back({{{entry.name}}, suite.error().what});
   }
   return table;

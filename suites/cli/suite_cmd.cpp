@@ -11,8 +11,11 @@
 #include "suites/cli/command.h"
 #include "suites/cli/print.h"
 #include "suites/cli/settings_of.h"
+#include "suites/cli/suite_plan.h"
+#include "suites/cli/suite_projector.h"
 #include "suites/matrix/suite.h"
 #include "suites/runner/runner.h"
+#include "trainer/models/hardware.h"
 #include "trainer/run/layout.h"
 
 namespace mbb::suites {
@@ -38,11 +41,35 @@ Result<RunOptions> run_options(const Parsed& parsed, const Settings& settings, c
       return fail(ErrorCode::kBadArgument, fmt::format("--launches {}: a number from 1 to 1000", printable(*text)));
     options.launches = static_cast<int>(*launches);
   }
+  options.twins = !parsed.flag("--no-twins");
+  options.project = projector();
+  if (const auto hardware = parsed.value("--hardware")) {
+    MB_TRY(trainer::find_hardware(*hardware));
+    options.hardware = *hardware;
+  }
   return options;
 }
 
+// Claims as the run's verdicts hold them.
+analysis::Table claims_table(const baselines::Run& run) {
+  analysis::Table table{"claims", "claims", {{"claim", "claim"}, {"cells", "cells"}, {"answer", "answer"}}, {}, {}};
+  constexpr std::string_view kPrefix = "claim ";
+  for (const baselines::Cell& cell : run.cells)
+    for (const baselines::VerdictRow& row : cell.verdicts)
+      if (row.subject.starts_with(kPrefix))
+        table.rows.push_back(
+            {{{row.subject.substr(kPrefix.size())}, {fmt::format("{} over {}", cell.name, row.against)}, {row.text}}});
+  return table;
+}
+
 int finish(const Parsed& parsed, const RunOutcome& outcome, const RunOptions& options, const StopSignals& signals) {
-  print_tables(parsed, {analysis::suite_table(outcome.run)});
+  analysis::Table table = analysis::suite_table(outcome.run);
+  if (!outcome.basis.empty()) table.footer.push_back(outcome.basis);
+  std::vector<analysis::Table> tables{std::move(table)};
+  if (const analysis::Table claims = claims_table(outcome.run); !claims.rows.empty()) tables.push_back(claims);
+  print_tables(parsed, tables);
+  if (!outcome.stopped)
+    for (const std::string& missing : missing_results(outcome.run)) fmt::print(stderr, "error: {}\n", missing);
   if (!parsed.flag("--json")) fmt::print("run {}  {}\n", outcome.run.id, outcome.bundle.string());
   if (outcome.stopped && signals.interrupted()) return kExitInterrupted;
   return exit_status(outcome, options.require_measured);
@@ -77,7 +104,9 @@ Result<std::filesystem::path> unfinished_run(const Settings& settings, const std
 
 Result<RunOutcome> resume(const Parsed& parsed, const Settings& settings, const SuiteFilter& filter,
                           const RunOptions& options) {
-  const std::string name = std::filesystem::path(parsed.positionals[0]).stem().string();
+  const std::filesystem::path named(parsed.positionals[0]);
+  // "llama3.1-405b-fp8" has no extension; "dir/mine.toml" has.
+  const std::string name = named.extension() == ".toml" ? named.stem().string() : named.filename().string();
   MB_ASSIGN(const auto bundle, unfinished_run(settings, name, parsed.value("--run").value_or("")));
   MB_ASSIGN(const auto reader, baselines::BundleReader::open(bundle));
   MB_ASSIGN(const Suite suite,
@@ -100,6 +129,8 @@ Result<SuiteFilter> filter_of(const Parsed& parsed) {
   MB_ASSIGN(filter.seed, number_of(parsed, "--seed"));
   MB_ASSIGN(const auto total, number_of(parsed, "--combinations"));
   if (total) filter.total = static_cast<size_t>(*total);
+  MB_ASSIGN(const auto most, number_of(parsed, "--max-cells"));
+  if (most) filter.max_cells = static_cast<size_t>(*most);
   return filter;
 }
 
@@ -117,24 +148,6 @@ void print_replays(const Parsed& parsed, const RunOutcome& outcome) {
   }
 }
 
-void print_plan(const Parsed& parsed, const Suite& suite) {
-  analysis::Table table;
-  table.id = "plan";
-  table.title = fmt::format("{}: {}", suite.name, suite.purpose);
-  table.columns = {{"cell", "cell"}, {"ranks", "ranks", analysis::Align::kRight}, {"plan", "plan"}};
-  for (const Cell& cell : suite.cells) {
-    const auto layout = trainer::resolve(cell.config);
-    const std::string ranks = layout ? std::to_string(layout->mesh.world_size()) : "-";
-    const std::string plan = cell.skipped ? "skipped: " + cell.skipped->reason
-                             : layout     ? "runs"
-                                          : "broken: " + layout.error().what;
-    table.rows.push_back({{{cell.name}, {ranks}, {plan}}});
-  }
-  for (const DroppedCell& cell : suite.dropped)
-    table.footer.push_back(fmt::format("no cell: {} ({})", cell.name, cell.reason));
-  print_tables(parsed, {table});
-}
-
 Result<int> run_suite(const Parsed& parsed) {
   MB_ASSIGN(const Settings settings, settings_of(parsed));
   MB_ASSIGN(const SuiteFilter filter, filter_of(parsed));
@@ -144,13 +157,14 @@ Result<int> run_suite(const Parsed& parsed) {
     MB_ASSIGN(const RunOutcome outcome, resume(parsed, settings, filter, options));
     return finish(parsed, outcome, options, signals);
   }
-  auto opened = suite_of(parsed, settings, parsed.positionals[0]);
+  auto opened = open_suite(parsed.positionals[0], settings, filter, resolves);
   // A bad value is a bad file when it stands in the suite, a bad command line when it was typed.
   if (!opened && !opened.error().what.starts_with("argument") && opened.error().code == ErrorCode::kBadArgument)
     opened.error().code = ErrorCode::kBadFile;
   MB_ASSIGN(const Suite suite, std::move(opened));
   if (parsed.flag("--dry-run")) {
-    print_plan(parsed, suite);
+    MB_ASSIGN(const analysis::Table plan, plan_table(suite, options));
+    print_tables(parsed, {plan});
     return 0;
   }
   MB_ASSIGN(const RunOutcome outcome, start_run(suite, options));
@@ -175,6 +189,8 @@ Result<int> run_one(const Parsed& parsed) {
 const std::vector<OptionSpec> kRunOptions{{"--tag", "NAME", "find the run later as @NAME"},
                                           {"--launches", "N", "fresh processes a cell (default 1)"},
                                           {"--require", "CLASS", "'measured': skip what this machine cannot measure"},
+                                          {"--hardware", "H", "project cells whose GPUs are not here on this"},
+                                          {"--no-twins", nullptr, "do not train the twins of cells that ask for GPUs"},
                                           {"--allow-clock-changes", nullptr, "host.vboost may move the boost slider"},
                                           {"--quiet", nullptr, "no progress"},
                                           kJsonOption,
@@ -193,6 +209,7 @@ Command suite_command() {
   c.options.push_back({"--skip", "CELL", "leave out cells that match (repeats)", true});
   c.options.push_back({"--seed", "S", "draw the combinations of a cover by this seed, instead of the suite's"});
   c.options.push_back({"--combinations", "N", "so many combinations of a cover, instead of the suite's total"});
+  c.options.push_back({"--max-cells", "N", "refuse a suite of more cells (default 4096)"});
   c.options.push_back({"--resume", nullptr, "go on with the newest unfinished run of this suite"});
   c.options.push_back({"--run", "RUN", "with --resume: this run, by id or bundle folder"});
   c.options.push_back({"--dry-run", nullptr, "print the plan and stop"});

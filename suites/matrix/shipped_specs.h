@@ -13,5 +13,7 @@ struct ShippedSpec {
 
 // Sorted by name.
 std::span<const ShippedSpec> shipped_specs();
+// The tables suites are based on, of suites/specs/basis.
+std::span<const ShippedSpec> shipped_bases();
 
 }  // namespace mbb::suites

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <filesystem>
 #include <map>
+#include <memory>
 
 #include "profiler/base/hash.h"
 #include "profiler/base/text.h"
@@ -13,6 +14,7 @@
 #include "suites/matrix/expression.h"
 #include "suites/matrix/knob_file.h"
 #include "suites/matrix/toml_file.h"
+#include "trainer/models/hardware.h"
 #include "trainer/run/knobs.h"
 
 namespace mbb::suites {
@@ -87,6 +89,12 @@ struct SkipRule {
   std::string reason;
 };
 
+struct Basis {
+  const TomlFile* file = nullptr;
+  const TomlNode* table = nullptr;
+  std::vector<FileValue> values;
+};
+
 class Expander {
  public:
   Expander(const TomlFile& file, const Settings& settings, const SuiteFilter& filter, const Resolves& resolves)
@@ -95,10 +103,12 @@ class Expander {
   Result<Suite> run() {
     suite_.path = file_.path;
     suite_.name = std::filesystem::path(file_.path).stem().string();
-    suite_.hash = hash_hex(file_.bytes);
     suite_.text = file_.bytes;
     MB_TRY(check_top_level());
     MB_ASSIGN(suite_.purpose, text_in(file_.root, "purpose", true));
+    MB_TRY(read_hardware());
+    MB_TRY(read_bases());
+    suite_.hash = hash_hex(suite_.text);
     MB_TRY(read_base());
     MB_TRY(read_skips());
     MB_TRY(add_cells());
@@ -107,13 +117,15 @@ class Expander {
     if (suite_.cells.empty())
       return file_.error({}, "the suite has no cell", "add a [[cell]] with a name, or a [sweep.NAME] with axes");
     MB_TRY(apply_skips());
+    MB_TRY(add_claims());
     MB_TRY(apply_filter());
     return std::move(suite_);
   }
 
  private:
   Status check_top_level() const {
-    const std::vector<std::string> keys = {"purpose", "model", "gpus", "base", "cell", "sweep", "cover", "skip"};
+    const std::vector<std::string> keys = {"purpose", "based_on", "hardware", "model", "gpus", "basis",
+                                           "base",    "cell",     "sweep",    "cover", "skip", "claim"};
     for (const TomlNode& entry : file_.root.items) {
       if (std::find(keys.begin(), keys.end(), entry.key) != keys.end()) continue;
       const bool knob = find_setting(entry.key).has_value();
@@ -164,6 +176,40 @@ class Expander {
     return found;
   }
 
+  Status read_hardware() {
+    MB_ASSIGN(suite_.hardware, text_in(file_.root, "hardware", false));
+    if (suite_.hardware.empty()) return {};
+    const auto found = trainer::find_hardware(suite_.hardware);
+    return found ? Status{} : file_.error(file_.root.find("hardware")->at, found.error().what, found.error().hint);
+  }
+
+  // The tables that `based_on` names: of this file, or of another, whose bytes the suite's text then holds too.
+  Status read_bases() {
+    const TomlNode* list = file_.root.find("based_on");
+    if (list == nullptr) return {};
+    MB_TRY(expect(*list, TomlKind::kArray, "'based_on'"));
+    for (const TomlNode& entry : list->items) {
+      MB_TRY(expect(entry, TomlKind::kString, "a name in 'based_on'"));
+      const TomlNode* own = file_.root.find("basis");
+      Basis basis{&file_, own == nullptr ? nullptr : own->find(entry.text), {}};
+      if (basis.table == nullptr) {
+        auto other = find_basis(entry.text, file_.path, settings_);
+        if (!other) return file_.error(entry.at, other.error().what, other.error().hint);
+        basis.file = basis_files_.emplace_back(std::make_unique<TomlFile>(std::move(*other))).get();
+        const TomlNode* tables = basis.file->root.find("basis");
+        if (tables != nullptr) basis.table = tables->find(entry.text);
+        if (basis.table == nullptr)
+          return basis.file->error({}, fmt::format("it has no table [basis.{}]", printable(entry.text)));
+        suite_.text += (suite_.text.ends_with('\n') ? "\n" : "\n\n") + basis.file->bytes;
+      }
+      if (basis.table->kind != TomlKind::kTable)
+        return basis.file->error(basis.table->at, fmt::format("'basis.{}' must be a table", printable(entry.text)));
+      MB_ASSIGN(basis.values, knobs_of(*basis.file, *basis.table));
+      bases_.push_back(std::move(basis));
+    }
+    return {};
+  }
+
   Status read_base() {
     base_node_ = TomlNode{};
     for (const char* key : {"model", "gpus"})
@@ -209,6 +255,9 @@ class Expander {
   // Settings, base and `set`, without the command line.
   Result<Settings> start(const TomlNode& table) const {
     Settings settings = settings_;
+    for (const Basis& basis : bases_)
+      for (const FileValue& value : basis.values)
+        MB_TRY(set_from_file(settings, *basis.file, value, Layer::kSuite, false));
     for (const FileValue& value : base_) MB_TRY(set_from_file(settings, file_, value, Layer::kSuite, false));
     const TomlNode* set = table.find("set");
     if (set == nullptr) return settings;
@@ -262,10 +311,26 @@ class Expander {
     MB_TRY(expect(*sweeps, TomlKind::kTable, "'sweep' (written [sweep.NAME])"));
     for (const TomlNode& sweep : sweeps->items) {
       MB_TRY(expect(sweep, TomlKind::kTable, fmt::format("'sweep.{}'", printable(sweep.key))));
-      MB_TRY(check_keys(sweep, {"axes", "set", "where"}, "a [sweep.NAME]"));
+      MB_TRY(check_keys(sweep, {"axes", "set", "where", "yields"}, "a [sweep.NAME]"));
+      const size_t cells = suite_.cells.size(), dropped = suite_.dropped.size();
       MB_TRY(add_sweep(sweep));
+      MB_TRY(check_yield(sweep, "sweep", cells, dropped));
     }
     return {};
+  }
+
+  // Whether a sweep or cover made as many cells as it says, where nothing else changed what it says.
+  Status check_yield(const TomlNode& table, const char* kind, size_t cells_before, size_t dropped_before) const {
+    MB_ASSIGN(const int64_t wanted, count_in(table, "yields", -1));
+    const auto found = static_cast<int64_t>(suite_.cells.size() - cells_before);
+    if (wanted < 0 || wanted == found || !settings_.command_line.empty() || filter_.total || filter_.seed) return {};
+    std::vector<std::string> lost;
+    for (size_t i = dropped_before; i < suite_.dropped.size(); ++i)
+      lost.push_back(fmt::format("{} ({})", suite_.dropped[i].name, suite_.dropped[i].reason));
+    return file_.error(
+        table.find("yields")->at,
+        fmt::format("{} '{}' makes {} cells, not the {} it yields", kind, printable(table.key), found, wanted),
+        lost.empty() ? "correct 'yields'" : "no cell: " + join(lost, "; "), ErrorCode::kMismatch);
   }
 
   Result<std::vector<Axis>> axes_of(const TomlNode& sweep) const {
@@ -362,8 +427,10 @@ class Expander {
     MB_TRY(expect(*covers, TomlKind::kTable, "'cover' (written [cover.NAME])"));
     for (const TomlNode& cover : covers->items) {
       MB_TRY(expect(cover, TomlKind::kTable, fmt::format("'cover.{}'", printable(cover.key))));
-      MB_TRY(check_keys(cover, {"axes", "set", "where", "total", "seed", "reference"}, "a [cover.NAME]"));
+      MB_TRY(check_keys(cover, {"axes", "set", "where", "total", "seed", "reference", "yields"}, "a [cover.NAME]"));
+      const size_t cells = suite_.cells.size(), dropped = suite_.dropped.size();
       MB_TRY(add_cover(cover));
+      MB_TRY(check_yield(cover, "cover", cells, dropped));
     }
     return {};
   }
@@ -517,6 +584,13 @@ class Expander {
     return {};
   }
 
+  Status add_claims() {
+    std::vector<std::string> names;
+    for (const Cell& cell : suite_.cells) names.push_back(cell.name);
+    MB_ASSIGN(suite_.claims, read_claims(file_, names));
+    return {};
+  }
+
   Status apply_filter() {
     for (const auto* patterns : {&filter_.only, &filter_.skip}) {
       for (const std::string& pattern : *patterns) {
@@ -530,6 +604,15 @@ class Expander {
     });
     if (suite_.cells.empty())
       return fail(ErrorCode::kBadArgument, fmt::format("suite {}: --only and --skip leave no cell", suite_.name));
+    if (suite_.cells.size() > filter_.max_cells)
+      return fail(ErrorCode::kBadArgument,
+                  fmt::format("suite {}: {} cells are more than --max-cells {}", suite_.name, suite_.cells.size(),
+                              filter_.max_cells),
+                  "raise it, or narrow the suite with --only and --skip");
+    const auto left = [&](const std::string& name) {
+      return std::any_of(suite_.cells.begin(), suite_.cells.end(), [&](const Cell& c) { return c.name == name; });
+    };
+    std::erase_if(suite_.claims, [&](const Claim& claim) { return !left(claim.a) || !left(claim.b); });
     return {};
   }
 
@@ -551,6 +634,8 @@ class Expander {
   Suite suite_;
   TomlNode base_node_;
   std::vector<FileValue> base_;
+  std::vector<std::unique_ptr<TomlFile>> basis_files_;
+  std::vector<Basis> bases_;
   std::vector<SkipRule> skips_;
   std::map<std::string, TomlPlace> places_;     // of cell names
   std::map<std::string, std::string> configs_;  // configuration -> cell name

@@ -1,17 +1,25 @@
 // A suite file: what to run, as data, expanded into cells that each hold a complete configuration.
 //
 //   purpose = "..."                       one sentence, needed
+//   based_on = ["h100"]                   tables of knobs that stand before [base]: [basis.h100] of this file, or of
+//                                         basis/h100.toml beside it, in suites_dir, or shipped
+//   hardware = "h100-sxm"                 what cells are projected on where the machine lacks their GPUs
 //   model = "llama3-70b"   gpus = 64      short for the same in [base]
 //   [base]                                knobs of every cell
 //   [[cell]]  name, set = { knobs }, published = "text"
-//   [sweep.NAME]  axes = { knob = [values], ... }, set = { knobs }, where = "condition"
+//   [sweep.NAME]  axes = { knob = [values], ... }, set = { knobs }, where = "condition", yields = N cells
 //   [[skip]]  when = "condition", reason = "text"
-//   [cover.NAME]  axes.AXIS.VALUE = { knobs }, set, where as of a sweep; total = N, seed = S
+//   [cover.NAME]  axes.AXIS.VALUE = { knobs }, set, where, yields as of a sweep; total = N, seed = S
 //       combinations in which every two values of two axes meet, and random ones up to `total`
 //       reference = { AXIS = "VALUE", ... }: besides, every combination of the axes it does not name
+//   [[claim]]  what is said of two cells: claims.h
 //
-// Order of layers: settings < [base] < cell, sweep or cover `set` < axes < command line. Conditions read knobs by any
-// spelling, `dp` (the data-parallel size) and `cell` (the name of the cell).
+// Order of layers: settings < basis < [base] < cell, sweep or cover `set` < axes < command line. Conditions read knobs
+// by any spelling, `dp` (the data-parallel size) and `cell` (the name of the cell).
+//
+// `yields` is a sweep's or cover's manifest: how many cells it makes. Another count is an error that names the
+// combinations without a cell, so that none is lost to a rule unseen. A command line that sets knobs changes what
+// combinations are, and is not held to it.
 #pragma once
 
 #include <functional>
@@ -22,6 +30,7 @@
 
 #include "profiler/base/error.h"
 #include "profiler/base/knob_table.h"
+#include "suites/matrix/claims.h"
 #include "suites/matrix/settings.h"
 #include "trainer/run/config.h"
 
@@ -49,9 +58,13 @@ struct Suite {
   std::string name;  // the file's name without .toml
   std::string path;
   std::string purpose;
-  std::string hash;  // of the file's bytes
-  std::string text;  // the file's bytes: a bundle keeps them, so that it can be resumed and replayed alone
+  std::string hardware;  // a key of trainer::all_hardware(); empty: not said
+  std::string hash;      // of `text`
+  // The file's bytes and the basis tables it took from elsewhere: a bundle keeps them, so that it can be resumed and
+  // replayed alone.
+  std::string text;
   std::vector<Cell> cells;
+  std::vector<Claim> claims;  // those whose cells are there
   std::vector<DroppedCell> dropped;
 };
 
@@ -61,6 +74,7 @@ struct SuiteFilter {
   // Of every cover, instead of the file's.
   std::optional<uint64_t> seed = {};
   std::optional<size_t> total = {};
+  size_t max_cells = kMaxCells;  // more, after `only` and `skip`, are an error
 };
 // A pattern with * or ? matches the whole name, any other a part of it.
 bool cell_matches(std::string_view pattern, std::string_view cell);
@@ -72,6 +86,9 @@ Result<Suite> load_suite(const std::string& path, const Settings& settings, cons
                          const Resolves& resolves);
 Result<Suite> parse_suite(std::string bytes, const std::string& path, const Settings& settings,
                           const SuiteFilter& filter, const Resolves& resolves);
+
+// The file that holds [basis.NAME], for a suite at `path`. Error with the nearest name.
+Result<TomlFile> find_basis(const std::string& name, const std::string& path, const Settings& settings);
 
 // A suite that can be named: one of the user's folder, or one shipped inside the program.
 struct SuiteEntry {

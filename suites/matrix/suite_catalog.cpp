@@ -37,6 +37,25 @@ Result<std::vector<SuiteEntry>> list_suites(const Settings& settings) {
   return entries;
 }
 
+Result<TomlFile> find_basis(const std::string& name, const std::string& path, const Settings& settings) {
+  std::vector<std::filesystem::path> folders{std::filesystem::path(path).parent_path()};
+  if (!settings.product.suites_dir.empty()) folders.emplace_back(settings.product.suites_dir);
+  const bool plain = name.find('/') == std::string::npos;
+  for (const std::filesystem::path& folder : folders) {
+    const std::filesystem::path file = folder / "basis" / (name + ".toml");
+    std::error_code ignored;
+    if (plain && std::filesystem::is_regular_file(file, ignored)) return read_toml(file.string());
+  }
+  std::vector<std::string> names;
+  for (const ShippedSpec& basis : shipped_bases()) {
+    if (basis.name == name) return parse_toml(std::string(basis.bytes), fmt::format("shipped/basis/{}.toml", name));
+    names.emplace_back(basis.name);
+  }
+  const auto near = nearest(name, names);
+  return fail(ErrorCode::kNotFound, fmt::format("no basis is called '{}'", printable(name)),
+              near ? fmt::format("did you mean '{}'?", *near) : "shipped are " + join(names, ", "));
+}
+
 Result<Suite> open_suite(const std::string& name_or_file, const Settings& settings, const SuiteFilter& filter,
                          const Resolves& resolves) {
   if (name_or_file.find('/') != std::string::npos || name_or_file.ends_with(".toml"))

@@ -151,8 +151,9 @@ TEST(Suite, RefusalsNameThePlaceRuleAndRemedy) {
       {"purpose = 'p'\ntp = 4",
        "error: dir/s.toml:2:1: a suite has no key 'tp'\n  hint: knobs of every cell go into [base]"},
       {"purpose = 'p'\nwhat = 4",
-       "error: dir/s.toml:2:1: a suite has no key 'what'\n  hint: a suite has purpose, model, gpus, base, cell, sweep, "
-       "cover, skip"},
+       "error: dir/s.toml:2:1: a suite has no key 'what'\n  hint: a suite has purpose, based_on, hardware, model, "
+       "gpus, "
+       "basis, base, cell, sweep, cover, skip, claim"},
       {"purpose = 'p'\n[base]\ntp = 0\n[[cell]]\nname = 'a'",
        "error: dir/s.toml:3:6: parallel.tensor_model_parallel_size must be at least 1 and at most 65536, not 0\n"
        "  hint: GPUs that share each layer's weights; divides the heads and the MLP width."},
@@ -295,6 +296,80 @@ TEST(Suite, RefusalsOfCoversNameThePlace) {
   EXPECT_NE(refused("tp2 = { tp = 2 }", "tp2 = 2").find("'mapping.tp2' must be a table"), std::string::npos);
   EXPECT_NE(refused("tp2 = { tp = 2 }", "tp2 = { tq = 2 }").find("tq"), std::string::npos);
   EXPECT_NE(refused("total", "totals").find("has no key 'totals'"), std::string::npos);
+}
+
+const char* const kBased = R"(purpose = "test"
+based_on = ["own", "h100"]
+hardware = "h200-sxm"
+[base]
+micro_batch_size = 3
+[basis.own]
+micro_batch_size = 2
+global_batch_size = 12
+[[cell]]
+name = "a"
+)";
+
+TEST(Suite, BasisTablesStandBeforeTheBaseAndTravelWithTheText) {
+  const auto suite = expand(kBased);
+  ASSERT_TRUE(suite) << format(suite.error());
+  const trainer::Config& config = suite->cells[0].config;
+  EXPECT_EQ(config.train.micro_batch_size, 3) << "[base] wins";
+  EXPECT_EQ(config.train.global_batch_size, 12);
+  EXPECT_EQ(config.host.device, trainer::Device::kCuda) << "of the shipped table";
+  EXPECT_EQ(suite->hardware, "h200-sxm");
+  EXPECT_EQ(describe(suite->cells[0].sources.at("train.global_batch_size")), "dir/s.toml:8:21");
+  EXPECT_EQ(describe(suite->cells[0].sources.at("host.device")).rfind("shipped/basis/h100.toml:", 0), 0U);
+  // What a bundle keeps needs no other file.
+  EXPECT_NE(suite->text.find("[basis.h100]"), std::string::npos);
+  const auto again = expand(suite->text);
+  ASSERT_TRUE(again) << format(again.error());
+  EXPECT_EQ(again->text, suite->text);
+  EXPECT_EQ(trainer::knobs().to_lines(again->cells[0].config), trainer::knobs().to_lines(config));
+}
+
+TEST(Suite, RefusalsOfBasisAndHardwareNameThePlace) {
+  const auto refused = [](const std::string& from, const std::string& to) {
+    std::string text = kBased;
+    text.replace(text.find(from), from.size(), to);
+    const auto suite = expand(text);
+    return suite ? std::string("accepted") : format(suite.error());
+  };
+  EXPECT_EQ(refused("\"h100\"", "\"h10\""),
+            "error: dir/s.toml:2:20: no basis is called 'h10'\n  hint: did you mean 'h100'?");
+  EXPECT_EQ(refused("[\"own\", \"h100\"]", "\"own\""),
+            "error: dir/s.toml:2:12: 'based_on' must be a list, not a string");
+  EXPECT_NE(refused("h200-sxm", "h20-sxm").find("dir/s.toml:3:12: no hardware is named"), std::string::npos);
+  EXPECT_NE(refused("micro_batch_size = 2", "micro_batch_sizes = 2").find("dir/s.toml:7:1: no knob is called"),
+            std::string::npos);
+  EXPECT_NE(refused("\"own\", \"h100\"", "\"../h100\"").find("no basis is called '../h100'"), std::string::npos);
+}
+
+TEST(Suite, ASweepIsHeldToTheCellsItYields) {
+  const std::string text = "purpose='p'\n[sweep.s]\naxes = { tp = [1, 2, 4] }\nyields = 3\n";
+  EXPECT_EQ(names(expand(text)), "tp1 tp2 tp4");
+  const Resolves no_two = [](const trainer::Config& config) -> Status {
+    if (config.parallel.tensor_model_parallel_size == 2) return fail(ErrorCode::kBadArgument, "two is not enough");
+    return {};
+  };
+  EXPECT_EQ(names(expand(text, {}, {}, no_two)),
+            "error: dir/s.toml:4:10: sweep 's' makes 2 cells, not the 3 it yields\n  hint: no cell: tp2 (two is not "
+            "enough)");
+  // Knobs of a command line change what the combinations are.
+  const auto settings = read_settings({}, {{"tp", "2", "tp=2"}});
+  ASSERT_TRUE(settings);
+  EXPECT_EQ(names(expand(text, *settings)), "tp1");
+}
+
+TEST(Suite, MoreCellsThanTheUserAllowsAreRefused) {
+  SuiteFilter few;
+  few.max_cells = 8;
+  EXPECT_EQ(
+      names(expand(kSuite, {}, few)),
+      "error: suite s: 9 cells are more than --max-cells 8\n  hint: raise it, or narrow the suite with --only and "
+      "--skip");
+  few.skip = {"tp8"};
+  EXPECT_TRUE(expand(kSuite, {}, few));
 }
 
 TEST(Suite, MappingsCpuHoldsTwoHundredCombinationsThatResolve) {

@@ -11,7 +11,9 @@
 #include <set>
 
 #include "analysis/exposure/breakdown.h"
+#include "analysis/metrics/block_time.h"
 #include "analysis/metrics/cell_metrics.h"
+#include "analysis/metrics/planned_memory.h"
 #include "baselines/store/bundle.h"
 #include "baselines/store/store.h"
 #include "profiler/base/clock.h"
@@ -25,12 +27,15 @@
 #include "profiler/host/gpus.h"
 #include "profiler/trace/trace_file.h"
 #include "suites/runner/child.h"
+#include "suites/runner/claim_verdicts.h"
 #include "suites/runner/equality.h"
 #include "suites/runner/gradients.h"
 #include "suites/runner/memory_rows.h"
 #include "suites/runner/process.h"
 #include "suites/runner/progress.h"
+#include "suites/runner/published_beside.h"
 #include "suites/runner/sequence_work.h"
+#include "suites/runner/twin_run.h"
 #include "trainer/data/token_source.h"
 #include "trainer/models/flops.h"
 #include "trainer/models/hardware.h"
@@ -55,22 +60,33 @@ std::vector<baselines::KnobValue> knob_values(const Cell& cell) {
   return values;
 }
 
-// A cell that asks for GPUs is measured on all of them, or skipped with the reason.
-void place_on_gpus(baselines::Cell& cell) {
+constexpr const char* kUsualHardware = "h100-sxm";
+
+// A cell that asks for GPUs is measured on all of them, else projected, else skipped with the reason.
+void place_on_gpus(baselines::Cell& cell, const RunOptions& options, const std::string& hardware) {
   const profiler::GpuInventory found = profiler::list_gpus();
   cell.result_class = baselines::ResultClass::kMeasured;
   cell.device = found.gpus.empty() ? "cuda" : found.gpus.front().model;
   cell.devices = cell.ranks;
   if (static_cast<int>(found.gpus.size()) >= cell.ranks) return;
+  if (const auto known = trainer::find_hardware(hardware); known && options.project) {
+    cell.result_class = baselines::ResultClass::kProjected;
+    cell.device = known->device_name;
+    cell.devices = 0;
+    return;
+  }
   cell.status = CellStatus::kSkipped;
   cell.reason = fmt::format("needs {} GPU{}, this machine has {}{}", cell.ranks, cell.ranks == 1 ? "" : "s",
                             found.gpus.size(), found.note.empty() ? "" : " (" + found.note + ")");
 }
 
 // A step that cannot fit is skipped before anything runs; its memory map stays, to look at.
-void check_fit(baselines::Cell& cell, const trainer::Layout& layout, const trainer::StepPrograms& programs) {
+void check_fit(baselines::Cell& cell, const trainer::Layout& layout, const trainer::StepPrograms& programs,
+               const std::string& hardware) {
   int64_t capacity = 0;
-  if (layout.config.host.device == trainer::Device::kCuda)
+  if (cell.result_class == baselines::ResultClass::kProjected) {
+    if (const auto known = trainer::find_hardware(hardware)) capacity = static_cast<int64_t>(known->memory_bytes);
+  } else if (layout.config.host.device == trainer::Device::kCuda)
     if (const auto gpus = profiler::list_gpus().gpus; !gpus.empty()) capacity = gpus.front().memory_bytes;
   if (const Status fits = trainer::check_memory(layout, programs, capacity); !fits) {
     cell.status = CellStatus::kSkipped;
@@ -86,8 +102,15 @@ bool emulates(const baselines::Cell& cell, trainer::Recipe recipe) {
   return known && !trainer::runs_natively(recipe, known->compute_major, known->compute_minor);
 }
 
+// The full model of a proxy, which has fewer layers; empty for a whole one.
+std::string proxied_model(const trainer::ModelConfig& model) {
+  const auto whole = trainer::find_model(model.name);
+  return whole && model.num_layers > 0 && model.num_layers < whole->num_layers ? whole->name : "";
+}
+
 // The record of a cell before it runs: everything that the configuration alone says.
-baselines::Cell describe_cell(const Cell& planned, int index, const std::string& run, const RunOptions& options) {
+baselines::Cell describe_cell(const Cell& planned, int index, const std::string& run, const RunOptions& options,
+                              const std::string& hardware) {
   baselines::Cell cell;
   cell.run = run;
   cell.name = planned.name;
@@ -108,13 +131,22 @@ baselines::Cell describe_cell(const Cell& planned, int index, const std::string&
     return cell;
   }
   cell.ranks = cell.gpus = layout->mesh.world_size();
-  if (planned.config.host.device == trainer::Device::kCuda) place_on_gpus(cell);
+  cell.proxy_of = proxied_model(planned.config.model);
+  if (planned.config.host.device == trainer::Device::kCuda) {
+    place_on_gpus(cell, options, hardware);
+    if (cell.published.empty()) cell.published = published_beside(*layout, hardware);
+  }
   if (planned.config.host.vboost >= 0 && !options.allow_clock_changes) {
     cell.status = CellStatus::kSkipped;
     cell.reason =
         fmt::format("host.vboost = {} changes clocks, which needs --allow-clock-changes", planned.config.host.vboost);
   }
   cell.numerics_only = emulates(cell, planned.config.precision.recipe);
+  if (cell.numerics_only && cell.result_class == baselines::ResultClass::kProjected) {
+    cell.status = CellStatus::kSkipped;
+    cell.reason = fmt::format("{} has no {}, and emulated steps are not projected", hardware,
+                              trainer::recipe_name(planned.config));
+  }
   using trainer::FlopsConvention;
   const trainer::ModelShape shape = layout->padded_model();
   cell.work = {layout->tokens_per_step(),
@@ -142,7 +174,7 @@ baselines::Cell describe_cell(const Cell& planned, int index, const std::string&
   cell.program_json = trainer::explain_json(*layout, *programs);
   cell.program_hash = trainer::program_hash(*programs);
   cell.identity_hash = baselines::identity_hash(cell);
-  if (cell.status == CellStatus::kOk) check_fit(cell, *layout, *programs);
+  if (cell.status == CellStatus::kOk) check_fit(cell, *layout, *programs, hardware);
   return cell;
 }
 
@@ -217,7 +249,18 @@ class CellRunner {
       cell.reason = filled.error().what;
       return {};
     }
+    analysis::add_planned_memory(cell);
+    analysis::add_block_time(cell);
     return add_planned_metrics(planned.config, cell);
+  }
+
+  // "step DONE OF LOSS", as children print it.
+  void on_line(std::string_view line) {
+    long long done = 0;
+    long long of = 0;
+    double loss = 0;
+    if (std::sscanf(std::string(line).c_str(), "step %lld %lld %lf", &done, &of, &loss) == 3)
+      progress_.step(done, of, loss);
   }
 
  private:
@@ -279,14 +322,6 @@ class CellRunner {
     return {};
   }
 
-  void on_line(std::string_view line) {
-    long long done = 0;
-    long long of = 0;
-    double loss = 0;
-    if (std::sscanf(std::string(line).c_str(), "step %lld %lld %lf", &done, &of, &loss) == 3)
-      progress_.step(done, of, loss);
-  }
-
   baselines::BundleWriter& writer_;
   const RunOptions& options_;
   Progress& progress_;
@@ -299,6 +334,54 @@ std::vector<size_t> execution_order(const std::vector<baselines::Cell>& cells) {
   for (size_t i = 0; i < order.size(); ++i) order[i] = i;
   std::stable_partition(order.begin(), order.end(), [&](size_t i) { return cells[i].ranks == 1; });
   return order;
+}
+
+// Fills a cell from its projection; what the engine cannot say is skipped with its words.
+Status project_cell(const Cell& planned, baselines::Cell& cell, const Suite& suite, const RunOptions& options,
+                    std::string& basis) {
+  MB_ASSIGN(const trainer::Layout layout, trainer::resolve(planned.config));
+  MB_ASSIGN(const trainer::StepPrograms programs, trainer::build_programs(layout));
+  const bool blocks = std::any_of(suite.claims.begin(), suite.claims.end(), [&](const Claim& claim) {
+    return claim.metric == "block_time" && (claim.a == cell.name || claim.b == cell.name);
+  });
+  const Status projected = options.project({layout, programs, hardware_of(suite, options), blocks}, cell, basis);
+  if (!projected) {
+    const bool unknown = projected.error().code == ErrorCode::kUnavailable;
+    cell.status = unknown ? CellStatus::kSkipped : CellStatus::kBroken;
+    cell.reason = "not projected: " + projected.error().what;
+    cell.metrics.clear();
+    return {};
+  }
+  analysis::add_planned_memory(cell);
+  return add_planned_metrics(planned.config, cell);
+}
+
+// The verdict on the twin of a cell that asks for GPUs. False when the run was stopped meanwhile.
+Result<bool> judge_twin(const Cell& planned, baselines::Cell& cell, TwinRunner& twins) {
+  if (cell.status != CellStatus::kOk || planned.config.host.device != trainer::Device::kCuda) return true;
+  const auto twin = twin_of(planned.config);
+  if (!twin) {
+    add_twin_verdict(cell, twin.error());
+    return true;
+  }
+  if (twin->is_trivial()) return true;
+  MB_ASSIGN(const auto end, twins.run(*twin));
+  if (!end) return false;
+  add_twin_verdict(cell, *twin, *end);
+  return true;
+}
+
+// A cell of the run's manifest that the suite no longer has would be missing in silence.
+Status check_manifest(const baselines::Run& run, const Suite& suite) {
+  for (const std::string& planned : run.planned_cells) {
+    const auto named = [&](const auto& cell) { return cell.name == planned; };
+    if (std::any_of(suite.cells.begin(), suite.cells.end(), named)) continue;
+    if (std::any_of(run.cells.begin(), run.cells.end(), named)) continue;
+    return fail(ErrorCode::kMismatch,
+                fmt::format("run {} planned a cell '{}', which its suite no longer makes", run.id, printable(planned)),
+                "a knob or rule changed since: start a new run");
+  }
+  return {};
 }
 
 // Gradients that both the cell and its one-rank cells recorded.
@@ -336,15 +419,26 @@ void keep_in_store(const RunOptions& options, const baselines::Run& run, const s
                 stored.error().what, options.runs_dir.string());
 }
 
+// Claims are judged when all cells are there; cells that got a verdict are written again.
+Status judge_claims_of(baselines::BundleWriter& writer, const Suite& suite, const RunOptions& options,
+                       RunOutcome& outcome) {
+  if (outcome.stopped) return {};
+  for (const size_t changed : judge_claims(suite.claims, outcome.run.cells)) {
+    MB_TRY(writer.finish_cell(outcome.run.cells[changed]));
+    keep_in_store(options, outcome.run, writer.folder(), &outcome.run.cells[changed]);
+  }
+  return {};
+}
+
 Result<RunOutcome> run_cells(baselines::BundleWriter writer, RunOutcome outcome, const Suite& suite,
                              const RunOptions& options) {
-  std::vector<baselines::Cell> planned;
-  for (size_t i = 0; i < suite.cells.size(); ++i)
-    planned.push_back(describe_cell(suite.cells[i], static_cast<int>(i), outcome.run.id, options));
+  std::vector<baselines::Cell> planned = describe_cells(suite, options);
+  for (baselines::Cell& cell : planned) cell.run = outcome.run.id;
   std::set<std::string> finished;
   for (const baselines::Cell& cell : outcome.run.cells) finished.insert(cell.name);
   Progress progress(planned.size() - finished.size(), options.quiet);
   CellRunner runner(writer, options, progress);
+  TwinRunner twins(writer.folder() / "twins", options, [&](std::string_view line) { runner.on_line(line); });
   keep_in_store(options, outcome.run, writer.folder(), nullptr);
   for (size_t i : execution_order(planned)) {
     baselines::Cell& cell = planned[i];
@@ -359,8 +453,16 @@ Result<RunOutcome> run_cells(baselines::BundleWriter writer, RunOutcome outcome,
     }
     progress.begin_cell(cell.name);
     MB_TRY(writer.begin_cell(cell));
-    if (cell.status == CellStatus::kOk) MB_TRY(runner.run(suite.cells[i], cell));
+    const bool projected = cell.result_class == baselines::ResultClass::kProjected;
+    if (cell.status == CellStatus::kOk && projected)
+      MB_TRY(project_cell(suite.cells[i], cell, suite, options, outcome.basis));
+    else if (cell.status == CellStatus::kOk)
+      MB_TRY(runner.run(suite.cells[i], cell));
     outcome.stopped = runner.stopped();
+    if (options.twins && !outcome.stopped) {
+      MB_ASSIGN(const bool went_on, judge_twin(suite.cells[i], cell, twins));
+      outcome.stopped = !went_on;
+    }
     if (outcome.stopped) break;
     judge_losses(cell, outcome.run.cells);
     MB_TRY(judge_recorded_gradients(writer, cell, outcome.run.cells));
@@ -374,6 +476,7 @@ Result<RunOutcome> run_cells(baselines::BundleWriter writer, RunOutcome outcome,
   }
   std::sort(outcome.run.cells.begin(), outcome.run.cells.end(),
             [](const auto& a, const auto& b) { return a.index < b.index; });
+  MB_TRY(judge_claims_of(writer, suite, options, outcome));
   outcome.run.ended_unix_ns = outcome.stopped ? 0 : wall_ns();
   outcome.run.exit_status = exit_status(outcome, options.require_measured);
   MB_TRY(writer.write_run(outcome.run));
@@ -420,7 +523,34 @@ Result<RunOutcome> resume_run(const std::filesystem::path& bundle, const Suite& 
     MB_ASSIGN(auto cell, reader.read_cell(entry.name));
     outcome.run.cells.push_back(std::move(cell));
   }
+  MB_TRY(check_manifest(outcome.run, suite));
   return run_cells(std::move(writer), std::move(outcome), suite, options);
+}
+
+std::string hardware_of(const Suite& suite, const RunOptions& options) {
+  if (!options.hardware.empty()) return options.hardware;
+  return suite.hardware.empty() ? kUsualHardware : suite.hardware;
+}
+
+std::vector<std::string> missing_results(const baselines::Run& run) {
+  std::vector<std::string> lines;
+  for (const std::string& planned : run.planned_cells) {
+    const auto found =
+        std::find_if(run.cells.begin(), run.cells.end(), [&](const auto& cell) { return cell.name == planned; });
+    if (found == run.cells.end())
+      lines.push_back(fmt::format("cell {} has no result", planned));
+    else if (found->status == CellStatus::kOk && analysis::find(*found, "step_time") == nullptr)
+      lines.push_back(fmt::format("cell {} is ok and has no step time", planned));
+  }
+  return lines;
+}
+
+std::vector<baselines::Cell> describe_cells(const Suite& suite, const RunOptions& options) {
+  std::vector<baselines::Cell> planned;
+  const std::string hardware = hardware_of(suite, options);
+  for (size_t i = 0; i < suite.cells.size(); ++i)
+    planned.push_back(describe_cell(suite.cells[i], static_cast<int>(i), "", options, hardware));
+  return planned;
 }
 
 int exit_status(const RunOutcome& outcome, bool require_measured) {
@@ -432,7 +562,7 @@ int exit_status(const RunOutcome& outcome, bool require_measured) {
       std::any_of(cells.begin(), cells.end(), [](const auto& c) { return c.status == CellStatus::kOk; });
   const bool unstable =
       std::any_of(cells.begin(), cells.end(), [](const auto& c) { return c.status == CellStatus::kUnstable; });
-  if (broken || (require_measured && !measured)) return 4;
+  if (broken || (require_measured && !measured) || !missing_results(outcome.run).empty()) return 4;
   return unstable ? 2 : 0;
 }
 

@@ -15,6 +15,7 @@
 #include "profiler/base/error.h"
 #include "suites/matrix/settings.h"
 #include "suites/matrix/suite.h"
+#include "suites/runner/projection.h"
 
 namespace mbb::suites {
 
@@ -23,11 +24,16 @@ struct RunOptions {
   std::vector<std::string> argv;   // of this process, for the record
   std::filesystem::path runs_dir;  // bundles and store lie here
   std::string tag;
-  int launches = 1;                         // fresh processes a cell
-  std::string program;                      // that runs the launches; empty: this one
-  bool require_measured = false;            // cells that nothing can measure are skipped
-  bool allow_clock_changes = false;         // the user agreed to host.vboost
-  bool quiet = false;                       // no progress
+  int launches = 1;                  // fresh processes a cell
+  std::string program;               // that runs the launches; empty: this one
+  bool require_measured = false;     // cells that nothing can measure are skipped
+  bool allow_clock_changes = false;  // the user agreed to host.vboost
+  bool quiet = false;                // no progress
+  // Cells that ask for GPUs which are not here are projected by this on `hardware` (a key of trainer::all_hardware();
+  // empty: as the suite says, else h100-sxm), or skipped without it.
+  Projector project = {};
+  std::string hardware = {};
+  bool twins = true;                        // cells that ask for GPUs train their twin on CPU ranks
   const std::atomic<bool>* stop = nullptr;  // finishes nothing more; the running cell is lost
 };
 
@@ -35,7 +41,18 @@ struct RunOutcome {
   baselines::Run run;  // with every finished cell, in planned order
   std::filesystem::path bundle;
   bool stopped = false;  // by `stop`: resumable
+  std::string basis;     // what projected rows rest on, one sentence; empty without any
 };
+
+// What a finished run must hold and does not: planned cells without a result, ok cells without a step time. One line
+// each; empty when all is there.
+std::vector<std::string> missing_results(const baselines::Run& run);
+
+// Where a suite's cells are projected: a key of trainer::all_hardware().
+std::string hardware_of(const Suite& suite, const RunOptions& options);
+
+// The record of every cell before it runs: class, work, memory plan, and why it would be skipped.
+std::vector<baselines::Cell> describe_cells(const Suite& suite, const RunOptions& options);
 
 // A new run of `suite`'s cells.
 Result<RunOutcome> start_run(const Suite& suite, const RunOptions& options);
@@ -46,7 +63,8 @@ Result<RunOutcome> resume_run(const std::filesystem::path& bundle, const Suite& 
 // Where the store of a runs folder is.
 std::filesystem::path store_file(const std::filesystem::path& runs_dir);
 
-// Exit status of a finished run (DESIGN.md, Trouble): 0, 4 with a broken cell or nothing measured, 75 when stopped.
+// Exit status of a finished run (DESIGN.md, Trouble): 0, 4 with a broken cell, a missing result or nothing measured, 75
+// when stopped.
 int exit_status(const RunOutcome& outcome, bool require_measured);
 
 }  // namespace mbb::suites

@@ -108,6 +108,27 @@ TEST(DataParallelCosts, BucketsChangeCallsAndNotBytes) {
             row_of(cut.explained.classes[0], GroupKind::kDpCp).largest_bytes);
 }
 
+// The usual bucket is smaller than a layer of a real model; a layer is gathered whole all the same.
+TEST(DataParallelCosts, FullyShardedUnitsAreLayersOfAnySize) {
+  Config c;
+  c.model.name = "llama3-8b";
+  c.model.num_layers = 2;
+  c.precision.recipe = Recipe::kBf16;
+  c.parallel.gpus = 8;
+  c.train.global_batch_size = 16;
+  c.data_parallel.use_torch_fsdp2 = true;
+  const auto layout = resolve(c);
+  ASSERT_TRUE(layout);
+  const auto programs = build_programs(*layout);
+  ASSERT_TRUE(programs) << programs.error().what;
+  for (const Segment& segment : programs->programs[0].segments) {
+    if (segment.kind != SegmentKind::kForward) continue;
+    EXPECT_EQ(std::count_if(segment.ops.begin(), segment.ops.end(),
+                            [](const Op& op) { return op.path == "units.layers.1.all_gather"; }),
+              1);
+  }
+}
+
 TEST(DataParallelCosts, Bf16GradientsHalveBytesAndMemory) {
   Config c = formula_model(1, 1, 4);
   const Priced fp32 = price(c);

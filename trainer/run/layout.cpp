@@ -271,6 +271,7 @@ Result<int64_t> world_of(const ParallelConfig& p) {
 int64_t Layout::bucket_elements() const {
   const DataParallelConfig& d = config.data_parallel;
   if (d.bucket_size > 0) return d.bucket_size;
+  if (shards_gradients()) return std::numeric_limits<int64_t>::max();  // a layer is a unit, whatever its size
   // Buckets hide nothing without overlap, and off the first stage their messages are not on the critical path.
   if (!d.overlap_grad_reduce || pp > 1) return std::numeric_limits<int64_t>::max();
   return std::max(int64_t{40'000'000}, int64_t{1'000'000} * dp);

@@ -1,0 +1,15 @@
+// What a suite would do here, before it does it: `mbbench suite NAME --dry-run`.
+#pragma once
+
+#include "analysis/report/table.h"
+#include "suites/matrix/suite.h"
+#include "suites/runner/runner.h"
+
+namespace mbb::suites {
+
+// A row a cell: GPUs, class it would have here, memory of the fullest rank, time of its steps and the GPU-hours that
+// measuring it takes (its step as projected, or as the store remembers it, times train_iters and launches), what will
+// be done or why not. The footer sums, and names combinations without a cell.
+Result<analysis::Table> plan_table(const Suite& suite, const RunOptions& options);
+
+}  // namespace mbb::suites

@@ -1,0 +1,25 @@
+// What a runner needs of a projection: a cell's metrics on GPUs that are not here. The engine is passed in.
+#pragma once
+
+#include <functional>
+#include <string>
+
+#include "baselines/store/records.h"
+#include "profiler/base/error.h"
+#include "trainer/run/layout.h"
+#include "trainer/run/train.h"
+
+namespace mbb::suites {
+
+struct ProjectionRequest {
+  const trainer::Layout& layout;
+  const trainer::StepPrograms& programs;
+  std::string hardware;  // a key of trainer::all_hardware()
+  bool blocks = false;   // the time of the Transformer blocks too (block_time)
+};
+
+// Fills the cell's metrics: step_time with its interval, throughput, exposed communication, bubble. `basis`: one
+// sentence on what the numbers rest on. kUnavailable when the engine knows nothing of the hardware or the recipe.
+using Projector = std::function<Status(const ProjectionRequest& request, baselines::Cell& cell, std::string& basis)>;
+
+}  // namespace mbb::suites

@@ -1,0 +1,98 @@
+// Finds published rows by configuration.
+#include "suites/runner/published_beside.h"
+
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "trainer/run/precision_rules.h"
+
+namespace mbb::suites {
+namespace {
+
+struct HardwareName {
+  const char* key;
+  const char* published;
+};
+constexpr HardwareName kNames[] = {{"h100-sxm", "H100"}, {"b200", "B200"},   {"b300", "B300"},
+                                   {"gb200", "GB200"},   {"gb300", "GB300"}, {"a100-sxm", "A100"}};
+
+// A size that the source does not state matches any.
+bool agrees(int64_t published, int64_t ours) {
+  return published == 0 || published == ours;
+}
+
+// Llama 3 and 3.1 of one size do the same work at these lengths: RoPE's frequencies differ.
+std::string twin_model(std::string_view name) {
+  if (name == "llama3.1-8b") return "llama3-8b";
+  if (name == "llama3.1-70b") return "llama3-70b";
+  if (name == "llama3-8b") return "llama3.1-8b";
+  if (name == "llama3-70b") return "llama3.1-70b";
+  return "";
+}
+
+bool is_like(const baselines::PublishedRow& row, const trainer::Layout& l) {
+  const bool sharded = l.shards_parameters();
+  const bool row_sharded = !row.sharding.empty() && row.sharding != "0";
+  return agrees(row.gpus, l.mesh.world_size()) && agrees(row.global_batch, l.global_batch) &&
+         agrees(row.micro_batch, l.micro_batch) && agrees(row.seq_length, l.sequence) && agrees(row.tp, l.tp) &&
+         agrees(row.pp, l.pp) && agrees(row.cp, l.cp) && agrees(row.vpp, l.vpp) && agrees(row.ep, l.ep) &&
+         (row.etp == 0 || !l.model.is_moe() || row.etp == l.etp) && sharded == row_sharded;
+}
+
+// The project's name of a source: its repository without the owner.
+std::string source_name(const baselines::PublishedRow& row) {
+  std::string_view name = row.source;
+  name = name.substr(0, name.find(':'));
+  if (const size_t slash = name.rfind('/'); slash != std::string_view::npos) name.remove_prefix(slash + 1);
+  return fmt::format("{} {}", name, row.release);
+}
+
+std::string teraflops(const baselines::PublishedRow& row) {
+  if (row.attention_flops == "causal" && !std::isnan(row.tflops_per_gpu))
+    return fmt::format("{:.0f} TFLOP/s causal", row.tflops_per_gpu);
+  if (!std::isnan(row.causal_tflops_per_gpu))
+    return fmt::format("{:.0f} TFLOP/s causal (published {:.0f}, attention {})", row.causal_tflops_per_gpu,
+                       row.tflops_per_gpu, row.attention_flops);
+  if (!std::isnan(row.tflops_per_gpu))
+    return fmt::format("{:.0f} TFLOP/s, attention {}", row.tflops_per_gpu, row.attention_flops);
+  return "";
+}
+
+}  // namespace
+
+std::string_view published_hardware(std::string_view hardware) {
+  for (const HardwareName& known : kNames)
+    if (hardware == known.key) return known.published;
+  return "";
+}
+
+std::vector<baselines::PublishedRow> published_like(const trainer::Layout& layout, std::string_view hardware) {
+  std::vector<baselines::PublishedRow> found;
+  const std::string name{published_hardware(hardware)};
+  if (name.empty() || layout.config.model.num_layers > 0) return found;
+  const std::string recipe = trainer::recipe_name(layout.config);
+  for (const std::string& model : {layout.model.name, twin_model(layout.model.name)}) {
+    if (model.empty()) continue;
+    for (baselines::PublishedRow& row : baselines::find_published({.model_id = model, .hardware = name})) {
+      const bool fp8 = row.precision == "fp8" && recipe.starts_with("fp8");
+      if ((row.precision == recipe || fp8) && is_like(row, layout)) found.push_back(std::move(row));
+    }
+  }
+  std::stable_sort(found.begin(), found.end(), [](const auto& a, const auto& b) { return a.date > b.date; });
+  return found;
+}
+
+std::string published_beside(const trainer::Layout& layout, std::string_view hardware) {
+  const std::vector<baselines::PublishedRow> rows = published_like(layout, hardware);
+  if (rows.empty()) return "";
+  const baselines::PublishedRow& newest = rows.front();
+  std::string text;
+  if (!std::isnan(newest.tokens_per_s_per_gpu)) text = fmt::format("{:.0f} tokens/s/GPU", newest.tokens_per_s_per_gpu);
+  if (const std::string rate = teraflops(newest); !rate.empty()) text += (text.empty() ? "" : ", ") + rate;
+  const std::string older = rows.size() > 1 ? fmt::format("; {} older", rows.size() - 1) : "";
+  return fmt::format("{} ({}{})", text, source_name(newest), older);
+}
+
+}  // namespace mbb::suites
