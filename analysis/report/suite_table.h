@@ -8,9 +8,10 @@
 
 namespace mbb::analysis {
 
-// Columns: cell, status, class, step (with half the interval), tokens/s (where cells ask for GPUs: tokens/s/GPU, TFLOP/s
-// and MFU), exposed comm, bubble, peak; the verdict on the cell's twin and published where a cell has one. Cells that are not ok show their reason instead of numbers. The footer counts statuses, names what
-// the intervals cover, the launch sigma they rest on or "one launch: not evidence", and what each class says.
+// Columns: cell, status, class, step (with half the interval), tokens/s (where cells ask for GPUs: tokens/s/GPU,
+// TFLOP/s and MFU), exposed comm, bubble, peak; the verdict on the cell's twin and published where a cell has one.
+// Cells that are not ok show their reason instead of numbers. The footer counts statuses, names what the intervals
+// cover, the launch sigma they rest on or "one launch: not evidence", and what each class says.
 Table suite_table(const std::vector<baselines::Cell>& cells);
 Table suite_table(const baselines::Run& run);  // title: suite and id; planned cells that are missing are rows too
 

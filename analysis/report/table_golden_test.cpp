@@ -93,6 +93,34 @@ TEST(SuiteTableGolden, StatusesReasonsAndOneLaunch) {
       "replayed with a processor for every rank.\n");
 }
 
+TEST(SuiteTableGolden, ProjectedRowsShowRatesByGpuTheirTwinAndWhatIsPublished) {
+  baselines::Cell cell = cell_with("tp4-pp8-vpp5", 20e9, 0.8e9, 0);
+  cell.metrics[0].interval = "80 % of projections";
+  cell.result_class = baselines::ResultClass::kProjected;
+  cell.metrics.push_back({.name = "tokens_per_second_per_gpu", .value = 1638, .unit = "tokens/s"});
+  cell.metrics.push_back({.name = "tflops_per_gpu_causal", .value = 736, .unit = "TFLOP/s"});
+  cell.published = "1639 tokens/s/GPU";
+  baselines::VerdictRow twin;
+  twin.subject = "twin";
+  twin.verdict = baselines::Verdict::kSame;
+  cell.verdicts.push_back(twin);
+  baselines::Cell other = cell;
+  other.name = "tp2";
+  other.published.clear();
+  other.verdicts[0].verdict = baselines::Verdict::kInconclusive;
+  EXPECT_EQ(
+      to_text(suite_table({cell, other})),
+      "cell          status  class               step  tokens/s/GPU  TFLOP/s/GPU (causal)  MFU (bf16)  exposed comm  "
+      "bubble     peak  twin          published\n"
+      "tp4-pp8-vpp5  ok      projected  20.0 s ±800 ms          1638                 736.0           -         4.1 %  "
+      " 0.0 %  3.5 MiB  ok            1639 tokens/s/GPU\n"
+      "tp2           ok      projected  20.0 s ±800 ms          1638                 736.0           -         4.1 %  "
+      " 0.0 %  3.5 MiB  inconclusive  -\n"
+      "2 ok, 0 broken.\n"
+      "projected: simulated from cost tables, not measured; ± covers 80 % of projections.\n"
+      "twin: the cell's structure in small, trained by CPU ranks, equals one rank (`show --cell` says how small).\n");
+}
+
 TEST(SuiteTable, FooterNamesLaunchesAndTheirSigma) {
   // Five launches, half width 0.447 %: sigma = 0.447 % · √5 / 2.776 = 0.36 %.
   const auto cell = cell_with("a", 100e6, 0.447e6, 5);

@@ -12,8 +12,8 @@
 #include "suites/cli/print.h"
 #include "suites/cli/settings_of.h"
 #include "suites/cli/suite_plan.h"
-#include "suites/cli/suite_projector.h"
 #include "suites/matrix/suite.h"
+#include "suites/project/cell_projector.h"
 #include "suites/runner/runner.h"
 #include "trainer/models/hardware.h"
 #include "trainer/run/layout.h"
@@ -42,7 +42,7 @@ Result<RunOptions> run_options(const Parsed& parsed, const Settings& settings, c
     options.launches = static_cast<int>(*launches);
   }
   options.twins = !parsed.flag("--no-twins");
-  options.project = projector();
+  options.project = cell_projector();
   if (const auto hardware = parsed.value("--hardware")) {
     MB_TRY(trainer::find_hardware(*hardware));
     options.hardware = *hardware;

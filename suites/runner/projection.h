@@ -20,6 +20,7 @@ struct ProjectionRequest {
 
 // Fills the cell's metrics: step_time with its interval, throughput, exposed communication, bubble. `basis`: one
 // sentence on what the numbers rest on. kUnavailable when the engine knows nothing of the hardware or the recipe.
-using Projector = std::function<Status(const ProjectionRequest& request, baselines::Cell& cell, std::string& basis)>;
+using CellProjector =
+    std::function<Status(const ProjectionRequest& request, baselines::Cell& cell, std::string& basis)>;
 
 }  // namespace mbb::suites

@@ -119,6 +119,8 @@ baselines::Cell describe_cell(const Cell& planned, int index, const std::string&
   cell.knobs = knob_values(planned);
   cell.published = planned.published;
   cell.model = planned.config.model.name;
+  if (planned.config.host.device == trainer::Device::kCuda)
+    cell.result_class = options.project ? baselines::ResultClass::kProjected : baselines::ResultClass::kMeasured;
   if (planned.skipped) {
     cell.status = CellStatus::kSkipped;
     cell.reason = planned.skipped->reason;

@@ -31,7 +31,7 @@ struct RunOptions {
   bool quiet = false;                // no progress
   // Cells that ask for GPUs which are not here are projected by this on `hardware` (a key of trainer::all_hardware();
   // empty: as the suite says, else h100-sxm), or skipped without it.
-  Projector project = {};
+  CellProjector project = {};
   std::string hardware = {};
   bool twins = true;                        // cells that ask for GPUs train their twin on CPU ranks
   const std::atomic<bool>* stop = nullptr;  // finishes nothing more; the running cell is lost
