@@ -153,7 +153,7 @@ std::vector<std::string> class_lines(const std::vector<Cell>& cells) {
   if (seen.contains(ResultClass::kProjected)) lines.push_back(projected_line(cells));
   if (std::any_of(cells.begin(), cells.end(), has_twin))
     lines.push_back(
-        "twin: the cell's structure in small, trained by CPU ranks, equals one rank (`show --cell` says how small).");
+        "twin: the cell's structure in small, trained by CPU ranks, equals one rank (`mbbench show` says how small).");
   if (numerics_only)
     lines.push_back("numerics-only: the device lacks the recipe and emulates it; never in a performance series.");
   return lines;

@@ -118,7 +118,7 @@ TEST(SuiteTableGolden, ProjectedRowsShowRatesByGpuTheirTwinAndWhatIsPublished) {
       " 0.0 %  3.5 MiB  inconclusive  -\n"
       "2 ok, 0 broken.\n"
       "projected: simulated from cost tables, not measured; ± covers 80 % of projections.\n"
-      "twin: the cell's structure in small, trained by CPU ranks, equals one rank (`show --cell` says how small).\n");
+      "twin: the cell's structure in small, trained by CPU ranks, equals one rank (`mbbench show` says how small).\n");
 }
 
 TEST(SuiteTable, FooterNamesLaunchesAndTheirSigma) {
