@@ -4,16 +4,10 @@
 
 #include "trainer/ops/cpu/functions.h"
 #include "trainer/ops/cpu/operand.h"
+#include "trainer/ops/cpu/product.h"
 
 namespace mbb::trainer {
 namespace {
-
-// acc[j] += a · b[j]: the only loop that is hot; compiled for the vector width of the machine that runs it.
-__attribute__((target_clones("avx512f", "avx2", "default"))) void add_scaled(double* __restrict acc,
-                                                                             const float* __restrict b, double a,
-                                                                             int64_t n) {
-  for (int64_t j = 0; j < n; ++j) acc[j] += a * static_cast<double>(b[j]);
-}
 
 std::vector<float> transposed(const float* x, int64_t rows, int64_t cols) {
   std::vector<float> t(static_cast<size_t>(rows * cols));

@@ -7,8 +7,9 @@
 
 namespace mbb::trainer {
 
-// acc[j] += a · b[j].
+// acc[j] += a · b[j] for j < n.
 void add_scaled(double* acc, const double* b, double a, int64_t n);
+void add_scaled(double* acc, const float* b, double a, int64_t n);
 
 // visit(i, sums): row i of the product, one sum a row of B.
 template <typename Visit>
