@@ -68,6 +68,7 @@ Command show_command();
 Command compare_command();
 Command explain_command();
 Command project_command();
+Command advise_command();
 Command knobs_command();
 Command config_command();
 Command export_command();

@@ -98,7 +98,10 @@ analysis::Table left_out_table(const PublishedCases& published) {
 }
 
 Result<int> compare_with_published(const Parsed& parsed, trainer::CostTable costs) {
-  const PublishedCases published = published_cases();
+  PublishedCases published = published_cases();
+  MB_ASSIGN(std::vector<PublishedCase> ours, measured_cases(costs));
+  const size_t theirs = published.cases.size();
+  for (PublishedCase& step : ours) published.cases.push_back(std::move(step));
   std::vector<analysis::Table> tables;
   if (parsed.flag("--calibrate")) {
     costs = calibrate(published.cases, costs);
@@ -111,10 +114,18 @@ Result<int> compare_with_published(const Parsed& parsed, trainer::CostTable cost
     tables.push_back(std::move(factors));
   }
   MB_ASSIGN(const std::vector<CaseError> errors, errors_of(published.cases, costs));
-  tables.push_back(errors_table(errors, "published steps"));
+  std::vector<CaseError> dense, experts, own;
+  for (size_t i = 0; i < errors.size(); ++i)
+    (i >= theirs ? own : errors[i].of->experts ? experts : dense).push_back(errors[i]);
+  tables.push_back(errors_table(dense, "published steps of dense models"));
+  tables.push_back(errors_table(experts, "published steps of models with experts: nothing was fitted to them"));
+  tables.push_back(errors_table(own, "this trainer's steps on one H100"));
   if (parsed.flag("--calibrate")) {
     MB_ASSIGN(const std::vector<CaseError> unseen, errors_left_out(published.cases, costs));
-    tables.push_back(errors_table(unseen, "each model with factors fitted without it"));
+    std::vector<CaseError> unseen_dense;
+    for (const CaseError& e : unseen)
+      if (!e.of->experts) unseen_dense.push_back(e);
+    tables.push_back(errors_table(unseen_dense, "dense models, each with factors fitted without it"));
   }
   tables.push_back(left_out_table(published));
   print_tables(parsed, tables);

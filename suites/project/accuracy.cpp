@@ -29,18 +29,19 @@ std::string left_out(const PublishedRow& row, const std::vector<PublishedRow>& a
   const auto model = trainer::find_model(row.model_id);
   for (const PublishedRow& other : all) {
     if (other.hardware != kHardware || !published_config(other)) continue;
-    if (model && model->is_moe() && other.model_id == row.model_id && other.date > row.date)
+    if (model && model->is_moe() && other.model_id == row.model_id &&
+        std::pair(other.date, other.release) > std::pair(row.date, row.release))
       return "a newer release of a model with experts";
     if (one_scale && other.gpus < row.gpus && same_but_scale(row, other)) return "the same on fewer GPUs";
   }
   return {};
 }
 
-Result<PublishedCase> build_case(const PublishedRow& row) {
+Result<PublishedCase> build_case(const PublishedRow& row, const trainer::Config& config) {
   PublishedCase out;
   out.row = row;
-  MB_ASSIGN(const trainer::Config config, published_config(row));
   MB_ASSIGN(out.layout, trainer::resolve(config));
+  out.experts = out.layout.model.is_moe();
   for (int c = 0; c < out.layout.mesh.rank_class_count(); ++c)
     out.programs.programs.push_back(
         trainer::build_program(out.layout, out.layout.mesh.rank_class(out.layout.mesh.representative(c))));
@@ -52,8 +53,14 @@ Result<PublishedCase> build_case(const PublishedRow& row) {
 Result<Projection> project_case(const PublishedCase& of, const CostTable& costs, bool parts) {
   ProjectOptions options;
   options.parts = parts;
-  if (overlaps_tensor_parallel(of.row)) options.assume_tp_hidden = costs.published.tp_hidden;
-  return project(of.layout, of.programs, costs, options);
+  if (!of.ours() && overlaps_tensor_parallel(of.row)) {
+    options.assume_tp_hidden = costs.published.tp_hidden;
+    options.assume_fp8_gather = of.row.precision.starts_with("fp8");
+  }
+  MB_ASSIGN(Projection out, project(of.layout, of.programs, costs, options));
+  if (!of.ours() && of.row.date < "2025")
+    for (double* ns : {&out.step_ns, &out.low_ns, &out.high_ns}) *ns *= 1 + costs.published.older_loss;
+  return out;
 }
 
 // One value of the fit: where it lies, how far it may go, how it is changed.
@@ -71,6 +78,7 @@ std::vector<Fitted> fitted(const CostTable& costs) {
       all.push_back({std::string("factor of ") + trainer::name(static_cast<trainer::CostTerm>(t)), true,
                      std::max(0.03, costs.terms[t].sigma), 0.3, 3});
   all.push_back({"tp_hidden", false, 0.15, 0, 0.98});
+  all.push_back({"older_loss", false, 0.1, 0, 0.5});
   all.push_back({"scale_loss", false, 0.004, 0, 0.03});
   return all;
 }
@@ -173,6 +181,7 @@ std::vector<double> before_fit(const CostTable& costs) {
   CostTable plain = costs;
   for (trainer::TermFacts& term : plain.terms) term.factor = 1;
   plain.published.tp_hidden = 0.8;
+  plain.published.older_loss = 0.05;
   plain.scale_loss = 0.002;
   return fitted_values(plain);
 }
@@ -188,7 +197,7 @@ PublishedCases published_cases(bool one_scale) {
     if (const auto config = published_config(row); !config) reason = config.error().what;
     if (reason.empty()) reason = left_out(row, rows, one_scale);
     if (reason.empty()) {
-      Result<PublishedCase> built = build_case(row);
+      Result<PublishedCase> built = build_case(row, *published_config(row));
       if (built)
         out.cases.push_back(std::move(*built));
       else
@@ -197,6 +206,31 @@ PublishedCases published_cases(bool one_scale) {
     if (!reason.empty()) out.left_out.emplace_back(row, std::move(reason));
   }
   return out;
+}
+
+Result<std::vector<PublishedCase>> measured_cases(const CostTable& costs) {
+  std::vector<PublishedCase> cases;
+  for (const trainer::MeasuredStep& step : costs.steps) {
+    trainer::Config config;
+    config.model.name = step.model;
+    config.model.num_layers = step.layers;
+    config.train.seq_length = step.sequence;
+    config.train.micro_batch_size = step.micro_batch;
+    config.train.global_batch_size = step.micro_batch * step.micro_batches;
+    config.precision.recipe = step.recipe == "bf16" ? trainer::Recipe::kBf16 : trainer::Recipe::kFp8Current;
+    config.parallel.use_distributed_optimizer = false;
+    config.fusion.residual_fusion = config.fusion.cross_entropy_loss_fusion = true;
+    PublishedRow row;
+    row.release = "ours";
+    row.model_id = step.model;
+    row.precision = step.recipe;
+    row.gpus = row.tp = row.pp = 1;
+    row.tokens_per_s_per_gpu =
+        static_cast<double>(step.sequence * step.micro_batch * step.micro_batches) / (step.ms * 1e-3);
+    MB_ASSIGN(PublishedCase built, build_case(row, config));
+    cases.push_back(std::move(built));
+  }
+  return cases;
 }
 
 Result<std::vector<CaseError>> errors_of(const std::vector<PublishedCase>& cases, const CostTable& costs) {
@@ -234,6 +268,7 @@ std::vector<double> fitted_values(const CostTable& costs) {
   for (const trainer::TermFacts& term : costs.terms)
     if (term.fitted) values.push_back(term.factor);
   values.push_back(costs.published.tp_hidden);
+  values.push_back(costs.published.older_loss);
   values.push_back(costs.scale_loss);
   return values;
 }
@@ -243,6 +278,7 @@ void set_fitted_values(CostTable& costs, const std::vector<double>& values) {
   for (trainer::TermFacts& term : costs.terms)
     if (term.fitted) term.factor = values[at++];
   costs.published.tp_hidden = values[at++];
+  costs.published.older_loss = values[at++];
   costs.scale_loss = values[at++];
 }
 
@@ -271,7 +307,7 @@ Result<std::vector<CaseError>> errors_left_out(const std::vector<PublishedCase>&
     CostTable without = costs;
     set_fitted_values(without, fit(steps, weights_of(cases, model), fitted(costs), fitted_values(costs), measured));
     for (const PublishedCase& of : cases) {
-      if (of.row.model_id != model) continue;
+      if (of.row.model_id != model || of.ours()) continue;
       MB_ASSIGN(const Projection projected, project_case(of, without, true));
       all.push_back({&of, projected.step_ns / of.published_ns - 1,
                      projected.low_ns <= of.published_ns && of.published_ns <= projected.high_ns, projected.step_ns,

@@ -10,12 +10,14 @@
 
 namespace mbb::suites {
 
-// Published H100 rows whose configuration can be built, with their programs: what projections are judged by.
+// A step that somebody measured, with the programs of its configuration: what projections are judged by.
 struct PublishedCase {
-  baselines::PublishedRow row;
+  baselines::PublishedRow row;  // of our own steps: release "ours"
   trainer::Layout layout;
   trainer::StepPrograms programs;  // without memory plans
   double published_ns = 0;         // step
+  bool experts = false;            // judged, but no factor is fitted to it
+  bool ours() const { return row.release == "ours"; }
 };
 
 struct PublishedCases {
@@ -26,6 +28,9 @@ struct PublishedCases {
 // Which rows: all that can be built; of each model with experts only the newest release, for their kernels changed
 // most between releases. `one_scale`: of rows that differ in the number of GPUs alone, the smallest.
 PublishedCases published_cases(bool one_scale = false);
+
+// The card's own steps of the table, one H100 each.
+Result<std::vector<PublishedCase>> measured_cases(const trainer::CostTable& costs);
 
 // Projected over published step, less one.
 struct Accuracy {
@@ -46,16 +51,17 @@ struct CaseError {
 Result<std::vector<CaseError>> errors_of(const std::vector<PublishedCase>& cases, const trainer::CostTable& costs);
 Accuracy accuracy(const std::vector<CaseError>& errors);
 
-// The factors that are fitted, in the order of their terms, then the share of tensor-parallel time that Megatron hides.
+// The factors that are fitted, in the order of their terms, then tp_hidden, older_loss and scale_loss.
 std::vector<double> fitted_values(const trainer::CostTable& costs);
 void set_fitted_values(trainer::CostTable& costs, const std::vector<double>& values);
 std::vector<std::string> fitted_names(const trainer::CostTable& costs);
 
-// Moves the fitted values to the least sum of absolute log errors, each model with the same weight, near the measured
-// values (a weak pull: one standard deviation of a term costs as much as 0.3 % of error).
+// Moves the fitted values to the least sum of absolute log errors, each model with the same weight (our own steps with
+// twice a model's), near the measured values.
 trainer::CostTable calibrate(const std::vector<PublishedCase>& cases, trainer::CostTable costs);
 
-// Every model's errors under factors fitted without any row of that model.
+// Every model's errors under factors fitted without any row of that model (the steps linear in the factors around
+// those of `costs`).
 Result<std::vector<CaseError>> errors_left_out(const std::vector<PublishedCase>& cases,
                                                const trainer::CostTable& costs);
 

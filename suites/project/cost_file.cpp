@@ -74,6 +74,17 @@ class Section {
     return row_at(*found, key, width);
   }
 
+  // Tables in a list.
+  Result<std::vector<Section>> tables(const char* key) {
+    MB_ASSIGN(const TomlNode* found, entry(key, TomlKind::kArray));
+    std::vector<Section> all;
+    for (const TomlNode& item : found->items) {
+      if (item.kind != TomlKind::kTable) return file_.error(item.at, fmt::format("'{}' holds tables", key));
+      all.emplace_back(file_, item, fmt::format("[[{}]]", key));
+    }
+    return all;
+  }
+
   // Every entry as a name and a number.
   Result<std::vector<trainer::KernelShare>> shares() {
     std::vector<trainer::KernelShare> all;
@@ -166,6 +177,7 @@ Status read_network(Section section, CostTable& table) {
 Status read_published(Section section, trainer::PublishedAccuracy& published) {
   double rows = 0, models = 0;
   MB_TRY(section.number("tp_hidden", published.tp_hidden));
+  MB_TRY(section.number("older_loss", published.older_loss));
   MB_TRY(section.number("rows", rows));
   MB_TRY(section.number("models", models));
   published.rows = static_cast<int>(rows);
@@ -176,6 +188,22 @@ Status read_published(Section section, trainer::PublishedAccuracy& published) {
   MB_TRY(section.number("unseen_median", published.unseen_median));
   MB_TRY(section.number("unseen_p90", published.unseen_p90));
   MB_TRY(section.number("unseen_coverage", published.unseen_coverage));
+  return section.no_others();
+}
+
+Status read_step(Section section, trainer::MeasuredStep& step) {
+  MB_TRY(section.text("model", step.model));
+  MB_TRY(section.text("recipe", step.recipe));
+  const std::pair<const char*, int64_t*> counts[] = {{"layers", &step.layers},
+                                                     {"sequence", &step.sequence},
+                                                     {"micro_batch", &step.micro_batch},
+                                                     {"micro_batches", &step.micro_batches}};
+  for (const auto& [key, to] : counts) {
+    double value = 0;
+    MB_TRY(section.number(key, value, 1));
+    *to = static_cast<int64_t>(value);
+  }
+  MB_TRY(section.number("ms", step.ms, 1e-3));
   return section.no_others();
 }
 
@@ -210,7 +238,8 @@ void scale_to(CostTable& table, const trainer::Hardware& from, const trainer::Ha
     scale(table.fp8, to.fp8_tflops / from.fp8_tflops);
   else
     table.fp8 = {};
-  for (trainer::AttentionPoint& p : table.attention) p.forward_tflops *= bf16, p.backward_tflops *= bf16;
+  for (auto* rates : {&table.attention_forward, &table.attention_backward})
+    for (trainer::AttentionRate& r : *rates) r.tflops *= bf16;
   table.copy_gb_s *= to.memory_bytes_per_s / from.memory_bytes_per_s;
   const double link = to.nvlink_bytes_per_s / from.nvlink_bytes_per_s;
   for (trainer::BusBandwidth* bus :
@@ -221,6 +250,7 @@ void scale_to(CostTable& table, const trainer::Hardware& from, const trainer::Ha
   table.hardware = to.key;
   table.measured = false;
   table.published = {};
+  table.steps.clear();
   for (trainer::TermFacts& term : table.terms) {
     term.sigma = std::max(term.sigma, 0.2);
     term.fitted = false;
@@ -248,9 +278,14 @@ Result<CostTable> parse_costs(std::string text, const std::string& path) {
   MB_TRY(read_products(std::move(products), table));
   MB_ASSIGN(Section published, root.table("published"));
   MB_TRY(read_published(std::move(published), table.published));
+  MB_ASSIGN(const std::vector<Section> steps, root.tables("step"));
+  for (const Section& step : steps) MB_TRY(read_step(step, table.steps.emplace_back()));
   MB_ASSIGN(Section attention, root.table("attention"));
-  MB_ASSIGN(const auto rows, attention.rows("points", 4));
-  for (const std::vector<double>& row : rows) table.attention.push_back({row[0], row[1], row[2], row[3]});
+  for (const auto& [key, rates] :
+       {std::pair{"forward", &table.attention_forward}, std::pair{"backward", &table.attention_backward}}) {
+    MB_ASSIGN(const auto rows, attention.rows(key, 4));
+    for (const std::vector<double>& row : rows) rates->push_back({row[0], row[1], row[2], row[3]});
+  }
   MB_TRY(attention.no_others());
   MB_TRY(root.no_others());
   return table;

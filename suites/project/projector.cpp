@@ -72,8 +72,12 @@ class Projector {
       : l_(layout), programs_(programs.programs), plans_(programs.plans), table_(table), options_(options) {}
 
   Result<Projection> run() {
-    MB_ASSIGN(costs_, trainer::step_costs(table_, l_.mesh, programs_));
     Projection out;
+    if (options_.only_memory) {
+      fill_memory(out);
+      return out;
+    }
+    MB_ASSIGN(costs_, trainer::step_costs(table_, l_.mesh, programs_));
     MB_ASSIGN(Walked walked, whole_step(out.trace));
     fill_work(out);
     const double doublings = std::log2(std::max(1.0, static_cast<double>(out.gpus) / table_.domain));
@@ -130,11 +134,17 @@ class Projector {
 
   int64_t duration_ns(int rank_class, int segment, int op) const {
     double ns = costs_.at(rank_class, segment, op).ns;
-    if (options_.assume_tp_hidden > 0) {
-      const trainer::Segment& of = programs_[static_cast<size_t>(rank_class)].segments[static_cast<size_t>(segment)];
-      if (is_tensor_parallel(of.ops[static_cast<size_t>(op)])) ns *= 1 - options_.assume_tp_hidden;
-    }
+    if (options_.assume_tp_hidden > 0 || options_.assume_fp8_gather) ns *= assumed(rank_class, segment, op);
     return std::llround(ns);
+  }
+
+  // What is taken to remain of an op's time.
+  double assumed(int rank_class, int segment, int op) const {
+    const trainer::Segment& of = programs_[static_cast<size_t>(rank_class)].segments[static_cast<size_t>(segment)];
+    const trainer::Op& it = of.ops[static_cast<size_t>(op)];
+    if (!is_tensor_parallel(it)) return 1;
+    const bool gather = options_.assume_fp8_gather && it.kind->name == std::string_view("all_gather");
+    return (1 - options_.assume_tp_hidden) * (gather ? 0.5 : 1);
   }
 
   void fill_work(Projection& out) const {

@@ -25,11 +25,13 @@ namespace mbb::suites {
 inline constexpr const char* kDefaultHardware = "h100-sxm";
 
 struct ProjectOptions {
-  bool trace = false;  // walk every micro-batch and keep the spans
-  bool parts = true;   // off: the step's time alone, without interval and parts
+  bool trace = false;        // walk every micro-batch and keep the spans
+  bool parts = true;         // off: the step's time alone, without interval and parts
+  bool only_memory = false;  // nothing is walked
   // Share of the time of tensor-parallel collectives that is taken to be hidden although the program does not hide it.
   // An assumption about another trainer, for its published steps; never about ours.
   double assume_tp_hidden = 0;
+  bool assume_fp8_gather = false;  // likewise: tensor-parallel all-gathers move FP8 under an FP8 recipe
 };
 
 // Parts of the step of a rank, means over all rank classes; they sum to step_ns.

@@ -106,19 +106,25 @@ OpCost product_cost(const CostTable& table, const OpView& view, double flops) {
   return {std::max(flops / (rate * 1e12), moved) * kNs, term};
 }
 
+// Between the head dimensions that were measured: linear in the logarithm.
+AttentionRate attention_rate(const std::vector<AttentionRate>& rates, double head_dim) {
+  const auto above = std::find_if(rates.begin(), rates.end(), [&](const auto& r) { return r.head_dim >= head_dim; });
+  if (above == rates.begin()) return rates.front();
+  if (above == rates.end()) return rates.back();
+  const AttentionRate &a = *(above - 1), &b = *above;
+  const double t = std::log(head_dim / a.head_dim) / std::log(b.head_dim / a.head_dim);
+  const auto between = [&](double x, double y) { return x + t * (y - x); };
+  return {head_dim, between(a.tflops, b.tflops), between(a.half_keys, b.half_keys), between(a.us, b.us)};
+}
+
 OpCost attention_cost(const CostTable& table, const OpView& view, double flops) {
   const auto& attrs = std::get<AttentionAttrs>(view.op.attrs);
-  // A forward op has a gradient rule. Keys a query looks back on: from FLOPs, whatever the layout.
+  // A forward op has a gradient rule.
   const bool forward = view.op.kind->grad != nullptr;
+  const AttentionRate rate =
+      attention_rate(forward ? table.attention_forward : table.attention_backward, attrs.head_dim);
   const auto keys = static_cast<double>(view.in(forward ? 0 : 1).shape[0]);
-  double weights = 0, rate = 0;
-  for (const AttentionPoint& p : table.attention) {
-    const double d = std::pow(std::log(keys / p.keys), 2) + std::pow(2 * std::log(attrs.head_dim / p.head_dim), 2);
-    const double w = 1 / std::pow(d + 0.02, 2);
-    weights += w;
-    rate += w * (forward ? p.forward_tflops : p.backward_tflops);
-  }
-  return {flops / (rate / weights * 1e12) * kNs, CostTerm::kAttention};
+  return {(flops / (rate.tflops * 1e12) * (1 + rate.half_keys / keys) + rate.us * 1e-6) * kNs, CostTerm::kAttention};
 }
 
 OpCost kernel_cost(const CostTable& table, const OpView& view, double flops) {

@@ -39,12 +39,13 @@ enum class GemmForm : uint8_t { kFprop, kDgrad, kWgrad, kWgradAccumulate };
 inline constexpr size_t kGemmForms = 4;
 using GemmPoints = std::array<std::vector<GemmPoint>, kGemmForms>;
 
-// Rates of model FLOPs: the backward has twice the forward's.
-struct AttentionPoint {
+// An attention core takes FLOPs / rate · (1 + half_keys / keys) + latency: short rows fill tiles badly. FLOPs are model
+// FLOPs: the backward has twice the forward's.
+struct AttentionRate {
   double head_dim = 0;
-  double keys = 0;  // of a query's sequence
-  double forward_tflops = 0;
-  double backward_tflops = 0;
+  double tflops = 0;     // of endless rows
+  double half_keys = 0;  // keys of a query at which half of it is reached
+  double us = 0;
 };
 
 // A share of device copy bandwidth that an op kind reaches.
@@ -61,8 +62,9 @@ struct BusBandwidth {
 
 // What projections with this table were worth when it was made, on published steps.
 struct PublishedAccuracy {
-  double tp_hidden = 0;  // share of tensor-parallel time their trainer's overlap hides, fitted; 0 when unknown
-  int rows = 0;          // 0: not compared
+  double tp_hidden = 0;   // share of tensor-parallel time their trainer's overlap hides, fitted; 0 when unknown
+  double older_loss = 0;  // share of the step that their software before 2025 took longer, fitted
+  int rows = 0;           // 0: not compared
   int models = 0;
   double median = 0;  // of the absolute relative errors
   double p90 = 0;
@@ -71,6 +73,14 @@ struct PublishedAccuracy {
   double unseen_median = 0;
   double unseen_p90 = 0;
   double unseen_coverage = 0;
+};
+
+// A whole step of this trainer that the card has run: what the rates together are judged by.
+struct MeasuredStep {
+  std::string model;
+  int64_t layers = 0, sequence = 0, micro_batch = 1, micro_batches = 1;
+  std::string recipe;
+  double ms = 0;
 };
 
 struct CostTable {
@@ -84,9 +94,9 @@ struct CostTable {
   double blocks_rate = 1;   // of a product with a scale a block, to one with a scale a tensor
   double grouped_rate = 1;  // of a product of many experts, to one product of an expert's shape
   double other_tflops = 0;  // FLOPs outside of products and attention
-  std::vector<AttentionPoint> attention;
-  double copy_gb_s = 0;                    // device memory, read + written
-  std::vector<KernelShare> kernel_shares;  // kinds that are not here have `other_share`
+  std::vector<AttentionRate> attention_forward, attention_backward;  // by head dimension, ascending
+  double copy_gb_s = 0;                                              // device memory, read + written
+  std::vector<KernelShare> kernel_shares;                            // kinds that are not here have `other_share`
   double other_share = 0.8;
   double kernel_us = 0;  // beside its work: start and end of a kernel
   double issue_us = 0;   // host time to launch one
@@ -101,6 +111,7 @@ struct CostTable {
   double scale_loss = 0;  // share of the step lost for each doubling of the world beyond a domain: stragglers, jitter
 
   PublishedAccuracy published;
+  std::vector<MeasuredStep> steps;
 
   const TermFacts& term(CostTerm t) const { return terms[static_cast<size_t>(t)]; }
 };

@@ -13,7 +13,8 @@ CostTable round_numbers() {
   table.hardware = "test";
   for (GemmPoints* points : {&table.bf16, &table.fp8})
     for (auto& form : *points) form = {{4096, 4096, 4096, points == &table.bf16 ? 500.0 : 1000.0}};
-  table.attention = {{128, 4096, 400, 200}};
+  table.attention_forward = {{64, 200, 0, 0}, {128, 400, 4096, 10}};
+  table.attention_backward = {{128, 200, 0, 0}};
   table.copy_gb_s = 1000;
   table.other_share = 0.5;
   table.other_tflops = 10;
@@ -91,6 +92,15 @@ TEST(CostTable, FactorsMultiplyTheirTermAlone) {
     }
   EXPECT_GT(fp8, 0U);
   EXPECT_GT(others, 0U);
+}
+
+TEST(CostTable, AttentionByRowsAndDirection) {
+  const Built b = build(1, 1, 1);
+  const auto costs = step_costs(round_numbers(), b.layout.mesh, b.programs.programs);
+  ASSERT_TRUE(costs.has_value());
+  const double flops = 4.0 * 4096 * 4096 / 2 * 4096;  // causal, 32 heads of 128
+  EXPECT_NEAR(find(b, *costs, "layers.0.attn.core.fwd").second.ns, flops / 400e12 * 2 * 1e9 + 10e3, 1);
+  EXPECT_NEAR(find(b, *costs, "layers.0.attn.core.bwd").second.ns, 2 * flops / 200e12 * 1e9, 1);
 }
 
 TEST(CostTable, InterpolationMeetsThePoints) {

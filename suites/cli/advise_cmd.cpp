@@ -1,0 +1,85 @@
+// mbbench advise: the mappings of a model onto a number of GPUs, fastest first, by projection.
+#include <fmt/core.h>
+
+#include "analysis/report/table.h"
+#include "profiler/base/text.h"
+#include "suites/cli/command.h"
+#include "suites/cli/print.h"
+#include "suites/cli/settings_of.h"
+#include "suites/project/advise.h"
+#include "suites/project/projection_text.h"
+
+namespace mbb::suites {
+namespace {
+
+using analysis::Align;
+
+analysis::Table table_of(const Advised& advised, const trainer::CostTable& costs, size_t rows) {
+  analysis::Table table{"advice",
+                        "",
+                        {{"mapping", "mapping"},
+                         {"step", "step", Align::kRight, "ns"},
+                         {"interval", "80 %", Align::kRight},
+                         {"speed", "tokens/s/GPU", Align::kRight, "tokens/s"},
+                         {"tflops", "TFLOP/s (causal)", Align::kRight, "TFLOP/s"},
+                         {"comm", "exposed comm", Align::kRight},
+                         {"bubble", "bubble", Align::kRight},
+                         {"peak", "peak", Align::kRight, "bytes"},
+                         {"why", "why"}},
+                        {},
+                        {}};
+  for (size_t i = 0; i < std::min(rows, advised.ranked.size()); ++i) {
+    const Advice& a = advised.ranked[i];
+    const Projection& p = a.projection;
+    const double tflops = p.tflops_per_gpu(p.model_flops_causal);
+    table.rows.push_back(
+        {{{a.label},
+          {format_ns(p.step_ns), p.step_ns},
+          {"±" + format_ns((p.high_ns - p.low_ns) / 2)},
+          {fmt::format("{:.0f}", p.tokens_per_s_per_gpu()), p.tokens_per_s_per_gpu()},
+          {fmt::format("{:.0f}", tflops), tflops},
+          {format_percent(p.parts.exposed_comm_ns() / p.step_ns)},
+          {format_percent(p.parts.bubble_ns / p.step_ns)},
+          {format_bytes(static_cast<double>(p.memory.arena_bytes)), static_cast<double>(p.memory.arena_bytes)},
+          {a.reason}}});
+  }
+  table.footer.push_back(
+      fmt::format("{} mappings: {} fit and are ranked, {} do not fit, {} break a rule of the trainer.", advised.tried,
+                  advised.ranked.size(), advised.too_large, advised.illegal));
+  table.footer.push_back("projected: nothing here was measured. Steps whose intervals overlap are not told apart; " +
+                         accuracy_line(costs) + ".");
+  return table;
+}
+
+Result<int> advise_mapping(const Parsed& parsed) {
+  MB_ASSIGN(Settings settings, settings_of(parsed));
+  AdviseOptions options;
+  options.hardware = parsed.value("--hardware").value_or(kDefaultHardware);
+  MB_ASSIGN(const trainer::CostTable costs, find_costs(options.hardware));
+  for (const auto& [key, source] : settings.sources) options.fixed.insert(key);
+  trainer::Config& config = settings.config;
+  if (!options.fixed.contains("precision.recipe")) config.precision.recipe = trainer::Recipe::kBf16;
+  // What costs nothing where it hides something.
+  if (!options.fixed.contains("data_parallel.overlap_grad_reduce")) config.data_parallel.overlap_grad_reduce = true;
+  if (!options.fixed.contains("data_parallel.overlap_param_gather")) config.data_parallel.overlap_param_gather = true;
+  const size_t rows = static_cast<size_t>(parse_int(parsed.value("--rows").value_or("10")).value_or(10));
+  MB_ASSIGN(const Advised advised, advise(config, options));
+  print_tables(parsed, {table_of(advised, costs, rows)});
+  return 0;
+}
+
+}  // namespace
+
+Command advise_command() {
+  return {"advise",
+          "rank the mappings of a model onto GPUs by projection; knobs that are given stay",
+          {},
+          {{"--hardware", "H", "the card (default h100-sxm)"},
+           {"--rows", "N", "mappings to print (default 10)"},
+           kJsonOption,
+           kMarkdownOption},
+          true,
+          advise_mapping};
+}
+
+}  // namespace mbb::suites
