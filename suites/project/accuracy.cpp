@@ -9,6 +9,7 @@
 
 #include "suites/project/published_config.h"
 #include "trainer/models/transformer.h"
+#include "trainer/run/knobs.h"
 
 namespace mbb::suites {
 namespace {
@@ -25,16 +26,19 @@ bool same_but_scale(const PublishedRow& a, const PublishedRow& b) {
 }
 
 // Why a row that could be built is not among the cases; empty when it is.
-std::string left_out(const PublishedRow& row, const std::vector<PublishedRow>& all, bool one_scale) {
+std::string left_out(const PublishedRow& row, const std::vector<PublishedRow>& all) {
   const auto model = trainer::find_model(row.model_id);
+  bool smaller = false, larger = false;
   for (const PublishedRow& other : all) {
     if (other.hardware != kHardware || !published_config(other)) continue;
     if (model && model->is_moe() && other.model_id == row.model_id &&
         std::pair(other.date, other.release) > std::pair(row.date, row.release))
       return "a newer release of a model with experts";
-    if (one_scale && other.gpus < row.gpus && same_but_scale(row, other)) return "the same on fewer GPUs";
+    if (!same_but_scale(row, other)) continue;
+    smaller = smaller || other.gpus < row.gpus;
+    larger = larger || other.gpus > row.gpus;
   }
-  return {};
+  return smaller && larger ? "inside a series that differs in the number of GPUs alone" : "";
 }
 
 Result<PublishedCase> build_case(const PublishedRow& row, const trainer::Config& config) {
@@ -188,14 +192,14 @@ std::vector<double> before_fit(const CostTable& costs) {
 
 }  // namespace
 
-PublishedCases published_cases(bool one_scale) {
+PublishedCases published_cases() {
   PublishedCases out;
   const std::vector<PublishedRow>& rows = baselines::published_rows();
   for (const PublishedRow& row : rows) {
     if (row.hardware != kHardware) continue;
     std::string reason;
     if (const auto config = published_config(row); !config) reason = config.error().what;
-    if (reason.empty()) reason = left_out(row, rows, one_scale);
+    if (reason.empty()) reason = left_out(row, rows);
     if (reason.empty()) {
       Result<PublishedCase> built = build_case(row, *published_config(row));
       if (built)
@@ -217,7 +221,8 @@ Result<std::vector<PublishedCase>> measured_cases(const CostTable& costs) {
     config.train.seq_length = step.sequence;
     config.train.micro_batch_size = step.micro_batch;
     config.train.global_batch_size = step.micro_batch * step.micro_batches;
-    config.precision.recipe = step.recipe == "bf16" ? trainer::Recipe::kBf16 : trainer::Recipe::kFp8Current;
+    KnobSources sources;
+    MB_TRY(trainer::knobs().set_text(config, sources, "precision.recipe", step.recipe, {}));
     config.parallel.use_distributed_optimizer = false;
     config.fusion.residual_fusion = config.fusion.cross_entropy_loss_fusion = true;
     PublishedRow row;

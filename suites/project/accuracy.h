@@ -25,9 +25,9 @@ struct PublishedCases {
   std::vector<std::pair<baselines::PublishedRow, std::string>> left_out;  // with the reason
 };
 
-// Which rows: all that can be built; of each model with experts only the newest release, for their kernels changed
-// most between releases. `one_scale`: of rows that differ in the number of GPUs alone, the smallest.
-PublishedCases published_cases(bool one_scale = false);
+// Which rows: of those that can be built, series that differ in the number of GPUs alone count with their smallest and
+// their largest; of each model with experts the newest release alone, for their kernels changed most between releases.
+PublishedCases published_cases();
 
 // The card's own steps of the table, one H100 each.
 Result<std::vector<PublishedCase>> measured_cases(const trainer::CostTable& costs);

@@ -51,6 +51,11 @@ void set_experts(const PublishedRow& row, Config& config) {
   p.moe_router_force_load_balancing = true;
   p.moe_dropless_bound = 1;  // with a balanced load no buffer is larger
   p.moe_router_fusion = true;
+  // The main branch's document of 2026 says so of its rows; releases say nothing.
+  if (row.release.starts_with("main")) {
+    config.overlap.overlap_moe_expert_parallel_comm = row.vpp > 1 || row.pp == 1;
+    config.overlap.delay_wgrad_compute = config.overlap.overlap_moe_expert_parallel_comm;
+  }
 }
 
 }  // namespace
