@@ -2,7 +2,8 @@
 // from published steps.
 #include <fmt/core.h>
 
-#include <cmath>
+#include <map>
+#include <set>
 
 #include "analysis/report/timeline.h"
 #include "profiler/base/file.h"
@@ -85,6 +86,37 @@ analysis::Table errors_table(const std::vector<CaseError>& errors, const char* t
   return table;
 }
 
+// The figures that a cost table states of itself, by set of steps.
+class Figures {
+ public:
+  void add(const char* what, const std::vector<CaseError>& errors) {
+    std::set<std::string> models;
+    for (const CaseError& e : errors) models.insert(e.of->row.model_id);
+    const Accuracy a = accuracy(errors);
+    table_.rows.push_back({{{what},
+                            {std::to_string(a.rows), static_cast<double>(a.rows)},
+                            {std::to_string(models.size()), static_cast<double>(models.size())},
+                            {format_percent(a.median, 2), a.median},
+                            {format_percent(a.p90, 2), a.p90},
+                            {fmt::format("{:+.2f} %", 100 * a.bias), a.bias},
+                            {format_percent(a.coverage), a.coverage}}});
+  }
+  const analysis::Table& table() const { return table_; }
+
+ private:
+  analysis::Table table_{"figures",
+                         "errors of the projected step",
+                         {{"steps", "steps"},
+                          {"rows", "rows", analysis::Align::kRight},
+                          {"models", "models", analysis::Align::kRight},
+                          {"median", "median", analysis::Align::kRight},
+                          {"p90", "p90", analysis::Align::kRight},
+                          {"bias", "bias", analysis::Align::kRight},
+                          {"coverage", "in the 80 % interval", analysis::Align::kRight}},
+                         {},
+                         {}};
+};
+
 analysis::Table left_out_table(const PublishedCases& published) {
   analysis::Table table{"left_out",
                         "published H100 rows left out",
@@ -114,19 +146,29 @@ Result<int> compare_with_published(const Parsed& parsed, trainer::CostTable cost
     tables.push_back(std::move(factors));
   }
   MB_ASSIGN(const std::vector<CaseError> errors, errors_of(published.cases, costs));
-  std::vector<CaseError> dense, experts, own;
-  for (size_t i = 0; i < errors.size(); ++i)
+  std::vector<CaseError> all, dense, experts, own;
+  for (size_t i = 0; i < errors.size(); ++i) {
     (i >= theirs ? own : errors[i].of->experts ? experts : dense).push_back(errors[i]);
+    if (i < theirs) all.push_back(errors[i]);
+  }
   tables.push_back(errors_table(dense, "published steps of dense models"));
   tables.push_back(errors_table(experts, "published steps of models with experts: nothing was fitted to them"));
   tables.push_back(errors_table(own, "this trainer's steps on one H100"));
+  Figures figures;
+  figures.add("all published", all);
+  figures.add("dense", dense);
+  figures.add("with experts", experts);
+  figures.add("ours", own);
   if (parsed.flag("--calibrate")) {
     MB_ASSIGN(const std::vector<CaseError> unseen, errors_left_out(published.cases, costs));
     std::vector<CaseError> unseen_dense;
     for (const CaseError& e : unseen)
       if (!e.of->experts) unseen_dense.push_back(e);
     tables.push_back(errors_table(unseen_dense, "dense models, each with factors fitted without it"));
+    figures.add("all published, unseen by the fit", unseen);
+    figures.add("dense, unseen by the fit", unseen_dense);
   }
+  tables.push_back(figures.table());
   tables.push_back(left_out_table(published));
   print_tables(parsed, tables);
   return 0;

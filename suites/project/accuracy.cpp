@@ -26,11 +26,11 @@ bool same_but_scale(const PublishedRow& a, const PublishedRow& b) {
 }
 
 // Why a row that could be built is not among the cases; empty when it is.
-std::string left_out(const PublishedRow& row, const std::vector<PublishedRow>& all) {
+std::string left_out(const PublishedRow& row, const std::vector<const PublishedRow*>& usable) {
   const auto model = trainer::find_model(row.model_id);
   bool smaller = false, larger = false;
-  for (const PublishedRow& other : all) {
-    if (other.hardware != kHardware || !published_config(other)) continue;
+  for (const PublishedRow* one : usable) {
+    const PublishedRow& other = *one;
     if (model && model->is_moe() && other.model_id == row.model_id &&
         std::pair(other.date, other.release) > std::pair(row.date, row.release))
       return "a newer release of a model with experts";
@@ -195,11 +195,14 @@ std::vector<double> before_fit(const CostTable& costs) {
 PublishedCases published_cases() {
   PublishedCases out;
   const std::vector<PublishedRow>& rows = baselines::published_rows();
+  std::vector<const PublishedRow*> usable;
+  for (const PublishedRow& row : rows)
+    if (row.hardware == kHardware && published_config(row)) usable.push_back(&row);
   for (const PublishedRow& row : rows) {
     if (row.hardware != kHardware) continue;
     std::string reason;
     if (const auto config = published_config(row); !config) reason = config.error().what;
-    if (reason.empty()) reason = left_out(row, rows);
+    if (reason.empty()) reason = left_out(row, usable);
     if (reason.empty()) {
       Result<PublishedCase> built = build_case(row, *published_config(row));
       if (built)
