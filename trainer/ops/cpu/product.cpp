@@ -2,15 +2,15 @@
 // out (mbb_wing): its callers, which they do watch, own the bounds.
 #include "trainer/ops/cpu/product.h"
 
-#define MBB_EVERY_WIDTH __attribute__((target_clones("avx512f", "avx2", "default")))
+#define MB_EVERY_WIDTH __attribute__((target_clones("avx512f", "avx2", "default")))
 
 namespace mbb::trainer {
 
-MBB_EVERY_WIDTH void add_scaled(double* __restrict acc, const double* __restrict b, double a, int64_t n) {
+MB_EVERY_WIDTH void add_scaled(double* __restrict acc, const double* __restrict b, double a, int64_t n) {
   for (int64_t j = 0; j < n; ++j) acc[j] += a * b[j];
 }
 
-MBB_EVERY_WIDTH void add_scaled(double* __restrict acc, const float* __restrict b, double a, int64_t n) {
+MB_EVERY_WIDTH void add_scaled(double* __restrict acc, const float* __restrict b, double a, int64_t n) {
   for (int64_t j = 0; j < n; ++j) acc[j] += a * static_cast<double>(b[j]);
 }
 
