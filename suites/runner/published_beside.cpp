@@ -91,8 +91,10 @@ std::string published_beside(const trainer::Layout& layout, std::string_view har
   std::string text;
   if (!std::isnan(newest.tokens_per_s_per_gpu)) text = fmt::format("{:.0f} tokens/s/GPU", newest.tokens_per_s_per_gpu);
   if (const std::string rate = teraflops(newest); !rate.empty()) text += (text.empty() ? "" : ", ") + rate;
-  const std::string older = rows.size() > 1 ? fmt::format("; {} older", rows.size() - 1) : "";
-  return fmt::format("{} ({}{})", text, source_name(newest), older);
+  const bool mapped = newest.tp > 0 || newest.pp > 0 || !newest.sharding.empty();
+  const std::string vague = mapped ? "" : "; mapping not stated";
+  const std::string more = rows.size() > 1 ? fmt::format("; {} older", rows.size() - 1) : "";
+  return fmt::format("{} ({}{}{})", text, source_name(newest), vague, more);
 }
 
 }  // namespace mbb::suites
