@@ -52,11 +52,11 @@ int64_t world(const Sizes& s, int64_t dp, const Layout& l) {
   return dp * s.cp * (s.tp * s.pp + encoder_tp * p.encoder_pipeline_model_parallel_size);
 }
 
-// The largest size of a cell's that can be halved.
+// The largest size that leaves one of two or more when it is halved.
 int64_t* largest(Sizes& s) {
   int64_t* found = nullptr;
   for (int64_t* size : {&s.ep, &s.pp, &s.tp, &s.cp, &s.etp})
-    if (*size >= 4 && *size % 2 == 0 && (found == nullptr || *size > *found)) found = size;
+    if (*size >= 4 && (found == nullptr || *size > *found)) found = size;
   return found;
 }
 
@@ -129,11 +129,10 @@ Status small_pipeline(const Layout& l, const Sizes& s, Config& c, Changes& chang
     p.pipeline_layout.clear();
     p.virtual_pipeline_model_parallel_size = l.vpp;
     // Recompute and offload by number of layers need some to count.
-    const bool counted =
-        c.memory.recompute_granularity == trainer::RecomputeGranularity::kFull || c.memory.cpu_offloading;
-    const int64_t chunks = s.pp * l.vpp, each = l.model.moe.first_dense_layers > 0 && chunks == 1 ? 3
-                                                : chunks == 1 || counted                          ? 2
-                                                                                                  : 1;
+    const bool counted = c.memory.recompute_num_layers > 1 || c.memory.cpu_offloading;
+    const int64_t chunks = s.pp * l.vpp;
+    const int64_t alone = l.model.moe.first_dense_layers > 0 ? 3 : 2;  // of one chunk
+    const int64_t each = chunks == 1 ? alone : counted ? 2 : 1;
     const int64_t taken =
         (p.account_for_embedding_in_pipeline_split ? 1 : 0) + (p.account_for_loss_in_pipeline_split ? 1 : 0);
     layers = chunks * each;
