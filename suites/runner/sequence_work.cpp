@@ -14,23 +14,23 @@ namespace mbb::suites {
 Result<SequenceWork> sequence_work(const trainer::Layout& layout) {
   MB_ASSIGN(const trainer::SequenceDataset rows, trainer::open_sequences(layout));
   const int64_t steps = std::min<int64_t>(layout.config.train.train_iters, 256);
-  std::vector<int64_t> lengths;
+  trainer::BatchLengths batch;
   double imbalance = 0;
   for (int64_t step = 0; step < steps; ++step) {
     std::vector<int64_t> squares(static_cast<size_t>(layout.dp), 0);
     for (int64_t i = 0; i < layout.global_batch; ++i) {
-      const std::vector<int64_t> of_row = rows.lengths(step * layout.global_batch + i);
       // Micro-batch m of rank d begins at row (m·dp + d)·b.
       int64_t& sum = squares[static_cast<size_t>(i / layout.micro_batch % layout.dp)];
-      for (const int64_t length : of_row) sum += length * length;
-      lengths.insert(lengths.end(), of_row.begin(), of_row.end());
+      for (const trainer::SequenceRange& of : rows.sequences(step * layout.global_batch + i)) {
+        sum += of.length * of.length;
+        batch.groups.push_back({of.length, 1, of.encoder});
+      }
     }
     int64_t all = 0;
     for (const int64_t sum : squares) all += sum;
     imbalance +=
         static_cast<double>(*std::max_element(squares.begin(), squares.end()) * layout.dp) / static_cast<double>(all);
   }
-  const auto batch = trainer::BatchLengths::packed(lengths);
   SequenceWork work;
   const double tokens = batch.tokens();
   work.tokens_per_step = tokens / static_cast<double>(steps);

@@ -45,33 +45,45 @@ int64_t drawn_length(const SequenceCuts& cuts, const RandomStream& random, int64
   return std::max<int64_t>(1, std::llround(std::min(length, 1e15)));
 }
 
+// Gives a pair's encoder its share, so that neither part is empty or too long.
+SequenceRange split(const SequenceCuts& cuts, SequenceRange range) {
+  if (cuts.longest_encoder == 0) return range;
+  const int64_t least = std::max<int64_t>(1, range.length - cuts.longest);
+  const int64_t most = std::min(range.length - 1, cuts.longest_encoder);
+  range.encoder = std::clamp(range.length * cuts.longest_encoder / (cuts.longest + cuts.longest_encoder), least, most);
+  range.length -= range.encoder;
+  return range;
+}
+
+// `range` is of the whole sequence.
 Status keep(const SequenceCuts& cuts, int64_t number, SequenceRange range, CutSequences& out) {
-  if (range.length <= cuts.longest) {
-    out.sequences.push_back(range);
+  const int64_t longest = cuts.longest + cuts.longest_encoder;
+  if (range.length < (cuts.longest_encoder > 0 ? 2 : 1)) {
+    ++out.empty;
+    return {};
+  }
+  if (range.length <= longest) {
+    out.sequences.push_back(split(cuts, range));
     return {};
   }
   switch (cuts.too_long) {
     case LongSequences::kDrop: ++out.dropped; return {};
     case LongSequences::kTruncate:
       ++out.truncated;
-      out.sequences.push_back({range.offset, cuts.longest});
+      out.sequences.push_back(split(cuts, {range.offset, longest}));
       return {};
     case LongSequences::kRefuse: break;
   }
-  return fail(
-      ErrorCode::kBadArgument,
-      fmt::format("sequence {} has {} tokens, and the longest allowed are {}", number, range.length, cuts.longest),
-      "raise packing.packed_sequence_size or train.seq_length, or set packing.too_long = truncate or drop");
+  return fail(ErrorCode::kBadArgument,
+              fmt::format("sequence {} has {} tokens, and the longest allowed are {}", number, range.length, longest),
+              "raise packing.packed_sequence_size or train.seq_length, or set packing.too_long = truncate or drop");
 }
 
 Status cut_documents(const TokenSource& source, const SequenceCuts& cuts, CutSequences& out) {
   const int64_t documents = std::min(source.num_documents(), cuts.most);
   for (int64_t d = 0; d < documents; ++d) {
     const DocumentRange document = source.document(d);
-    if (document.length < 2)
-      ++out.empty;
-    else
-      MB_TRY(keep(cuts, d, {document.offset, document.length - 1}, out));
+    MB_TRY(keep(cuts, d, {document.offset, document.length - 1}, out));
   }
   return {};
 }
@@ -132,7 +144,8 @@ Result<SequenceDataset> SequenceDataset::open(TokenSourcePtr source, const Seque
   SequenceDataset data(std::move(source), options);
   MB_ASSIGN(data.cut_, cut_sequences(*data.source_, cuts));
   std::vector<int64_t> lengths;
-  for (const SequenceRange& range : data.cut_.sequences) lengths.push_back(range.length);
+  for (const SequenceRange& range : data.cut_.sequences)
+    lengths.push_back(range.row_tokens(options.packed ? options.unit : 1));
   if (options.packed)
     data.rows_ = pack_first_fit_decreasing(lengths, options.size, options.most_sequences);
   else
@@ -142,8 +155,8 @@ Result<SequenceDataset> SequenceDataset::open(TokenSourcePtr source, const Seque
 
 double SequenceDataset::efficiency() const {
   int64_t tokens = 0;
-  for (const Pack& row : rows_) tokens += row.tokens;
-  return static_cast<double>(tokens) / static_cast<double>(rows() * options_.size);
+  for (const SequenceRange& range : cut_.sequences) tokens += range.length + range.encoder;
+  return static_cast<double>(tokens) / static_cast<double>(rows() * (options_.size + options_.encoder_size));
 }
 
 const Pack& SequenceDataset::row_of(int64_t global_row) const {
@@ -153,38 +166,63 @@ const Pack& SequenceDataset::row_of(int64_t global_row) const {
   return rows_[permutation(static_cast<uint64_t>(global_row % rows()))];
 }
 
-std::vector<int64_t> SequenceDataset::lengths(int64_t global_row) const {
-  std::vector<int64_t> lengths;
+std::vector<SequenceRange> SequenceDataset::sequences(int64_t global_row) const {
+  std::vector<SequenceRange> all;
   for (const int32_t sequence : row_of(global_row).sequences)
-    lengths.push_back(cut_.sequences[static_cast<size_t>(sequence)].length);
-  return lengths;
+    all.push_back(cut_.sequences[static_cast<size_t>(sequence)]);
+  return all;
 }
 
 RowFacts SequenceDataset::facts(int64_t global_row) const {
   RowFacts facts;
-  for (const int64_t length : lengths(global_row)) {
+  for (const SequenceRange& range : sequences(global_row)) {
     ++facts.sequences;
-    facts.tokens += length;
-    facts.squares += length * length;
+    facts.tokens += range.length;
+    facts.squares += range.length * range.length;
   }
   return facts;
 }
 
+namespace {
+
+// Where the sequences of a row begin, each padded to a multiple of `unit`; then the row's tokens, to the end of
+// `starts`.
+std::vector<int64_t> begins(std::span<const SequenceRange> sequences, bool encoder, int64_t unit,
+                            std::span<int32_t> starts) {
+  std::vector<int64_t> all;
+  int64_t at = 0;
+  for (const SequenceRange& range : sequences) {
+    all.push_back(at);
+    at += SequenceRange{0, encoder ? range.encoder : range.length}.row_tokens(unit);
+  }
+  for (size_t i = 0; i < starts.size(); ++i) starts[i] = static_cast<int32_t>(i < all.size() ? all[i] : at);
+  return all;
+}
+
+}  // namespace
+
 Status SequenceDataset::row(int64_t global_row, std::span<int32_t> tokens, std::span<int32_t> labels,
                             std::span<int32_t> starts) const {
-  const Pack& pack = row_of(global_row);
   std::fill(tokens.begin(), tokens.end(), 0);
   std::fill(labels.begin(), labels.end(), -1);
-  std::fill(starts.begin(), starts.end(), static_cast<int32_t>(pack.tokens));
-  size_t at = 0;
-  for (size_t i = 0; i < pack.sequences.size(); ++i) {
-    const SequenceRange& range = cut_.sequences[static_cast<size_t>(pack.sequences[i])];
-    const auto length = static_cast<size_t>(range.length);
-    if (!starts.empty()) starts[i] = static_cast<int32_t>(at);
-    if (!tokens.empty()) MB_TRY(source_->read(range.offset, tokens.subspan(at, length)));
-    if (!labels.empty()) MB_TRY(source_->read(range.offset + 1, labels.subspan(at, length)));
-    at += length;
+  const std::vector<SequenceRange> ranges = sequences(global_row);
+  const std::vector<int64_t> at = begins(ranges, false, options_.packed ? options_.unit : 1, starts);
+  for (size_t i = 0; i < ranges.size(); ++i) {
+    const auto begin = static_cast<size_t>(at[i]), length = static_cast<size_t>(ranges[i].length);
+    const int64_t offset = ranges[i].offset + ranges[i].encoder;
+    if (!tokens.empty()) MB_TRY(source_->read(offset, tokens.subspan(begin, length)));
+    if (!labels.empty()) MB_TRY(source_->read(offset + 1, labels.subspan(begin, length)));
   }
+  return {};
+}
+
+Status SequenceDataset::encoder_row(int64_t global_row, std::span<int32_t> tokens, std::span<int32_t> starts) const {
+  std::fill(tokens.begin(), tokens.end(), 0);
+  const std::vector<SequenceRange> ranges = sequences(global_row);
+  const std::vector<int64_t> at = begins(ranges, true, 1, starts);
+  for (size_t i = 0; !tokens.empty() && i < ranges.size(); ++i)
+    MB_TRY(source_->read(ranges[i].offset,
+                         tokens.subspan(static_cast<size_t>(at[i]), static_cast<size_t>(ranges[i].encoder))));
   return {};
 }
 

@@ -3,7 +3,11 @@
 //
 // A sequence of length n is n inputs and n labels: the tokens [offset, offset + n) and the same one further on. A pack
 // carries where its sequences begin: starts[i] for sequence i, then the number of tokens in the pack, repeated to a
-// fixed capacity (trailing sequences are empty). What lies behind the last sequence is padding: label -1, no loss.
+// fixed capacity (trailing sequences are empty). What lies behind the last sequence is padding: label -1, no loss. So
+// is what fills sequences up to a multiple of RowOptions::unit.
+//
+// For an encoder-decoder a sequence is a pair: its first tokens are the encoder's, the rest the decoder's, and a row
+// has a second row beside it, of the encoder's parts in the same order with starts of their own.
 #pragma once
 
 #include <cstdint>
@@ -21,12 +25,17 @@ enum class LongSequences { kTruncate, kDrop, kRefuse };
 
 struct SequenceRange {
   int64_t offset = 0;
-  int64_t length = 0;
+  int64_t length = 0;   // with a label, behind the encoder's part
+  int64_t encoder = 0;  // tokens of the encoder's part
+
+  // What it takes of a row, or of the longer of a pair's rows.
+  int64_t row_tokens(int64_t unit) const { return ((length > encoder ? length : encoder) + unit - 1) / unit * unit; }
 };
 
 struct SequenceCuts {
   SequenceLengths lengths = SequenceLengths::kDocuments;
-  int64_t longest = 0;  // tokens
+  int64_t longest = 0;          // tokens
+  int64_t longest_encoder = 0;  // above 0: sequences are pairs, cut in the proportion of the two longest
   LongSequences too_long = LongSequences::kTruncate;
   int64_t mean = 0;    // of drawn lengths, tokens
   double sigma = 1.0;  // of the logarithm of lognormal lengths
@@ -38,7 +47,7 @@ struct CutSequences {
   std::vector<SequenceRange> sequences;
   int64_t truncated = 0;
   int64_t dropped = 0;
-  int64_t empty = 0;  // documents with no token to predict
+  int64_t empty = 0;  // without a token to predict, or to encode
 };
 
 // kUniform draws from 1 to 2·mean − 1, kLognormal around exp(ln mean − sigma²/2). Errors (kBadArgument): a sequence
@@ -67,6 +76,8 @@ struct RowOptions {
   bool packed = false;
   int64_t most_sequences = 64;  // of a pack
   uint64_t seed = 1234;
+  int64_t unit = 1;          // of a pack: every sequence is padded to a multiple of it
+  int64_t encoder_size = 0;  // tokens of the encoder's row beside it
 };
 
 // Rows by global index: packs, or one padded sequence a row. Row g of epoch g / rows is a permutation keyed by (seed,
@@ -79,10 +90,12 @@ class SequenceDataset {
   const CutSequences& cut() const { return cut_; }
   // Real tokens over tokens of all rows.
   double efficiency() const;
-  std::vector<int64_t> lengths(int64_t global_row) const;  // of its sequences
+  std::vector<SequenceRange> sequences(int64_t global_row) const;
   RowFacts facts(int64_t global_row) const;
   // Spans are empty or whole: tokens and labels [size], starts [most_sequences + 1]. Safe from many threads.
   Status row(int64_t global_row, std::span<int32_t> tokens, std::span<int32_t> labels, std::span<int32_t> starts) const;
+  // Tokens [encoder_size] and starts [most_sequences + 1] of the encoder's row.
+  Status encoder_row(int64_t global_row, std::span<int32_t> tokens, std::span<int32_t> starts) const;
 
  private:
   SequenceDataset(TokenSourcePtr source, const RowOptions& options) : source_(std::move(source)), options_(options) {}

@@ -148,6 +148,42 @@ TEST(SequenceRows, HoldTokensLabelsStartsAndPadding) {
   EXPECT_EQ(facts.squares, 16 + 9 + 4);
 }
 
+TEST(SequenceRows, PadEverySequenceOfAPackToItsUnit) {
+  auto data = SequenceDataset::open(documents({6, 4, 3}), {.lengths = SequenceLengths::kDocuments, .longest = 8},
+                                    {.size = 16, .packed = true, .most_sequences = 4, .unit = 4});
+  ASSERT_TRUE(data.has_value());
+  ASSERT_EQ(data->rows(), 1);
+  std::vector<int32_t> tokens(16), labels(16), starts(5);
+  ASSERT_TRUE(data->row(0, tokens, labels, starts).has_value());
+  EXPECT_EQ(tokens, (std::vector<int32_t>{0, 1, 2, 3, 4, 0, 0, 0, 6, 7, 8, 0, 10, 11, 0, 0}));
+  EXPECT_EQ(labels, (std::vector<int32_t>{1, 2, 3, 4, 5, -1, -1, -1, 7, 8, 9, -1, 11, 12, -1, -1}));
+  EXPECT_EQ(starts, (std::vector<int32_t>{0, 8, 12, 16, 16}));
+  EXPECT_DOUBLE_EQ(data->efficiency(), 10.0 / 16);
+  EXPECT_EQ(data->facts(0).squares, 25 + 9 + 4);
+}
+
+TEST(SequenceRows, PairsOfAnEncoderDecoderLieInTwoRows) {
+  const SequenceCuts cuts{.lengths = SequenceLengths::kDocuments, .longest = 6, .longest_encoder = 3};
+  auto data = SequenceDataset::open(documents({7, 2, 4, 30}), cuts,
+                                    {.size = 12, .packed = true, .most_sequences = 3, .encoder_size = 8});
+  ASSERT_TRUE(data.has_value());
+  EXPECT_EQ(data->cut().empty, 1) << "one token cannot be encoded and predicted";
+  EXPECT_EQ(data->cut().truncated, 1);
+  std::vector<std::pair<int64_t, int64_t>> parts;
+  for (const SequenceRange& range : data->cut().sequences) parts.emplace_back(range.encoder, range.length);
+  EXPECT_EQ(parts, (std::vector<std::pair<int64_t, int64_t>>{{2, 4}, {1, 2}, {3, 6}}));
+  ASSERT_EQ(data->rows(), 1);
+  std::vector<int32_t> tokens(12), labels(12), starts(4), encoder(8), encoder_starts(4);
+  ASSERT_TRUE(data->row(0, tokens, labels, starts).has_value());
+  ASSERT_TRUE(data->encoder_row(0, encoder, encoder_starts).has_value());
+  EXPECT_EQ(encoder, (std::vector<int32_t>{13, 14, 15, 0, 1, 9, 0, 0}));
+  EXPECT_EQ(encoder_starts, (std::vector<int32_t>{0, 3, 5, 6}));
+  EXPECT_EQ(tokens, (std::vector<int32_t>{16, 17, 18, 19, 20, 21, 2, 3, 4, 5, 10, 11}));
+  EXPECT_EQ(labels, (std::vector<int32_t>{17, 18, 19, 20, 21, 22, 3, 4, 5, 6, 11, 12}));
+  EXPECT_EQ(starts, (std::vector<int32_t>{0, 6, 10, 12}));
+  EXPECT_DOUBLE_EQ(data->efficiency(), 18.0 / 20);
+}
+
 TEST(SequenceRows, EveryEpochHoldsEveryRowOnce) {
   for (const bool packed : {false, true}) {
     std::vector<int64_t> lengths;

@@ -16,15 +16,15 @@ Status check_last(const Tensor& tensor, int64_t want, const char* what) {
   return fail(ErrorCode::kBadArgument, fmt::format("{} is {}, must be [s, b, {}]", what, tensor.shape.str(), want));
 }
 
-// Operands from `first` on: sinks or bias table, samples and step record, starts of a pack.
-Status check_extras(Inputs in, const AttentionAttrs& a, size_t first) {
+// Operands from `first` on: sinks or bias table, samples and step record, `packs` starts of packs.
+Status check_extras(Inputs in, const AttentionAttrs& a, size_t first, size_t packs = 1) {
   if (a.heads % a.kv_heads != 0)
     return fail(ErrorCode::kBadArgument, fmt::format("{} heads do not divide into {} groups", a.heads, a.kv_heads));
-  const size_t want = first + (a.has_weight() ? 1 : 0) + (a.dropout > 0 ? 2 : 0) + (a.packed ? 1 : 0);
+  const size_t want = first + (a.has_weight() ? 1 : 0) + (a.dropout > 0 ? 2 : 0) + (a.packed ? packs : 0);
   if (in.size() != want)
     return fail(ErrorCode::kBadArgument, fmt::format("attention has {} operands, not {}", in.size(), want));
-  if (a.packed && (!a.causal || in[0]->shape[1] != 1))
-    return fail(ErrorCode::kBadArgument, "a pack of sequences is causal and alone in its micro-batch");
+  if (a.packed && in[0]->shape[1] != 1)
+    return fail(ErrorCode::kBadArgument, "a pack of sequences is alone in its micro-batch");
   const int64_t elements = int64_t{a.tp_heads()} * (a.sinks ? 1 : a.relative_buckets);
   if (a.has_weight() && in[first]->shape.elements() != elements)
     return fail(ErrorCode::kBadArgument,
@@ -77,8 +77,7 @@ Result<std::vector<TensorSpec>> cross_shape(Inputs in, const Attrs& attrs) {
   const auto& a = std::get<AttentionAttrs>(attrs);
   MB_TRY(check_last(*in[0], int64_t{a.heads} * a.head_dim, "queries"));
   MB_TRY(check_last(*in[1], int64_t{a.kv_heads} * (a.head_dim + a.value_dim()), "key-values"));
-  MB_TRY(check_extras(in, a, 2));
-  if (a.packed) return fail(ErrorCode::kBadArgument, "cross attention is not packed");
+  MB_TRY(check_extras(in, a, 2, a.causal ? 1 : 2));
   return outputs(*in[0], a);
 }
 
@@ -173,6 +172,12 @@ void cases(std::vector<OpCase>& all) {
   a.window = 2;
   a.sinks = true;
   all.push_back({"attention/packed-window-sinks", &kAttention, {{{11, 1, 64}}, weight({4}), starts}, a});
+  a = base;
+  a.packed = true;
+  a.causal = false;
+  a.relative_buckets = 8;
+  a.relative_max_distance = 16;
+  all.push_back({"attention/packed-both-ways", &kAttention, {{{11, 1, 64}}, weight({4, 8}), starts}, a});
 }
 
 void cross_cases(std::vector<OpCase>& all) {
@@ -189,6 +194,17 @@ void cross_cases(std::vector<OpCase>& all) {
                  &kCrossAttention,
                  {{{6, 1, 32}}, {{12, 1, 32}}, {{4}, DType::kF32, Fill::kNormal, 0, true}},
                  a});
+  const auto starts = [](int64_t tokens) { return CaseInput{{5}, DType::kI32, Fill::kStarts, tokens}; };
+  AttentionAttrs packs{4, 2, 8, false, 0.35F};
+  packs.packed = true;
+  all.push_back(
+      {"cross_attention/packed", &kCrossAttention, {{{9, 1, 32}}, {{11, 1, 32}}, starts(8), starts(10)}, packs});
+  // The second of two context-parallel ranks; sequences of a pack are multiples of four.
+  packs.causal = true;
+  packs.queries = context_positions(12, 2, 1);
+  packs.keys = gathered_positions(12, 2);
+  const CaseInput one{{3}, DType::kI32, Fill::kStarts, 12};
+  all.push_back({"cross_attention/packed-context", &kCrossAttention, {{{6, 1, 32}}, {{12, 1, 32}}, one}, packs});
   AttentionAttrs heads{2, 1, 8, true, 0.35F};
   heads.sinks = true;
   heads.first_head = 2;

@@ -180,6 +180,7 @@ struct DropoutAttrs {
   int64_t stream = 0;
   bool sequence_sharded = false;
   Positions positions = {};  // as of PositionAttrs
+  bool packed = false;       // likewise, where a rank's rows of a pack are not in its order
   bool operator==(const DropoutAttrs&) const = default;
 };
 
@@ -204,7 +205,9 @@ struct AttentionAttrs {
   double dropout = 0.0;  // of the softmax's weights
   int64_t dropout_stream = 0;
   bool accumulate = false;  // backward: gradient of sinks or table added to what is there
-  bool packed = false;      // a token sees its own sequence only (PositionAttrs); starts come last
+  // A token sees its own sequence only (PositionAttrs). Starts come last; two of them where queries and keys are packs
+  // of their own and sequence i sees sequence i (cross attention that is not causal).
+  bool packed = false;
   AttentionBackend backend = AttentionBackend::kAuto;
   // Context parallelism: where query and key rows lie. The backward finds its queries' log-sum-exp from row first_query
   // on; heads are [first_head, first_head + heads) of the all_heads of this TP rank (0: they are all).
@@ -399,9 +402,15 @@ struct ExpertBiasAttrs {
   bool operator==(const ExpertBiasAttrs&) const = default;
 };
 
-// Tokens [s, b] moved forward by `by` positions; the last ones become -1, which is no token.
+// Tokens moved forward by `by` positions: row p of the result [rows, b] is what lay `by` further on than it does, or
+// -1, which is no token, where nothing does. `to` and `from` say where rows of the result and of the operand lie.
+// Packed: a row's own sequence is all that is looked at (PositionAttrs).
 struct ShiftAttrs {
   int by = 1;
+  int64_t rows = 0;
+  bool packed = false;
+  Positions to = {};
+  Positions from = {};
   bool operator==(const ShiftAttrs&) const = default;
 };
 
@@ -429,8 +438,9 @@ struct BucketAttrs {
 };
 
 // Where the fp32 value of a weight that AdamW updates is kept: in an fp32 weight itself, in a state of its own, in 16
-// more bits of a bf16 weight, or nowhere (a bf16 weight alone, rounded stochastically).
-enum class MasterForm : uint8_t { kNone, kState, kRemainder, kStochastic };
+// more bits of a bf16 weight, nowhere (a bf16 weight alone, rounded stochastically), or in an fp16 state with a scale
+// for each tensor's part of the shard.
+enum class MasterForm : uint8_t { kNone, kState, kRemainder, kStochastic, kScaled };
 const char* name(MasterForm form);
 
 struct AdamAttrs {

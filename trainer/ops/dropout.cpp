@@ -7,8 +7,11 @@
 namespace mbb::trainer {
 namespace {
 
-// in: x [s, b, h], samples i32 [b], step record; out: x with elements dropped. Backward, the same on dy.
-Result<std::vector<TensorSpec>> dropout_shape(Inputs in, const Attrs&) {
+// in: x [s, b, h], samples i32 [b], step record [, starts]; out: x with elements dropped. Backward, the same on dy.
+Result<std::vector<TensorSpec>> dropout_shape(Inputs in, const Attrs& attrs) {
+  const bool packed = std::get<DropoutAttrs>(attrs).packed;
+  if (in.size() != (packed ? 4 : 3) || (packed && in[0]->shape[1] != 1))
+    return fail(ErrorCode::kBadArgument, "dropout of a pack reads its starts, and the pack is alone");
   if (in[0]->shape.rank() != 3 || in[1]->shape.elements() != in[0]->shape[1])
     return fail(ErrorCode::kBadArgument,
                 "dropout of " + in[0]->shape.str() + " with sample numbers " + in[1]->shape.str());
@@ -16,7 +19,9 @@ Result<std::vector<TensorSpec>> dropout_shape(Inputs in, const Attrs&) {
 }
 
 void dropout_grad(GradContext& c) {
-  c.emit_grad(0, kDropout, "bwd", {c.grad(), c.saved_in(1), c.saved_in(2)}, c.op().attrs);
+  std::vector<TensorId> in{c.grad()};
+  for (size_t i = 1; i < c.op().in.size(); ++i) in.push_back(c.saved_in(i));
+  c.emit_grad(0, kDropout, "bwd", in, c.op().attrs);
 }
 
 Result<std::vector<TensorSpec>> scale_shape(Inputs in, const Attrs&) {
@@ -35,6 +40,14 @@ void dropout_cases(std::vector<OpCase>& all) {
                   {{2}, DType::kI32, Fill::kInts, 100},
                   {{StepRecord::kFields}, DType::kF32, Fill::kZeros, 0, false, true}},
                  DropoutAttrs{0.5, 77, false}});
+  DropoutAttrs packed{0.5, 77, false, context_positions(12, 2, 1), true};
+  all.push_back({"dropout/packed",
+                 &kDropout,
+                 {{{6, 1, 8}},
+                  {{1}, DType::kI32, Fill::kInts, 100},
+                  {{StepRecord::kFields}, DType::kF32, Fill::kZeros, 0, false, true},
+                  {{3}, DType::kI32, Fill::kStarts, 12}},
+                 packed});
 }
 void scale_cases(std::vector<OpCase>& all) {
   all.push_back({"scale_by/small", &kScaleBy, {{{4, 2, 9}}}, ScaleByAttrs{0.25, 0.25}});

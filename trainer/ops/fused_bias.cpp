@@ -25,11 +25,11 @@ Result<std::vector<TensorSpec>> activation_grad_shape(Inputs in, const Attrs&) {
   return std::vector<TensorSpec>{{in[1]->shape, in[1]->dtype}};
 }
 
-// in: residual, x [, bias] [, samples, step record]; out: residual + dropout(x + bias). Dropout's operands are there
-// when its probability is above 0.
+// in: residual, x [, bias] [, samples, step record [, starts]]; out: residual + dropout(x + bias). Dropout's operands
+// are there when its probability is above 0.
 Result<std::vector<TensorSpec>> add_shape(Inputs in, const Attrs& attrs) {
-  const bool dropout = std::get<DropoutAttrs>(attrs).probability > 0;
-  const size_t without = in.size() - (dropout ? 2 : 0);
+  const auto& a = std::get<DropoutAttrs>(attrs);
+  const size_t without = in.size() - (a.probability > 0 ? (a.packed ? 3 : 2) : 0);
   if (in.size() < 2 || (without != 2 && without != 3))
     return fail(ErrorCode::kBadArgument, fmt::format("{} operands of a bias, dropout and sum", in.size()));
   if (in[0]->shape.elements() != in[1]->shape.elements())
@@ -51,6 +51,11 @@ void add_cases(std::vector<OpCase>& all) {
                  &kBiasDropoutAdd,
                  {{{5, 2, 8}}, {{5, 2, 8}}, {{8}}, samples, record},
                  DropoutAttrs{0.5, 77, false},
+                 false});
+  all.push_back({"bias_dropout_add/context",
+                 &kBiasDropoutAdd,
+                 {{{6, 2, 8}}, {{6, 2, 8}}, samples, record},
+                 DropoutAttrs{0.5, 77, false, context_positions(12, 2, 1)},
                  false});
 }
 

@@ -204,7 +204,7 @@ void fuse_bias_dropout(Program& program, int forward, int backward) {
     if (dropout == nullptr && bias == nullptr) continue;
     std::vector<TensorId> in{sum.in[0], x};
     if (bias != nullptr) in.push_back(bias->in[1]);
-    if (dropout != nullptr) in.insert(in.end(), {dropout->in[1], dropout->in[2]});
+    if (dropout != nullptr) in.insert(in.end(), dropout->in.begin() + 1, dropout->in.end());
     sum.attrs = dropout != nullptr ? dropout->attrs : Attrs{DropoutAttrs{}};
     sum.kind = &kBiasDropoutAdd;
     sum.in = std::move(in);

@@ -37,9 +37,13 @@ Step cut(const RingAttrs& a, const Positions& keys, int j, const Rows& q, const 
 // sees none of another: its gradients are the zeros that travel.
 std::optional<Step> step_of(const RingAttrs& a, int64_t query_rows, int64_t key_rows, int j, bool always) {
   const int source = (a.index - j + a.size) % a.size;
-  const Positions keys = context_positions(a.core.keys.sequence, a.size, source);
   const Positions& queries = a.core.queries;
+  // Neighbours of the inner group hold their parts together: rank after rank of a pack, one part otherwise.
+  const int held = static_cast<int>(queries.starts.size() / 2);
+  const Positions keys = group_positions(a.core.keys.sequence, a.size * held, source * held, held);
   MB_CHECK(a.core.causal, "a ring attends causally");
+  // Which rows of a pack meet is known when the step runs only.
+  if (a.core.packed) return cut(a, keys, j, {0, query_rows}, {0, key_rows});
   Rows q{query_rows, 0}, k{key_rows, 0};
   int64_t q_end = 0, k_end = 0;
   for (int64_t qr = 0; qr < query_rows; qr += queries.run) {
@@ -93,11 +97,10 @@ class Expansion {
                     {.stream = Stream::kCp, .category = category, .out_path = path + ".out"});
   }
 
-  // Operands after queries and key-values that every step reads too: samples and step record.
+  // Operands after queries and key-values that every step reads too: samples and step record, starts of a pack.
   static std::vector<TensorId> step_extras(const Op& op, const AttentionAttrs& core, size_t first) {
-    const size_t begin = first + (core.has_weight() ? 1 : 0);
-    if (core.dropout == 0) return {};
-    return {op.in[begin], op.in[begin + 1]};
+    const auto begin = op.in.begin() + static_cast<std::ptrdiff_t>(first + (core.has_weight() ? 1 : 0));
+    return {begin, begin + (core.dropout > 0 ? 2 : 0) + (core.packed ? 1 : 0)};
   }
 
   void forward(const Op& op) {

@@ -254,11 +254,12 @@ void attr_fields(const PositionAttrs& attrs, Visit&& visit) {
 
 template <typename Visit>
 void attr_fields(const DropoutAttrs& attrs, Visit&& visit) {
-  const auto& [probability, stream, sequence_sharded, positions] = attrs;
+  const auto& [probability, stream, sequence_sharded, positions, packed] = attrs;
   visit("probability", probability);
   visit("stream", stream);
   visit("sequence_sharded", sequence_sharded);
   visit("positions", positions);
+  visit("packed", packed);
 }
 
 template <typename Visit>
@@ -375,8 +376,12 @@ void attr_fields(const ExpertBiasAttrs& attrs, Visit&& visit) {
 
 template <typename Visit>
 void attr_fields(const ShiftAttrs& attrs, Visit&& visit) {
-  const auto& [by] = attrs;
+  const auto& [by, rows, packed, to, from] = attrs;
   visit("by", by);
+  visit("rows", rows);
+  visit("packed", packed);
+  visit("to", to);
+  visit("from", from);
 }
 
 template <typename Visit>

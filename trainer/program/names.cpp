@@ -47,7 +47,7 @@ const char* name(BlockScale scale) {
 }
 
 const char* name(MasterForm form) {
-  constexpr const char* kNames[] = {"none", "state", "remainder", "stochastic"};
+  constexpr const char* kNames[] = {"none", "state", "remainder", "stochastic", "scaled"};
   return kNames[static_cast<size_t>(form)];
 }
 

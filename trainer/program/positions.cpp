@@ -60,13 +60,18 @@ Positions context_positions(int64_t sequence, int size, int index) {
   return {sequence, run, {index * run, (2 * size - 1 - index) * run}};
 }
 
-Positions gathered_positions(int64_t sequence, int size) {
+Positions group_positions(int64_t sequence, int size, int first, int count) {
+  if (size == 1) return {};
   Positions all{sequence, sequence / (2 * size), {}};
-  for (int index = 0; index < size; ++index) {
+  for (int index = first; index < first + count; ++index) {
     const Positions part = context_positions(sequence, size, index);
     all.starts.insert(all.starts.end(), part.starts.begin(), part.starts.end());
   }
   return all;
+}
+
+Positions gathered_positions(int64_t sequence, int size) {
+  return group_positions(sequence, size, 0, size);
 }
 
 double visible_pairs(const Positions& queries, int64_t query_rows, const Positions& keys, int64_t key_rows,

@@ -25,6 +25,8 @@ struct Positions {
 
 // What rank `index` of `size` holds of `sequence` tokens, a multiple of 2·size; of one rank everything, without starts.
 Positions context_positions(int64_t sequence, int size, int index);
+// What ranks [first, first + count) of `size` hold, rank after rank; of all of one rank everything, without starts.
+Positions group_positions(int64_t sequence, int size, int first, int count);
 // What an all-gather over the ranks gives: rank after rank.
 Positions gathered_positions(int64_t sequence, int size);
 

@@ -145,10 +145,10 @@ void add(Digest& d, const Program& program) {
     d.number(segment);
     d.number(micro_batch);
   }
-  const auto& [tokens, labels, samples, encoder_tokens, starts, step_record, loss_sum, grad_scale, router_losses,
-               mtp_losses, step_sums] = ports;
-  for (TensorId id :
-       {tokens, labels, samples, encoder_tokens, starts, step_record, loss_sum, grad_scale, router_losses})
+  const auto& [tokens, labels, samples, encoder_tokens, starts, encoder_starts, step_record, loss_sum, grad_scale,
+               router_losses, mtp_losses, step_sums] = ports;
+  for (TensorId id : {tokens, labels, samples, encoder_tokens, starts, encoder_starts, step_record, loss_sum,
+                      grad_scale, router_losses})
     d.number(id);
   add(d, mtp_losses);
   add(d, step_sums);

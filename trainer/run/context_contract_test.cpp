@@ -71,7 +71,7 @@ TEST_P(Context, EveryMappingAndCommTypeEqualsOneRank) {
 
 INSTANTIATE_TEST_SUITE_P(Families, Context,
                          testing::Values("llama31", "gpt", "gpt_dropout", "qwen3", "gpt_oss", "mixtral",
-                                         "mixtral_balanced", "qwen3_moe", "deepseek_v3"),
+                                         "mixtral_balanced", "qwen3_moe", "deepseek_v3", "deepseek_v3_mtp"),
                          [](const auto& test) { return std::string(test.param); });
 
 // What these tests would see: one wrong position, key range, merge or exchange anywhere in the programs.
@@ -162,7 +162,7 @@ TEST(ContextRules, HeadsAndSizesOfAllToAllAreNamed) {
 }
 
 TEST(ContextModels, WhatCannotBeCutIsRefused) {
-  for (const char* name : {"t5", "deepseek_v3_mtp", "mixtral_capacity"}) {
+  for (const char* name : {"t5", "mixtral_capacity"}) {
     Config c = config_of_five_steps(name);
     c.parallel.context_parallel_size = 2;
     const auto layout = resolve(c);

@@ -51,10 +51,10 @@ Status check_model(const Layout& l) {
   };
   if (l.model.is_encoder_decoder())
     return refuse("an encoder and a decoder", "attention to another sequence is not cut: use tensor parallelism");
-  if (l.model.num_mtp_layers > 0)
-    return refuse("multi-token prediction", "its tokens lie on other ranks: set model.mtp_num_layers = 0");
-  if (l.has_sequences() || l.packed())
-    return refuse("sequences of many lengths", "rows are cut into equal chunks: set packing.sequences = stream");
+  if (l.packed() && l.config.parallel.moe_router_force_load_balancing)
+    return refuse(
+        "packs and parallel.moe_router_force_load_balancing",
+        "which expert's turn it is would depend on the ranks that hold a token: set packing.sequences = stream");
   if (l.config.fusion.attention_backend == AttentionBackend::kUnfused)
     return refuse("fusion.attention_backend = unfused", "its scores are not cut: give auto, flash or fused");
   if (l.model.is_moe() && l.config.parallel.moe_expert_capacity_factor > 0)
@@ -95,9 +95,11 @@ Status resolve_context_parallel(Layout& l, ParallelSizes& sizes) {
   const ParallelConfig& p = l.config.parallel;
   MB_TRY(check_model(l));
   if (l.sequence % (2 * l.cp) != 0)
-    return fail(ErrorCode::kBadArgument,
-                fmt::format("train.seq_length = {} is no multiple of 2 × {} = {}", l.sequence, kCp, 2 * l.cp),
-                "each rank holds two chunks of the sequence, an early and a late one");
+    return fail(
+        ErrorCode::kBadArgument,
+        fmt::format("{} = {} is no multiple of 2 × {} = {}",
+                    l.packed() ? "packing.packed_sequence_size" : "train.seq_length", l.sequence, kCp, 2 * l.cp),
+        "each rank holds two chunks of the sequence, an early and a late one");
   MB_ASSIGN(l.cp_comm, comm_by_layer(p.cp_comm_type, l.model.num_layers));
   for (const CpComm comm : l.cp_comm) {
     // What a rank keeps of a ring differs, and so would the exchanges that it runs again.

@@ -312,7 +312,8 @@ Result<Layout> resolve(const Config& config) {
   l.micro_batch = config.train.micro_batch_size;
   l.sequence = l.packed() ? config.packing.packed_sequence_size : config.train.seq_length;
   if (l.model.is_encoder_decoder())
-    l.encoder_sequence = config.train.encoder_seq_length > 0 ? config.train.encoder_seq_length : l.sequence;
+    l.encoder_sequence =
+        config.train.encoder_seq_length > 0 && !l.packed() ? config.train.encoder_seq_length : l.sequence;
   l.global_batch = config.train.global_batch_size;
   MB_TRY(at_least(config.model.make_vocab_size_divisible_by, 1, "model.make_vocab_size_divisible_by"));
   const int64_t vocab_unit = config.model.make_vocab_size_divisible_by * l.tp;

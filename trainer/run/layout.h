@@ -85,6 +85,10 @@ struct Layout {
   // Rows hold sequences of many lengths, one each or packed; else windows of the stream.
   bool has_sequences() const { return config.packing.sequences != SequenceLengths::kStream; }
   bool packed() const { return config.packing.packed_sequence_size > 0; }
+  // Whether attention reads where the sequences of a row begin: of packs, and of an encoder, which causality does not
+  // keep from the padding of its row.
+  bool reads_starts() const { return packed() || (has_sequences() && model.is_encoder_decoder()); }
+  int64_t sequences_of_row() const { return packed() ? config.packing.max_sequences : 1; }  // at most
   // Whether tokens go to experts of other ranks, or to experts that are cut otherwise than over TP.
   bool exchanges_tokens() const { return model.is_moe() && (ep > 1 || etp != tp); }
   ShardingStrategy sharding() const { return config.data_parallel.data_parallel_sharding_strategy; }  // never auto

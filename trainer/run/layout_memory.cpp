@@ -60,13 +60,12 @@ Status check_adapters(const Layout& l) {
     known.insert(known.end(), {"q_down", "q_up", "kv_down", "kv_up"});
   else
     known.emplace_back("qkv");
-  if (!l.model.is_moe() || l.model.moe.first_dense_layers > 0) known.insert(known.end(), {"fc1", "fc2"});
+  known.insert(known.end(), {"fc1", "fc2"});
   if (l.model.is_encoder_decoder()) known.insert(known.end(), {"q", "kv"});
   for (const std::string_view name : split(m.lora_targets, ','))
     if (std::find(known.begin(), known.end(), name) == known.end())
       return fail(ErrorCode::kBadArgument,
-                  fmt::format("memory.lora_targets: model {} has no linear layer '{}' outside of experts", l.model.name,
-                              printable(name)),
+                  fmt::format("memory.lora_targets: model {} has no linear layer '{}'", l.model.name, printable(name)),
                   "layers, with commas between: " + join(known, ", "));
   return {};
 }
@@ -90,10 +89,11 @@ Status check_packing(const Layout& l) {
     if (p.packed_sequence_size != 0 || p.mean_length != 0 || p.too_long != defaults.too_long)
       return refuse("[packing] is given, and packing.sequences = stream has no sequences to pack",
                     "set packing.sequences = documents, uniform or lognormal");
-  } else if (l.model.is_encoder_decoder() || l.model.num_mtp_layers > 0) {
-    return refuse(fmt::format("packing.sequences with model {}: {} read beyond a row's own tokens", l.model.name,
-                              l.model.is_encoder_decoder() ? "two token streams" : "predictions further on"),
-                  "set packing.sequences = stream");
+  } else if (l.model.is_encoder_decoder() && l.micro_batch != 1) {
+    return refuse(fmt::format("train.micro_batch_size = {} with packing.sequences and model {}: where a row's encoder "
+                              "part ends is known of one row at a time",
+                              l.micro_batch, l.model.name),
+                  "set train.micro_batch_size = 1");
   }
   const bool drawn = p.sequences == SequenceLengths::kUniform || p.sequences == SequenceLengths::kLognormal;
   if (!drawn && p.mean_length != 0)
@@ -116,6 +116,11 @@ Status check_packing(const Layout& l) {
     return refuse(fmt::format("train.seq_length = {} is more than packing.packed_sequence_size = {}",
                               l.config.train.seq_length, p.packed_sequence_size),
                   "train.seq_length is the longest sequence a pack may hold");
+  if (l.config.train.encoder_seq_length > p.packed_sequence_size)
+    return refuse(fmt::format("train.encoder_seq_length = {} is more than packing.packed_sequence_size = {}, which the "
+                              "encoder's packs have too",
+                              l.config.train.encoder_seq_length, p.packed_sequence_size),
+                  "raise packing.packed_sequence_size");
   return {};
 }
 

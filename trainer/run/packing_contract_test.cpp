@@ -11,9 +11,10 @@
 namespace mbb::trainer {
 namespace {
 
-constexpr int64_t kLongest = 12, kPack = 30;
+constexpr int64_t kLongest = 12, kPack = 32;
 
-SequenceDataset sequences(bool packed) {
+// Rows of sixteen short documents as `config` wants them; `unit` above 0: what every sequence is padded to.
+SequenceDataset sequences(const Config& config, int64_t unit = 0) {
   std::vector<std::vector<int32_t>> documents;
   for (int d = 0; d < 16; ++d) {
     documents.emplace_back();
@@ -21,17 +22,23 @@ SequenceDataset sequences(bool packed) {
   }
   auto source = make_in_memory("sixteen documents", documents, 64);
   EXPECT_TRUE(source.has_value());
-  auto data = SequenceDataset::open(std::move(*source), {.lengths = SequenceLengths::kDocuments, .longest = kLongest},
-                                    {.size = packed ? kPack : kLongest, .packed = packed, .most_sequences = 6});
+  const auto layout = resolve(config);
+  EXPECT_TRUE(layout.has_value()) << (layout ? "" : format(layout.error()));
+  RowOptions options = row_options(*layout);
+  if (unit > 0) options.unit = unit;
+  SequenceCuts cuts{.lengths = SequenceLengths::kDocuments, .longest = kLongest};
+  if (layout->model.is_encoder_decoder()) cuts.longest_encoder = kLongest;
+  auto data = SequenceDataset::open(std::move(*source), cuts, options);
   EXPECT_TRUE(data.has_value());
   return std::move(*data);
 }
 
-Config rows_of(Config c, const SequenceDataset& data, bool packed) {
+// `rows` a step.
+Config rows_of(Config c, bool packed, int64_t rows = 2) {
   c.packing.sequences = SequenceLengths::kDocuments;
   c.train.seq_length = kLongest;
-  c.train.micro_batch_size = packed ? 1 : 2;
-  c.train.global_batch_size = data.rows();
+  c.train.micro_batch_size = packed || c.model.encoder_num_layers > 0 ? 1 : 2;
+  c.train.global_batch_size = rows;
   c.train.train_iters = 2;
   c.optimizer.lr_warmup_iters = 0;
   if (packed) c.packing.packed_sequence_size = kPack;
@@ -56,20 +63,24 @@ TEST_P(Packing, PackedEqualsPadded) {
   Config c = config_of(GetParam());
   c.train.hidden_dropout = c.train.attention_dropout = 0;     // counters follow rows
   c.model.moe_aux_loss_coeff = c.model.moe_z_loss_coeff = 0;  // means over rows, padding included
-  const SequenceDataset padded_rows = sequences(false), packs = sequences(true);
+  const SequenceDataset padded_rows = sequences(rows_of(c, false)), packs = sequences(rows_of(c, true));
   ASSERT_EQ(padded_rows.rows(), 16);
-  ASSERT_GT(packs.rows(), 2);
-  const auto padded = two_steps(rows_of(c, padded_rows, false), padded_rows);
-  const auto packed = two_steps(rows_of(c, packs, true), packs);
+  ASSERT_GT(packs.rows(), 1);
+  const auto padded = two_steps(rows_of(c, false, padded_rows.rows()), padded_rows);
+  const auto packed = two_steps(rows_of(c, true, packs.rows()), packs);
   ASSERT_EQ(packed.size(), 2U);
   ASSERT_EQ(padded.size(), 2U);
   // An expert bias that steers by load moves with the padding it counted.
-  const size_t steps = std::string(GetParam().name) == "deepseek_v3" ? 1 : 2;
+  const size_t steps = std::string(GetParam().name).starts_with("deepseek_v3") ? 1 : 2;
   for (size_t i = 0; i < steps; ++i) {
     EXPECT_EQ(packed[i].tokens, padded[i].tokens);
     EXPECT_EQ(packed[i].squares, padded[i].squares);
     EXPECT_NEAR(packed[i].loss, padded[i].loss, 1e-5 * padded[i].loss) << "step " << i;
     EXPECT_NEAR(packed[i].grad_norm, padded[i].grad_norm, 2e-4 * padded[i].grad_norm) << "step " << i;
+    ASSERT_EQ(packed[i].mtp_loss.has_value(), padded[i].mtp_loss.has_value());
+    if (packed[i].mtp_loss) {
+      EXPECT_NEAR(*packed[i].mtp_loss, *padded[i].mtp_loss, 1e-5 * *padded[i].mtp_loss);
+    }
   }
   EXPECT_GT(packs.efficiency(), 1.3 * padded_rows.efficiency());
 }
@@ -78,11 +89,8 @@ std::vector<Small> packable() {
   std::vector<Small> families;
   for (const Small& family : kFamilies) {
     const std::string name = family.name;
-    // Refused (two token streams, predictions further on), and what goes by a token's place among padding: capacity,
-    // balanced load, dropout.
-    if (name != "t5" && name != "deepseek_v3_mtp" && name != "mixtral_capacity" && name != "mixtral_balanced" &&
-        name != "gpt_dropout")
-      families.push_back(family);
+    // What goes by a token's place among padding: capacity, balanced load, dropout.
+    if (name != "mixtral_capacity" && name != "mixtral_balanced" && name != "gpt_dropout") families.push_back(family);
   }
   return families;
 }
@@ -90,26 +98,106 @@ std::vector<Small> packable() {
 INSTANTIATE_TEST_SUITE_P(All, Packing, testing::ValuesIn(packable()),
                          [](const auto& test) { return std::string(test.param.name); });
 
+void expect_same_steps(const Config& many, const std::vector<StepReport>& one, const SequenceDataset& rows) {
+  const auto steps = two_steps(many, rows);
+  ASSERT_EQ(steps.size(), one.size());
+  for (size_t i = 0; i < one.size(); ++i) {
+    EXPECT_NEAR(steps[i].loss, one[i].loss, 1e-5 * one[i].loss) << "step " << i;
+    EXPECT_NEAR(steps[i].grad_norm, one[i].grad_norm, 1e-4 * one[i].grad_norm) << "step " << i;
+    EXPECT_EQ(steps[i].tokens, one[i].tokens);
+    EXPECT_EQ(steps[i].squares, one[i].squares);
+    EXPECT_EQ(steps[i].imbalance > 1.0, many.parallel.gpus > many.parallel.tensor_model_parallel_size *
+                                                                 many.parallel.pipeline_model_parallel_size *
+                                                                 many.parallel.context_parallel_size);
+  }
+}
+
+const Small& family(std::string_view name) {
+  for (const Small& small : kFamilies)
+    if (small.name == name) return small;
+  ADD_FAILURE() << "no family " << name;
+  return kFamilies[0];
+}
+
 TEST(PackingMappings, EveryMappingTrainsLikeOneRank) {
-  const SequenceDataset packs = sequences(true);
-  Config c = rows_of(config_of(kFamilies[2]), packs, true);
-  c.train.global_batch_size = 4;
-  const auto one = two_steps(c, packs);
-  for (const auto& [tp, pp, dp] : {std::tuple{2, 1, 1}, {1, 2, 1}, {1, 1, 2}, {2, 2, 2}}) {
-    Config many = c;
-    many.parallel.tensor_model_parallel_size = tp;
-    many.parallel.pipeline_model_parallel_size = pp;
-    many.parallel.gpus = tp * pp * dp;
-    many.memory.recompute_granularity = pp > 1 ? RecomputeGranularity::kFull : RecomputeGranularity::kNone;
-    const auto steps = two_steps(many, packs);
-    ASSERT_EQ(steps.size(), one.size());
-    for (size_t i = 0; i < one.size(); ++i) {
-      EXPECT_NEAR(steps[i].loss, one[i].loss, 1e-5 * one[i].loss);
-      EXPECT_NEAR(steps[i].grad_norm, one[i].grad_norm, 1e-4 * one[i].grad_norm);
-      EXPECT_EQ(steps[i].squares, one[i].squares);
-      EXPECT_EQ(steps[i].imbalance > 1.0, dp > 1);
+  for (const char* name : {"llama31", "t5", "deepseek_v3_mtp"}) {
+    const Config c = rows_of(config_of(family(name)), true, 4);
+    const SequenceDataset packs = sequences(c);
+    const auto one = two_steps(c, packs);
+    for (const auto& [tp, pp, dp] : {std::tuple{2, 1, 1}, {1, 2, 1}, {1, 1, 2}, {2, 2, 2}}) {
+      SCOPED_TRACE(testing::Message() << name << " tp " << tp << " pp " << pp << " dp " << dp);
+      Config many = c;
+      many.parallel.tensor_model_parallel_size = tp;
+      many.parallel.pipeline_model_parallel_size = pp;
+      many.parallel.gpus = tp * pp * dp;
+      many.memory.recompute_granularity = pp > 1 ? RecomputeGranularity::kFull : RecomputeGranularity::kNone;
+      expect_same_steps(many, one, packs);
     }
   }
+}
+
+// Each rank holds two chunks of every sequence of a pack.
+class PackingContext : public testing::TestWithParam<const char*> {};
+
+TEST_P(PackingContext, EveryExchangeTrainsLikeOneRank) {
+  Config c = rows_of(config_of(family(GetParam())), true, 4);
+  if (c.model.num_query_groups > 0) c.model.num_query_groups = 4;  // an a2a of four ranks divides them
+  const SequenceDataset packs = sequences(c, 8);
+  ASSERT_GT(packs.sequences(0).size(), 1U);
+  const auto one = two_steps(c, packs);
+  for (const auto& [cp, tp, dp, comm] : {std::tuple{2, 1, 1, "p2p"},
+                                         {2, 1, 2, "all_gather"},
+                                         {2, 1, 1, "a2a"},
+                                         {4, 1, 1, "p2p"},
+                                         {4, 1, 1, "a2a+p2p"},
+                                         {2, 2, 1, "p2p"}}) {
+    SCOPED_TRACE(testing::Message() << comm << " cp " << cp << " tp " << tp << " dp " << dp);
+    Config many = c;
+    many.parallel.context_parallel_size = cp;
+    many.parallel.cp_comm_type = comm;
+    if (std::string_view(comm) == "a2a+p2p") many.parallel.hierarchical_context_parallel_sizes = {2, 2};
+    many.parallel.tensor_model_parallel_size = tp;
+    many.parallel.gpus = cp * tp * dp;
+    many.fusion.bias_dropout_fusion = c.train.hidden_dropout > 0;
+    expect_same_steps(many, one, packs);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Families, PackingContext,
+                         testing::Values("llama31", "gpt", "gpt_dropout", "qwen3", "gpt_oss", "mixtral", "qwen3_moe",
+                                         "deepseek_v3", "deepseek_v3_mtp"),
+                         [](const auto& test) { return std::string(test.param); });
+
+TEST(PackingContextRows, PacksAndPaddedRowsHoldTheSameWork) {
+  const Config c = config_of(family("llama31"));
+  const SequenceDataset padded = sequences(rows_of(c, false));
+  const Config rows = rows_of(c, false, padded.rows());
+  const auto one = two_steps(rows, padded);
+  Config many = rows;
+  many.parallel.context_parallel_size = 2;
+  expect_same_steps(many, one, padded);
+  many.packing.packed_sequence_size = kPack;
+  many.packing.max_sequences = 6;
+  many.train.micro_batch_size = many.train.global_batch_size = 1;
+  const SequenceDataset packs = sequences(many);
+  many.train.global_batch_size = packs.rows();
+  expect_same_steps(many, one, packs);
+}
+
+TEST(PackingContextRows, WhatCannotBeIsRefused) {
+  const auto refused = [](const char* name, const std::function<void(Config&)>& change) {
+    Config c = rows_of(config_of(family(name)), true);
+    c.parallel.context_parallel_size = 2;
+    change(c);
+    const auto layout = resolve(c);
+    return layout ? std::string("accepted") : layout.error().what;
+  };
+  EXPECT_EQ(refused("llama31", [](Config&) {}), "accepted");
+  EXPECT_EQ(refused("llama31", [](Config& c) { c.packing.packed_sequence_size = 30; }),
+            "packing.packed_sequence_size = 30 is no multiple of 2 × parallel.context_parallel_size = 4");
+  EXPECT_NE(refused("mixtral_balanced", [](Config&) {}).find("parallel.moe_router_force_load_balancing"),
+            std::string::npos);
+  EXPECT_NE(refused("t5", [](Config&) {}).find("an encoder and a decoder"), std::string::npos);
 }
 
 TEST(PackingKnobs, RefusalsNameKnobAndRemedy) {
@@ -144,12 +232,23 @@ TEST(PackingKnobs, RefusalsNameKnobAndRemedy) {
               c.packing.max_sequences = 5;
             }),
             "packing.max_sequences is given, and packing.packed_sequence_size is 0");
-  const std::string mtp = refused([](Config& c) {
+  const auto t5 = [](Config& c) {
     c.model = {};
-    deepseek(c);
-    c.model.mtp_num_layers = 1;
-  });
-  EXPECT_TRUE(mtp.starts_with("packing.sequences with model ")) << mtp;
+    family("t5").shape(c);
+  };
+  EXPECT_EQ(refused([&](Config& c) {
+              t5(c);
+              c.packing.packed_sequence_size = 0;
+              c.train.micro_batch_size = 2;
+            }),
+            "train.micro_batch_size = 2 with packing.sequences and model t5-220m: where a row's encoder part ends is "
+            "known of one row at a time");
+  EXPECT_EQ(refused([&](Config& c) {
+              t5(c);
+              c.train.encoder_seq_length = 100;
+            }),
+            "train.encoder_seq_length = 100 is more than packing.packed_sequence_size = 64, which the encoder's packs "
+            "have too");
 }
 
 TEST(PackingKnobs, OpenRowsOfTheShippedText) {

@@ -21,6 +21,7 @@
 #include "trainer/ops/op_kind.h"
 #include "trainer/optim/schedule.h"
 #include "trainer/passes/precision.h"
+#include "trainer/program/packed_rows.h"
 #include "trainer/program/verify.h"
 #include "trainer/run/cpu_binding.h"
 
@@ -64,16 +65,25 @@ struct BatchReader {
     const auto b = static_cast<size_t>(layout.micro_batch);
     const auto length = static_cast<size_t>(layout.sequence);
     std::vector<int32_t> row_tokens(tokens.empty() ? 0 : length), row_labels(labels.empty() ? 0 : length);
+    std::vector<int32_t> first(layout.packed() ? static_cast<size_t>(layout.sequences_of_row()) + 1 : 0);
     for (size_t i = 0; i < b; ++i) {
-      MB_TRY(sequences->row(index(micro_batch, i), row_tokens, row_labels, {}));
-      for (size_t s = 0; s < row_tokens.size(); ++s) tokens[s * b + i] = row_tokens[s];
-      for (size_t s = 0; s < row_labels.size(); ++s) labels[s * b + i] = row_labels[s];
+      MB_TRY(sequences->row(index(micro_batch, i), row_tokens, row_labels, first));
+      std::vector<PackedRow> mine;
+      if (layout.packed()) mine = packed_rows(positions, first, layout.local_sequence());
+      for (size_t s = 0; s < static_cast<size_t>(layout.local_sequence()); ++s) {
+        const auto at = static_cast<size_t>(mine.empty() ? positions.at(static_cast<int64_t>(s)) : mine[s].at);
+        if (!tokens.empty()) tokens[s * b + i] = row_tokens[at];
+        if (!labels.empty()) labels[s * b + i] = row_labels[at];
+      }
     }
     return {};
   }
 
   Status starts(int micro_batch, std::span<int32_t> first) const {
     return sequences->row(index(micro_batch, 0), {}, {}, first);
+  }
+  Status encoder_starts(int micro_batch, std::span<int32_t> first) const {
+    return sequences->encoder_row(index(micro_batch, 0), {}, first);
   }
 
   Status samples_and_encoder(int micro_batch, std::span<int32_t> samples, std::span<int32_t> encoder_tokens) const {
@@ -82,7 +92,10 @@ struct BatchReader {
     for (size_t i = 0; i < b; ++i) {
       if (!samples.empty()) samples[i] = static_cast<int32_t>(index(micro_batch, i));
       if (encoder_tokens.empty()) continue;
-      MB_TRY(data(index(micro_batch, i), sample));
+      if (sequences != nullptr)
+        MB_TRY(sequences->encoder_row(index(micro_batch, i), std::span(sample).first(encoder_tokens.size() / b), {}));
+      else
+        MB_TRY(data(index(micro_batch, i), sample));
       for (size_t s = 0; s < static_cast<size_t>(layout.encoder_sequence); ++s) encoder_tokens[s * b + i] = sample[s];
     }
     return {};
@@ -227,6 +240,7 @@ class RankLoop {
       return reader.samples_and_encoder(m, samples, encoder_tokens);
     };
     input.starts = [&](int m, std::span<int32_t> first) { return reader.starts(m, first); };
+    input.encoder_starts = [&](int m, std::span<int32_t> first) { return reader.encoder_starts(m, first); };
     MB_TRY(everyone_->barrier());
     if (options_.stop && options_.stop->load())
       return fail(ErrorCode::kCancelled, fmt::format("stopped before step {}", step));

@@ -23,11 +23,22 @@ Result<SequenceDataset> open_sequences(const Layout& layout) {
   cuts.lengths = c.packing.sequences;
   cuts.longest = c.train.seq_length;
   cuts.too_long = c.packing.too_long;
-  cuts.mean = c.packing.mean_length > 0 ? c.packing.mean_length : std::max<int64_t>(1, c.train.seq_length / 4);
+  if (layout.model.is_encoder_decoder())
+    cuts.longest_encoder = c.train.encoder_seq_length > 0 ? c.train.encoder_seq_length : cuts.longest;
+  cuts.mean = c.packing.mean_length > 0 ? c.packing.mean_length
+                                        : std::max<int64_t>(1, (cuts.longest + cuts.longest_encoder) / 4);
   cuts.sigma = c.packing.length_sigma;
   cuts.seed = static_cast<uint64_t>(c.train.seed);
-  return SequenceDataset::open(std::move(source), cuts,
-                               {layout.sequence, layout.packed(), c.packing.max_sequences, cuts.seed});
+  return SequenceDataset::open(std::move(source), cuts, row_options(layout));
+}
+
+RowOptions row_options(const Layout& layout) {
+  return {.size = layout.sequence,
+          .packed = layout.packed(),
+          .most_sequences = layout.sequences_of_row(),
+          .seed = static_cast<uint64_t>(layout.config.train.seed),
+          .unit = layout.packed() && layout.cp > 1 ? 2 * layout.cp : 1,
+          .encoder_size = layout.encoder_sequence};
 }
 
 }  // namespace mbb::trainer

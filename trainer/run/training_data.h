@@ -13,7 +13,10 @@ DataSpec data_spec(const Config& config);
 // Windows of Layout::sample_tokens(), shuffled by train.seed. Errors name file and offset.
 Result<Dataset> open_dataset(const Layout& layout);
 
-// The rows of a layout that has_sequences().
+// Of the rows of a layout that has_sequences(). Under context parallelism every sequence of a pack divides over the
+// ranks.
+RowOptions row_options(const Layout& layout);
+// Those rows.
 Result<SequenceDataset> open_sequences(const Layout& layout);
 
 }  // namespace mbb::trainer

@@ -119,6 +119,7 @@ Status CpuRank::write_inputs(const StepInput& input) {
     if (batch) MB_TRY(input.batch(m, slot_of(ports.tokens, m), slot_of(ports.labels, m)));
     if (extra) MB_TRY(input.extra(m, slot_of(ports.samples, m), slot_of(ports.encoder_tokens, m)));
     if (ports.starts != kNoTensor) MB_TRY(input.starts(m, slot_of(ports.starts, m)));
+    if (ports.encoder_starts != kNoTensor) MB_TRY(input.encoder_starts(m, slot_of(ports.encoder_starts, m)));
   }
   return {};
 }

@@ -25,8 +25,10 @@ struct StepInput {
   // What only some models read; not called where the program reads neither: global sample numbers [b], and the
   // encoder's tokens [encoder s, b].
   std::function<Status(int micro_batch, std::span<int32_t> samples, std::span<int32_t> encoder_tokens)> extra = {};
-  // Where the sequences of a micro-batch's pack begin, [capacity + 1]; called where the program reads it.
+  // Where the sequences of a micro-batch's pack begin, [capacity + 1], and those of the encoder's; called where the
+  // program reads it.
   std::function<Status(int micro_batch, std::span<int32_t> starts)> starts = {};
+  std::function<Status(int micro_batch, std::span<int32_t> starts)> encoder_starts = {};
 };
 
 struct StepOutput {

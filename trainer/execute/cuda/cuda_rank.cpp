@@ -26,9 +26,9 @@ int64_t round_up(int64_t bytes) {
 }
 
 // What arrives with every micro-batch.
-constexpr size_t kBatchPorts = 5;
+constexpr size_t kBatchPorts = 6;
 std::array<TensorId, kBatchPorts> batch_ports(const Ports& ports) {
-  return {ports.tokens, ports.labels, ports.samples, ports.encoder_tokens, ports.starts};
+  return {ports.tokens, ports.labels, ports.samples, ports.encoder_tokens, ports.starts, ports.encoder_starts};
 }
 
 const BucketAttrs* bucket_of(const Op& op) {
@@ -308,6 +308,7 @@ Status CudaRank::upload(const StepInput& input) {
     if (!spans[0].empty() || !spans[1].empty()) MB_TRY(input.batch(m, spans[0], spans[1]));
     if (!spans[2].empty() || !spans[3].empty()) MB_TRY(input.extra(m, spans[2], spans[3]));
     if (!spans[4].empty()) MB_TRY(input.starts(m, spans[4]));
+    if (!spans[5].empty()) MB_TRY(input.encoder_starts(m, spans[5]));
     for (size_t i = 0; i < ids.size(); ++i) {
       if (ids[i] == kNoTensor) continue;
       MB_TRY(ok(cudaMemcpyAsync(data(ids[i], m % program_.tensor(ids[i]).ring), spans[i].data(), spans[i].size_bytes(),

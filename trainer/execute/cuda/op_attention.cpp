@@ -36,6 +36,9 @@ Result<GeneralAttention> general(const OpCall& call, const Operand& q, const Ope
   const auto& a = call.attrs<AttentionAttrs>();
   MB_TRY(whole_sequence(a.queries));
   MB_TRY(whole_sequence(a.keys));
+  if (a.packed && !a.causal)
+    return fail(ErrorCode::kUnavailable, "attention both ways, or to other tokens, inside packs does not run on CUDA",
+                "run on the CPU: --device cpu");
   if (a.all_heads != 0)
     return fail(ErrorCode::kUnavailable, "attention of a part of a rank's heads does not run on CUDA",
                 "run on the CPU: --device cpu");

@@ -204,8 +204,13 @@ Status latent_pack_grad_op(const OpCall& call) {
 }
 
 Status shift_tokens_op(const OpCall& call) {
+  const auto& a = call.attrs<ShiftAttrs>();
+  MB_TRY(whole_sequence(a.to));
+  if (a.packed)
+    return fail(ErrorCode::kUnavailable, "predicting further tokens of packed sequences does not run on CUDA",
+                "run on the CPU: --device cpu");
   return shift_tokens(call.in[0].as<const int32_t>(), call.out[0].as<int32_t>(), call.in[0].elements(),
-                      call.attrs<ShiftAttrs>().by * call.in[0].shape()[1], call.device.launch());
+                      a.by * call.in[0].shape()[1], call.device.launch());
 }
 
 }  // namespace mbb::trainer::cuda

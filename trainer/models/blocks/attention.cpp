@@ -33,7 +33,7 @@ TensorId rope(BlockBuilder& k, const std::string& path, TensorId qkv, const Head
     attrs.factor = rope_attention_factor(m);
   }
   attrs.positions = k.positions();
-  attrs.packed = k.layout().packed();
+  attrs.packed = k.layout().reads_starts();
   const auto turn = [&](const std::string& name, TensorId x) {
     std::vector<TensorId> in{x};
     if (attrs.packed) in.push_back(k.starts());
@@ -91,11 +91,11 @@ TensorId core(BlockBuilder& k, const std::string& path, TensorId qkv, const Head
     in.push_back(k.samples());
     in.push_back(k.builder().program().ports.step_record);
   }
-  attrs.packed = k.layout().packed();
+  attrs.packed = k.layout().reads_starts();
   attrs.backend = k.layout().config.fusion.attention_backend;
-  if (k.layout().cp > 1) return context_attention(k, path, in, attrs, kind.comm);
   if (attrs.backend == AttentionBackend::kUnfused) return unfused_core(k, path, qkv, attrs);
-  if (attrs.packed) in.push_back(k.starts());
+  if (attrs.packed) in.push_back(kind.encoder ? k.encoder_starts() : k.starts());
+  if (k.layout().cp > 1) return context_attention(k, path, in, attrs, kind.comm);
   return k.builder().emit(kAttention, path + ".core.fwd", in, attrs, {.out_path = path + ".core.out"})[0];
 }
 

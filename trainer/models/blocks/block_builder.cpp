@@ -51,8 +51,8 @@ TensorId BlockBuilder::weight(const std::string& path, Shape full, WeightOptions
   t.weight_decay = options.decay && full.rank() > 1;
   t.sharing = options.sharing;
   t.expert = options.expert;
-  t.partial_over_tp =
-      l_.tp > 1 && !options.expert && t.cuts.empty() && (l_.sequence_parallel || options.partial_over_tp);
+  t.partial_over_tp = options.expert ? options.partial_over_tp && ways(Axis::kEtp) > 1
+                                     : l_.tp > 1 && t.cuts.empty() && (l_.sequence_parallel || options.partial_over_tp);
   if (frozen(path)) return weights_[path] = b_.declare(std::move(t));
   Tensor grad;
   grad.path = path + ".main_grad";
@@ -72,25 +72,33 @@ bool BlockBuilder::frozen(const std::string& path) const {
   return std::any_of(patterns.begin(), patterns.end(), [&](std::string_view p) { return glob_match(p, path); });
 }
 
-TensorId BlockBuilder::adapted(const std::string& path, TensorId x, TensorId y, const std::vector<Cut>& in_cuts,
-                               const std::vector<Cut>& out_cuts) {
+bool BlockBuilder::adapts(const std::string& path) const {
   const MemoryConfig& m = l_.config.memory;
   const std::vector<std::string_view> targets = split(m.lora_targets, ',');
   const std::string_view name = std::string_view(path).substr(path.rfind('.') + 1);
-  const bool inside_experts = path.find(".shared.") != std::string::npos;
-  if (m.lora_rank == 0 || inside_experts || std::find(targets.begin(), targets.end(), name) == targets.end()) return y;
-  // A factor that all TP ranks hold sees on each of them the gradient through that rank's part of the other.
-  const int64_t in = b_.tensor(x).shape.cols() * (in_cuts.empty() ? 1 : l_.tp);
-  const int64_t out = b_.tensor(y).shape.cols() * (out_cuts.empty() ? 1 : l_.tp);
-  const TensorId a = weight(path + ".lora_a.weight", Shape{m.lora_rank, in},
-                            {.cuts = in_cuts, .init = normal(), .partial_over_tp = !out_cuts.empty()});
-  const TensorId b = weight(path + ".lora_b.weight", Shape{out, m.lora_rank},
-                            {.cuts = out_cuts, .init = {Init::Kind::kZeros, 0}, .partial_over_tp = !in_cuts.empty()});
+  return m.lora_rank > 0 && std::find(targets.begin(), targets.end(), name) != targets.end();
+}
+
+TensorId BlockBuilder::add_adapter(const std::string& path, TensorId y, TensorId low) {
+  const MemoryConfig& m = l_.config.memory;
   const double scale = m.lora_alpha / static_cast<double>(m.lora_rank);
-  const TensorId low = linear(path + ".lora_b", linear(path + ".lora_a", x, a), b);
   const TensorId scaled = b_.emit1(kScaleBy, path + ".lora.scale.fwd", {low}, ScaleByAttrs{scale, scale},
                                    {.out_path = path + ".lora.scale.out"});
   return b_.emit1(kAdd, path + ".lora.add.fwd", {y, scaled}, NoAttrs{}, {.out_path = path + ".lora.out"});
+}
+
+TensorId BlockBuilder::adapted(const std::string& path, TensorId x, TensorId y, const std::vector<Cut>& in_cuts,
+                               const std::vector<Cut>& out_cuts) {
+  if (!adapts(path)) return y;
+  const int64_t rank = l_.config.memory.lora_rank;
+  // A factor that all TP ranks hold sees on each of them the gradient through that rank's part of the other.
+  const int64_t in = b_.tensor(x).shape.cols() * (in_cuts.empty() ? 1 : l_.tp);
+  const int64_t out = b_.tensor(y).shape.cols() * (out_cuts.empty() ? 1 : l_.tp);
+  const TensorId a = weight(path + ".lora_a.weight", Shape{rank, in},
+                            {.cuts = in_cuts, .init = normal(), .partial_over_tp = !out_cuts.empty()});
+  const TensorId b = weight(path + ".lora_b.weight", Shape{out, rank},
+                            {.cuts = out_cuts, .init = {Init::Kind::kZeros, 0}, .partial_over_tp = !in_cuts.empty()});
+  return add_adapter(path, y, linear(path + ".lora_b", linear(path + ".lora_a", x, a), b));
 }
 
 Sharing BlockBuilder::shared_by_stages(bool all_stages) const {
@@ -222,7 +230,11 @@ TensorId BlockBuilder::samples() {
 }
 
 TensorId BlockBuilder::starts() {
-  return input(b_.program().ports.starts, "starts", Shape{l_.config.packing.max_sequences + 1});
+  return input(b_.program().ports.starts, "starts", Shape{l_.sequences_of_row() + 1});
+}
+
+TensorId BlockBuilder::encoder_starts() {
+  return input(b_.program().ports.encoder_starts, "encoder.starts", Shape{l_.sequences_of_row() + 1});
 }
 
 int64_t BlockBuilder::random_stream(const std::string& path) const {
@@ -232,9 +244,11 @@ int64_t BlockBuilder::random_stream(const std::string& path) const {
 TensorId BlockBuilder::dropout(const std::string& path, TensorId x) {
   const double probability = l_.config.train.hidden_dropout;
   if (probability == 0) return x;
-  const DropoutAttrs attrs{probability, random_stream(path + ".dropout"), l_.sequence_parallel, positions()};
-  return b_.emit1(kDropout, path + ".dropout.fwd", {x, samples(), b_.program().ports.step_record}, attrs,
-                  {.out_path = path + ".dropout.out"});
+  const DropoutAttrs attrs{probability, random_stream(path + ".dropout"), l_.sequence_parallel, positions(),
+                           l_.packed() && l_.cp > 1};
+  std::vector<TensorId> in{x, samples(), b_.program().ports.step_record};
+  if (attrs.packed) in.push_back(starts());
+  return b_.emit1(kDropout, path + ".dropout.fwd", in, attrs, {.out_path = path + ".dropout.out"});
 }
 
 TensorId BlockBuilder::residual(const std::string& path, TensorId x, TensorId branch) {

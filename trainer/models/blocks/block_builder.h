@@ -21,7 +21,7 @@ struct WeightOptions {
   Init init;
   bool decay = true;             // vectors never decay
   Sharing sharing = {};          // with other stages or the other mesh
-  bool partial_over_tp = false;  // TP ranks hold the whole weight but each sees part of its gradient
+  bool partial_over_tp = false;  // (expert) TP ranks hold the whole weight but each sees part of its gradient
   bool expert = false;           // of routed experts
 };
 
@@ -58,6 +58,13 @@ class BlockBuilder {
   TensorId row_linear(const std::string& path, TensorId x, int64_t in_features, bool with_bias);
   // The same weight on every TP rank, x as it is sharded.
   TensorId replicated_linear(const std::string& path, TensorId x, int64_t out_features);
+  // y + (alpha / rank)·(x·Aᵀ)·Bᵀ of a low-rank adapter where memory.lora_targets names this layer, else y. The cuts are
+  // those of the layer's inputs (dimension 1 of A) and outputs (dimension 0 of B).
+  TensorId adapted(const std::string& path, TensorId x, TensorId y, const std::vector<Cut>& in_cuts,
+                   const std::vector<Cut>& out_cuts);
+  bool adapts(const std::string& path) const;
+  // y + (alpha / rank)·low.
+  TensorId add_adapter(const std::string& path, TensorId y, TensorId low);
   TensorId gather(const std::string& path, TensorId x);   // into a column-parallel layer
   TensorId scatter(const std::string& path, TensorId x);  // out of a row-parallel layer
   TensorId activation(const std::string& path, TensorId x);
@@ -70,8 +77,9 @@ class BlockBuilder {
 
   // Operands and attributes dropout reads.
   TensorId samples();
-  // Where a pack's sequences begin.
+  // Where a pack's sequences begin, and those of the encoder's tokens.
   TensorId starts();
+  TensorId encoder_starts();
   int64_t random_stream(const std::string& path) const;
 
   // Adds a router's losses f32 [2] to what the step reports.
@@ -95,10 +103,6 @@ class BlockBuilder {
 
  private:
   bool frozen(const std::string& path) const;
-  // y + (alpha / rank)·(x·Aᵀ)·Bᵀ of a low-rank adapter where memory.lora_targets names this layer, else y. The cuts are
-  // those of the layer's inputs (dimension 1 of A) and outputs (dimension 0 of B).
-  TensorId adapted(const std::string& path, TensorId x, TensorId y, const std::vector<Cut>& in_cuts,
-                   const std::vector<Cut>& out_cuts);
   int ways(Axis axis) const;  // ranks a cut over the axis divides among
 
   Builder& b_;

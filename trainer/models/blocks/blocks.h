@@ -17,6 +17,7 @@ struct AttentionKind {
   int64_t window = 0;
   std::string relative_bias;  // path of the table of relative positions; empty: none
   bool every_stage = false;   // layers of all stages read that table
+  bool encoder = false;       // of the encoder's tokens
   CpComm comm = CpComm::kP2p;
 };
 AttentionKind decoder_attention(const Layout& layout, int64_t layer);

@@ -27,15 +27,14 @@ TensorId core_over(BlockBuilder& k, const std::string& path, std::vector<TensorI
                             {.out_path = path + ".split.out"});
   in[0] = split[0];
   in.insert(in.begin() + 1, split[1]);
-  const int64_t sequence = k.layout().sequence;
-  attrs.queries = attrs.keys = context_positions(sequence, ring.size, ring.index);
+  if (!attrs.packed) attrs.queries = attrs.keys = context_positions(k.layout().sequence, ring.size, ring.index);
   if (!gathered)
     return b.emit(kRingAttention, path + ".core.fwd", in, RingAttrs{attrs, ring.group, ring.size, ring.index},
                   options)[0];
   in[1] = b.emit1(kAllGather, path + ".kv.all_gather.fwd", {split[1]},
                   CommAttrs{.group = ring.group, .group_size = ring.size},
                   {.stream = Stream::kCp, .category = Category::kComm});
-  attrs.keys = gathered_positions(sequence, ring.size);
+  attrs.keys = gathered_positions(k.layout().sequence, ring.size);
   return b.emit(kCrossAttention, path + ".core.fwd", in, attrs, options)[0];
 }
 
@@ -44,7 +43,8 @@ struct Exchange {
   GroupKind group = GroupKind::kCp;
   int size = 1;
   int index = 0;
-  int64_t run = 0;  // rows of a chunk
+  int64_t run = 0;      // rows of a chunk
+  bool ordered = true;  // the whole sequence is put in its order; a pack's rows stay rank after rank
 
   CommAttrs comm() const { return {.group = group, .group_size = size}; }
   // Rank after rank, each with its early and its late chunk, in the order of the sequence.
@@ -68,11 +68,12 @@ TensorId to_heads(Builder& b, const std::string& path, TensorId x, const std::ve
   x = b.emit1(kColumnsToRows, path + ".to_heads.pack.fwd", {x}, ColumnAttrs{parts, e.size});
   x = b.emit1(kAllToAll, path + ".to_heads.all_to_all.fwd", {x}, e.comm(),
               {.stream = Stream::kCp, .category = Category::kComm});
+  if (!e.ordered) return x;
   return b.emit1(kReorderRuns, path + ".to_heads.order.fwd", {x}, RunAttrs{e.run, e.in_order()});
 }
 
 TensorId to_sequence(Builder& b, const std::string& path, TensorId x, int64_t columns, const Exchange& e) {
-  x = b.emit1(kReorderRuns, path + ".to_sequence.order.fwd", {x}, RunAttrs{e.run, e.by_rank()});
+  if (e.ordered) x = b.emit1(kReorderRuns, path + ".to_sequence.order.fwd", {x}, RunAttrs{e.run, e.by_rank()});
   x = b.emit1(kAllToAll, path + ".to_sequence.all_to_all.fwd", {x}, e.comm(),
               {.stream = Stream::kCp, .category = Category::kComm});
   return b.emit1(kRowsToColumns, path + ".to_sequence.unpack.fwd", {x}, ColumnAttrs{{columns}, e.size});
@@ -84,11 +85,14 @@ TensorId context_attention(BlockBuilder& k, const std::string& path, std::vector
                            CpComm comm) {
   const Layout& l = k.layout();
   const int at = k.builder().program().rank_class.cp;
-  if (comm == CpComm::kP2p || comm == CpComm::kGather)
-    return core_over(k, path, std::move(in), attrs, {GroupKind::kCp, l.cp, at}, comm == CpComm::kGather);
+  const bool whole_heads = comm == CpComm::kP2p || comm == CpComm::kGather;
   const bool ring = comm == CpComm::kA2aP2p;
-  const int inner = ring ? l.mesh.sizes().cp_a2a : l.cp;
-  const Exchange exchange{ring ? GroupKind::kCpA2a : GroupKind::kCp, inner, at % inner, l.sequence / (2 * l.cp)};
+  const int inner = whole_heads ? 1 : ring ? l.mesh.sizes().cp_a2a : l.cp;
+  // What is known of a pack's rows before it is there: whose they are.
+  if (attrs.packed) attrs.queries = attrs.keys = group_positions(l.sequence, l.cp, at / inner * inner, inner);
+  if (whole_heads) return core_over(k, path, std::move(in), attrs, {GroupKind::kCp, l.cp, at}, comm == CpComm::kGather);
+  const Exchange exchange{ring ? GroupKind::kCpA2a : GroupKind::kCp, inner, at % inner, l.sequence / (2 * l.cp),
+                          !attrs.packed};
   in[0] = to_heads(k.builder(), path, in[0], qkv_parts(attrs), exchange);
   const int64_t columns = int64_t{attrs.heads} * attrs.value_dim();
   attrs.all_heads = attrs.heads;

@@ -17,7 +17,7 @@ TensorId embedding_block(BlockBuilder& k) {
   if (k.model().position == PositionKind::kLearned) {
     const TensorId table = k.weight("position_embedding.weight", Shape{k.model().max_positions, k.model().hidden_size},
                                     {.init = k.normal()});
-    const PositionAttrs attrs{k.layout().sequence_parallel, false, k.layout().packed(), k.positions()};
+    const PositionAttrs attrs{k.layout().sequence_parallel, false, k.layout().reads_starts(), k.positions()};
     std::vector<TensorId> in{x, table};
     if (attrs.packed) in.push_back(k.starts());
     x = k.builder().emit1(kPositionEmbedding, "position_embedding.fwd", in, attrs,

@@ -10,7 +10,7 @@ TensorId encoder_block(BlockBuilder& k) {
   const TensorId tokens = k.input(k.builder().program().ports.encoder_tokens, "encoder.tokens",
                                   Shape{k.layout().encoder_sequence, k.layout().micro_batch});
   TensorId x = k.dropout("encoder.embedding", embed_tokens(k, "encoder.embedding", tokens));
-  const AttentionKind both_ways{.causal = false, .relative_bias = "encoder.relative_bias.weight"};
+  const AttentionKind both_ways{.causal = false, .relative_bias = "encoder.relative_bias.weight", .encoder = true};
   for (int64_t i = 0; i < m.num_encoder_layers; ++i) {
     const std::string attn = fmt::format("encoder.layers.{}.attn", i);
     const std::string mlp = fmt::format("encoder.layers.{}.mlp", i);
@@ -40,6 +40,8 @@ TensorId cross_attention_block(BlockBuilder& k, const std::string& path, TensorI
     in.push_back(k.samples());
     in.push_back(k.builder().program().ports.step_record);
   }
+  attrs.packed = k.layout().reads_starts();
+  if (attrs.packed) in.insert(in.end(), {k.starts(), k.encoder_starts()});
   const TensorId context =
       k.builder().emit(kCrossAttention, path + ".core.fwd", in, attrs, {.out_path = path + ".core.out"})[0];
   return k.row_linear(path + ".proj", context, m.query_size(), m.attention_out_bias);

@@ -13,6 +13,18 @@ void mtp_block(BlockBuilder& k, TensorId hidden) {
   const TensorId labels = b.program().ports.labels;
   const double weight = m.mtp_loss_scale / static_cast<double>(m.num_mtp_layers);
   TensorId tokens = labels;
+  const Layout& l = k.layout();
+  // Tokens further on may lie on other ranks.
+  TensorId all_labels = labels;
+  ShiftAttrs shift{.rows = l.local_sequence(), .packed = l.packed(), .to = k.positions()};
+  if (l.cp > 1) {
+    shift.from = gathered_positions(l.sequence, l.cp);
+    all_labels = b.emit1(kAllGather, "mtp.labels.all_gather.fwd", {labels},
+                         CommAttrs{.group = GroupKind::kCp, .group_size = l.cp},
+                         {.stream = Stream::kCp, .category = Category::kComm});
+  }
+  std::vector<TensorId> shifted{all_labels};
+  if (shift.packed) shifted.push_back(k.starts());
   for (int depth = 0; depth < m.num_mtp_layers; ++depth) {
     const std::string path = fmt::format("mtp.{}", depth);
     const TensorId embedded = k.norm(path + ".embedding_norm", embed_tokens(k, path + ".embedding", tokens));
@@ -22,8 +34,8 @@ void mtp_block(BlockBuilder& k, TensorId hidden) {
                  k.replicated_linear(path + ".proj_hidden", k.norm(path + ".hidden_norm", hidden), m.hidden_size)},
                 NoAttrs{}, {.out_path = path + ".proj.out"});
     hidden = decoder_layer(k, path + ".layer", m.num_layers, joined);
-    const TensorId target =
-        b.emit1(kShiftTokens, path + ".labels.fwd", {labels}, ShiftAttrs{depth + 1}, {.out_path = path + ".labels"});
+    shift.by = depth + 1;
+    const TensorId target = b.emit1(kShiftTokens, path + ".labels.fwd", shifted, shift, {.out_path = path + ".labels"});
     const TensorId total = k.step_sum(path + ".loss_sum", DType::kF64, Shape{2});
     b.program().ports.mtp_losses.push_back(total);
     loss_block(k, path + ".", k.norm(path + ".final_norm", hidden), target, total, weight);

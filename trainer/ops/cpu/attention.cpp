@@ -42,14 +42,15 @@ double dot(const float* a, const float* b, int64_t n) {
   return sum;
 }
 
-// Operands besides q, k and v.
+// Operands besides q, k and v, and where rows lie.
 class Extras {
  public:
-  Extras(const CpuCall& call, const AttentionAttrs& a, size_t first) : a_(a), rank_(call.rank) {
-    if (a.packed) {
-      const size_t at = first + (a.has_weight() ? 1 : 0) + (a.dropout > 0 ? 2 : 0);
-      own_ = sequence_starts(call.in[at], call.in[0].tensor->shape[0]);
-    }
+  Extras(const CpuCall& call, const AttentionAttrs& a, size_t first, const Sides& sides) : a_(a), rank_(call.rank) {
+    const size_t at = first + (a.has_weight() ? 1 : 0) + (a.dropout > 0 ? 2 : 0);
+    const bool apart = at + 1 < call.in.size() && call.in[at + 1].tensor->dtype == DType::kI32;  // queries' and keys'
+    const CpuOperand* starts = a.packed ? &call.in[at] : nullptr;
+    queries_ = rows_of(a.queries, starts, sides.q.s);
+    keys_ = rows_of(a.keys, a.packed && apart ? &call.in[at + 1] : starts, sides.k.s);
     if (a.has_weight()) weight_.emplace(call.in[first++]);
     if (a.dropout == 0) return;
     samples_ = ints(call.in[first]);
@@ -62,43 +63,43 @@ class Extras {
   }
   // Of the bias table: the element that query and key rows of a head read.
   int64_t table_at(int64_t head, int64_t query, int64_t key) const {
-    return weight_at(head) * a_.relative_buckets + relative_bucket(a_.keys.at(key) - a_.queries.at(query), a_);
+    return weight_at(head) * a_.relative_buckets + relative_bucket(key_at(key) - query_at(query), a_);
   }
   int64_t weight_at(int64_t head) const { return a_.first_head + head; }
   std::optional<double> sink(int64_t head) const {
     return a_.sinks ? std::optional(static_cast<double>((*weight_)[weight_at(head)])) : std::nullopt;
   }
-  // First token of a query's own sequence.
-  int64_t own(int64_t query) const { return own_.empty() ? 0 : own_[static_cast<size_t>(query)]; }
+  // Key rows that a query row looks at, ascending: those of its own sequence, causally up to its own place.
+  const std::vector<int64_t>& visible(int64_t query, std::vector<int64_t>& rows) const {
+    rows.clear();
+    const PackedRow& q = queries_[static_cast<size_t>(query)];
+    for (size_t j = 0; j < keys_.size(); ++j) {
+      const PackedRow& k = keys_[j];
+      if (k.sequence != q.sequence) continue;
+      if (a_.causal && (k.at > q.at || (a_.window > 0 && k.at <= q.at - a_.window))) continue;
+      rows.push_back(static_cast<int64_t>(j));
+    }
+    return rows;
+  }
   double kept(int64_t sample, int64_t head, int64_t query, int64_t key, const Sides& sides) const {
     if (!mask_) return 1.0;
     const int64_t queries = a_.queries.whole() ? sides.q.s : a_.queries.sequence;
     const int64_t keys = a_.keys.whole() ? sides.k.s : a_.keys.sequence;
     const int64_t global_head = rank_.coordinates.tp * a_.tp_heads() + weight_at(head);
-    return mask_->factor(samples_[sample], (global_head * queries + a_.queries.at(query)) * keys + a_.keys.at(key));
+    return mask_->factor(samples_[sample], (global_head * queries + query_at(query)) * keys + key_at(key));
   }
 
  private:
+  int64_t query_at(int64_t row) const { return queries_[static_cast<size_t>(row)].at; }
+  int64_t key_at(int64_t row) const { return keys_[static_cast<size_t>(row)].at; }
+
   const AttentionAttrs& a_;
   const RankContext& rank_;
-  std::vector<int64_t> own_;
+  std::vector<PackedRow> queries_, keys_;
   std::optional<ReadF32> weight_;
   const int32_t* samples_ = nullptr;
   std::optional<DropoutMask> mask_;
 };
-
-// Key rows that a query row looks at, ascending; `own` is the first of its own sequence.
-const std::vector<int64_t>& visible(const AttentionAttrs& a, int64_t own, int64_t query, int64_t keys,
-                                    std::vector<int64_t>& rows) {
-  rows.clear();
-  const int64_t last = a.causal ? a.queries.at(query) : INT64_MAX;
-  const int64_t first = a.causal && a.window > 0 ? std::max(own, last + 1 - a.window) : own;
-  for (int64_t j = 0; j < keys; ++j) {
-    const int64_t at = a.causal ? a.keys.at(j) : 0;
-    if (at >= first && at <= last) rows.push_back(j);
-  }
-  return rows;
-}
 
 void forward(const AttentionAttrs& a, const Sides& sides, const Extras& extras, const float* q, const float* kv,
              float* out, float* lse) {
@@ -110,7 +111,7 @@ void forward(const AttentionAttrs& a, const Sides& sides, const Extras& extras, 
     for (int64_t head = 0; head < a.heads; ++head) {
       const int64_t group = head / (a.heads / a.kv_heads);
       for (int64_t i = 0; i < sides.q.s; ++i) {
-        const std::vector<int64_t>& keys = visible(a, extras.own(i), i, sides.k.s, rows);
+        const std::vector<int64_t>& keys = extras.visible(i, rows);
         const std::optional<double> sink = extras.sink(head);
         double top = sink.value_or(-INFINITY);
         for (int64_t j : keys) {
@@ -160,7 +161,7 @@ void backward(const AttentionAttrs& a, const Sides& sides, const Extras& extras,
         const double lse = static_cast<double>(saved.lse[(b * a.heads + head) * saved.lse_rows + a.first_query + i]);
         const int64_t q = sides.q.at(i, b, head);
         if (const auto sink = extras.sink(head)) dweight[extras.weight_at(head)] -= std::exp(*sink - lse) * delta;
-        for (int64_t j : visible(a, extras.own(i), i, sides.k.s, rows)) {
+        for (int64_t j : extras.visible(i, rows)) {
           const int64_t k = sides.k.at(j, b, group);
           const int64_t v = sides.v.at(j, b, group);
           const double score =
@@ -200,7 +201,8 @@ Status cpu_attention(const CpuCall& call) {
   const ReadF32 qkv(call.in[0]);
   WriteF32 out(call.out[0]);
   WriteF32 lse(call.out[1]);
-  forward(a, packed(call.in[0].tensor->shape, a), Extras(call, a, 1), qkv.data(), qkv.data(), out.data(), lse.data());
+  const Sides sides = packed(call.in[0].tensor->shape, a);
+  forward(a, sides, Extras(call, a, 1, sides), qkv.data(), qkv.data(), out.data(), lse.data());
   return {};
 }
 
@@ -212,7 +214,8 @@ Status cpu_attention_grad(const CpuCall& call) {
   const ReadF32 lse(call.in[3]);
   std::vector<double> grad = zeros(call.in[1]);
   std::vector<double> weight_grad = a.has_weight() ? zeros(call.out[0]) : std::vector<double>{};
-  backward(a, packed(call.in[1].tensor->shape, a), Extras(call, a, 4),
+  const Sides sides = packed(call.in[1].tensor->shape, a);
+  backward(a, sides, Extras(call, a, 4, sides),
            {dout.data(), qkv.data(), qkv.data(), out.data(), lse.data(), call.in[3].tensor->shape[2]}, grad.data(),
            grad.data(), weight_grad.data());
   if (a.has_weight()) store(call.out[0], weight_grad, a.accumulate);
@@ -226,8 +229,8 @@ Status cpu_cross_attention(const CpuCall& call) {
   const ReadF32 kv(call.in[1]);
   WriteF32 out(call.out[0]);
   WriteF32 lse(call.out[1]);
-  forward(a, crossed(call.in[0].tensor->shape, call.in[1].tensor->shape, a), Extras(call, a, 2), q.data(), kv.data(),
-          out.data(), lse.data());
+  const Sides sides = crossed(call.in[0].tensor->shape, call.in[1].tensor->shape, a);
+  forward(a, sides, Extras(call, a, 2, sides), q.data(), kv.data(), out.data(), lse.data());
   return {};
 }
 
@@ -241,7 +244,8 @@ Status cpu_cross_attention_grad(const CpuCall& call) {
   std::vector<double> dq = zeros(call.in[1]);
   std::vector<double> dkv = zeros(call.in[2]);
   std::vector<double> weight_grad = a.has_weight() ? zeros(call.out[0]) : std::vector<double>{};
-  backward(a, crossed(call.in[1].tensor->shape, call.in[2].tensor->shape, a), Extras(call, a, 5),
+  const Sides sides = crossed(call.in[1].tensor->shape, call.in[2].tensor->shape, a);
+  backward(a, sides, Extras(call, a, 5, sides),
            {dout.data(), q.data(), kv.data(), out.data(), lse.data(), call.in[4].tensor->shape[2]}, dq.data(),
            dkv.data(), weight_grad.data());
   if (a.has_weight()) store(call.out[0], weight_grad, a.accumulate);

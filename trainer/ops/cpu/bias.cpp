@@ -38,13 +38,11 @@ namespace {
 std::vector<int64_t> positions(const CpuCall& call, int64_t local_sequence, int64_t table_rows) {
   const auto& a = call.attrs<PositionAttrs>();
   const int64_t first = a.sequence_sharded ? call.rank.coordinates.tp * local_sequence : 0;
-  const std::vector<int64_t> own = a.packed ? sequence_starts(call.in[2], first + local_sequence)
-                                            : std::vector<int64_t>(static_cast<size_t>(first + local_sequence), 0);
+  const std::vector<PackedRow> rows = rows_of(a.positions, a.packed ? &call.in[2] : nullptr, first + local_sequence);
   std::vector<int64_t> at;
-  for (int64_t s = first; s < first + local_sequence; ++s) {
-    // Behind the last sequence nobody has a label; any position will do.
-    at.push_back(std::min(a.positions.at(s) - own[static_cast<size_t>(s)], table_rows - 1));
-  }
+  // Behind the last sequence nobody has a label; any position will do.
+  for (int64_t s = first; s < first + local_sequence; ++s)
+    at.push_back(std::min(rows[static_cast<size_t>(s)].position(), table_rows - 1));
   return at;
 }
 

@@ -26,8 +26,9 @@ Status cpu_dropout(const CpuCall& call) {
   const DropoutMask mask(a.probability, a.stream, record.data());
   const Shape& shape = call.in[0].tensor->shape;
   const int64_t first = a.sequence_sharded ? call.rank.coordinates.tp * shape[0] : 0;
+  const std::vector<PackedRow> rows = rows_of(a.positions, a.packed ? &call.in[3] : nullptr, first + shape[0]);
   for (int64_t s = 0; s < shape[0]; ++s) {
-    const int64_t position = a.positions.at(first + s);
+    const int64_t position = rows[static_cast<size_t>(first + s)].at;
     for (int64_t b = 0; b < shape[1]; ++b) {
       for (int64_t i = 0; i < shape[2]; ++i) {
         const int64_t at = (s * shape[1] + b) * shape[2] + i;

@@ -2,6 +2,8 @@
 #include <fmt/core.h>
 
 #include <algorithm>
+#include <map>
+#include <vector>
 
 #include "trainer/ops/cpu/functions.h"
 #include "trainer/ops/cpu/operand.h"
@@ -33,9 +35,19 @@ Status cpu_embedding(const CpuCall& call) {
 Status cpu_shift_tokens(const CpuCall& call) {
   const int32_t* tokens = ints(call.in[0]);
   auto* moved = static_cast<int32_t*>(call.out[0].data);
-  const int64_t by = call.attrs<ShiftAttrs>().by * call.in[0].tensor->shape[1];
-  const int64_t count = call.in[0].elements();
-  for (int64_t i = 0; i < count; ++i) moved[i] = i + by < count ? tokens[i + by] : -1;
+  const auto& a = call.attrs<ShiftAttrs>();
+  const CpuOperand* starts = a.packed ? &call.in[1] : nullptr;
+  const int64_t batch = call.in[0].tensor->shape[1];
+  const std::vector<PackedRow> from = rows_of(a.from, starts, call.in[0].tensor->shape[0]);
+  std::map<int64_t, int64_t> row_at;  // by place in the whole
+  for (size_t row = 0; row < from.size(); ++row) row_at[from[row].at] = static_cast<int64_t>(row);
+  const std::vector<PackedRow> to = rows_of(a.to, starts, a.rows);
+  for (size_t row = 0; row < to.size(); ++row) {
+    const auto found = row_at.find(to[row].at + a.by);
+    const bool own = found != row_at.end() && from[static_cast<size_t>(found->second)].sequence == to[row].sequence;
+    for (int64_t b = 0; b < batch; ++b)
+      moved[static_cast<int64_t>(row) * batch + b] = own ? tokens[found->second * batch + b] : -1;
+  }
   return {};
 }
 

@@ -42,18 +42,23 @@ Status cpu_bias_dropout_add(const CpuCall& call) {
   const ReadF32 residual(call.in[0]);
   const ReadF32 x(call.in[1]);
   const bool drops = a.probability > 0;
-  const bool biased = call.in.size() == (drops ? 5 : 3);
+  const size_t of_dropout = drops ? (a.packed ? 3 : 2) : 0;
+  const bool biased = call.in.size() == 3 + of_dropout;
   const ReadF32 bias(call.in[biased ? 2 : 1]);
   const Shape& shape = call.in[0].tensor->shape;
   const int64_t h = shape.cols();
   std::vector<double> factors(static_cast<size_t>(shape.elements()), 1.0);
   if (drops) {
-    const int32_t* samples = ints(call.in[call.in.size() - 2]);
-    const ReadF32 record(call.in.back());
+    const size_t at = call.in.size() - of_dropout;
+    const int32_t* samples = ints(call.in[at]);
+    const ReadF32 record(call.in[at + 1]);
     const DropoutMask mask(a.probability, a.stream, record.data());
     const int64_t first = a.sequence_sharded ? call.rank.coordinates.tp * shape[0] : 0;
-    for (int64_t i = 0; i < shape.elements(); ++i)
-      factors[static_cast<size_t>(i)] = mask.factor(samples[i / h % shape[1]], (first + i / h / shape[1]) * h + i % h);
+    const auto rows = rows_of(a.positions, a.packed ? &call.in.back() : nullptr, first + shape[0]);
+    for (int64_t i = 0; i < shape.elements(); ++i) {
+      const int64_t position = rows[static_cast<size_t>(first + i / h / shape[1])].at;
+      factors[static_cast<size_t>(i)] = mask.factor(samples[i / h % shape[1]], position * h + i % h);
+    }
   }
   WriteF32 y(call.out[0]);
   for (int64_t i = 0; i < shape.elements(); ++i) {

@@ -47,15 +47,11 @@ WriteF32::~WriteF32() {
     store(operand_.tensor->dtype, operand_.data, static_cast<int64_t>(i), copy_[i]);
 }
 
-std::vector<int64_t> sequence_starts(const CpuOperand& starts, int64_t tokens) {
-  const int32_t* first = ints(starts);
-  std::vector<int64_t> own(static_cast<size_t>(tokens));
-  int64_t sequence = 0;
-  for (int64_t i = 0; i < tokens; ++i) {
-    while (sequence + 1 < starts.elements() && first[sequence + 1] <= i) ++sequence;
-    own[static_cast<size_t>(i)] = first[sequence];
-  }
-  return own;
+std::vector<PackedRow> rows_of(const Positions& positions, const CpuOperand* starts, int64_t rows) {
+  if (starts != nullptr) return packed_rows(positions, {ints(*starts), static_cast<size_t>(starts->elements())}, rows);
+  std::vector<PackedRow> all(static_cast<size_t>(rows));
+  for (int64_t row = 0; row < rows; ++row) all[static_cast<size_t>(row)].at = positions.at(row);
+  return all;
 }
 
 }  // namespace mbb::trainer

@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "trainer/ops/op_kind.h"
+#include "trainer/program/packed_rows.h"
 
 namespace mbb::trainer {
 
@@ -46,8 +47,7 @@ inline double* doubles(const CpuOperand& operand) {
   return static_cast<double*>(operand.data);
 }
 
-// First token of each token's own sequence in a pack of `tokens`, from where sequences begin (PositionAttrs). Tokens
-// behind the last sequence are one more.
-std::vector<int64_t> sequence_starts(const CpuOperand& starts, int64_t tokens);
+// Where rows lie in their sequence: of a pack by its starts (PositionAttrs), else as `positions` says, all in one.
+std::vector<PackedRow> rows_of(const Positions& positions, const CpuOperand* starts, int64_t rows);
 
 }  // namespace mbb::trainer

@@ -13,15 +13,14 @@ Status cpu_rope(const CpuCall& call) {
   const Shape& shape = call.in[0].tensor->shape;
   const int64_t width = shape[2];
   const int64_t half = a.turned() / 2;
-  const std::vector<int64_t> own =
-      a.packed ? sequence_starts(call.in[1], shape[0]) : std::vector<int64_t>(static_cast<size_t>(shape[0]), 0);
+  const std::vector<PackedRow> rows = rows_of(a.positions, a.packed ? &call.in[1] : nullptr, shape[0]);
   for (int64_t i = 0; i < call.out[0].elements(); ++i) y[i] = x[i];
   for (int64_t s = 0; s < shape[0]; ++s) {
     for (int64_t pair = 0; pair < half; ++pair) {
       const double frequency =
           a.frequencies.empty() ? std::pow(a.theta, -2.0 * static_cast<double>(pair) / static_cast<double>(a.turned()))
                                 : a.frequencies[static_cast<size_t>(pair)];
-      const double position = static_cast<double>(a.positions.at(s) - own[static_cast<size_t>(s)]);
+      const double position = static_cast<double>(rows[static_cast<size_t>(s)].position());
       const double angle = position * frequency * (a.inverse ? -1.0 : 1.0);
       const double cosine = std::cos(angle) * a.factor;
       const double sine = std::sin(angle) * a.factor;

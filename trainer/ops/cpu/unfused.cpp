@@ -52,16 +52,17 @@ double dot(const float* x, const float* y, int64_t n) {
 class Mask {
  public:
   Mask(const CpuCall& call, size_t starts) : a_(call.attrs<AttentionAttrs>()) {
-    if (a_.packed) own_ = sequence_starts(call.in[starts], call.in[0].tensor->shape[3]);
+    if (a_.packed) rows_ = rows_of({}, &call.in[starts], call.in[0].tensor->shape[3]);
   }
   bool sees(int64_t i, int64_t j) const {
-    if (!a_.causal) return true;
-    return j <= i && (a_.window == 0 || j > i - a_.window) && (own_.empty() || j >= own_[static_cast<size_t>(i)]);
+    if (!rows_.empty() && rows_[static_cast<size_t>(i)].sequence != rows_[static_cast<size_t>(j)].sequence)
+      return false;
+    return !a_.causal || (j <= i && (a_.window == 0 || j > i - a_.window));
   }
 
  private:
   const AttentionAttrs& a_;
-  std::vector<int64_t> own_;
+  std::vector<PackedRow> rows_;
 };
 
 // visit(row's first element, query) over the rows of [b, heads, s, s].
