@@ -22,9 +22,14 @@ Result<std::vector<TensorSpec>> scale_shape(Inputs, const Attrs&) {
   return std::vector<TensorSpec>{{Shape{3}, DType::kF32}};
 }
 
+// Whether the master is a state of its own, or a part of one.
+bool has_state(MasterForm form) {
+  return form == MasterForm::kState || form == MasterForm::kRemainder || form == MasterForm::kScaled;
+}
+
 // Whether the operands are those of the forms in the attributes.
 Status check_forms(Inputs in, const AdamAttrs& a) {
-  const bool stateful = a.master == MasterForm::kState || a.master == MasterForm::kRemainder;
+  const bool stateful = has_state(a.master);
   if (in.size() != 6U + (stateful ? 1 : 0) + (a.scaled ? 1 : 0))
     return fail(ErrorCode::kBadArgument, "adamw: operands other than its forms have");
   // FP8 weights are written after the step, from the master (bucket_quantize).
@@ -33,17 +38,20 @@ Status check_forms(Inputs in, const AdamAttrs& a) {
   if (in[1]->dtype != weights && !later)
     return fail(ErrorCode::kBadArgument,
                 std::string("adamw: weights of ") + name(in[1]->dtype) + " with master " + name(a.master));
-  if (stateful && in[6]->dtype != (a.master == MasterForm::kState ? DType::kF32 : DType::kU16))
+  const DType state = a.master == MasterForm::kState    ? DType::kF32
+                      : a.master == MasterForm::kScaled ? DType::kF16
+                                                        : DType::kU16;
+  if (stateful && in[6]->dtype != state)
     return fail(ErrorCode::kBadArgument, std::string("adamw: master ") + name(a.master) + " of " + name(in[6]->dtype));
   const auto scaled = [&](size_t i) { return in[i]->dtype != DType::kF32 && in[i]->dtype != DType::kBf16; };
-  if (a.scaled != (scaled(2) || scaled(3)))
-    return fail(ErrorCode::kBadArgument, "adamw: scales belong to moments of fp16 and fp8");
+  if (a.scaled != (scaled(2) || scaled(3) || a.master == MasterForm::kScaled))
+    return fail(ErrorCode::kBadArgument, "adamw: scales belong to states of fp16 and fp8");
   return {};
 }
 
 // in: main grads f32 [n] or [shard], weights [n] or [shard], exp_avg [shard], exp_avg_sq [shard], step record, grad
-// scale [, master f32 or remainder u16 [shard]] [, inverse scales of both moments f32 [2, ranges]]; out: weights,
-// exp_avg, exp_avg_sq [, master or remainder] [, inverse scales], all updated in place.
+// scale [, master f32 or f16, or remainder u16 [shard]] [, inverse scales of both moments and of an f16 master f32 [2
+// or 3, ranges]]; out: weights, exp_avg, exp_avg_sq [, master or remainder] [, inverse scales], all updated in place.
 Result<std::vector<TensorSpec>> adam_shape(Inputs in, const Attrs& attrs) {
   const auto& bucket = std::get<AdamAttrs>(attrs).bucket;
   const int64_t shard = in[2]->shape.elements();
@@ -69,8 +77,8 @@ double adam_bytes(const OpView& op) {
   const auto elements = static_cast<double>(op.in(2).shape.elements());
   const auto size = [&](size_t i) { return static_cast<double>(size_of(op.in(i).dtype)); };
   const MasterForm form = std::get<AdamAttrs>(op.op.attrs).master;
-  const double weight = size(1) * (form == MasterForm::kState ? 1 : 2);
-  const double state = form == MasterForm::kState || form == MasterForm::kRemainder ? 2 * size(6) : 0;
+  const double weight = size(1) * (form == MasterForm::kState || form == MasterForm::kScaled ? 1 : 2);
+  const double state = has_state(form) ? 2 * size(6) : 0;
   return elements * (size(0) + weight + 2 * size(2) + 2 * size(3) + state);
 }
 

@@ -123,10 +123,11 @@ void adamw(Builder& b, const Layout& layout, const Bucket& bucket) {
   };
   if (forms.master == MasterForm::kState) update(state(".master", DType::kF32, Category::kMaster));
   if (forms.master == MasterForm::kRemainder) update(state(".remainder", DType::kU16, Category::kMaster));
+  if (forms.master == MasterForm::kScaled) update(state(".master", DType::kF16, Category::kMaster));
   if (forms.scaled()) {
     Tensor scales;
     scales.path = path + ".moment_scales";
-    scales.shape = Shape{2, static_cast<int64_t>(bucket.ranges.size())};
+    scales.shape = Shape{forms.scale_rows(), static_cast<int64_t>(bucket.ranges.size())};
     scales.category = Category::kMoment;
     scales.scope = Scope::kPersistent;
     update(b.declare(std::move(scales)));

@@ -11,7 +11,8 @@ struct StateForms {
   DType exp_avg = DType::kF32;
   DType exp_avg_sq = DType::kF32;
 
-  bool scaled() const { return needs_scale(exp_avg) || needs_scale(exp_avg_sq); }
+  bool scaled() const { return needs_scale(exp_avg) || needs_scale(exp_avg_sq) || master == MasterForm::kScaled; }
+  int64_t scale_rows() const { return master == MasterForm::kScaled ? 3 : 2; }
   static bool needs_scale(DType dtype) { return dtype != DType::kF32 && dtype != DType::kBf16; }
 };
 
@@ -31,6 +32,7 @@ inline StateForms state_forms(const Layout& layout, DType weights) {
   if (weights == DType::kF32) return forms;
   forms.master = !o.use_precision_aware_optimizer || weights != DType::kBf16 ? MasterForm::kState
                  : o.main_params_dtype == StateType::kBf16                   ? MasterForm::kStochastic
+                 : o.main_params_dtype == StateType::kFp16                   ? MasterForm::kScaled
                                                                              : MasterForm::kRemainder;
   return forms;
 }

@@ -43,13 +43,29 @@ TEST(PrecisionAwareOptimizer, TrainsAsTheFp32StatesDo) {
   // The remainder differs from an fp32 master in the rounding of weights at exact halves alone.
   for (const Case& c :
        {Case{kFp32, kFp32, kFp32, 1e-4}, Case{kFp32, kBf16, kBf16, 1e-2}, Case{kFp32, kFp16, kFp16, 1e-2},
-        Case{kFp32, kFp8, kFp8, 4e-2}, Case{kBf16, kFp32, kFp32, 1e-2}, Case{kBf16, kBf16, kBf16, 1e-2}}) {
+        Case{kFp32, kFp8, kFp8, 4e-2}, Case{kFp16, kFp32, kFp32, 1e-3}, Case{kFp16, kFp8, kBf16, 4e-2},
+        Case{kBf16, kFp32, kFp32, 1e-2}, Case{kBf16, kBf16, kBf16, 1e-2}}) {
     const auto mine = losses(aware(c.params, c.exp_avg, c.exp_avg_sq));
     ASSERT_EQ(mine.size(), usual.size());
     for (size_t i = 0; i < usual.size(); ++i)
       EXPECT_NEAR(mine[i], usual[i], c.bound * usual[i])
           << "step " << i << ", forms " << static_cast<int>(c.params) << static_cast<int>(c.exp_avg);
     EXPECT_LT(mine.back(), mine.front() - 0.1);
+  }
+}
+
+// A scale is of a tensor's part of the shard, so that a shard's masters round otherwise than the whole's.
+TEST(PrecisionAwareOptimizer, ShardsOfAnFp16MasterTrainAsTheWholeDoes) {
+  using enum StateType;
+  const Config one = aware(kFp16, kFp32, kFp32);
+  const auto alone = losses(one, 6);
+  for (const bool parameters : {false, true}) {
+    Config two = one;
+    two.parallel.gpus = 2;
+    two.data_parallel.use_torch_fsdp2 = parameters;
+    const auto sharded = losses(two, 6);
+    ASSERT_EQ(sharded.size(), alone.size());
+    for (size_t i = 0; i < alone.size(); ++i) EXPECT_NEAR(sharded[i], alone[i], 1e-3 * alone[i]);
   }
 }
 
@@ -84,6 +100,8 @@ TEST(PrecisionAwareOptimizer, TakesTheBytesOfItsForms) {
   EXPECT_EQ(bytes(aware(kFp32, kBf16, kBf16)), 6);
   EXPECT_EQ(bytes(aware(kFp32, kFp16, kFp8)), 5);
   EXPECT_EQ(bytes(aware(kFp32, kFp8, kFp8)), 4);
+  EXPECT_EQ(bytes(aware(kFp16, kFp32, kFp32)), 10);
+  EXPECT_EQ(bytes(aware(kFp16, kBf16, kFp8)), 5);
   EXPECT_EQ(bytes(aware(kBf16, kBf16, kBf16)), 4);
 }
 

@@ -81,6 +81,29 @@ std::vector<float> scaled_for_fp8(const Program& program, const BucketAttrs& buc
   return values;
 }
 
+// Values [begin, begin + count) of a bucket as fp16 holds them, and the inverse scales of the ranges.
+struct ScaledMaster {
+  std::vector<float> values, inverse;
+};
+ScaledMaster scaled_for_fp16(const BucketAttrs& bucket, const std::vector<float>& whole, size_t begin, size_t count) {
+  ScaledMaster out{
+      {whole.begin() + static_cast<std::ptrdiff_t>(begin), whole.begin() + static_cast<std::ptrdiff_t>(begin + count)},
+      std::vector<float>(bucket.ranges.size(), 0.0F)};
+  for (size_t r = 0; r < bucket.ranges.size(); ++r) {
+    const auto offset = static_cast<size_t>(bucket.ranges[r].offset);
+    const size_t from = std::max(offset, begin);
+    const size_t to = std::min(offset + static_cast<size_t>(bucket.ranges[r].count), begin + count);
+    if (from >= to) continue;
+    const std::span<float> mine = std::span(out.values).subspan(from - begin, to - from);
+    float amax = 0;
+    for (const float value : mine) amax = std::max(amax, std::abs(value));
+    const float scale = amax > 0 ? kFp16Max / amax : 1.0F;
+    for (float& value : mine) value *= scale;
+    out.inverse[r] = 1.0F / scale;
+  }
+  return out;
+}
+
 // bf16 weights as they are kept beside the remainder of their master.
 std::vector<float> rounded_half_up(std::vector<float> values) {
   for (float& value : values) value = to_float(split_master(value).weight);
@@ -155,6 +178,12 @@ void initial_state(const Program& program, const Mesh& mesh, int rank, uint64_t 
       if (master == MasterForm::kRemainder) weights(rounded_half_up(whole));
       if (master == MasterForm::kState || master == MasterForm::kRemainder)
         sink(op.in[6], std::span<const float>(whole).subspan(begin, count));
+      if (master == MasterForm::kScaled) {
+        ScaledMaster scaled = scaled_for_fp16(bucket, whole, begin, count);
+        sink(op.in[6], scaled.values);
+        scaled.inverse.insert(scaled.inverse.begin(), 2 * bucket.ranges.size(), 0.0F);  // of the moments
+        sink(op.in[7], scaled.inverse);
+      }
     }
   }
 }
@@ -170,6 +199,10 @@ void store_values(const Tensor& tensor, std::byte* to, std::span<const float> va
   }
   if (tensor.dtype == DType::kE4M3) {
     for (size_t i = 0; i < values.size(); ++i) reinterpret_cast<uint8_t*>(to)[i] = to_fp8(values[i], tensor.dtype);
+    return;
+  }
+  if (tensor.dtype == DType::kF16) {
+    for (size_t i = 0; i < values.size(); ++i) reinterpret_cast<uint16_t*>(to)[i] = to_f16(values[i]);
     return;
   }
   MB_CHECK(tensor.dtype == DType::kBf16, "initial values of dtype " + std::string(name(tensor.dtype)));

@@ -1,5 +1,5 @@
 // First values of everything that persists: weights from the seed, master weights equal to them in fp32 (a remainder is
-// given the master, of which it keeps what the weight lacks), scales one, the rest zero.
+// given the master, of which it keeps what the weight lacks; an fp16 master is scaled), scales one, the rest zero.
 #pragma once
 
 #include <cstdint>
@@ -18,7 +18,8 @@ int64_t unsharded_index(const Tensor& tensor, const MeshCoordinates& coordinates
 void initial_state(const Program& program, const Mesh& mesh, int rank, uint64_t seed,
                    const std::function<void(TensorId, std::span<const float>)>& sink);
 
-// Rounds values to the tensor's type (fp32, bf16, FP8, or the 16 bits below a bf16 weight) and writes them to `to`.
+// Rounds values to the tensor's type (fp32, bf16, fp16, FP8, or the 16 bits below a bf16 weight) and writes them to
+// `to`.
 void store_values(const Tensor& tensor, std::byte* to, std::span<const float> values);
 
 }  // namespace mbb::trainer

@@ -53,11 +53,13 @@ std::vector<Knob> optimizer_knobs() {
       number("init_method_std", &OptimizerConfig::init_method_std, above(0), "Standard deviation of initial weights."),
       {.key = "optimizer.use_precision_aware_optimizer",
        .field = field(&Config::optimizer, &OptimizerConfig::use_precision_aware_optimizer),
-       .doc = "Keeps master weights as bf16 weights and 16 bits more (exactly the fp32 master), and moments in the "
-              "types below. Needs bf16 weights."},
+       .doc =
+           "Keeps master weights and moments in the types below, an fp32 master as the bf16 weight and 16 bits more. "
+           "Needs bf16 weights."},
       {.key = "optimizer.main_params_dtype",
        .field = field(&Config::optimizer, &OptimizerConfig::main_params_dtype),
        .choices = {choice("fp32", StateType::kFp32, "exact"),
+                   choice("fp16", StateType::kFp16, "a master of 16 bits with a scale a tensor"),
                    choice("bf16", StateType::kBf16, "no master: the bf16 weight alone, rounded stochastically")},
        .doc = "What the precision-aware optimizer updates."},
       moment("exp_avg_dtype", &OptimizerConfig::exp_avg_dtype, "First moment of the precision-aware optimizer."),

@@ -115,7 +115,9 @@ Status grad_scale_op(const OpCall& call) {
 Status adamw_op(const OpCall& call) {
   const auto& a = call.attrs<AdamAttrs>();
   using Form = mbb::trainer::MasterForm;
-  if (a.scaled) return fail(ErrorCode::kUnavailable, "CUDA: adamw with moments of fp16 or fp8", "take bf16 or fp32");
+  if (a.scaled)
+    return fail(ErrorCode::kUnavailable, "CUDA: adamw with a master of fp16, or moments of fp16 or fp8",
+                "take bf16 or fp32");
   const bool has_master = a.master == Form::kState;
   AdamBucket b;
   MB_ASSIGN(b.gradients, element_of(*call.in[0].tensor));

@@ -1,5 +1,6 @@
 // AdamW on the CPU, over this rank's shard of a flat bucket, with states of any form.
 #include <cmath>
+#include <optional>
 #include <vector>
 
 #include "trainer/ops/cpu/bucket.h"
@@ -11,8 +12,8 @@
 namespace mbb::trainer {
 namespace {
 
-// A moment of the shard, read and written a range at a time. Types of 16 and 8 bits but bf16 have an inverse scale a
-// range; bf16 is rounded stochastically.
+// A moment of the shard (or an fp16 master), read and written a range at a time. Types of 16 and 8 bits but bf16 have
+// an inverse scale a range; bf16 is rounded stochastically.
 class Moment {
  public:
   Moment(const CpuOperand& operand, float* inverse) : operand_(operand), inverse_(inverse) {}
@@ -80,6 +81,7 @@ class Master {
       case MasterForm::kRemainder:
         return join_master({weight<Bf16>(i), static_cast<const uint16_t*>(state_->data)[i - begin_]});
       case MasterForm::kStochastic: return to_float(weight<Bf16>(i));
+      case MasterForm::kScaled:  // read and written a range at a time
       case MasterForm::kNone: break;
     }
     return weight<float>(i);
@@ -99,6 +101,7 @@ class Master {
         return;
       }
       case MasterForm::kStochastic: weight<Bf16>(i) = stochastic_bf16(value, random16); return;
+      case MasterForm::kScaled: weight<Bf16>(i) = to_bf16(value); return;
     }
   }
 
@@ -123,7 +126,7 @@ Status cpu_adamw(const CpuCall& call) {
   const ReadF32 record(call.in[4]);
   const ReadF32 scale(call.in[5]);
   if (scale[2] != 0.0F) return {};
-  const bool stateful = a.master == MasterForm::kState || a.master == MasterForm::kRemainder;
+  const bool stateful = a.master != MasterForm::kNone && a.master != MasterForm::kStochastic;
   const int64_t elements = bucket_elements(a.bucket, call.in[0]);
   const Shard shard = shard_of(a.bucket, elements, call.rank);
   const int64_t first_grad = first_element(call.in[0], elements, shard);
@@ -132,6 +135,8 @@ Status cpu_adamw(const CpuCall& call) {
                 shard.begin);
   Moment exp_avg(call.out[1], inverse);
   Moment exp_avg_sq(call.out[2], inverse == nullptr ? nullptr : inverse + a.bucket.ranges.size());
+  std::optional<Moment> scaled_master;
+  if (a.master == MasterForm::kScaled) scaled_master.emplace(call.out[3], inverse + 2 * a.bucket.ranges.size());
   const double rate = static_cast<double>(record[StepRecord::kLearningRate]);
   const double correction1 = static_cast<double>(record[StepRecord::kBiasCorrection1]);
   const double correction2 = static_cast<double>(record[StepRecord::kBiasCorrection2]);
@@ -142,11 +147,12 @@ Status cpu_adamw(const CpuCall& call) {
                          static_cast<uint64_t>(i));
   };
   const auto moment_bits = [&](int64_t local) { return random(local + shard.begin) >> 16; };
-  std::vector<float> first, second;
+  std::vector<float> first, second, masters;
   for_ranges(a.bucket, shard, [&](size_t range, int64_t begin, int64_t end) {
     const double decay = a.bucket.ranges[range].decay ? rate * static_cast<double>(a.weight_decay) : 0.0;
     exp_avg.read(range, begin - shard.begin, end - shard.begin, first);
     exp_avg_sq.read(range, begin - shard.begin, end - shard.begin, second);
+    if (scaled_master) scaled_master->read(range, begin - shard.begin, end - shard.begin, masters);
     for (int64_t i = begin; i < end; ++i) {
       const auto at = static_cast<size_t>(i - begin);
       const double g = static_cast<double>(grads[i - first_grad]) * static_cast<double>(scale[0]);
@@ -155,9 +161,12 @@ Status cpu_adamw(const CpuCall& call) {
       first[at] = static_cast<float>(m);
       second[at] = static_cast<float>(v);
       const double update = (m / correction1) / (std::sqrt(v / correction2) + static_cast<double>(a.eps));
-      const double before = static_cast<double>(master.read(i));
-      master.write(i, static_cast<float>(before - decay * before - rate * update), random(i) & 0xffffU);
+      const double before = static_cast<double>(scaled_master ? masters[at] : master.read(i));
+      const auto after = static_cast<float>(before - decay * before - rate * update);
+      master.write(i, after, random(i) & 0xffffU);
+      if (scaled_master) masters[at] = after;
     }
+    if (scaled_master) scaled_master->write(range, begin - shard.begin, masters, false, moment_bits);
     exp_avg.write(range, begin - shard.begin, first, false, moment_bits);
     exp_avg_sq.write(range, begin - shard.begin, second, true, moment_bits);
   });
