@@ -63,8 +63,8 @@ std::vector<Knob> frozen_and_adapters() {
       {.key = "memory.lora_targets",
        .field = field(&Config::memory, &MemoryConfig::lora_targets),
        .doc =
-           "Linear layers of attention and dense MLPs that get an adapter, commas between: qkv, proj, fc1, fc2; with "
-           "latent attention q_down, q_up, kv_down, kv_up; of cross attention q, kv."},
+           "Linear layers that get an adapter, commas between: qkv, proj, fc1, fc2, of experts one each; with latent "
+           "attention q_down, q_up, kv_down, kv_up; of cross attention q, kv."},
   };
 }
 

@@ -32,7 +32,26 @@ TensorId shared_expert(BlockBuilder& k, const std::string& path, TensorId x) {
       k.column_linear(path + ".fc1", x, m.gated() ? std::vector<int64_t>{f, f} : std::vector<int64_t>{f}, false);
   const TensorId w2 = k.weight(path + ".fc2.weight", Shape{m.hidden_size, f},
                                {.cuts = {{1, Axis::kTp, {}}}, .init = k.scaled_normal()});
-  return k.linear(path + ".fc2", k.activation(path + ".act", up), w2);
+  const TensorId activated = k.activation(path + ".act", up);
+  return k.adapted(path + ".fc2", activated, k.linear(path + ".fc2", activated, w2), {{1, Axis::kTp, {}}}, {});
+}
+
+// An adapter of its own for each expert, cut as the layer is: `in_cuts` of A's dimension 2, `out_cuts` of B's
+// dimension 1. The factor that all members of the expert tensor group hold sees a part of its gradient on each.
+TensorId adapted_experts(BlockBuilder& k, const std::string& path, TensorId x, TensorId y, const ExpertRows& rows,
+                         Shape layer, const std::vector<Cut>& in_cuts, const std::vector<Cut>& out_cuts) {
+  if (!k.adapts(path)) return y;
+  const int64_t rank = k.layout().config.memory.lora_rank;
+  const auto factor = [&](const char* name, Shape full, const std::vector<Cut>& cuts, Init init, bool partial) {
+    std::vector<Cut> all{{0, Axis::kEp, {}}};
+    all.insert(all.end(), cuts.begin(), cuts.end());
+    return k.weight(path + name, full, {.cuts = all, .init = init, .partial_over_tp = partial, .expert = true});
+  };
+  const TensorId a = factor(".lora_a.weight", Shape{layer[0], rank, layer[2]}, in_cuts, k.normal(), !out_cuts.empty());
+  const TensorId b =
+      factor(".lora_b.weight", Shape{layer[0], layer[1], rank}, out_cuts, {Init::Kind::kZeros, 0}, !in_cuts.empty());
+  const TensorId low = grouped_linear(k, path + ".lora_a", x, a, rows);
+  return k.add_adapter(path, y, grouped_linear(k, path + ".lora_b", low, b, rows));
 }
 
 TensorId add_shared(BlockBuilder& k, const std::string& path, TensorId y, TensorId shared) {
@@ -80,14 +99,18 @@ TensorId expert_feed_forward(BlockBuilder& k, const std::string& path, TensorId 
                     {.cuts = std::move(cuts), .init = init, .decay = full.rank() > 2, .expert = true});
   };
   const Init zeros{Init::Kind::kZeros, 0};
-  const TensorId w1 = weight(".fc1.weight", Shape{m.moe.num_experts, out, m.hidden_size}, {mine, inner}, k.normal());
-  const TensorId w2 =
-      weight(".fc2.weight", Shape{m.moe.num_experts, m.hidden_size, f}, {mine, {2, Axis::kEtp, {}}}, k.scaled_normal());
+  const Shape up{m.moe.num_experts, out, m.hidden_size}, down{m.moe.num_experts, m.hidden_size, f};
+  const Cut narrow{2, Axis::kEtp, {}};
+  const TensorId w1 = weight(".fc1.weight", up, {mine, inner}, k.normal());
+  const TensorId w2 = weight(".fc2.weight", down, {mine, narrow}, k.scaled_normal());
   TensorId y = grouped_linear(k, path + ".fc1", x, w1, rows);
+  y = adapted_experts(k, path + ".fc1", x, y, rows, up, {}, {inner});
   if (m.mlp_bias)
     y = grouped_bias(k, path + ".fc1", y, weight(".fc1.bias", Shape{m.moe.num_experts, out}, {mine, inner}, zeros),
                      rows, 1.0F);
-  y = grouped_linear(k, path + ".fc2", k.activation(path + ".act", y), w2, rows);
+  const TensorId activated = k.activation(path + ".act", y);
+  y = grouped_linear(k, path + ".fc2", activated, w2, rows);
+  y = adapted_experts(k, path + ".fc2", activated, y, rows, down, {narrow}, {});
   // Each rank adds its share of the bias to its partial sum, and sees the gradient whole.
   if (m.mlp_bias)
     y = grouped_bias(k, path + ".fc2", y, weight(".fc2.bias", Shape{m.moe.num_experts, m.hidden_size}, {mine}, zeros),
