@@ -156,7 +156,10 @@ Result<TokenSourcePtr> read_jsonl(const NamedBytes& named, std::int64_t vocab_si
     begin = end + 1;
   }
   if (tokens.empty())
-    return fail(ErrorCode::kBadFile, fmt::format("{} has no tokens in its {} lines", path, line_number));
+    return fail(
+        ErrorCode::kBadFile,
+        fmt::format("{}, offset {}: the file ends after {} lines without a token", path, text.size(), line_number),
+        "a line is [1, 2, 3] or {\"tokens\": [1, 2, 3]}");
   return std::make_unique<const MemorySource>(path, hash_hex(text), std::move(tokens), std::move(starts));
 }
 

@@ -142,16 +142,24 @@ class MegatronSource : public TokenSource {
   }
 
   std::string identity() const override {
-    constexpr std::size_t kPieces = 64, kPieceBytes = 4096;
     Hasher hasher;
     hasher.update(index_.bytes);
     const std::string_view data = data_.bytes;
     const std::size_t size = data.size();
     hasher.update(&size, sizeof size);
     if (size <= kPieces * kPieceBytes) return hasher.update(data).hex();
-    for (std::size_t piece = 0; piece < kPieces; ++piece)
-      hasher.update(data.substr((size - kPieceBytes) / (kPieces - 1) * piece, kPieceBytes));
+    for (std::size_t piece = 0; piece < kPieces; ++piece) hasher.update(data.substr(piece_at(piece), kPieceBytes));
     return hasher.hex();
+  }
+
+  // Looks at all tokens of a small file and at the same pieces of a large one that its identity covers; what else is
+  // out of the vocabulary is found when it is read.
+  Status check_tokens() const {
+    const std::size_t size = layout_.type->size, tokens = data_.bytes.size() / size;
+    if (tokens * size <= kCheckedWhole) return check(0, tokens);
+    for (std::size_t piece = 0; piece < kPieces; ++piece)
+      MB_TRY(check(piece_at(piece) / size, std::min(kPieceBytes / size, tokens - piece_at(piece) / size)));
+    return {};
   }
 
   std::int64_t num_tokens() const override {
@@ -168,18 +176,30 @@ class MegatronSource : public TokenSource {
   Status read(std::int64_t offset, std::span<std::int32_t> out) const override {
     MB_CHECK(offset >= 0 && offset + static_cast<std::int64_t>(out.size()) <= num_tokens(), "read outside the tokens");
     const std::string_view data = data_.bytes;
-    for (std::size_t i = 0; i < out.size(); ++i) {
-      const std::size_t at = (static_cast<std::size_t>(offset) + i) * layout_.type->size;
-      const std::int64_t token = layout_.type->read(data, at);
-      if (token < 0 || token >= vocab_size_)
-        return bad(data_.name, at, fmt::format("token {} is not within the vocabulary of {}", token, vocab_size_),
-                   "set vocab_size to that of the tokenizer that made the file");
-      out[i] = static_cast<std::int32_t>(token);
-    }
+    MB_TRY(check(static_cast<std::size_t>(offset), out.size()));
+    for (std::size_t i = 0; i < out.size(); ++i)
+      out[i] = static_cast<std::int32_t>(
+          layout_.type->read(data, (static_cast<std::size_t>(offset) + i) * layout_.type->size));
     return {};
   }
 
  private:
+  static constexpr std::size_t kPieces = 64, kPieceBytes = 4096, kCheckedWhole = std::size_t{16} << 20;
+
+  // Of a file that is larger than all pieces.
+  std::size_t piece_at(std::size_t piece) const { return (data_.bytes.size() - kPieceBytes) / (kPieces - 1) * piece; }
+
+  Status check(std::size_t first, std::size_t count) const {
+    for (std::size_t i = first; i < first + count; ++i) {
+      const std::size_t at = i * layout_.type->size;
+      const std::int64_t token = layout_.type->read(data_.bytes, at);
+      if (token < 0 || token >= vocab_size_)
+        return bad(data_.name, at, fmt::format("token {} is not within the vocabulary of {}", token, vocab_size_),
+                   "set vocab_size to that of the tokenizer that made the file");
+    }
+    return {};
+  }
+
   std::int64_t first_token(std::int64_t document_index) const {
     const std::string_view index = index_.bytes;
     const auto sequence =
@@ -211,7 +231,9 @@ Result<TokenSourcePtr> read_megatron(NamedBytes index, NamedBytes data, std::int
   MB_TRY(check_sequences(index.name, index.bytes, layout, bin_bytes));
   MB_TRY(check_documents(index.name, index.bytes, layout));
   if (bin_bytes == 0) return fail(ErrorCode::kBadFile, fmt::format("{} has no tokens", data.name));
-  return std::make_unique<const MegatronSource>(std::move(index), std::move(data), layout, vocab_size);
+  auto source = std::make_unique<const MegatronSource>(std::move(index), std::move(data), layout, vocab_size);
+  MB_TRY(source->check_tokens());
+  return source;
 }
 
 }  // namespace mbb::trainer

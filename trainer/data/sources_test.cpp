@@ -136,8 +136,8 @@ TEST_F(Sources, BadJsonLinesNameFileLineAndOffset) {
       {"{\"tokens\": [1], \"input_ids\": [1]}", "two token lists"},
       {"[1] [2]", "is no JSON"},
       {"[1]\n\xff\xfe", "line 2 (offset 4): is no JSON"},
-      {"", "has no tokens in its 0 lines"},
-      {"\n[]\n", "has no tokens in its 2 lines"},
+      {"", "bad.jsonl, offset 0: the file ends after 0 lines without a token"},
+      {"\n[]\n", "bad.jsonl, offset 4: the file ends after 2 lines without a token"},
   };
   for (const auto& [text, part] : cases)
     expect_error(open_jsonl(write("bad.jsonl", text), 10), ErrorCode::kBadFile, part);
@@ -179,14 +179,27 @@ TEST_F(Sources, MegatronIndexOfEveryTokenType) {
 TEST_F(Sources, MegatronTokensOutsideTheVocabularyNameTheirOffset) {
   const IndexPair pair = make_index<std::int32_t>(4, {{{1, 2, 300}}});
   write("c.bin", pair.bin);
-  const TokenSourcePtr source = open_megatron(write("c.idx", pair.idx), 256).value();
-  std::vector<std::int32_t> two(2), three(3);
-  EXPECT_TRUE(source->read(0, two).has_value());
-  const Status status = source->read(0, three);
+  expect_error(open_megatron(write("c.idx", pair.idx), 256), ErrorCode::kBadFile,
+               "c.bin, offset 8: token 300 is not within the vocabulary of 256");
+}
+
+TEST_F(Sources, MegatronTokensOfALargeFileAreSampledWhenOpenedAndAllCheckedWhenRead) {
+  std::vector<int> tokens((std::size_t{16} << 20) + 5000, 7);
+  tokens[100'000] = 250;  // between two pieces
+  const IndexPair pair = make_index<std::uint8_t>(1, {{tokens}});
+  write("large.bin", pair.bin);
+  const TokenSourcePtr source = open_megatron(write("large.idx", pair.idx), 250).value();
+  std::vector<std::int32_t> read(10);
+  EXPECT_TRUE(source->read(99'990, read).has_value());
+  const Status status = source->read(99'995, read);
   ASSERT_FALSE(status.has_value());
-  EXPECT_NE(status.error().what.find("c.bin, offset 8: token 300 is not within the vocabulary of 256"),
+  EXPECT_NE(status.error().what.find("large.bin, offset 100000: token 250 is not within the vocabulary of 250"),
             std::string::npos)
       << status.error().what;
+  std::string wrong = pair.bin;
+  wrong.back() = '\xff';
+  write("large.bin", wrong);
+  expect_error(open_megatron((folder_ / "large.idx").string(), 250), ErrorCode::kBadFile, "token 255");
 }
 
 // One lie at a time: `at` bytes into the index, `value` over what was there.
@@ -346,7 +359,10 @@ TEST_F(Sources, UnigramEntropyOfKnownFrequencies) {
 
 TEST_F(Sources, WhatIsNamedMustFitItsKind) {
   expect_error(open_tokens({DataKind::kJsonl, ""}, 256), ErrorCode::kBadArgument, "needs a path");
-  expect_error(open_tokens({DataKind::kText, "a.txt"}, 256), ErrorCode::kBadArgument, "reads no file");
+  expect_error(open_tokens({DataKind::kSynthetic, "a.txt"}, 256), ErrorCode::kBadArgument, "reads no file");
+  expect_error(open_tokens({DataKind::kText, "/nonexistent/a.txt"}, 256), ErrorCode::kNotFound, "a.txt");
+  EXPECT_EQ(all_tokens(*open_tokens({DataKind::kText, write("b.txt", "hi")}, 256).value()),
+            (std::vector<std::int32_t>{'h', 'i'}));
   expect_error(open_tokens({DataKind::kAuto, "/nonexistent/x"}, 256), ErrorCode::kNotFound, "/nonexistent/x");
   EXPECT_TRUE(open_tokens({}, 256).has_value());
   EXPECT_TRUE(open_tokens({DataKind::kSynthetic, ""}, 256).has_value());

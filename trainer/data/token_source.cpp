@@ -77,10 +77,9 @@ Result<TokenSourcePtr> open_tokens(const DataSpec& spec, std::int64_t vocab_size
   const bool needs_path = kind == DataKind::kBytes || kind == DataKind::kJsonl || kind == DataKind::kMegatron;
   if (needs_path && spec.path.empty())
     return fail(ErrorCode::kBadArgument, "this kind of training data needs a path", "set data.path");
-  if (!needs_path && !spec.path.empty())
+  if (kind == DataKind::kSynthetic && !spec.path.empty())
     return fail(ErrorCode::kBadArgument,
-                fmt::format("the {} reads no file, but data.path is {}",
-                            kind == DataKind::kText ? "shipped text" : "synthetic source", spec.path),
+                fmt::format("data.kind = synthetic reads no file, but data.path is {}", spec.path),
                 "unset data.path or choose another kind of data");
   switch (kind) {
     case DataKind::kBytes: return open_raw_bytes(spec.path, vocab_size);
@@ -90,7 +89,7 @@ Result<TokenSourcePtr> open_tokens(const DataSpec& spec, std::int64_t vocab_size
     case DataKind::kAuto:
     case DataKind::kText: break;
   }
-  return open_shipped_text(vocab_size);
+  return spec.path.empty() ? open_shipped_text(vocab_size) : open_raw_bytes(spec.path, vocab_size);
 }
 
 Result<double> unigram_entropy(const TokenSource& source, std::int64_t limit) {

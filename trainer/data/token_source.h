@@ -45,7 +45,8 @@ Result<TokenSourcePtr> open_raw_bytes(const std::string& path, std::int64_t voca
 // Read whole and checked.
 Result<TokenSourcePtr> open_jsonl(const std::string& path, std::int64_t vocab_size);
 // Megatron's indexed dataset; `path` is its .bin, its .idx, or their common prefix. Memory-mapped. The index is checked
-// whole when opened, tokens when read. Its identity is the hash of the index, the size of the .bin and the hash of
+// whole when opened, and so are the tokens of a .bin up to 16 MiB; of a larger one those pieces that its identity
+// covers, and all tokens when read. Its identity is the hash of the index, the size of the .bin and the hash of
 // 64 pieces of it.
 Result<TokenSourcePtr> open_megatron(const std::string& path, std::int64_t vocab_size);
 // Independent uniform tokens (path "data.synthetic" of the counter-based random numbers), in documents of
@@ -57,8 +58,8 @@ Result<TokenSourcePtr> make_synthetic(std::uint64_t seed, std::int64_t vocab_siz
 Result<TokenSourcePtr> make_in_memory(std::string description, const std::vector<std::vector<std::int32_t>>& documents,
                                       std::int64_t vocab_size);
 
-// What a user names. Path "" with kAuto is the shipped text; kAuto goes by the name: *.jsonl, *.bin, *.idx (or a prefix
-// of both), anything else is raw bytes.
+// What a user names. Path "" with kAuto or kText is the shipped text, and a file with kText is its bytes; kAuto goes by
+// the name: *.jsonl, *.bin, *.idx (or a prefix of both), anything else is raw bytes.
 enum class DataKind { kAuto, kText, kBytes, kJsonl, kMegatron, kSynthetic };
 struct DataSpec {
   DataKind kind = DataKind::kAuto;

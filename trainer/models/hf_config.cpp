@@ -396,7 +396,7 @@ constexpr Architecture kArchitectures[] = {
     {"T5ForConditionalGeneration", "t5", Family::kT5, read_t5},
 };
 
-// By "architectures" when it is there, else by "model_type".
+// By "architectures" when it is there, which "model_type" may not contradict, else by "model_type".
 Result<const Architecture*> find_architecture(const Json& root, const std::string& file) {
   std::string known;
   for (const Architecture& entry : kArchitectures) known += (known.empty() ? "" : ", ") + std::string(entry.name);
@@ -414,8 +414,16 @@ Result<const Architecture*> find_architecture(const Json& root, const std::strin
                 fmt::format("{}: key \"architectures\" is missing, and so is \"model_type\"", file),
                 "known architectures: " + known);
   }
-  for (const Architecture& entry : kArchitectures)
-    if (wanted == entry.name || wanted == entry.model_type) return &entry;
+  for (const Architecture& entry : kArchitectures) {
+    if (wanted != entry.name && wanted != entry.model_type) continue;
+    if (type != root.end() && *type != entry.model_type)
+      return fail(ErrorCode::kBadFile,
+                  fmt::format("{}: key \"model_type\" is {}, and key \"{}\" is \"{}\", whose type is \"{}\"", file,
+                              printable(type->dump(-1, ' ', true, Json::error_handler_t::replace), 60), key, wanted,
+                              entry.model_type),
+                  "the two name different architectures: correct one, or leave model_type out");
+    return &entry;
+  }
   return fail(ErrorCode::kBadFile,
               fmt::format("{}: key \"{}\" is \"{}\", which is not built here", file, key, printable(wanted, 60)),
               "known architectures: " + known);

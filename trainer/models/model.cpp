@@ -103,6 +103,8 @@ Status rule(bool holds, const ModelShape& shape, std::string_view text, std::str
 
 // No model comes near it, and with validate_total() it keeps counts inside 64 bits.
 constexpr std::int64_t kLargest = std::int64_t{1} << 24;
+// A step program lists the ops of every layer (some 100 kB each); the deepest published models have hundreds.
+constexpr std::int64_t kMostLayers = 8192;
 
 // A bound on the parameters, in floating point so that absurd sizes cannot overflow on the way.
 Status validate_total(const ModelShape& shape) {
@@ -125,7 +127,6 @@ Status validate_total(const ModelShape& shape) {
 
 Status validate_widths(const ModelShape& shape) {
   const std::pair<std::string_view, std::int64_t> positive[] = {
-      {"num_layers", shape.num_layers},
       {"hidden_size", shape.hidden_size},
       {"ffn_hidden_size", shape.ffn_hidden_size},
       {"num_attention_heads", shape.num_attention_heads},
@@ -137,6 +138,8 @@ Status validate_widths(const ModelShape& shape) {
   for (const auto& [key, value] : positive)
     MB_TRY(
         rule(value >= 1 && value <= kLargest, shape, fmt::format("{} is {}, not within 1..{}", key, value, kLargest)));
+  MB_TRY(rule(shape.num_layers >= 1 && shape.num_layers <= kMostLayers, shape,
+              fmt::format("num_layers is {}, not within 1..{}", shape.num_layers, kMostLayers)));
   MB_TRY(rule(shape.num_attention_heads % shape.num_query_groups == 0, shape,
               fmt::format("num_attention_heads {} is no multiple of num_query_groups {}", shape.num_attention_heads,
                           shape.num_query_groups),
@@ -146,8 +149,8 @@ Status validate_widths(const ModelShape& shape) {
   MB_TRY(rule(shape.sliding_window >= 0, shape, "window_size is negative"));
   MB_TRY(rule(shape.num_mtp_layers >= 0 && shape.num_mtp_layers <= 16, shape,
               fmt::format("mtp_num_layers is {}, not within 0..16", shape.num_mtp_layers)));
-  MB_TRY(rule(shape.num_encoder_layers >= 0 && shape.num_encoder_layers <= kLargest, shape,
-              fmt::format("encoder_num_layers is {}, not within 0..{}", shape.num_encoder_layers, kLargest)));
+  MB_TRY(rule(shape.num_encoder_layers >= 0 && shape.num_encoder_layers <= kMostLayers, shape,
+              fmt::format("encoder_num_layers is {}, not within 0..{}", shape.num_encoder_layers, kMostLayers)));
   MB_TRY(rule(shape.relative_buckets >= 4 && shape.relative_buckets <= kLargest &&
                   shape.relative_max_distance > shape.relative_buckets / 4,
               shape, "relative positions need 4 buckets or more, and a greatest distance above a quarter of them"));

@@ -108,6 +108,8 @@ TEST(Overrides, WhatBreaksARuleIsRefusedByName) {
       {"deepseek-v3", {{"kv_lora_rank", 0}}, "kv_lora_rank"},
       {"llama3-8b", {{"num_layers", 0}}, "num_layers is 0"},
       {"llama3-8b", {{"num_layers", -3}}, "num_layers is -3"},
+      {"llama3-8b", {{"num_layers", 1 << 24}}, "num_layers is 16777216, not within 1..8192"},
+      {"t5-3b", {{"encoder_num_layers", 1 << 24}}, "encoder_num_layers is 16777216"},
       {"llama3-8b", {{"num_attention_heads", 0}}, "num_attention_heads is 0"},
       {"llama3-8b", {{"num_query_groups", 0}}, "num_query_groups is 0"},
       {"llama3-8b", {{"num_query_groups", 5}}, "no multiple of num_query_groups 5"},
@@ -125,7 +127,7 @@ TEST(Overrides, WhatBreaksARuleIsRefusedByName) {
       {"gpt-oss-20b", {{"window_size", -1}}, "window_size"},
       {"mixtral-8x7b", {{"moe_ffn_hidden_size", std::int64_t{1} << 40}}, "moe_ffn_hidden_size is"},
       {"llama3-8b",
-       {{"hidden_size", 1 << 24}, {"ffn_hidden_size", 1 << 24}, {"num_layers", 1 << 24}},
+       {{"hidden_size", 1 << 24}, {"ffn_hidden_size", 1 << 24}, {"num_layers", 8192}},
        "which cannot be right"},
   };
   for (const BadOverride& c : cases) {

@@ -8,7 +8,7 @@ std::vector<Knob> data_knobs() {
       {.key = "data.kind",
        .field = field(&Config::data, &DataConfig::kind),
        .choices = {choice("auto", DataKind::kAuto, "by the path: none = text, *.jsonl, *.bin and *.idx, else bytes"),
-                   choice("text", DataKind::kText, "the text shipped with the project"),
+                   choice("text", DataKind::kText, "text, a token a byte: of the file, or without one what is shipped"),
                    choice("bytes", DataKind::kBytes, "any file, a token a byte"),
                    choice("jsonl", DataKind::kJsonl, "a list of tokens a line"),
                    choice("megatron", DataKind::kMegatron, "Megatron's .bin and .idx"),
