@@ -6,6 +6,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "trainer/run/knob_effect.h"
+
 namespace mbb::suites {
 namespace {
 
@@ -46,28 +48,11 @@ void break_cell(baselines::Cell& cell, std::string reason) {
 
 }  // namespace
 
-namespace {
-
-// Knobs that say how numbers are rounded.
-bool rounds(std::string_view key) {
-  return key.starts_with("precision.") || key == "data_parallel.grad_reduce_in_fp32";
-}
-
-// Knobs that say how the work is mapped and run, not what it is.
-bool changes_nothing(std::string_view key) {
-  if (rounds(key)) return false;
-  for (const std::string_view prefix : {"parallel.", "data_parallel.", "overlap.", "host.", "debug.", "profiling.",
-                                        "fusion.", "memory.recompute_", "memory.cpu_offloading"})
-    if (key.starts_with(prefix)) return true;
-  return key == "train.micro_batch_size" || key == "memory.limit_gib";
-}
-
-}  // namespace
-
 std::string work_key(const baselines::Cell& cell, bool precision) {
   std::string key = cell.model;
   for (const auto& knob : cell.knobs) {
-    if (changes_nothing(knob.key) || (!precision && rounds(knob.key))) continue;
+    const trainer::KnobEffect effect = trainer::effect_of(knob.key);
+    if (effect == trainer::KnobEffect::kHow || (!precision && effect == trainer::KnobEffect::kRounding)) continue;
     key += "\n" + knob.key + "=" + knob.value;
   }
   return key;

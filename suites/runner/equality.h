@@ -11,8 +11,8 @@ namespace mbb::suites {
 // fp32: relative difference of the loss at every step.
 inline constexpr double kLossTolerance = 1e-5;
 
-// What two cells must share for their losses to be comparable: every knob but how the work is mapped and run. Without
-// `precision`, cells of different recipes share it too.
+// What two cells must share for their losses to be comparable: every knob but how the work is mapped and run
+// (trainer/run/knob_effect.h). Without `precision`, cells of different recipes share it too.
 std::string work_key(const baselines::Cell& cell, bool precision = true);
 
 // The finished one-rank cells that `cell` is compared with: in fp32, and, when the cell's recipe is another, in that.

@@ -1,11 +1,14 @@
-// No knob of training, number formats, data parallelism, memory, fusion and packing does nothing: another value changes
-// the program, the plan, the launch's environment, what is refused, the rows, or what a step reports.
+// No knob of training and its data, number formats, data parallelism, host, memory, fusion and packing does nothing:
+// another value changes the program, the plan, the launch (its environment, its CPUs, what a device is asked for), what
+// is refused, the rows, or what a step reports.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <map>
+#include <set>
 
 #include "profiler/base/text.h"
+#include "trainer/execute/executor.h"
 #include "trainer/program/explain.h"
 #include "trainer/run/knobs.h"
 #include "trainer/run/launch_environment.h"
@@ -98,6 +101,10 @@ const std::map<std::string, Try> kTries{
      {"true", {"gpus=2", "overlap_param_gather=true", "bucket_size=3000"}}},
     {"data_parallel.overlap_optimizer_with_forward", {"true", {"gpus=2", "overlap_param_gather=true"}}},
     {"data_parallel.defer_embedding_wgrad_compute", {"true", {"pp=2"}}},
+    {"data.kind", {"synthetic", {}}},
+    {"data.path", {MBB_SOURCE_DIR "/LICENSE", {}}},
+    {"host.cpu_binding", {"0", {"gpus=2"}}},
+    {"host.gemm_tuning_file", {"choices.txt", {}}},
     {"packing.sequences", {"lognormal", {}}},
     {"packing.packed_sequence_size", {"64", {"sequences=uniform"}}},
     {"packing.max_sequences", {"3", {"sequences=uniform", "packed_sequence_size=64"}}},
@@ -126,6 +133,8 @@ std::string observe(const Config& config) {
   if (!programs) return "does not build: " + programs.error().what;
   std::string seen = program_hash(*programs);
   for (const auto& [name, value] : launch_environment(config)) seen += " " + name + "=" + value;
+  const profiler::CudaRankRequest device = rank_request(config.host);
+  seen += fmt::format(" {} {} {}", device.graphs, device.side_sms, device.tuning_file);
   for (const MemoryPlan& plan : programs->plans) seen += fmt::format(" {} {}", plan.arena_bytes, plan.host_bytes);
   if (const Status fits = check_memory(*layout, *programs); !fits) return seen + " refused: " + fits.error().what;
   TrainOptions options;
@@ -145,6 +154,7 @@ std::string observe(const Config& config) {
   const auto data = [&](int64_t sample, std::span<int32_t> tokens) { return windows->sample(sample, tokens); };
   const auto result = train(*layout, *programs, data, options);
   if (!result) return seen + result.error().what;
+  for (const std::string& cpus : result->bindings) seen += " on " + cpus;
   for (const StepReport& step : result->steps)
     seen += fmt::format(" {} {} {} {}", step.loss, step.grad_norm, step.learning_rate, step.tokens);
   return seen;
@@ -180,12 +190,15 @@ TEST_P(KnobEffects, AnotherValueChangesWhatIsBuiltOrDone) {
   EXPECT_NE(is, was) << knob->key << " = " << value << " changes nothing";
 }
 
+// Knobs of one value, and what needs a device: which one runs, and its clocks.
+const std::set<std::string, std::less<>> kElsewhere{"data.tokenizer", "host.device", "host.vboost"};
+
 std::vector<std::string> keys() {
   std::vector<std::string> all;
   for (const Knob& knob : knobs().knobs())
     for (const std::string_view section :
-         {"train", "optimizer", "precision", "memory", "fusion", "packing", "data_parallel"})
-      if (knob.section() == section) all.push_back(knob.key);
+         {"train", "optimizer", "precision", "memory", "fusion", "packing", "data_parallel", "data", "host"})
+      if (knob.section() == section && !kElsewhere.contains(knob.key)) all.push_back(knob.key);
   for (const char* key :
        {"overlap.cuda_device_max_connections", "parallel.context_parallel_size", "parallel.cp_comm_type",
         "parallel.hierarchical_context_parallel_sizes", "overlap.tp_comm_overlap", "overlap.tp_comm_overlap_cfg",
