@@ -108,14 +108,12 @@ size_t walk_length(const Program& program) {
 }
 
 // A CUDA rank of a request with everything in it that does not depend on why it is opened.
-Result<void*> open_rank(const CudaTable& table, profiler::CudaRankRequest request, const HostConfig& host,
-                        const Program& program, const MemoryPlan& plan, const Mesh& mesh) {
+Result<void*> open_rank(const CudaTable& table, profiler::CudaRankRequest request, const Program& program,
+                        const MemoryPlan& plan, const Mesh& mesh) {
   request.program = &program;
   request.plan = &plan;
   request.mesh = &mesh;
   request.tune = true;
-  request.tuning_file = host.gemm_tuning_file.c_str();
-  request.side_sms = static_cast<int32_t>(host.side_sms);
   CudaText error{};
   void* rank = nullptr;
   MB_TRY(profiler::cuda_answer(table.rank_open(&request, &rank, &error), error));
@@ -123,6 +121,14 @@ Result<void*> open_rank(const CudaTable& table, profiler::CudaRankRequest reques
 }
 
 }  // namespace
+
+profiler::CudaRankRequest rank_request(const HostConfig& host) {
+  profiler::CudaRankRequest request{};
+  request.graphs = host.enable_cuda_graph;
+  request.tuning_file = host.gemm_tuning_file.c_str();
+  request.side_sms = static_cast<int32_t>(host.side_sms);
+  return request;
+}
 
 Result<std::unique_ptr<Executor>> make_executor(const HostConfig& host, const Program& program, const MemoryPlan& plan,
                                                 const Mesh& mesh, World& world, uint64_t seed) {
@@ -135,11 +141,10 @@ Result<std::unique_ptr<Executor>> make_executor(const HostConfig& host, const Pr
                 fmt::format("host.device = cuda with {} ranks: several GPUs need NCCL", mesh.world_size()),
                 "run one rank, or use host.device = cpu");
   MB_ASSIGN(const CudaTable* const table, profiler::cuda_table());
-  profiler::CudaRankRequest request{};
+  profiler::CudaRankRequest request = rank_request(host);
   request.rank = world.rank();
   request.seed = seed;
-  request.graphs = host.enable_cuda_graph;
-  MB_ASSIGN(void* const rank, open_rank(*table, request, host, program, plan, mesh));
+  MB_ASSIGN(void* const rank, open_rank(*table, request, program, plan, mesh));
   return std::unique_ptr<Executor>(std::make_unique<CudaExecutor>(*table, rank, request.device, walk_length(program)));
 }
 
@@ -148,10 +153,11 @@ Status tune_gemms(const HostConfig& host, const Program& program, const MemoryPl
   if (host.gemm_tuning_file.empty())
     return fail(ErrorCode::kBadArgument, "tuning without a file to write", "set host.gemm_tuning_file");
   MB_ASSIGN(const CudaTable* const table, profiler::cuda_table());
-  profiler::CudaRankRequest request{};
+  profiler::CudaRankRequest request = rank_request(host);
   request.seed = seed;
+  request.graphs = false;
   request.write_tuning = true;
-  MB_ASSIGN(void* const rank, open_rank(*table, request, host, program, plan, mesh));
+  MB_ASSIGN(void* const rank, open_rank(*table, request, program, plan, mesh));
   table->rank_close(rank);
   return {};
 }

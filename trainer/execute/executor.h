@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "profiler/host/cuda_table.h"
 #include "trainer/execute/cpu/cpu_rank.h"
 #include "trainer/run/config.h"
 
@@ -50,6 +51,9 @@ class Executor {
 // fails with the reason and the remedy where libmbbench_cuda.so, a device or an op's function is missing.
 Result<std::unique_ptr<Executor>> make_executor(const HostConfig& host, const Program& program, const MemoryPlan& plan,
                                                 const Mesh& mesh, World& world, uint64_t seed);
+
+// What of the configuration a CUDA rank is opened with; valid as long as `host`.
+profiler::CudaRankRequest rank_request(const HostConfig& host);
 
 // Times cuBLASLt's algorithms for every GEMM of rank 0's program on device 0, under sustained load, and writes the
 // choices to host.gemm_tuning_file; what that file holds already stays.

@@ -78,6 +78,28 @@ TEST(MemoryPlanRun, HoldsForEveryFamily) {
   }
 }
 
+// Sizes that every recipe can block.
+TEST(MemoryPlanRun, HoldsForEveryRecipeStateAndAdapter) {
+  Config c = config_of(kFamilies[2]);
+  c.model.hidden_size = c.model.ffn_hidden_size = c.train.seq_length = 128;
+  c.model.kv_channels = 32;
+  c.train.micro_batch_size = 1;
+  c.train.global_batch_size = 2;
+  for (const Recipe recipe : {Recipe::kBf16, Recipe::kFp8Delayed, Recipe::kFp8Current, Recipe::kFp8Blockwise,
+                              Recipe::kMxfp8, Recipe::kNvfp4}) {
+    SCOPED_TRACE(static_cast<int>(recipe));
+    Config with = c;
+    with.precision.recipe = recipe;
+    with.precision.fp8_param = recipe == Recipe::kFp8Current;
+    with.optimizer.use_precision_aware_optimizer = recipe != Recipe::kFp8Current;
+    with.optimizer.main_params_dtype = recipe == Recipe::kFp8Delayed ? StateType::kFp16 : StateType::kFp32;
+    with.optimizer.exp_avg_dtype = recipe == Recipe::kMxfp8 ? StateType::kFp8 : StateType::kBf16;
+    if (recipe == Recipe::kFp8Current) with.optimizer.exp_avg_dtype = StateType::kFp32;
+    if (recipe == Recipe::kBf16) with.memory.lora_rank = 4;
+    expect_touched_bytes_are_the_plan(with);
+  }
+}
+
 TEST(MemoryLimit, RefusesBeforeAnythingRuns) {
   Config c = mapped(1, 2, 1);
   c.memory.limit_gib = 1e-4;
