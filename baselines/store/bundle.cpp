@@ -29,6 +29,7 @@ constexpr const char* kProgramFile = "program.json";
 constexpr const char* kResultFile = "result.json";
 constexpr const char* kLaunchFile = "launch.json";
 constexpr const char* kStepsFile = "steps.csv";
+constexpr const char* kLiveStepsFile = "steps.live.csv";
 constexpr const char* kOpsFile = "ops.csv";
 constexpr const char* kMemoryFile = "memory.json";
 constexpr const char* kLockFile = ".lock";
@@ -264,7 +265,8 @@ Status write_launch(const fs::path& launch_folder, const Launch& launch) {
   MB_TRY(write_file(launch_folder / kStepsFile, steps_text(launch.steps), Flush::kLater));
   MB_TRY(write_file(launch_folder / kOpsFile, ops_text(launch.ops), Flush::kLater));
   MB_TRY(write_file(launch_folder / kMemoryFile, memory_text(launch.memory), Flush::kLater));
-  return write_file(launch_folder / kLaunchFile, launch_text(launch), Flush::kLater);
+  MB_TRY(write_file(launch_folder / kLaunchFile, launch_text(launch), Flush::kLater));
+  return remove_tree(launch_folder / kLiveStepsFile);
 }
 
 Result<Launch> read_launch(const fs::path& launch_folder) {
@@ -274,6 +276,23 @@ Result<Launch> read_launch(const fs::path& launch_folder) {
   MB_ASSIGN(launch.memory, parse_file(launch_folder / kMemoryFile, parse_memory));
   for (const std::string& file : launch.trace_files) MB_TRY(check_trace_file(file));
   return launch;
+}
+
+Result<LiveSteps> LiveSteps::create(const fs::path& launch_folder) {
+  const fs::path path = launch_folder / kLiveStepsFile;
+  std::FILE* file = std::fopen(path.c_str(), "we");
+  if (file == nullptr) return fail(ErrorCode::kIo, fmt::format("creating {}: {}", path.string(), std::strerror(errno)));
+  return LiveSteps(file);
+}
+
+Status LiveSteps::add(const Step& step) {
+  std::string text = steps_text({step});
+  // The header once, before the first step.
+  if (std::ftell(file_.get()) > 0) text.erase(0, text.find('\n') + 1);
+  // One write a step, so that a reader meets a half line only at the end.
+  if (std::fwrite(text.data(), 1, text.size(), file_.get()) != text.size() || std::fflush(file_.get()) != 0)
+    return fail(ErrorCode::kIo, fmt::format("writing {}: {}", kLiveStepsFile, std::strerror(errno)));
+  return {};
 }
 
 Result<BundleReader> BundleReader::open(const fs::path& folder) {
@@ -341,6 +360,46 @@ Result<Cell> BundleReader::read_cell(const std::string& name) const {
     cell.launches.push_back(std::move(launch));
   }
   return cell;
+}
+
+Result<Cell> BundleReader::read_begun(const std::string& name) const {
+  MB_TRY(check_cell_name(name));
+  const fs::path folder = cell_path(folder_, name);
+  const auto parse = [](const std::string& config) { return parse_cell(config, "{}"); };
+  MB_ASSIGN(Cell cell, parse_file(folder / kConfigFile, parse));
+  std::error_code error;
+  if (fs::exists(folder / kProgramFile, error)) {
+    MB_ASSIGN(cell.program_json, read_file(folder / kProgramFile));
+  }
+  MB_ASSIGN(const auto indices, launch_indices(folder));
+  for (const int index : indices) {
+    const fs::path at = launch_path(folder_, name, index);
+    Result<Launch> ended = read_launch(at);
+    if (ended.has_value()) {
+      cell.launches.push_back(std::move(*ended));
+      continue;
+    }
+    Launch running;
+    running.index = index;
+    Result<std::string> text = read_file(at / kLiveStepsFile);
+    if (text.has_value()) {
+      text->erase(text->rfind('\n') + 1);  // a line that is being written
+      if (!text->empty()) {
+        MB_ASSIGN(running.steps, parse_steps(*text));
+      }
+    }
+    cell.launches.push_back(std::move(running));
+  }
+  return cell;
+}
+
+bool BundleReader::being_written() const {
+  const int fd = ::open((folder_ / kLockFile).c_str(), O_RDONLY | O_CLOEXEC);
+  if (fd < 0) return false;
+  // Held for an instant only; a writer that comes in it tries again.
+  const bool held = ::flock(fd, LOCK_SH | LOCK_NB) != 0 && errno == EWOULDBLOCK;
+  ::close(fd);
+  return held;
 }
 
 Result<Run> BundleReader::read_all() const {

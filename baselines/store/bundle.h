@@ -3,15 +3,16 @@
 //   run.json                          the run but for its cells, with a checksum of itself
 //   cells/<cell>/config.json          what was asked: class, model, knobs, work
 //   cells/<cell>/program.json         each rank class's explain output
-//   cells/<cell>/launches/<n>/        launch.json, steps.csv, ops.csv, memory.json, traces
-//   cells/<cell>/result.json          status, metrics, verdicts, the memory plan
-//   cells/<cell>/checksums            written last, in one rename: a cell is finished if and only if it verifies
+//   cells/<cell>/launches/<n>/        launch.json, steps.csv, ops.csv, memory.json, traces; while it runs,
+//   steps.live.csv cells/<cell>/result.json          status, metrics, verdicts, the memory plan cells/<cell>/checksums
+//   written last, in one rename: a cell is finished if and only if it verifies
 //
 // A process killed at any moment leaves a readable bundle that lacks at most the cell it was running. Every writer
 // makes whole files by rename. One process writes a bundle at a time; children of a cell write only into their launch
 // folder.
 #pragma once
 
+#include <cstdio>
 #include <filesystem>
 #include <memory>
 #include <string>
@@ -62,6 +63,21 @@ class BundleWriter {
 Status write_launch(const std::filesystem::path& launch_folder, const Launch& launch);
 Result<Launch> read_launch(const std::filesystem::path& launch_folder);
 
+// The steps of a launch that is going on, a line each as they end, for whoever watches. Not flushed to the disk:
+// write_launch() replaces the file by what counts.
+class LiveSteps {
+ public:
+  static Result<LiveSteps> create(const std::filesystem::path& launch_folder);
+  Status add(const Step& step);
+
+ private:
+  struct Close {
+    void operator()(std::FILE* file) const { std::fclose(file); }
+  };
+  explicit LiveSteps(std::FILE* file) : file_(file) {}
+  std::unique_ptr<std::FILE, Close> file_;
+};
+
 enum class CellState {
   kFinished,
   kUnfinished,  // no checksums: it was running, or its writer was killed
@@ -87,6 +103,13 @@ class BundleReader {
 
   // One finished cell, verified. An unfinished one is kNotFound, a damaged one kBadFile.
   Result<Cell> read_cell(const std::string& name) const;
+
+  // An unfinished cell as far as it has got: what was asked, its program, the launches that ended and, last, the one
+  // that runs with the steps it has done. kNotFound when it has not begun.
+  Result<Cell> read_begun(const std::string& name) const;
+
+  // Whether a process holds this bundle's writer lock now: an unfinished run without one was cut off.
+  bool being_written() const;
 
   // The run with its finished cells; a damaged cell is an error, an unfinished one is left out.
   Result<Run> read_all() const;

@@ -122,6 +122,40 @@ TEST_F(Bundle, CellsOfAnotherRunAndBadNamesAreRefused) {
   EXPECT_FALSE(writer.finish_cell(cell));
 }
 
+TEST_F(Bundle, ACellThatRunsIsReadAsFarAsItHasGot) {
+  Run run = make_synthetic_run({.cells = 2, .launches = 2, .steps = 12});
+  run.ended_unix_ns = 0;
+  auto writer = BundleWriter::create(parent_, run);
+  ASSERT_TRUE(writer) << writer.error().what;
+  const Cell& cell = run.cells[0];
+  ASSERT_TRUE(writer->begin_cell(cell));
+  const auto reader = BundleReader::open(writer->folder());
+  ASSERT_TRUE(reader);
+  EXPECT_TRUE(reader->being_written());
+  EXPECT_FALSE(reader->read_begun(run.cells[1].name)) << "it has not begun";
+  ASSERT_TRUE(write_launch(writer->launch_folder(cell.name, 0).value(), cell.launches[0]));
+  const fs::path second = writer->launch_folder(cell.name, 1).value();
+  auto live = LiveSteps::create(second);
+  ASSERT_TRUE(live) << live.error().what;
+  const auto begun = [&] { return reader->read_begun(cell.name).value(); };
+  ASSERT_EQ(begun().launches.size(), 2U);
+  EXPECT_TRUE(begun().launches[1].steps.empty()) << "no step has ended";
+  for (int i = 0; i < 5; ++i) ASSERT_TRUE(live->add(cell.launches[1].steps[static_cast<size_t>(i)]));
+  Cell seen = begun();
+  EXPECT_EQ(steps_text(seen.launches[0].steps), steps_text(cell.launches[0].steps));
+  ASSERT_EQ(seen.launches[1].steps.size(), 5U);
+  EXPECT_EQ(seen.launches[1].steps[4].wall_ns, cell.launches[1].steps[4].wall_ns);
+  EXPECT_EQ(seen.knobs.size(), cell.knobs.size());
+  std::ofstream(second / "steps.live.csv", std::ios::app) << "5,12";  // a line that is being written
+  EXPECT_EQ(begun().launches[1].steps.size(), 5U);
+  ASSERT_TRUE(write_launch(second, cell.launches[1]));
+  EXPECT_FALSE(fs::exists(second / "steps.live.csv")) << "what counts has taken its place";
+  ASSERT_TRUE(writer->finish_cell(cell));
+  EXPECT_TRUE(reader->read_cell(cell.name));
+  { const BundleWriter gone = std::move(*writer); }
+  EXPECT_FALSE(reader->being_written());
+}
+
 TEST_F(Bundle, ALaunchThatLeftNothingIsRecorded) {
   baselines::Run run = make_synthetic_run();
   auto writer = BundleWriter::create(parent_, run).value();

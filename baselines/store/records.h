@@ -123,7 +123,7 @@ struct CategoryBytes {
   std::int64_t measured_bytes = -1;
 };
 
-// One tensor in memory and its traced lifetime. `from` and `to` are the unit of the map's curve.
+// One tensor in memory and its traced lifetime, [from, to) in the unit of the map's curve.
 struct TensorBytes {
   std::string path;
   std::string category;
