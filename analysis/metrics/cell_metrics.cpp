@@ -164,6 +164,41 @@ void add_losses(Writer& writer, const Cell& cell) {
   }
 }
 
+Status write_metrics(Cell& cell, const StepTime& time, const std::vector<StepBreakdown>& breakdowns, bool uses_fp8,
+                     StepClock clock) {
+  Writer writer(cell);
+  if (time.launch_medians.empty() || !(time.estimate.value > 0.0)) {
+    const std::string why = time.problems.empty() ? "the cell has no launch" : time.problems.front();
+    return fail(ErrorCode::kMismatch, fmt::format("cell {}: no step time: {}", cell.name, why),
+                "run more steps (train_iters), or look at the launch's log");
+  }
+  if (cell.work.tokens_per_step <= 0)
+    return fail(ErrorCode::kMismatch, fmt::format("cell {}: its step processes no tokens", cell.name));
+  const Estimate& e = time.estimate;
+  const int launches = static_cast<int>(time.launch_medians.size());
+  writer.add("step_time", e.value, e.low, e.high, time.interval, launches);
+  if (clock == StepClock::kWall) {
+    const StepTime modelled = [&] {
+      Cell copy = cell;  // the modelled clock must not move the warm-up marks
+      const bool known = std::all_of(copy.launches.begin(), copy.launches.end(), [](const Launch& launch) {
+        return std::all_of(launch.steps.begin(), launch.steps.end(), [](const Step& s) { return s.modelled_ns > 0; });
+      });
+      return known ? step_time(copy, StepClock::kModelled) : StepTime{};
+    }();
+    if (!modelled.launch_medians.empty()) {
+      const Estimate& m = modelled.estimate;
+      writer.add("modelled_step_time", m.value, m.low, m.high, modelled.interval,
+                 static_cast<int>(modelled.launch_medians.size()));
+    }
+  }
+  add_throughput(writer, cell, time, uses_fp8);
+  add_shares(writer, breakdowns);
+  add_memory(writer, cell);
+  add_tracing(writer, cell);
+  add_losses(writer, cell);
+  return {};
+}
+
 }  // namespace
 
 StepTime step_time(Cell& cell, StepClock clock) {
@@ -201,40 +236,12 @@ StepTime step_time(Cell& cell, StepClock clock) {
 }
 
 Status fill_metrics(Cell& cell, const std::vector<StepBreakdown>& breakdowns, bool uses_fp8, StepClock clock) {
-  const StepTime time = step_time(cell, clock);
-  Writer writer(cell);
-  if (time.launch_medians.empty() || !(time.estimate.value > 0.0)) {
-    const std::string why = time.problems.empty() ? "the cell has no launch" : time.problems.front();
-    return fail(ErrorCode::kMismatch, fmt::format("cell {}: no step time: {}", cell.name, why),
-                "run more steps (train_iters), or look at the launch's log");
-  }
-  if (cell.work.tokens_per_step <= 0)
-    return fail(ErrorCode::kMismatch, fmt::format("cell {}: its step processes no tokens", cell.name));
-  const Estimate& e = time.estimate;
-  const int launches = static_cast<int>(time.launch_medians.size());
-  writer.add("step_time", e.value, e.low, e.high, time.interval, launches);
-  if (clock == StepClock::kWall) {
-    const StepTime modelled = [&] {
-      Cell copy = cell;  // the modelled clock must not move the warm-up marks
-      const bool known = std::all_of(copy.launches.begin(), copy.launches.end(), [](const Launch& launch) {
-        return std::all_of(launch.steps.begin(), launch.steps.end(), [](const Step& s) { return s.modelled_ns > 0; });
-      });
-      return known ? step_time(copy, StepClock::kModelled) : StepTime{};
-    }();
-    if (!modelled.launch_medians.empty()) {
-      const Estimate& m = modelled.estimate;
-      writer.add("modelled_step_time", m.value, m.low, m.high, modelled.interval,
-                 static_cast<int>(modelled.launch_medians.size()));
-    }
-  }
-  add_throughput(writer, cell, time, uses_fp8);
-  add_shares(writer, breakdowns);
-  add_memory(writer, cell);
-  add_tracing(writer, cell);
-  add_losses(writer, cell);
-  return {};
+  return write_metrics(cell, step_time(cell, clock), breakdowns, uses_fp8, clock);
 }
 
+Status fill_metrics_of(Cell& cell, const StepTime& time, const std::vector<StepBreakdown>& breakdowns, bool uses_fp8) {
+  return write_metrics(cell, time, breakdowns, uses_fp8, StepClock::kModelled);
+}
 void add_hardware_utilization(Cell& cell, double recompute_share) {
   const Metric* mfu = find(cell, "mfu_bf16");
   if (mfu == nullptr) return;

@@ -32,6 +32,11 @@ StepTime step_time(baselines::Cell& cell, StepClock clock = StepClock::kWall);
 Status fill_metrics(baselines::Cell& cell, const std::vector<StepBreakdown>& breakdowns, bool uses_fp8 = false,
                     StepClock clock = StepClock::kWall);
 
+// The same from a step time that is known otherwise, such as the committed figures of a card: the cell's launches need
+// no steps. `time` needs a positive estimate and a launch.
+Status fill_metrics_of(baselines::Cell& cell, const StepTime& time, const std::vector<StepBreakdown>& breakdowns,
+                       bool uses_fp8 = false);
+
 // Adds HFU beside MFU, which must be there (else nothing is added): `recompute_share` is the FLOPs of recompute passes
 // over model FLOPs.
 void add_hardware_utilization(baselines::Cell& cell, double recompute_share);

@@ -6,7 +6,6 @@
 
 #include <atomic>
 #include <csignal>
-#include <map>
 #include <optional>
 
 #include "analysis/exposure/breakdown.h"
@@ -22,9 +21,7 @@
 #include "suites/export/export.h"
 #include "suites/runner/gradients.h"
 #include "suites/runner/memory_history.h"
-#include "suites/runner/memory_rows.h"
-#include "trainer/ops/op_kind.h"
-#include "trainer/program/walk.h"
+#include "suites/runner/op_records.h"
 #include "trainer/run/knobs.h"
 #include "trainer/run/layout.h"
 #include "trainer/run/profile_window.h"
@@ -46,41 +43,6 @@ Result<trainer::Config> read_config(const std::filesystem::path& folder) {
   KnobSources sources;
   MB_TRY(trainer::knobs().from_lines(config, sources, lines, Source{Layer::kCommandLine, path}));
   return config;
-}
-
-std::string stage_name(const trainer::Layout& layout, int rank) {
-  return fmt::format("stage{}", layout.mesh.rank_class(rank).pp);
-}
-
-// What the trace does not know of an op: kind, role, how often a step runs it (it may be several kernels), FLOPs and
-// bytes of one execution.
-void complete_op_rows(baselines::Launch& launch, const trainer::Layout& layout, const trainer::StepPrograms& programs) {
-  struct Known {
-    const trainer::Op* op;
-    double flops, bytes;
-    int64_t calls;  // a step
-  };
-  std::map<std::pair<std::string, std::string>, Known> known;
-  for (int i = 0; i < layout.mesh.rank_class_count(); ++i) {
-    const trainer::Program& program = programs.programs[static_cast<size_t>(i)];
-    const std::string stage = stage_name(layout, layout.mesh.representative(i));
-    trainer::walk(program, [&](int, const trainer::Call&, int, const trainer::Op& op) {
-      const trainer::OpView view{program, op};
-      const auto [entry, added] = known.try_emplace({stage, op.path}, Known{&op, 0, 0, 0});
-      if (added) entry->second.flops = trainer::op_flops(view), entry->second.bytes = trainer::op_bytes(view);
-      ++entry->second.calls;
-    });
-  }
-  const int64_t steps = analysis::op_steps(launch);
-  for (baselines::OpRow& row : launch.ops) {
-    const auto found = known.find({row.rank_class, row.path});
-    if (found == known.end()) continue;
-    row.kind = std::string(found->second.op->kind->name);
-    row.role = trainer::name(found->second.op->role);
-    row.calls = found->second.calls * steps;
-    row.flops = found->second.flops * static_cast<double>(row.calls);
-    row.bytes = static_cast<int64_t>(found->second.bytes) * row.calls;
-  }
 }
 
 // All traced steps on one clock, one after another.
@@ -153,24 +115,22 @@ std::optional<profiler::Trace> traced(trainer::TrainResult& result) {
   return join(std::move(result.traces));
 }
 
-void add_steps(baselines::Launch& launch, const trainer::TrainResult& result, const trainer::TrainOptions& options) {
-  for (const trainer::StepReport& r : result.steps) {
-    baselines::Step step;
-    step.index = r.index;
-    step.wall_ns = r.wall_ns;
-    step.cpu_ns = r.cpu_ns;
-    step.modelled_ns = r.modelled_ns;
-    step.loss = r.loss;
-    step.balance_loss = r.balance_loss.value_or(baselines::kNotMeasured);
-    step.z_loss = r.z_loss.value_or(baselines::kNotMeasured);
-    step.mtp_loss = r.mtp_loss.value_or(baselines::kNotMeasured);
-    step.grad_norm = r.grad_norm;
-    step.learning_rate = r.learning_rate;
-    step.tokens = r.tokens;
-    step.sequence_squares = r.squares;
-    if (r.index >= options.trace_first && r.index < options.trace_end) step.flags |= baselines::kStepProfiled;
-    launch.steps.push_back(step);
-  }
+baselines::Step step_of(const trainer::StepReport& r, const trainer::TrainOptions& options) {
+  baselines::Step step;
+  step.index = r.index;
+  step.wall_ns = r.wall_ns;
+  step.cpu_ns = r.cpu_ns;
+  step.modelled_ns = r.modelled_ns;
+  step.loss = r.loss;
+  step.balance_loss = r.balance_loss.value_or(baselines::kNotMeasured);
+  step.z_loss = r.z_loss.value_or(baselines::kNotMeasured);
+  step.mtp_loss = r.mtp_loss.value_or(baselines::kNotMeasured);
+  step.grad_norm = r.grad_norm;
+  step.learning_rate = r.learning_rate;
+  step.tokens = r.tokens;
+  step.sequence_squares = r.squares;
+  if (r.index >= options.trace_first && r.index < options.trace_end) step.flags |= baselines::kStepProfiled;
+  return step;
 }
 
 bool records_memory(const trainer::Config& config) {
@@ -189,14 +149,11 @@ Status check_snapshot_path(const trainer::Config& config, const std::filesystem:
       "name a file in a folder that is there; a relative path lies in the launch's folder");
 }
 
-// The plan as it was executed, or every lifetime where the history is recorded.
+// Every lifetime as it was, where the history is recorded; else the plan in the cell says all there is to say.
 Status add_memory(baselines::Launch& launch, const trainer::Layout& layout, const trainer::StepPrograms& programs,
                   const profiler::Trace* trace, const trainer::TrainResult& result,
                   const std::filesystem::path& folder) {
-  if (!records_memory(layout.config)) {
-    launch.memory = memory_maps(layout, programs);
-    return {};
-  }
+  if (!records_memory(layout.config)) return {};
   launch.memory = memory_history(layout, programs, trace, result.outside);
   const std::string& knob = layout.config.profiling.memory_snapshot_path;
   if (knob.empty()) return {};
@@ -271,7 +228,9 @@ Status train_into(const std::filesystem::path& folder, baselines::Launch& launch
   options.trace_end = window.end;
   options.external_profiler = config.profiling.use_nsys_profiler;
   options.stop = &stop_requested;
+  MB_ASSIGN(baselines::LiveSteps live, baselines::LiveSteps::create(folder));
   options.on_step = [&](const trainer::StepReport& r) {
+    (void)live.add(step_of(r, options));  // only watched: write_launch() has the steps that count
     fmt::print("step {} {} {:.6f}\n", r.index + 1, config.train.train_iters, r.loss);
     std::fflush(stdout);
   };
@@ -288,7 +247,7 @@ Status train_into(const std::filesystem::path& folder, baselines::Launch& launch
   MB_ASSIGN(trainer::TrainResult result, trainer::train(layout, programs, sample, options));
   MB_TRY(watch.finish(folder, launch));
   if (config.debug.record_gradients) MB_TRY(recorder.write(folder));
-  add_steps(launch, result, options);
+  for (const trainer::StepReport& r : result.steps) launch.steps.push_back(step_of(r, options));
   add_bindings(launch, result);
   launch.loss_checksum = baselines::loss_checksum(launch.steps);
   std::optional<profiler::Trace> trace = traced(result);
@@ -297,7 +256,7 @@ Status train_into(const std::filesystem::path& folder, baselines::Launch& launch
   if (!trace) return {};
   keep_ranks(*trace, window);
   analysis::fill_op_rows(launch, *trace, analysis::break_down(*trace),
-                         [&](int32_t rank) { return stage_name(layout, rank); });
+                         [&](int32_t rank) { return rank_class_name(layout, rank); });
   complete_op_rows(launch, layout, programs);
   launch.trace_files.push_back("trace.mbt");
   return profiler::write_trace(folder / "trace.mbt", *trace);

@@ -5,10 +5,12 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <map>
 #include <set>
 
 #include "profiler/memory/snapshot_writer.h"
 #include "suites/export/export.h"
+#include "suites/runner/memory_rows.h"
 #include "trainer/execute/simulate/replay.h"
 #include "trainer/program/walk.h"
 
@@ -127,6 +129,34 @@ TEST(MemoryHistory, AMapWithoutHistoryIsRefused) {
 TEST(MemoryHistory, SnapshotFilesOfSeveralClasses) {
   EXPECT_EQ(snapshot_file("/a/s.pickle", "/launch", "stage1", true), "/a/s.stage1.pickle");
   EXPECT_EQ(snapshot_file("s.pickle", "/launch", "stage1", false), "/launch/s.pickle");
+}
+
+TEST(MemoryRows, ThePlanHoldsEveryValueNotOnlyThoseAliveAtItsPeak) {
+  for (const auto& [tp, pp] : {std::pair{1, 1}, std::pair{2, 1}, std::pair{1, 2}}) {
+    const Built b = build(tp, pp);
+    const auto maps = memory_maps(b.layout, b.programs);
+    ASSERT_EQ(maps.size(), b.programs.programs.size());
+    for (size_t i = 0; i < maps.size(); ++i) {
+      const trainer::MemoryPlan& plan = b.programs.plans[i];
+      EXPECT_GT(maps[i].tensors.size(), maps[i].live_at_peak.size());
+      EXPECT_EQ(maps[i].peak_bytes, plan.arena_bytes);
+      int64_t live = 0, planned = 0, most = 0;
+      for (const auto& t : maps[i].live_at_peak) live += t.bytes;
+      for (const auto& c : maps[i].categories) planned += c.planned_bytes;
+      EXPECT_EQ(live, plan.peak_live_bytes);
+      EXPECT_EQ(planned, plan.arena_bytes) << "the categories and the slack are the arena";
+      // The curve climbs to the plan's peak, but for alignment and for slots that wait for their next micro-batch.
+      std::map<std::string, int64_t> alive;
+      for (const auto& sample : maps[i].curve) {
+        alive[sample.category] = sample.bytes;
+        int64_t sum = 0;
+        for (const auto& [category, bytes] : alive) sum += bytes;
+        most = std::max(most, sum);
+      }
+      EXPECT_LE(most, plan.peak_live_bytes);
+      EXPECT_GE(static_cast<double>(most), 0.9 * static_cast<double>(plan.peak_live_bytes));
+    }
+  }
 }
 
 }  // namespace

@@ -9,7 +9,8 @@
 
 namespace mbb::suites {
 
-// One map a rank class: planned bytes by category at the peak, and the live set there.
+// One map a rank class, in walk positions: every value of the step with its place and lifetime, the bytes alive over
+// the step, planned bytes by category at the peak, and the live set there.
 std::vector<baselines::MemoryMap> memory_maps(const trainer::Layout& layout, const trainer::StepPrograms& programs);
 
 }  // namespace mbb::suites
