@@ -36,7 +36,8 @@ Result<int> view(const Parsed& parsed) {
   if (!file_exists(viewer))
     return fail(ErrorCode::kUnavailable, fmt::format("the viewer {} was not built", viewer),
                 "install libimgui-dev, libglfw3-dev and libgl-dev, and build again");
-  std::vector<std::string> arguments{viewer, "--store", store_file(settings.product.runs_dir).string()};
+  std::vector<std::string> arguments{viewer, "--store", store_file(settings.product.runs_dir).string(), "--baselines",
+                                     settings.product.baselines_file};
   arguments.insert(arguments.end(), parsed.knobs.begin(), parsed.knobs.end());
   std::vector<char*> argv;
   for (std::string& argument : arguments) argv.push_back(argument.data());
