@@ -27,7 +27,7 @@ struct HelpRow {
   const char* does;
 };
 constexpr std::array kHelp = {
-    HelpRow{"1 .. 9", "the panels, in the navigator's order"},
+    HelpRow{"1 .. 9, 0", "the panels, in the navigator's order"},
     HelpRow{"Ctrl+F", "find in this panel"},
     HelpRow{"\xE2\x86\x91 \xE2\x86\x93  Enter", "move in the table, open"},
     HelpRow{"Click, Ctrl+click", "choose run A, run B"},
@@ -59,17 +59,27 @@ bool App::animating() const {
   return session_.animate;
 }
 
+bool App::Stamp::changed() {
+  if (query.value() == nullptr || query.loading()) return false;
+  const bool differs = known && *query.value() != seen;
+  seen = *query.value();
+  known = true;
+  return differs;
+}
+
 void App::follow(double now_s) {
-  stamp_.want(
+  stamp_.query.want(
       session_.worker, fmt::format("stamp {}", looks_),
       [source = session_.source](const std::atomic<bool>&) -> Result<std::uint64_t> { return source_stamp(source); },
       true);
-  if (stamp_.value() != nullptr && !stamp_.loading()) {
-    if (stamp_known_ && *stamp_.value() != seen_stamp_) ++session_.generation;
-    seen_stamp_ = *stamp_.value();
-    stamp_known_ = true;
-  }
-  if (now_s >= next_look_s_ && !stamp_.loading()) {
+  std::vector<std::filesystem::path> going_on;
+  if (session_.runs.value() != nullptr) going_on = session_.runs.value()->going_on;
+  live_stamp_.query.want(
+      session_.worker, fmt::format("live {} {}", looks_, going_on.size()),
+      [going_on](const std::atomic<bool>&) -> Result<std::uint64_t> { return live_stamp(going_on); }, true);
+  if (stamp_.changed()) ++session_.generation;
+  if (live_stamp_.changed()) ++session_.live;
+  if (now_s >= next_look_s_ && !stamp_.query.loading() && !live_stamp_.query.loading()) {
     next_look_s_ = now_s + kLookSeconds;
     ++looks_;
   }
@@ -82,8 +92,9 @@ void App::keys() {
   if (pressed(kKeyEscape)) session_.help_open = false;
   if (pressed(kKeyX)) session_.swap_runs();
   if (pressed(kKeyT)) session_.theme = session_.theme == Theme::kDark ? Theme::kLight : Theme::kDark;
-  for (int i = 0; i < 9 && i < static_cast<int>(panels().size()); ++i) {
-    if (pressed(kKey1 + i)) session_.panel = panels()[static_cast<std::size_t>(i)].name;
+  for (int i = 0; i < 10 && i < static_cast<int>(panels().size()); ++i) {
+    if (pressed(i == 9 ? static_cast<int>(kKey0) : kKey1 + i))
+      session_.panel = panels()[static_cast<std::size_t>(i)].name;
   }
 }
 
@@ -194,9 +205,9 @@ void App::draw_navigator() {
     const float y = at.y + (height - ImGui::GetTextLineHeight()) / 2;
     draw->AddText(ImVec2(at.x + px(12), y), color(front ? Ink::kText : Ink::kMuted), entry.title.data(),
                   entry.title.data() + entry.title.size());
-    if (key <= 9)
+    if (key <= 10)
       draw->AddText(fonts().small, fonts().small->FontSize, ImVec2(at.x + width - px(14), y + px(1)),
-                    color(Ink::kFaint), std::to_string(key).c_str());
+                    color(Ink::kFaint), std::to_string(key % 10).c_str());
     ++key;
   }
   ImGui::PopStyleVar();

@@ -41,9 +41,15 @@ class App {
 
   Session session_;
   std::vector<std::unique_ptr<Panel>> panels_;
-  Query<std::uint64_t> stamp_;
-  std::uint64_t seen_stamp_ = 0;
-  bool stamp_known_ = false;
+  // A number that changes with something on disk, and the last one seen.
+  struct Stamp {
+    Query<std::uint64_t> query;
+    std::uint64_t seen = 0;
+    bool known = false;
+    bool changed();
+  };
+  Stamp stamp_;
+  Stamp live_stamp_;
   std::uint64_t looks_ = 0;
   double next_look_s_ = 0;
   double frame_ms_ = 0;

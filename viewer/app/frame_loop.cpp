@@ -34,9 +34,9 @@ void run_window(Stage& stage, App& app, float scale, std::atomic<bool>& changed)
     if (stage.wait(clock.wait_s(app.animating(), typing, kLookSeconds)) || changed.exchange(false) || typing)
       clock.note_change();
     const double now_s = static_cast<double>(monotonic_ns()) * 1e-9;
-    const std::uint64_t before = app.session().generation;
+    const std::uint64_t before = app.session().generation + app.session().live;
     app.follow(now_s);
-    if (app.session().generation != before) clock.note_change();
+    if (app.session().generation + app.session().live != before) clock.note_change();
     if (theme() != app.session().theme) apply_style(app.session().theme, scale);
     if (clock.take_frame(app.animating())) stage.frame({}, [&] { app.draw(now_s); });
   }

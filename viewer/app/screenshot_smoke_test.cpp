@@ -58,6 +58,15 @@ class ScreenshotTest : public ::testing::Test {
     return run(fmt::format("xvfb-run -a -s '-screen 0 1920x1200x24' {}/bin/mbbench-view {}", MBB_BINARY_DIR, words));
   }
 
+  fs::path file_of(const PanelEntry& entry) const { return folder_ / fmt::format("{}.png", entry.name); }
+
+  Result<Image> picture(const PanelEntry& entry) const {
+    const Answer answer =
+        view(fmt::format("{} --panel {} --size 1200x800 --screenshot {}", runs_, entry.name, file_of(entry).string()));
+    if (answer.status != 0) return fail(ErrorCode::kUnavailable, fmt::format("{}: {}", entry.name, answer.output));
+    return read_png(file_of(entry));
+  }
+
   // Share of pixels in a region that differ from the region's first pixel.
   static double busy(const Image& image, int left, int top, int right, int bottom) {
     int different = 0;
@@ -80,18 +89,36 @@ class ScreenshotTest : public ::testing::Test {
 
 TEST_F(ScreenshotTest, EveryPanelGivesAPictureThatIsNotBlank) {
   for (const PanelEntry& entry : panels()) {
-    const fs::path file = folder_ / fmt::format("{}.png", entry.name);
-    const Answer answer =
-        view(fmt::format("{} --panel {} --size 1200x800 --screenshot {}", runs_, entry.name, file.string()));
-    ASSERT_EQ(answer.status, 0) << entry.name << ": " << answer.output;
-    const Result<Image> image = read_png(file);
+    const Result<Image> image = picture(entry);
     ASSERT_TRUE(image.has_value()) << image.error().what;
     EXPECT_EQ(image->width, 1200);
     EXPECT_EQ(image->height, 800);
     EXPECT_GT(count_colors(*image, 64), 16) << entry.name;
     EXPECT_GT(busy(*image, 0, 40, 160, 330), 0.01) << entry.name << ": the navigator is empty";
     EXPECT_GT(busy(*image, 180, 50, 1190, 760), 0.005) << entry.name << ": the panel is empty";
-    EXPECT_LT(fs::file_size(file), 150U * 1024) << entry.name;
+    EXPECT_LT(fs::file_size(file_of(entry)), 150U * 1024) << entry.name;
+  }
+}
+
+// A quarter of the size: what is where and in which colour, not the edges of one machine's letters.
+TEST_F(ScreenshotTest, PicturesAreAsAccepted) {
+  constexpr int kShrink = 4;
+  for (const PanelEntry& entry : panels()) {
+    const Result<Image> image = picture(entry);
+    ASSERT_TRUE(image.has_value()) << image.error().what;
+    const Image small = shrunk(*image, kShrink);
+    const fs::path accepted =
+        fs::path(MBB_SOURCE_DIR) / "viewer/screenshots/accepted" / fmt::format("{}.png", entry.name);
+    if (std::getenv("MBBENCH_UPDATE_GOLDENS") != nullptr) {
+      ASSERT_TRUE(write_png(accepted, with_few_colors(small)).has_value());
+    }
+    const Result<Image> golden = read_png(accepted);
+    ASSERT_TRUE(golden.has_value()) << golden.error().what;
+    const ImageDifference difference = compare(small, *golden);
+    ASSERT_TRUE(difference.same_size) << entry.name;
+    const char* advice = "look at it; if it is right, run this test with MBBENCH_UPDATE_GOLDENS=1";
+    EXPECT_LT(difference.mean, 4) << entry.name << ": " << advice;
+    EXPECT_LT(difference.far_fraction, 0.03) << entry.name << ": " << advice;
   }
 }
 

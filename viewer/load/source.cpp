@@ -65,10 +65,29 @@ Result<RunSummary> summarise(const fs::path& folder) {
   return summary;
 }
 
+// What has begun and not ended, if the run has not ended: first as far as it has got, then said to be unfinished.
+void add_unfinished(ViewedRun& run, const BundleReader& reader) {
+  if (run.ended_unix_ns != 0) return;
+  run.going_on = reader.being_written();
+  for (const std::string& name : reader.run().planned_cells) {
+    const auto same = [&](const baselines::Cell& cell) { return cell.name == name; };
+    if (std::any_of(run.cells.begin(), run.cells.end(), same)) continue;
+    Result<baselines::Cell> begun = reader.read_begun(name);
+    if (!begun.has_value()) continue;  // planned only
+    if (!run.going_on) {
+      begun->status = baselines::CellStatus::kBroken;
+      begun->reason = "cut off: the run ended before this cell did; `--resume` runs it again";
+    }
+    run.cells.push_back(std::move(*begun));
+    run.unfinished.insert(name);
+  }
+}
+
 // A damaged cell of a bundle must not hide the good ones: it stands in the run as a broken cell that says why.
-Result<Run> read_bundle(const fs::path& folder) {
+Result<ViewedRun> read_bundle(const fs::path& folder) {
   MB_ASSIGN(const BundleReader reader, BundleReader::open(folder));
-  Run run = reader.run();
+  ViewedRun run;
+  static_cast<Run&>(run) = reader.run();
   MB_ASSIGN(const std::vector<baselines::CellEntry> cells, reader.cells());
   for (const baselines::CellEntry& entry : cells) {
     if (entry.state == baselines::CellState::kUnfinished) continue;
@@ -87,7 +106,20 @@ Result<Run> read_bundle(const fs::path& folder) {
     damaged.reason = "damaged bundle: " + cell.error().what;
     run.cells.push_back(std::move(damaged));
   }
+  add_unfinished(run, reader);
   return run;
+}
+
+// Whether runs without an end go on; their bundles say.
+void sort_open_ends(RunList& list) {
+  for (const RunSummary& run : list.runs) {
+    if (run.ended_unix_ns != 0) continue;
+    const Result<BundleReader> reader = BundleReader::open(run.bundle);
+    if (reader.has_value() && reader->being_written())
+      list.going_on.emplace_back(run.bundle);
+    else
+      list.cut_off.insert(run.id);
+  }
 }
 
 std::uint64_t stamp_of(const fs::path& path) {
@@ -124,16 +156,18 @@ Result<RunList> read_run_list(const SourceSpec& source) {
   if (list.runs.empty() && !list.troubles.empty()) return tl::unexpected<Error>(list.troubles.front());
   std::stable_sort(list.runs.begin(), list.runs.end(),
                    [](const RunSummary& a, const RunSummary& b) { return a.created_unix_ns > b.created_unix_ns; });
+  sort_open_ends(list);
   return list;
 }
 
-Result<Run> read_run(const SourceSpec& source, const std::string& id) {
+Result<ViewedRun> read_run(const SourceSpec& source, const std::string& id) {
   for (const fs::path& folder : source.bundles) {
     const Result<BundleReader> reader = BundleReader::open(folder);
     if (reader.has_value() && reader->run().id == id) return read_bundle(folder);
   }
   MB_ASSIGN(const Store store, open_store(source));
-  MB_ASSIGN(Run run, store.load_run(id));
+  ViewedRun run;
+  MB_ASSIGN(static_cast<Run&>(run), store.load_run(id));
   // Program texts live in the bundle only; without it the run is still whole but for them.
   const Result<RunSummary> summary = store.summary(id);
   if (summary.has_value() && !summary->bundle.empty()) {
@@ -143,6 +177,7 @@ Result<Run> read_run(const SourceSpec& source, const std::string& id) {
       Result<baselines::Cell> whole = reader->read_cell(cell.name);
       if (whole.has_value()) cell.program_json = std::move(whole->program_json);
     }
+    if (reader.has_value()) add_unfinished(run, *reader);
   }
   return run;
 }
@@ -152,9 +187,22 @@ Result<std::vector<baselines::SeriesSummary>> read_series_list(const SourceSpec&
   return store.list_series();
 }
 
-Result<std::vector<baselines::SeriesPoint>> read_series(const SourceSpec& source, const baselines::SeriesKey& key) {
+Result<History> read_history(const SourceSpec& source, const std::vector<baselines::SeriesKey>& stretches) {
+  History history;
   MB_ASSIGN(const Store store, open_store(source));
-  return store.series(key);
+  for (std::size_t i = 0; i < stretches.size(); ++i) {
+    MB_ASSIGN(const std::vector<baselines::SeriesPoint> points, store.series(stretches[i]));
+    for (const baselines::SeriesPoint& point : points) history.points.push_back({point, i});
+  }
+  std::stable_sort(history.points.begin(), history.points.end(),
+                   [](const auto& a, const auto& b) { return a.created_unix_ns < b.created_unix_ns; });
+  if (source.baselines.empty() || stretches.empty()) return history;
+  MB_ASSIGN(std::vector<baselines::Pin> pins, baselines::read_pins(source.baselines));
+  for (baselines::Pin& pin : pins) {
+    if (pin.identity_hash == stretches.front().identity_hash && pin.metric == stretches.front().metric)
+      history.pins.push_back(std::move(pin));
+  }
+  return history;
 }
 
 Result<std::string> resolve_run(const SourceSpec& source, const std::string& spec) {
@@ -188,12 +236,32 @@ std::uint64_t source_stamp(const SourceSpec& source) {
     add(source.store);
     add(source.store.string() + "-wal");
   }
+  if (!source.baselines.empty()) add(source.baselines);
   for (const fs::path& folder : source.bundles) {
     add(folder / "run.json");
     add(folder / "cells");
     std::error_code error;
     for (fs::directory_iterator cell(folder / "cells", error), end; !error && cell != end; cell.increment(error)) {
       add(cell->path() / "checksums");
+    }
+  }
+  return stamp;
+}
+
+std::uint64_t live_stamp(const std::vector<fs::path>& bundles) {
+  std::uint64_t stamp = 0;
+  for (const fs::path& bundle : bundles) {
+    const Result<BundleReader> reader = BundleReader::open(bundle);
+    stamp = stamp * 31 + (reader.has_value() && reader->being_written() ? 1 : 0);
+    std::error_code error;
+    for (fs::directory_iterator cell(bundle / "cells", error), end; !error && cell != end; cell.increment(error)) {
+      if (fs::exists(cell->path() / "checksums", error)) continue;
+      std::error_code none;
+      for (fs::directory_iterator launch(cell->path() / "launches", none); !none && launch != end;
+           launch.increment(none)) {
+        stamp = stamp * 31 + stamp_of(launch->path() / "steps.live.csv");
+        stamp = stamp * 31 + stamp_of(launch->path() / "launch.json");
+      }
     }
   }
   return stamp;

@@ -4,10 +4,11 @@
 #include <atomic>
 #include <cstdint>
 #include <filesystem>
-#include <map>
+#include <set>
 #include <string>
 #include <vector>
 
+#include "baselines/pins/pins.h"
 #include "baselines/store/records.h"
 #include "baselines/store/store.h"
 #include "profiler/base/error.h"
@@ -17,20 +18,38 @@ namespace mbb::viewer {
 struct SourceSpec {
   std::filesystem::path store;                 // may be empty or not there yet
   std::vector<std::filesystem::path> bundles;  // folders given on the command line
+  std::filesystem::path baselines;             // accepted baselines; may be empty or not there
 };
 
 // Newest first; runs of bundles stand beside those of the store, each id once.
 struct RunList {
   std::vector<baselines::RunSummary> runs;
-  std::vector<Error> troubles;  // bundles that could not be read
+  std::vector<Error> troubles;                  // bundles that could not be read
+  std::set<std::string> cut_off;                // runs without an end that no process writes any more
+  std::vector<std::filesystem::path> going_on;  // bundles of the others without an end
+};
+
+// A run with its finished cells and, while it goes on, the one that is running as far as it has got.
+struct ViewedRun : baselines::Run {
+  std::set<std::string> unfinished;  // names in `cells` of cells that have not ended
+  bool going_on = false;             // a process is writing it now
 };
 
 // Every function opens what it reads and closes it again, so that a store deleted or replaced between two frames is an
 // error of one read. All are made for worker threads.
 Result<RunList> read_run_list(const SourceSpec& source);
-Result<baselines::Run> read_run(const SourceSpec& source, const std::string& id);
+Result<ViewedRun> read_run(const SourceSpec& source, const std::string& id);
 Result<std::vector<baselines::SeriesSummary>> read_series_list(const SourceSpec& source);
-Result<std::vector<baselines::SeriesPoint>> read_series(const SourceSpec& source, const baselines::SeriesKey& key);
+
+// One metric of one cell identity over all its stretches: a stretch has one fingerprint class and one epoch.
+struct HistoryPoint : baselines::SeriesPoint {
+  std::size_t stretch = 0;  // number of the key it belongs to
+};
+struct History {
+  std::vector<HistoryPoint> points;  // oldest first
+  std::vector<baselines::Pin> pins;  // accepted baselines of this identity and metric, standing or ended
+};
+Result<History> read_history(const SourceSpec& source, const std::vector<baselines::SeriesKey>& stretches);
 
 // The id meant by what a user writes: @latest, @2, @tag, a prefix, or a bundle folder.
 Result<std::string> resolve_run(const SourceSpec& source, const std::string& spec);
@@ -38,7 +57,9 @@ Result<std::string> resolve_run(const SourceSpec& source, const std::string& spe
 // The folder of a run's bundle, as given or as the store remembers it.
 Result<std::filesystem::path> bundle_of(const SourceSpec& source, const std::string& id);
 
-// Changes when the store file, its journal or a bundle changes on disk.
+// Changes when the store file, its journal, a bundle or the baselines change on disk.
 std::uint64_t source_stamp(const SourceSpec& source);
+// Changes when a launch of one of these bundles begins, ends or ends a step, and when their writer is gone.
+std::uint64_t live_stamp(const std::vector<std::filesystem::path>& bundles);
 
 }  // namespace mbb::viewer

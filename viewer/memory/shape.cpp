@@ -2,7 +2,6 @@
 #include "viewer/memory/shape.h"
 
 #include <algorithm>
-#include <limits>
 #include <map>
 
 namespace mbb::viewer {
@@ -28,10 +27,9 @@ Steps steps_of_samples(const MemoryMap& map) {
 Steps steps_of_tensors(const MemoryMap& map) {
   std::map<std::string, std::map<std::int64_t, double>> changes;
   for (const TensorBytes& tensor : tensors_of(map)) {
-    if (tensor.to < tensor.from || tensor.bytes <= 0) continue;
+    if (tensor.to <= tensor.from || tensor.bytes <= 0) continue;
     changes[tensor.category][tensor.from] += static_cast<double>(tensor.bytes);
-    if (tensor.to < std::numeric_limits<std::int64_t>::max())
-      changes[tensor.category][tensor.to + 1] -= static_cast<double>(tensor.bytes);
+    changes[tensor.category][tensor.to] -= static_cast<double>(tensor.bytes);
   }
   Steps steps;
   for (const auto& [category, list] : changes) {
@@ -81,11 +79,16 @@ MemoryCurve memory_curve(const MemoryMap& map) {
   return curve;
 }
 
+std::size_t curve_index(const MemoryCurve& curve, double at) {
+  const auto after = std::upper_bound(curve.at.begin(), curve.at.end(), at);
+  return after == curve.at.begin() ? 0 : static_cast<std::size_t>(after - curve.at.begin()) - 1;
+}
+
 std::vector<std::uint32_t> live_at(const MemoryMap& map, double at) {
   const std::vector<TensorBytes>& tensors = tensors_of(map);
   std::vector<std::uint32_t> live;
   for (std::uint32_t i = 0; i < tensors.size(); ++i) {
-    if (static_cast<double>(tensors[i].from) <= at && at <= static_cast<double>(tensors[i].to)) live.push_back(i);
+    if (static_cast<double>(tensors[i].from) <= at && at < static_cast<double>(tensors[i].to)) live.push_back(i);
   }
   std::stable_sort(live.begin(), live.end(),
                    [&](std::uint32_t a, std::uint32_t b) { return tensors[a].bytes > tensors[b].bytes; });
@@ -102,7 +105,11 @@ const MemoryMap* pick_map(const std::vector<MemoryMap>& maps, const std::string&
 }
 
 const std::vector<MemoryMap>& maps_of(const baselines::Cell& cell, const baselines::Launch* launch) {
-  return launch != nullptr && !launch->memory.empty() ? launch->memory : cell.memory;
+  if (launch == nullptr || launch->memory.empty()) return cell.memory;
+  const auto whole = [](const std::vector<MemoryMap>& maps) {
+    return std::any_of(maps.begin(), maps.end(), [](const MemoryMap& map) { return !map.tensors.empty(); });
+  };
+  return !whole(launch->memory) && whole(cell.memory) ? cell.memory : launch->memory;
 }
 
 }  // namespace mbb::viewer

@@ -24,16 +24,19 @@ struct MemoryCurve {
 // until its next sample.
 MemoryCurve memory_curve(const baselines::MemoryMap& map);
 
+// The last time of the curve that is not after `at`; 0 before its first. The curve must not be empty.
+std::size_t curve_index(const MemoryCurve& curve, double at);
+
 // Every tensor, or only those alive at the peak where the history was not recorded.
 const std::vector<baselines::TensorBytes>& tensors_of(const baselines::MemoryMap& map);
 
-// Numbers (in tensors_of) of the tensors alive at `at` (from <= at <= to), largest first.
+// Numbers (in tensors_of) of the tensors alive at `at` (from <= at < to), largest first.
 std::vector<std::uint32_t> live_at(const baselines::MemoryMap& map, double at);
 
 // The map of a rank class, or the one with the highest peak; null when there is none.
 const baselines::MemoryMap* pick_map(const std::vector<baselines::MemoryMap>& maps, const std::string& rank_class);
 
-// What was seen, else the plan.
+// What was seen, else the plan; the plan too where only it has every tensor.
 const std::vector<baselines::MemoryMap>& maps_of(const baselines::Cell& cell, const baselines::Launch* launch);
 
 }  // namespace mbb::viewer

@@ -6,6 +6,7 @@
 #include <cmath>
 
 #include "analysis/metrics/cell_metrics.h"
+#include "analysis/metrics/metrics.h"
 #include "analysis/report/compare.h"
 #include "profiler/base/text.h"
 #include "viewer/memory/shape.h"
@@ -109,6 +110,44 @@ TableData facts_table(const std::vector<ChangedFact>& facts) {
   return data;
 }
 
+// Better or worse only where both intervals are known and lie apart; else the change stands without a judgement.
+TableCell metric_change(const baselines::Metric* a, const baselines::Metric* b) {
+  if (a == nullptr || b == nullptr || !(std::fabs(a->value) > 0)) return number_cell("-", std::nan(""), Ink::kFaint);
+  const double change = b->value / a->value - 1;
+  const analysis::MetricInfo* info = analysis::find_metric(a->name);
+  const bool apart = b->low > a->high || b->high < a->low;  // false without intervals
+  if (!apart || info == nullptr || info->better == analysis::Better::kNeither)
+    return number_cell(percent_text(change, true), change, Ink::kMuted);
+  const bool worse = (change > 0) == (info->better == analysis::Better::kLower);
+  return number_cell(
+      fmt::format("{} {}", worse ? "\xE2\x9C\x97 worse" : "\xE2\x9C\x93 better", percent_text(change, true)), change,
+      worse ? Ink::kSlower : Ink::kFaster);
+}
+
+TableData pair_metrics(const Cell& a, const Cell& b) {
+  TableData data;
+  data.columns = {
+      {"metric", "", Align::kLeft, 0, "Every metric of the two cells; hover for its definition.", false},
+      {"A", "", Align::kRight, 116, "", false},
+      {"B", "", Align::kRight, 116, "", false},
+      {"B / A", "", Align::kRight, 122, "Better or worse: only where both 95 % intervals lie apart.", false}};
+  std::vector<std::string> names;
+  for (const Cell* cell : {&a, &b}) {
+    for (const baselines::Metric& metric : cell->metrics) {
+      if (std::find(names.begin(), names.end(), metric.name) == names.end()) names.push_back(metric.name);
+    }
+  }
+  for (const std::string& name : names) {
+    const baselines::Metric* in_a = analysis::find(a, name);
+    const baselines::Metric* in_b = analysis::find(b, name);
+    data.rows.push_back(
+        {text_cell(metric_title(name)), metric_cell(in_a), metric_cell(in_b), metric_change(in_a, in_b)});
+    data.rows.back()[0].hover = metric_meaning(name);
+    data.keys.push_back(name);
+  }
+  return data;
+}
+
 // Steady steps of all launches.
 std::vector<double> steady_ns(const Cell& cell) {
   std::vector<double> out;
@@ -127,7 +166,7 @@ class ComparePanel : public Panel {
     if (session.selection.other.empty())
       return draw_empty("Nothing to compare with",
                         "In the list of runs (key 1), Ctrl+click the run to compare with: it becomes B.");
-    for (const Query<Run>* run : {&session.run_a, &session.run_b}) {
+    for (const Query<ViewedRun>* run : {&session.run_a, &session.run_b}) {
       if (run->error() != nullptr) return draw_error(*run->error());
     }
     if (session.run_a.value() == nullptr || session.run_b.value() == nullptr) return draw_loading("reading both runs");
@@ -141,7 +180,7 @@ class ComparePanel : public Panel {
     const float left = room.x * 0.56F;
     ImGui::BeginChild("account", ImVec2(left, 0), false);
     draw_waterfall(session, *a, *b);
-    draw_facts();
+    draw_lists(session, *a, *b);
     ImGui::EndChild();
     ImGui::SameLine(0, px(12));
     ImGui::BeginChild("plots", ImVec2(0, 0), false, ImGuiWindowFlags_NoScrollbar);
@@ -162,6 +201,7 @@ class ComparePanel : public Panel {
     facts_ = facts_table(analysis::changed_facts(*a_run_, *b_run_));
     pairs_state_.dirty = facts_state_.dirty = true;
     ops_of_.clear();
+    metrics_of_.clear();
   }
 
   void draw_pairs(Session& session) {
@@ -186,7 +226,8 @@ class ComparePanel : public Panel {
     }
     heading("where the difference lies");
     ImGui::SameLine(0, px(10));
-    muted(fmt::format("{} against {}, per step", clean(a.name, 60), clean(b.name, 60)));
+    muted(a.name == b.name ? fmt::format("{}, per step", clean(a.name, 60))
+                           : fmt::format("{} against {}, per step", clean(a.name, 60), clean(b.name, 60)));
     probe_value("compare.ops", static_cast<long long>(ops_.size()));
     if (ops_.empty()) return muted("No op tables: the account needs a traced or replayed launch on both sides.");
     double total_a = 0;
@@ -208,13 +249,37 @@ class ComparePanel : public Panel {
     range.add(total_a);
     range.add(total_b);
     for (const OpChange& op : rows) range.add(running += op.change_ns());
-    draw_bars(session, rows, total_a, total_b, range.padded(0.06));
+    range = range.padded(0.06);
+    // From zero where the changes are large enough to be seen so.
+    if (range.high - range.low > 0.5 * range.high) range.low = 0;
+    const ImVec2 top = ImGui::GetCursorScreenPos();
+    draw_bars(session, rows, total_a, total_b, range);
+    const ImVec2 end(top.x + ImGui::GetContentRegionAvail().x, ImGui::GetCursorScreenPos().y);
+    copy_menu("waterfall", ImGui::IsWindowHovered() && ImGui::IsMouseHoveringRect(top, end),
+              [&] { return changes_table(rows, total_a, total_b); });
+  }
+
+  static TableData changes_table(const std::vector<OpChange>& rows, double total_a, double total_b) {
+    TableData data;
+    data.columns = {{"op", "", Align::kLeft, 0, "", true},
+                    {"A", "a step", Align::kRight, 0, "", false},
+                    {"B", "a step", Align::kRight, 0, "", false},
+                    {"B - A", "", Align::kRight, 0, "", false}};
+    const auto add = [&](const std::string& path, double a_ns, double b_ns) {
+      const char* sign = b_ns < a_ns ? "-" : "+";
+      data.rows.push_back({text_cell(path), number_cell(format_ns(a_ns), a_ns), number_cell(format_ns(b_ns), b_ns),
+                           number_cell(sign + format_ns(std::fabs(b_ns - a_ns)), b_ns - a_ns)});
+      data.keys.push_back(path);
+    };
+    for (const OpChange& op : rows) add(op.path, op.before_ns, op.after_ns);
+    add("all", total_a, total_b);
+    return data;
   }
 
   void draw_bars(Session& session, const std::vector<OpChange>& rows, double total_a, double total_b, Range range) {
     const float width = ImGui::GetContentRegionAvail().x;
     const float label = std::min(px(230), width * 0.42F);
-    const float number = px(150);
+    const float number = px(126);
     const float line = px(17);
     ImDrawList* draw = ImGui::GetWindowDrawList();
     const auto place = [&](double ns, float left) {
@@ -255,17 +320,57 @@ class ComparePanel : public Panel {
       ++shown;
     }
     row("B", range.low, total_b, Ink::kRunB,
-        fmt::format("{}  ({})", format_ns(total_b), percent_text(total_b / total_a - 1, true)), true);
-    ImGui::Dummy(ImVec2(width, line + px(4)));
+        fmt::format("{}  {}", format_ns(total_b), percent_text(total_b / total_a - 1, true)), true);
+    ImGui::Dummy(ImVec2(width, line));
+    // A scale, since the bars need not begin at zero.
+    const ImVec2 at = ImGui::GetCursorScreenPos();
+    ImGui::PushFont(fonts().small);
+    const Ticks ticks = axis_ticks(range, std::max(2, static_cast<int>((width - label - number) / px(80))), "ns");
+    for (const Tick& tick : ticks.ticks) {
+      const float x = place(tick.at, at.x + label);
+      draw->AddLine(ImVec2(x, at.y - px(2)), ImVec2(x, at.y + px(2)), color(Ink::kMuted));
+      const std::string text = tick.label + " " + ticks.unit;
+      draw->AddText(ImVec2(x - ImGui::CalcTextSize(text.c_str()).x / 2, at.y + px(3)), color(Ink::kMuted),
+                    text.c_str());
+    }
+    draw->AddLine(ImVec2(at.x + label, at.y - px(2)), ImVec2(at.x + width - number, at.y - px(2)), color(Ink::kBorder));
+    ImGui::PopFont();
+    ImGui::Dummy(ImVec2(width, px(24)));
   }
 
-  void draw_facts() {
+  // Below the account: every metric of the pair, and what else is not equal.
+  void draw_lists(Session& session, const Cell& a, const Cell& b) {
+    const std::string key = built_ + a.name + "|" + b.name;
+    if (key != metrics_of_) {
+      metrics_ = pair_metrics(a, b);
+      metrics_state_.dirty = true;
+      metrics_of_ = key;
+    }
+    const ImVec2 room = ImGui::GetContentRegionAvail();
+    const float height = std::max(room.y, px(150));
+    const bool beside = room.x > px(760);
+    const float left = facts_.rows.empty() || !beside ? room.x : room.x * 0.5F - px(6);
+    ImGui::BeginChild("metrics.part", ImVec2(left, beside ? height : height / 2), false);
+    heading("metrics");
+    if (facts_.rows.empty()) {
+      ImGui::SameLine(0, px(10));
+      muted("nothing else differs: knobs, host and work are equal");
+    }
+    TableLook look;
+    look.selected = session.selection.metric;
+    const TableEvents events = draw_table("pair", metrics_, metrics_state_, look);
+    if (events.clicked) session.selection.metric = metrics_.keys[*events.clicked];
+    if (events.opened) session.panel = "history";
+    ImGui::EndChild();
+    probe_value("compare.facts", static_cast<long long>(facts_.rows.size()));
+    if (facts_.rows.empty()) return;
+    if (beside) ImGui::SameLine(0, px(12));
+    ImGui::BeginChild("facts.part", ImVec2(0, beside ? height : height / 2), false);
     heading("what else differs");
     ImGui::SameLine(0, px(10));
-    muted(facts_.rows.empty() ? "nothing: knobs, host and work are equal"
-                              : fmt::format("{} facts", facts_.rows.size()));
-    probe_value("compare.facts", static_cast<long long>(facts_.rows.size()));
-    if (!facts_.rows.empty()) draw_table("facts", facts_, facts_state_, {});
+    muted(fmt::format("{} facts", facts_.rows.size()));
+    draw_table("facts", facts_, facts_state_, {});
+    ImGui::EndChild();
   }
 
   static void draw_distribution(const Cell& a, const Cell& b, float height) {
@@ -277,17 +382,18 @@ class ComparePanel : public Panel {
     heading("step times");
     ImGui::SameLine(0, px(12));
     const std::vector<LegendItem> legend = {
-        {fmt::format("A, {} steps", steps_a.size()), color(Ink::kRunA), Mark::kDot, true},
-        {fmt::format("B, {} steps", steps_b.size()), color(Ink::kRunB), Mark::kDiamond, true}};
+        {fmt::format("A filled, {} steps", steps_a.size()), color(Ink::kRunA), Mark::kDot, true},
+        {fmt::format("B outlined, {} steps", steps_b.size()), color(Ink::kRunB), Mark::kDiamond, true}};
     draw_legend(legend);
     if (range.empty()) return muted("no steady steps");
     range = range.padded(0.03);
-    constexpr int kBins = 48;
+    // About five steps a bin: more bins would draw the noise of few steps.
+    const int count = std::clamp(static_cast<int>(std::max(steps_a.size(), steps_b.size()) / 5), 8, 48);
     const auto histogram = [&](const std::vector<double>& values) {
-      std::vector<double> bins(kBins, 0);
+      std::vector<double> bins(static_cast<std::size_t>(count), 0);
       for (const double value : values) {
         const int bin =
-            std::clamp(static_cast<int>((value - range.low) / (range.high - range.low) * kBins), 0, kBins - 1);
+            std::clamp(static_cast<int>((value - range.low) / (range.high - range.low) * count), 0, count - 1);
         bins[static_cast<std::size_t>(bin)] += 1 / static_cast<double>(values.size());
       }
       return bins;
@@ -298,20 +404,32 @@ class ComparePanel : public Panel {
     for (const double value : bins_a) most = std::max(most, value);
     for (const double value : bins_b) most = std::max(most, value);
     Plot plot("compare.steps", ImVec2(0, height - px(28)), {range, "ns", "step time"},
-              {Range{0, most * 1.1}, "fraction", "share of steps"});
-    const double width = (range.high - range.low) / kBins;
-    for (int i = 0; i < kBins; ++i) {
+              {Range{0, most * 1.15}, "fraction", "share of steps"});
+    const double width = (range.high - range.low) / count;
+    // One over the other: A filled, B an outline with a light fill, so that neither hides the other.
+    std::vector<double> edges_x;
+    std::vector<double> edges_y;
+    for (int i = 0; i < count; ++i) {
       const auto at = static_cast<std::size_t>(i);
-      // Two half-width bars a bin, side by side: overlap never hides one.
       if (bins_a[at] > 0)
-        plot.bar(range.low + i * width, range.low + (i + 0.5) * width, 0, bins_a[at], color(Ink::kRunA, 0.85F));
+        plot.bar(range.low + i * width, range.low + (i + 1) * width, 0, bins_a[at], color(Ink::kRunA, 0.6F));
       if (bins_b[at] > 0)
-        plot.bar(range.low + (i + 0.5) * width, range.low + (i + 1) * width, 0, bins_b[at], color(Ink::kRunB, 0.85F));
+        plot.bar(range.low + i * width, range.low + (i + 1) * width, 0, bins_b[at], color(Ink::kRunB, 0.18F));
+      edges_x.push_back(range.low + i * width);
+      edges_y.push_back(bins_b[at]);
     }
-    const baselines::Metric* metric_a = analysis::find(a, "step_time");
-    const baselines::Metric* metric_b = analysis::find(b, "step_time");
-    if (metric_a != nullptr) plot.cursor(metric_a->value, color(Ink::kRunA));
-    if (metric_b != nullptr) plot.cursor(metric_b->value, color(Ink::kRunB));
+    edges_x.push_back(range.high);
+    edges_y.push_back(0);
+    if (!steps_b.empty()) plot.steps(edges_x, edges_y, color(Ink::kRunB), 1.5F);
+    const auto mark = [&](const Cell& cell, Ink ink, const char* letter, double height_share) {
+      const baselines::Metric* metric = analysis::find(cell, "step_time");
+      if (metric == nullptr) return;
+      plot.cursor(metric->value, color(ink));
+      plot.label(metric->value, most * height_share, color(ink),
+                 fmt::format("{} {}", letter, format_ns(metric->value)));
+    };
+    mark(a, Ink::kRunA, "A", 1.07);
+    mark(b, Ink::kRunB, "B", 0.98);
   }
 
   void draw_memory(Session& session, const Cell& a, const Cell& b, float height) {
@@ -327,9 +445,10 @@ class ComparePanel : public Panel {
       memory_of_ = key;
     }
     const auto text = [](const char* letter, const baselines::MemoryMap* map) {
-      return map == nullptr ? fmt::format("{}: none", letter)
-                            : fmt::format("{} {}: peak {}", letter, clean(map->rank_class, 30),
-                                          format_bytes(static_cast<double>(map->peak_bytes)));
+      return map == nullptr
+                 ? fmt::format("{}: none", letter)
+                 : fmt::format("{} {}, {}: peak {}", letter, letter[0] == 'A' ? "broad" : "thin",
+                               clean(map->rank_class, 30), format_bytes(static_cast<double>(map->peak_bytes)));
     };
     const std::vector<LegendItem> legend = {{text("A", map_a), color(Ink::kRunA), Mark::kDot, true},
                                             {text("B", map_b), color(Ink::kRunB), Mark::kDiamond, true}};
@@ -341,14 +460,15 @@ class ComparePanel : public Panel {
     for (const double value : curve_b_.total) ys.add(value);
     Plot plot("compare.memory", ImVec2(0, height - px(28)), {Range{0, 1}, "fraction", "share of the step"},
               {Range{0, ys.high * 1.1 + 1}, "bytes", "alive"});
-    const auto draw_curve = [&](const MemoryCurve& curve, Ink ink) {
+    // A broad below B, so that equal curves show both.
+    const auto draw_curve = [&](const MemoryCurve& curve, Ink ink, float width) {
       std::vector<double> xs;
       for (const double at : curve.at)
         xs.push_back(curve.high() > curve.low() ? (at - curve.low()) / (curve.high() - curve.low()) : 0);
-      plot.steps(xs, curve.total, color(ink), 2);
+      plot.steps(xs, curve.total, color(ink), width);
     };
-    draw_curve(curve_a_, Ink::kRunA);
-    draw_curve(curve_b_, Ink::kRunB);
+    draw_curve(curve_a_, Ink::kRunA, 4);
+    draw_curve(curve_b_, Ink::kRunB, 1.5F);
   }
 
   std::string built_;
@@ -358,6 +478,9 @@ class ComparePanel : public Panel {
   TableState pairs_state_;
   TableData facts_;
   TableState facts_state_;
+  TableData metrics_;
+  TableState metrics_state_;
+  std::string metrics_of_;
   std::vector<OpChange> ops_;
   std::string ops_of_;
   MemoryCurve curve_a_;

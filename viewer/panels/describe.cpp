@@ -56,15 +56,33 @@ std::string verdict_text(Verdict verdict) {
   return fmt::format("{} {}", sign, name(verdict));
 }
 
-std::string run_state(const RunSummary& run) {
-  if (run.ended_unix_ns == 0) return "running";
+bool is_loss(const baselines::NamedCount& count) {
+  static constexpr std::array kWords = {"dropped",   "unattributed", "non_finite", "failed",
+                                        "throttled", "lost",         "capture:"};
+  return count.count > 0 && std::any_of(kWords.begin(), kWords.end(),
+                                        [&](const char* word) { return count.name.find(word) != std::string::npos; });
+}
+
+std::string running_text(const Cell& cell) {
+  if (cell.launches.empty()) return "\xE2\x96\xB8 starting";
+  const baselines::Launch& last = cell.launches.back();
+  std::string of;
+  for (const baselines::KnobValue& knob : cell.knobs) {
+    if (knob.key == "train.train_iters") of = " of " + clean(knob.value, 12);
+  }
+  return fmt::format("\xE2\x96\xB8 step {}{}, launch {}", last.steps.empty() ? 0 : last.steps.back().index + 1, of,
+                     last.index + 1);
+}
+
+std::string run_state(const RunSummary& run, bool cut_off) {
+  if (run.ended_unix_ns == 0) return cut_off ? "cut off" : "\xE2\x96\xB8 running";
   if (run.exit_status == 0) return "done";
   if (run.exit_status == 75) return "stopped";
   return fmt::format("exit {}", run.exit_status);
 }
 
-Ink run_state_ink(const RunSummary& run) {
-  if (run.ended_unix_ns == 0) return Ink::kAccent;
+Ink run_state_ink(const RunSummary& run, bool cut_off) {
+  if (run.ended_unix_ns == 0) return cut_off ? Ink::kWarning : Ink::kAccent;
   return run.exit_status == 0 ? Ink::kText : Ink::kWarning;
 }
 

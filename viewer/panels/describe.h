@@ -18,9 +18,15 @@ Ink verdict_ink(baselines::Verdict verdict);
 std::string status_text(baselines::CellStatus status);
 std::string verdict_text(baselines::Verdict verdict);
 
-// "running", "done", "exit 4", "stopped".
-std::string run_state(const baselines::RunSummary& run);
-Ink run_state_ink(const baselines::RunSummary& run);
+// Whether a launch's count says that something was lost or went wrong.
+bool is_loss(const baselines::NamedCount& count);
+
+// Of a cell that has not ended: "▸ step 34 of 60, launch 2".
+std::string running_text(const baselines::Cell& cell);
+
+// "running", "cut off", "done", "exit 4", "stopped". `cut_off`: it has no end and nobody writes it.
+std::string run_state(const baselines::RunSummary& run, bool cut_off);
+Ink run_state_ink(const baselines::RunSummary& run, bool cut_off);
 // "quickstart", or the command when there is no suite.
 std::string run_title(const baselines::RunSummary& run);
 

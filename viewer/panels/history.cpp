@@ -1,11 +1,11 @@
-// Panel "history": one metric of one cell over runs, with its intervals, the runs A and B, and the verdicts stored.
+// Panel "history": one metric of one cell over runs, with intervals, baselines, epochs, verdicts, and the runs A and B.
 #include <fmt/format.h>
 #include <imgui.h>
 
 #include <algorithm>
 #include <cmath>
+#include <map>
 
-#include "analysis/metrics/metrics.h"
 #include "analysis/stats/stats.h"
 #include "profiler/base/text.h"
 #include "viewer/panels/describe.h"
@@ -21,30 +21,107 @@
 namespace mbb::viewer {
 namespace {
 
-using baselines::SeriesKey;
 using baselines::SeriesPoint;
 using baselines::SeriesSummary;
 
-std::string key_text(const SeriesKey& key) {
-  return key.identity_hash + "|" + key.class_hash + "|" + key.epoch + "|" + key.metric;
+// One metric of one cell identity: its series on every machine and in every epoch.
+struct Group {
+  std::vector<SeriesSummary> stretches;  // oldest first
+  std::string key() const { return stretches.front().key.identity_hash + "|" + stretches.front().key.metric; }
+  const SeriesSummary& newest() const { return stretches.back(); }
+  std::int64_t points() const {
+    std::int64_t sum = 0;
+    for (const SeriesSummary& one : stretches) sum += one.points;
+    return sum;
+  }
+};
+
+std::vector<Group> groups_of(const std::vector<SeriesSummary>& list) {
+  std::vector<Group> groups;
+  std::map<std::string, std::size_t> places;
+  for (const SeriesSummary& series : list) {
+    const auto [at, added] = places.try_emplace(series.key.identity_hash + "|" + series.key.metric, groups.size());
+    if (added) groups.emplace_back();
+    groups[at->second].stretches.push_back(series);
+  }
+  for (Group& group : groups) {
+    std::stable_sort(group.stretches.begin(), group.stretches.end(),
+                     [](const auto& a, const auto& b) { return a.newest_unix_ns < b.newest_unix_ns; });
+  }
+  return groups;
 }
 
-TableData series_table(const std::vector<SeriesSummary>& list) {
+TableData groups_table(const std::vector<Group>& groups) {
   TableData data;
-  data.columns = {{"metric", "", Align::kLeft, 132,
-                   "A series is one metric of one cell identity on one fingerprint class and epoch.", false},
-                  {"cell", "", Align::kLeft, 0, "Name of its newest point.", false},
-                  {"model", "", Align::kLeft, 104, "", false},
-                  {"class", "", Align::kLeft, 96, "Series never cross classes.", false},
-                  {"points", "", Align::kRight, 50, "Runs in the series.", false}};
-  for (const SeriesSummary& series : list) {
-    data.rows.push_back({text_cell(metric_title(series.key.metric)), text_cell(series.cell),
-                         text_cell(series.model, Ink::kMuted), text_cell(series.class_label, Ink::kMuted),
-                         number_cell(std::to_string(series.points), static_cast<double>(series.points))});
-    data.rows.back()[0].hover = metric_meaning(series.key.metric);
-    data.keys.push_back(key_text(series.key));
+  data.columns = {
+      {"metric", "", Align::kLeft, 124, "One metric of one cell; hover over a name for its definition.", false},
+      {"cell", "", Align::kLeft, 0, "Name of its newest point.", false},
+      {"model", "", Align::kLeft, 104, "", false},
+      {"class", "", Align::kLeft, 96, "Series never cross classes.", false},
+      {"points", "", Align::kRight, 46, "Runs in the series.", false},
+      {"epochs", "", Align::kRight, 50, "Stretches on one machine without a change of environment.", false}};
+  for (const Group& group : groups) {
+    const SeriesSummary& newest = group.newest();
+    data.rows.push_back({text_cell(metric_title(newest.key.metric)), text_cell(newest.cell),
+                         text_cell(newest.model, Ink::kMuted), text_cell(newest.class_label, Ink::kMuted),
+                         number_cell(std::to_string(group.points()), static_cast<double>(group.points())),
+                         number_cell(std::to_string(group.stretches.size()),
+                                     static_cast<double>(group.stretches.size()), Ink::kMuted)});
+    data.rows.back()[0].hover = metric_meaning(newest.key.metric);
+    data.rows.back()[3].hover = data.rows.back()[3].text;
+    data.keys.push_back(group.key());
   }
   return data;
+}
+
+std::string stretch_text(const SeriesSummary& series) {
+  return series.key.epoch.empty() ? "machine " + clean(series.key.class_hash, 8)
+                                  : "epoch " + clean(series.key.epoch, 32);
+}
+
+TableCell judgement_cell(const SeriesPoint& point) {
+  const Result<baselines::Verdict> verdict = baselines::parse_verdict(point.verdict);
+  if (!verdict.has_value()) return text_cell("-", Ink::kFaint);
+  TableCell cell = text_cell(verdict_text(*verdict), verdict_ink(*verdict));
+  if (!point.against.empty()) cell.hover = "against " + clean(point.against, 80);
+  return cell;
+}
+
+TableData points_table(const Group& group, const History& history) {
+  TableData data;
+  data.columns = {{"when", "UTC", Align::kLeft, 112, "When its run began.", false},
+                  {"run", "", Align::kLeft, 150, "Click: run A. Ctrl+click: run B.", true},
+                  {metric_title(group.newest().key.metric), "", Align::kRight, 100,
+                   metric_meaning(group.newest().key.metric), false},
+                  {"95 %", "", Align::kRight, 150, "Its interval, as stored.", false},
+                  {"launches", "", Align::kRight, 60, "Evidence counts launches.", false},
+                  {"build", "", Align::kLeft, 84, "Commit of the program that ran.", true},
+                  {"epoch", "", Align::kLeft, 0, "Epoch, or the machine's class where the run names none.", false},
+                  {"verdict", "", Align::kLeft, 108, "As the gate stored it with the run.", false}};
+  const std::string& unit = group.newest().unit;
+  for (std::size_t i = history.points.size(); i-- > 0;) {  // newest first
+    const HistoryPoint& point = history.points[i];
+    const bool interval = std::isfinite(point.low) && std::isfinite(point.high);
+    data.rows.push_back(
+        {number_cell(utc_text(point.created_unix_ns), static_cast<double>(point.created_unix_ns), Ink::kMuted),
+         text_cell(point.run), number_cell(quantity_text(point.value, unit), point.value),
+         text_cell(interval ? quantity_text(point.low, unit) + " .. " + quantity_text(point.high, unit) : "-",
+                   Ink::kMuted),
+         number_cell(std::to_string(point.launches), point.launches, point.launches > 1 ? Ink::kText : Ink::kWarning),
+         text_cell(point.build.substr(0, 10), Ink::kMuted),
+         text_cell(stretch_text(group.stretches[std::min(point.stretch, group.stretches.size() - 1)]), Ink::kMuted),
+         judgement_cell(point)});
+    if (point.launches < 2) data.rows.back()[4].hover = "one launch: not evidence";
+    data.keys.push_back(point.run);
+  }
+  return data;
+}
+
+// Launch medians of all accepted nights of a baseline.
+std::vector<double> values_of(const baselines::Pin& pin) {
+  std::vector<double> all;
+  for (const std::vector<double>& night : pin.nights) all.insert(all.end(), night.begin(), night.end());
+  return all;
 }
 
 class HistoryPanel : public Panel {
@@ -58,120 +135,128 @@ class HistoryPanel : public Panel {
       return draw_empty("No series yet",
                         "A series begins with the first ok cell that is stored; run a suite, or `mbbench index DIR`.");
     if (built_ != list_.value_key()) {
-      data_ = series_table(*list_.value());
+      groups_ = groups_of(*list_.value());
+      data_ = groups_table(groups_);
       state_.dirty = true;
       built_ = list_.value_key();
     }
-    const SeriesSummary* chosen = choose(session);
-    const float left = std::min(px(580), ImGui::GetContentRegionAvail().x * 0.46F);
+    const Group& chosen = choose(session);
+    const float left = std::min(px(580), ImGui::GetContentRegionAvail().x * 0.44F);
     ImGui::BeginChild("list", ImVec2(left, 0), false);
     draw_search(session, "history.search", "find a series", state_.filter, 220);
-    draw_list(session, *chosen);
+    draw_list(session, chosen);
     ImGui::EndChild();
     ImGui::SameLine(0, px(12));
     ImGui::BeginChild("plot", ImVec2(0, 0), false);
-    draw_series(session, *chosen);
+    draw_group(session, chosen);
     ImGui::EndChild();
   }
 
-  bool loading() const override { return list_.loading() || points_.loading(); }
+  bool loading() const override { return list_.loading() || history_.loading(); }
 
  private:
-  // The series clicked, else the one of the selected cell and metric, else the longest.
-  const SeriesSummary* choose(const Session& session) const {
-    const std::vector<SeriesSummary>& list = *list_.value();
+  // The series of the selected cell and metric, else the one clicked, else the longest.
+  const Group& choose(const Session& session) const {
     const baselines::Cell* cell = session.cell_a();
     const std::string metric = session.selection.metric.empty() ? "step_time" : session.selection.metric;
-    const SeriesSummary* best = &list.front();
+    const Group* best = &groups_.front();
     int best_rank = -1;
-    for (const SeriesSummary& series : list) {
-      if (key_text(series.key) == chosen_) return &series;
-      const int rank = (cell != nullptr && series.key.identity_hash == cell->identity_hash ? 2 : 0) +
-                       (series.key.metric == metric ? 1 : 0);
-      if (rank > best_rank || (rank == best_rank && series.points > best->points)) {
-        best = &series;
+    for (const Group& group : groups_) {
+      const baselines::SeriesKey& key = group.newest().key;
+      // A series that was clicked stays while it is the one of the selected metric.
+      if (group.key() == chosen_ && key.metric == metric) return group;
+      const int rank =
+          (cell != nullptr && key.identity_hash == cell->identity_hash ? 2 : 0) + (key.metric == metric ? 1 : 0);
+      if (rank > best_rank || (rank == best_rank && group.points() > best->points())) {
+        best = &group;
         best_rank = rank;
       }
     }
-    return best;
+    return *best;
   }
 
-  void draw_list(Session& session, const SeriesSummary& chosen) {
+  void draw_list(Session& session, const Group& chosen) {
     TableLook look;
-    look.selected = key_text(chosen.key);
+    look.selected = chosen.key();
     look.keyboard = true;
     const TableEvents events = draw_table("series", data_, state_, look);
     if (!events.clicked) return;
     chosen_ = data_.keys[*events.clicked];
-    for (const SeriesSummary& series : *list_.value()) {
-      if (key_text(series.key) == chosen_) session.selection.metric = series.key.metric;
-    }
+    session.selection.metric = chosen_.substr(chosen_.find('|') + 1);
   }
 
-  void draw_series(Session& session, const SeriesSummary& series) {
-    points_.want(
-        session.worker, fmt::format("{}|{}", key_text(series.key), session.generation),
-        [source = session.source, key = series.key](const std::atomic<bool>&) { return read_series(source, key); });
-    heading(metric_title(series.key.metric));
-    hover_text(metric_meaning(series.key.metric));
+  void draw_group(Session& session, const Group& group) {
+    std::vector<baselines::SeriesKey> keys;
+    for (const SeriesSummary& one : group.stretches) keys.push_back(one.key);
+    history_.want(session.worker, fmt::format("{}|{}", group.key(), session.generation),
+                  [source = session.source, keys](const std::atomic<bool>&) { return read_history(source, keys); });
+    const SeriesSummary& newest = group.newest();
+    heading(metric_title(newest.key.metric));
+    hover_text(metric_meaning(newest.key.metric));
     ImGui::SameLine(0, px(10));
-    muted(fmt::format("{}   {}   {}   epoch {}", clean(series.cell, 60), clean(series.model, 40),
-                      clean(series.class_label, 60), clean(series.key.epoch.empty() ? "-" : series.key.epoch, 40)));
-    if (points_.error() != nullptr) return draw_error(*points_.error());
-    if (points_.value() == nullptr) return draw_loading("reading the series");
-    const std::vector<SeriesPoint>& points = *points_.value();
-    probe_value("history.points", static_cast<long long>(points.size()));
-    if (points.empty()) return draw_empty("No points", "The runs of this series are gone from the store.");
-    const float below = px(150);
-    draw_plot(session, series, points, std::max(px(160), ImGui::GetContentRegionAvail().y - below));
-    draw_verdicts(session);
+    muted(fmt::format("{}   {}   {}", clean(newest.cell, 60), clean(newest.model, 40), clean(newest.class_label, 60)));
+    if (history_.error() != nullptr) return draw_error(*history_.error());
+    if (history_.value() == nullptr) return draw_loading("reading the series");
+    const History& history = *history_.value();
+    probe_value("history.points", static_cast<long long>(history.points.size()));
+    probe_value("history.stretches", static_cast<long long>(group.stretches.size()));
+    probe_value("history.baselines", static_cast<long long>(history.pins.size()));
+    if (history.points.empty()) return draw_empty("No points", "The runs of this series are gone from the store.");
+    if (points_of_ != history_.value_key()) {
+      points_ = points_table(group, history);
+      points_state_.dirty = true;
+      points_of_ = history_.value_key();
+    }
+    const float room = ImGui::GetContentRegionAvail().y;
+    const float below = std::min(px(table_height(std::min<std::size_t>(points_.rows.size(), 12))), room * 0.42F);
+    draw_plot(session, group, history, std::max(px(120), room - below - px(26)));
+    draw_signs();
+    TableLook look;
+    look.selected = session.selection.run;
+    look.other = session.selection.other;
+    look.mark_pair = true;
+    const TableEvents events = draw_table("points", points_, points_state_, look);
+    if (events.clicked) session.select_run(points_.keys[*events.clicked]);
+    if (events.second) session.select_other(points_.keys[*events.second]);
+    if (events.opened) session.panel = "run";
   }
 
-  void draw_plot(Session& session, const SeriesSummary& series, const std::vector<SeriesPoint>& points, float height) {
-    std::vector<double> xs;
-    std::vector<double> ys;
+  static void draw_signs() {
+    const std::vector<LegendItem> items = {{"run", color(Ink::kText), Mark::kDot, false},
+                                           {"A", color(Ink::kRunA), Mark::kDot, false},
+                                           {"B", color(Ink::kRunB), Mark::kDiamond, false},
+                                           {"\xE2\x96\xB2 slower", color(Ink::kSlower), Mark::kDot, true},
+                                           {"\xE2\x96\xBC faster", color(Ink::kFaster), Mark::kDot, true},
+                                           {"? not decided", color(Ink::kWarning), Mark::kDot, true},
+                                           {"baseline", color(Ink::kAccent, 0.6F), Mark::kDot, true}};
+    draw_legend(items);
+  }
+
+  void draw_plot(Session& session, const Group& group, const History& history, float height) {
+    const std::vector<HistoryPoint>& points = history.points;
     Range range;
-    for (std::size_t i = 0; i < points.size(); ++i) {
-      xs.push_back(static_cast<double>(i));
-      ys.push_back(points[i].value);
-      range.add(points[i].value);
-      range.add(points[i].low);
-      range.add(points[i].high);
+    for (const HistoryPoint& point : points) {
+      range.add(point.value);
+      range.add(point.low);
+      range.add(point.high);
     }
+    for (const baselines::Pin& pin : history.pins) {
+      for (const double value : values_of(pin)) range.add(value);
+    }
+    const std::string& unit = group.newest().unit;
     Plot plot("history.plot", ImVec2(0, height),
               {Range{-0.5, static_cast<double>(points.size()) - 0.5}, "index", "run, oldest first"},
-              {range.padded(0.15), series.unit, metric_title(series.key.metric)});
-    // The middle half of all points: where this series usually lies.
-    plot.band(analysis::quantile(ys, 0.25), analysis::quantile(ys, 0.75), color(Ink::kMuted, 0.10F));
-    plot.level(analysis::median(ys), color(Ink::kMuted), "median");
-    plot.line(xs, ys, color(Ink::kMuted, 0.5F), 1);
-    ImDrawList* draw = ImGui::GetWindowDrawList();
-    for (std::size_t i = 0; i < points.size(); ++i) {
-      const bool is_a = points[i].run == session.selection.run;
-      const bool is_b = points[i].run == session.selection.other;
-      const std::uint32_t ink = color(is_a ? Ink::kRunA : is_b ? Ink::kRunB : Ink::kText, is_a || is_b ? 1.0F : 0.75F);
-      if (std::isfinite(points[i].low) && std::isfinite(points[i].high)) {
-        draw->AddLine(ImVec2(plot.x(xs[i]), plot.y(points[i].low)), ImVec2(plot.x(xs[i]), plot.y(points[i].high)), ink,
-                      px(1.2F));
-      }
-      const std::vector<double> x = {xs[i]};
-      const std::vector<double> y = {ys[i]};
-      plot.points(x, y, ink, is_b ? Mark::kDiamond : Mark::kDot, is_a || is_b ? 4.5F : 2.6F);
-      if (is_a || is_b) plot.label(xs[i], ys[i], ink, is_a ? "A" : "B");
-    }
+              {range.padded(0.15), unit, metric_title(group.newest().key.metric)});
+    draw_usual(plot, points);
+    for (const baselines::Pin& pin : history.pins) draw_baseline(plot, pin, points, unit);
+    draw_stretches(plot, group, points);
+    for (std::size_t i = 0; i < points.size(); ++i) draw_point(session, plot, points[i], static_cast<double>(i));
     if (!plot.hovered()) return;
     const double at = std::round(plot.value_x(ImGui::GetIO().MousePos.x));
     if (at < 0 || at >= static_cast<double>(points.size())) return;
-    const SeriesPoint& point = points[static_cast<std::size_t>(at)];
+    const HistoryPoint& point = points[static_cast<std::size_t>(at)];
     plot.cursor(at, color(Ink::kFaint));
-    ImGui::BeginTooltip();
-    heading(clean(point.run, 60));
-    muted(utc_text(point.created_unix_ns) + " UTC");
-    ImGui::TextUnformatted(quantity_text(point.value, series.unit).c_str());
-    muted(fmt::format("{} .. {}, {} launch{}", quantity_text(point.low, series.unit),
-                      quantity_text(point.high, series.unit), point.launches,
-                      point.launches == 1 ? ": not evidence" : "es"));
-    ImGui::EndTooltip();
+    draw_hover(group, point, unit);
     if (!plot.clicked()) return;
     if (ImGui::GetIO().KeyCtrl)
       session.select_other(point.run);
@@ -179,29 +264,117 @@ class HistoryPanel : public Panel {
       session.select_run(point.run);
   }
 
-  static void draw_verdicts(Session& session) {
-    const baselines::Cell* cell = session.cell_a();
-    heading("verdicts of run A");
-    if (cell == nullptr || cell->verdicts.empty()) return muted("none stored");
-    for (const baselines::VerdictRow& row : cell->verdicts) {
-      badge(verdict_text(row.verdict), color(verdict_ink(row.verdict)));
-      ImGui::SameLine(px(110));
-      ImGui::TextUnformatted(fmt::format("{} against {}{}", clean(row.subject, 60),
-                                         clean(row.against.empty() ? "-" : row.against, 80),
-                                         std::isfinite(row.change) ? "   " + percent_text(row.change, true) : "")
-                                 .c_str());
-      if (row.text.empty()) continue;
-      ImGui::SameLine(0, px(12));
-      muted(clean(row.text, 300));
+  // The middle half of the newest stretch: where this series usually lies.
+  static void draw_usual(Plot& plot, const std::vector<HistoryPoint>& points) {
+    std::vector<double> values;
+    for (const HistoryPoint& point : points) {
+      if (point.stretch == points.back().stretch) values.push_back(point.value);
+    }
+    plot.band(analysis::quantile(values, 0.25), analysis::quantile(values, 0.75), color(Ink::kMuted, 0.10F));
+    plot.level(analysis::median(values), color(Ink::kMuted), "median");
+  }
+
+  // From where it was accepted to where it was ended or expired: the span of its launches and their median.
+  static void draw_baseline(Plot& plot, const baselines::Pin& pin, const std::vector<HistoryPoint>& points,
+                            const std::string& unit) {
+    const std::vector<double> values = values_of(pin);
+    if (values.empty()) return;
+    double from = -0.5;
+    double to = static_cast<double>(points.size()) - 0.5;
+    for (std::size_t i = 0; i < points.size(); ++i) {
+      if (points[i].created_unix_ns < pin.accepted_unix_ns) from = static_cast<double>(i);
+      if (pin.expires_unix_ns != 0 && points[i].created_unix_ns > pin.expires_unix_ns)
+        to = std::min(to, static_cast<double>(i) - 0.5);
+    }
+    const bool stands = pin.ended_by.empty();
+    const float left = plot.x(from);
+    const float right = plot.x(to);
+    ImDrawList* draw = ImGui::GetWindowDrawList();
+    const double low = *std::min_element(values.begin(), values.end());
+    const double high = *std::max_element(values.begin(), values.end());
+    draw->AddRectFilled(ImVec2(left, plot.y(high)), ImVec2(right, std::max(plot.y(low), plot.y(high) + 1)),
+                        color(Ink::kAccent, stands ? 0.16F : 0.06F));
+    const float middle = plot.y(analysis::median(values));
+    draw->AddLine(ImVec2(left, middle), ImVec2(right, middle), color(Ink::kAccent, stands ? 0.9F : 0.4F), px(1.5F));
+    const std::string text = fmt::format("{} {}, {} launches", stands ? "baseline" : "ended baseline",
+                                         quantity_text(analysis::median(values), unit), values.size());
+    draw->AddText(fonts().small, fonts().small->FontSize, ImVec2(left + px(4), middle - px(15)),
+                  color(Ink::kAccent, stands ? 1.0F : 0.6F), text.c_str());
+  }
+
+  // Points of one stretch are joined; where the machine or the epoch changes stands a line with the new one's name.
+  static void draw_stretches(Plot& plot, const Group& group, const std::vector<HistoryPoint>& points) {
+    std::vector<double> xs;
+    std::vector<double> ys;
+    ImDrawList* draw = ImGui::GetWindowDrawList();
+    for (std::size_t i = 0; i <= points.size(); ++i) {
+      const bool ends = i == points.size() || (i > 0 && points[i].stretch != points[i - 1].stretch);
+      if (ends) {
+        plot.line(xs, ys, color(Ink::kMuted, 0.5F), 1);
+        xs.clear();
+        ys.clear();
+      }
+      if (i == points.size()) return;
+      if (ends) {
+        const float x = plot.x(static_cast<double>(i) - 0.5);
+        for (float y = plot.low().y; y < plot.high().y; y += px(6))
+          draw->AddLine(ImVec2(x, y), ImVec2(x, std::min(y + px(3), plot.high().y)), color(Ink::kWarning, 0.8F));
+        const std::size_t stretch = std::min(points[i].stretch, group.stretches.size() - 1);
+        draw->AddText(fonts().small, fonts().small->FontSize, ImVec2(x + px(4), plot.low().y + px(2)),
+                      color(Ink::kWarning), stretch_text(group.stretches[stretch]).c_str());
+      }
+      xs.push_back(static_cast<double>(i));
+      ys.push_back(points[i].value);
     }
   }
 
+  static void draw_point(const Session& session, Plot& plot, const HistoryPoint& point, double at) {
+    const bool is_a = point.run == session.selection.run;
+    const bool is_b = point.run == session.selection.other;
+    const std::uint32_t ink = color(is_a ? Ink::kRunA : is_b ? Ink::kRunB : Ink::kText, is_a || is_b ? 1.0F : 0.75F);
+    ImDrawList* draw = ImGui::GetWindowDrawList();
+    const double top = std::isfinite(point.high) ? std::max(point.high, point.value) : point.value;
+    if (std::isfinite(point.low) && std::isfinite(point.high))
+      draw->AddLine(ImVec2(plot.x(at), plot.y(point.low)), ImVec2(plot.x(at), plot.y(point.high)), ink, px(1.2F));
+    const std::vector<double> x = {at};
+    const std::vector<double> y = {point.value};
+    plot.points(x, y, ink, is_b ? Mark::kDiamond : Mark::kDot, is_a || is_b ? 4.5F : 2.6F);
+    if (is_a || is_b) plot.label(at, point.value, ink, is_a ? "A" : "B");
+    const Result<baselines::Verdict> verdict = baselines::parse_verdict(point.verdict);
+    if (!verdict.has_value() || *verdict == baselines::Verdict::kSame || *verdict == baselines::Verdict::kNew) return;
+    const Ink said = verdict_ink(*verdict);
+    const char* sign = *verdict == baselines::Verdict::kSlower   ? "\xE2\x96\xB2"
+                       : *verdict == baselines::Verdict::kFaster ? "\xE2\x96\xBC"
+                                                                 : "?";
+    draw->AddText(ImVec2(plot.x(at) - px(4), plot.y(top) - px(18)), color(said), sign);
+  }
+
+  static void draw_hover(const Group& group, const HistoryPoint& point, const std::string& unit) {
+    ImGui::BeginTooltip();
+    heading(clean(point.run, 60));
+    muted(fmt::format("{} UTC   {}", utc_text(point.created_unix_ns),
+                      stretch_text(group.stretches[std::min(point.stretch, group.stretches.size() - 1)])));
+    ImGui::TextUnformatted(quantity_text(point.value, unit).c_str());
+    muted(fmt::format("{} .. {}, {} launch{}", quantity_text(point.low, unit), quantity_text(point.high, unit),
+                      point.launches, point.launches == 1 ? ": not evidence" : "es"));
+    if (!point.build.empty()) muted("build " + clean(point.build, 40));
+    if (!point.verdict.empty())
+      ImGui::TextUnformatted(
+          fmt::format("{} against {}", clean(point.verdict, 20), point.against.empty() ? "-" : clean(point.against, 60))
+              .c_str());
+    ImGui::EndTooltip();
+  }
+
   Query<std::vector<SeriesSummary>> list_;
-  Query<std::vector<SeriesPoint>> points_;
+  Query<History> history_;
+  std::vector<Group> groups_;
   TableData data_;
   TableState state_;
   std::string built_;
   std::string chosen_;
+  TableData points_;
+  TableState points_state_;
+  std::string points_of_;
 };
 
 }  // namespace

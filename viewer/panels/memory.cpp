@@ -31,15 +31,56 @@ struct Arranged {
   Range offsets;
 };
 
+// An instant of a map: a position in the walk, or a time.
+std::string instant_text(const MemoryMap& map, double at) {
+  return map.unit == "ns" ? format_ns(at) : fmt::format("{} {:.0f}", clean(map.unit, 12), at);
+}
+
+std::string bytes_text(double bytes) {
+  return bytes < 0 ? std::string("-") : format_bytes(bytes);
+}
+
+// Bytes of every category: planned and seen at the peak, and alive at `at`.
+TableData categories_table(const Arranged& it, double at) {
+  const bool seen = std::any_of(it.map.categories.begin(), it.map.categories.end(),
+                                [](const baselines::CategoryBytes& one) { return one.measured_bytes >= 0; });
+  TableData data;
+  data.columns = {{"category", "", Align::kLeft, 0, "What memory is kept for.", false},
+                  {"planned", "", Align::kRight, 76, "At the peak, as planned before anything ran.", false}};
+  if (seen) data.columns.push_back({"seen", "", Align::kRight, 76, "At the peak, as recorded.", false});
+  data.columns.push_back({"here", "", Align::kRight, 76, "Alive at the instant that the line marks.", false});
+  const auto here = [&](const std::string& category) {
+    for (std::size_t c = 0; c < it.curve.categories.size() && !it.curve.at.empty(); ++c) {
+      if (it.curve.categories[c] == category) return it.curve.bytes[c][curve_index(it.curve, at)];
+    }
+    return -1.0;
+  };
+  const auto add = [&](const std::string& category, std::int64_t planned, std::int64_t measured) {
+    std::vector<TableCell> row = {text_cell("\xE2\x96\xA0 " + clean(category, 40), category_ink(category)),
+                                  number_cell(bytes_text(static_cast<double>(planned)), static_cast<double>(planned))};
+    if (seen) row.push_back(number_cell(bytes_text(static_cast<double>(measured)), static_cast<double>(measured)));
+    row.push_back(number_cell(bytes_text(here(category)), here(category)));
+    data.rows.push_back(std::move(row));
+    data.keys.push_back(category);
+  };
+  for (const baselines::CategoryBytes& one : it.map.categories)
+    add(one.category, one.planned_bytes, one.measured_bytes);
+  for (const std::string& category : it.curve.categories) {
+    if (std::find(data.keys.begin(), data.keys.end(), category) == data.keys.end()) add(category, -1, -1);
+  }
+  return data;
+}
+
 TableData live_table(const MemoryMap& map, const std::vector<TensorBytes>& live) {
   TableData data;
-  data.columns = {{"tensor", "", Align::kLeft, 0, "Dotted path of the tensor.", true},
-                  {"category", "", Align::kLeft, 96, "What it is kept for.", false},
-                  {"size", "", Align::kRight, 84, "Bytes in the arena.", false},
-                  {"share", "of peak", Align::kRight, 96, "Of the peak of this rank class.", false},
-                  {"alive", map.unit, Align::kRight, 110, "From its first writer to its last reader.", false},
-                  {"first writer", "", Align::kLeft, 0, "The op that writes it first.", true},
-                  {"last reader", "", Align::kLeft, 0, "The op that reads it last.", true}};
+  data.columns = {
+      {"tensor", "", Align::kLeft, 0, "Dotted path of the tensor.", true},
+      {"category", "", Align::kLeft, 96, "What it is kept for.", false},
+      {"size", "", Align::kRight, 84, "Bytes in the arena.", false},
+      {"share", "of peak", Align::kRight, 96, "Of the peak of this rank class.", false},
+      {"alive", clean(map.unit, 12), Align::kRight, 124, "From its first writer to its last reader.", false},
+      {"first writer", "", Align::kLeft, 0, "The op that writes it first.", true},
+      {"last reader", "", Align::kLeft, 0, "The op that reads it last.", true}};
   for (const TensorBytes& tensor : live) {
     const auto bytes = static_cast<double>(tensor.bytes);
     const double share = map.peak_bytes > 0 ? bytes / static_cast<double>(map.peak_bytes) : std::nan("");
@@ -49,7 +90,10 @@ TableData live_table(const MemoryMap& map, const std::vector<TensorBytes>& live)
     row.push_back(number_cell(format_bytes(bytes), bytes));
     row.push_back(number_cell(percent_text(share), share));
     row.back().bar = std::isfinite(share) ? static_cast<float>(share) : -1;
-    row.push_back(number_cell(fmt::format("{} .. {}", tensor.from, tensor.to),
+    const bool ns = map.unit == "ns";
+    row.push_back(number_cell(ns ? fmt::format("{} .. {}", format_ns(static_cast<double>(tensor.from)),
+                                               format_ns(static_cast<double>(tensor.to)))
+                                 : fmt::format("{} .. {}", tensor.from, tensor.to),
                               static_cast<double>(tensor.to - tensor.from), Ink::kMuted));
     row.push_back(text_cell(tensor.first_writer, Ink::kMuted));
     row.push_back(text_cell(tensor.last_reader, Ink::kMuted));
@@ -69,8 +113,7 @@ class MemoryPanel : public Panel {
       return draw_empty("No cell chosen", "Choose a run in the list of runs (key 1).");
     }
     const baselines::Launch* launch = session.launch_of(*cell);
-    const std::vector<MemoryMap>& maps =
-        planned_ || launch == nullptr || launch->memory.empty() ? cell->memory : launch->memory;
+    const std::vector<MemoryMap>& maps = maps_of(*cell, planned_ ? nullptr : launch);
     const MemoryMap* map = pick_map(maps, rank_class_);
     if (map == nullptr)
       return draw_empty("No memory map", "The run stored neither a plan nor a history: set record_memory_history.");
@@ -99,7 +142,7 @@ class MemoryPanel : public Panel {
                  const MemoryMap& map) {
     heading(clean(cell.name, 80));
     ImGui::SameLine(0, px(12));
-    const bool both = launch != nullptr && !launch->memory.empty() && !cell.memory.empty();
+    const bool both = !cell.memory.empty() && &maps_of(cell, launch) != &cell.memory;
     if (both) {
       if (ImGui::SmallButton(planned_ ? "the plan" : "as seen")) planned_ = !planned_;
       probe_item("memory.plan");
@@ -119,7 +162,7 @@ class MemoryPanel : public Panel {
       if (&one - maps.data() > 14) break;
     }
     ImGui::SameLine(0, px(14));
-    std::string text = "peak " + format_bytes(static_cast<double>(map.peak_bytes));
+    std::string text = (&maps == &cell.memory ? "arena " : "peak ") + format_bytes(static_cast<double>(map.peak_bytes));
     if (map.capacity_bytes > 0) {
       text += fmt::format(" of {} ({})", format_bytes(static_cast<double>(map.capacity_bytes)),
                           percent_text(static_cast<double>(map.peak_bytes) / static_cast<double>(map.capacity_bytes)));
@@ -130,7 +173,7 @@ class MemoryPanel : public Panel {
 
   void draw_body(Session& session, const Arranged& it) {
     const ImVec2 room = ImGui::GetContentRegionAvail();
-    const float side = room.x > px(900) ? px(250) : 0;
+    const float side = room.x > px(900) ? px(340) : 0;
     const bool mapped = !it.offsets.empty();
     const float plots = room.y * 0.6F;
     ImGui::BeginChild("plots", ImVec2(room.x - (side > 0 ? side + px(10) : 0), plots), false,
@@ -181,9 +224,9 @@ class MemoryPanel : public Panel {
       if (tensor.offset < 0 || tensor.to < tensor.from) continue;
       const ImVec2 low(plot.x(static_cast<double>(tensor.from)),
                        plot.y(static_cast<double>(tensor.offset) + static_cast<double>(tensor.bytes)));
-      const ImVec2 high(std::max(plot.x(static_cast<double>(tensor.to) + 1), low.x + 1),
+      const ImVec2 high(std::max(plot.x(static_cast<double>(tensor.to)), low.x + 1),
                         plot.y(static_cast<double>(tensor.offset)));
-      if (high.y - low.y < 0.2F) continue;
+      if (high.y - low.y < 0.2F || high.x < plot.low().x || low.x > plot.high().x) continue;
       const bool chosen = !session.selection.op.empty() &&
                           (tensor.path == session.selection.op || tensor.first_writer == session.selection.op ||
                            tensor.last_reader == session.selection.op);
@@ -206,7 +249,8 @@ class MemoryPanel : public Panel {
       ImGui::TextUnformatted(
           fmt::format("{}, {}", format_bytes(static_cast<double>(hovered->bytes)), clean(hovered->category, 60))
               .c_str());
-      muted(fmt::format("{} .. {} ({})", hovered->from, hovered->to, it.map.unit));
+      muted(fmt::format("{} to {}", instant_text(it.map, static_cast<double>(hovered->from)),
+                        instant_text(it.map, static_cast<double>(hovered->to))));
       muted(fmt::format("written by {}, last read by {}", clean(hovered->first_writer, 100),
                         clean(hovered->last_reader, 100)));
       ImGui::EndTooltip();
@@ -224,18 +268,23 @@ class MemoryPanel : public Panel {
       ys.add(static_cast<double>(it.map.capacity_bytes));
     Plot plot("memory.curve", size, {times(it).padded(0.01), it.map.unit, it.map.unit},
               {Range{0, ys.high * 1.08 + 1}, "bytes", "alive"});
-    // Stacked, drawn per pixel column.
+    // Stacked, drawn per pixel column: the fullest moment of each, so that a short peak is not lost between two.
     const int columns = std::max(1, static_cast<int>(plot.high().x - plot.low().x));
     ImDrawList* draw = ImGui::GetWindowDrawList();
     std::size_t at = 0;
+    const double end = times(it).high;
     for (int column = 0; column < columns && !curve.at.empty(); ++column) {
       const float x = plot.low().x + static_cast<float>(column);
-      const double value = plot.value_x(x + 0.5F);
-      if (value < curve.low() || value > curve.high() + 1) continue;
-      while (at + 1 < curve.at.size() && curve.at[at + 1] <= value) ++at;
+      const double value = plot.value_x(x + 1);
+      if (value < curve.low() || plot.value_x(x) > end) continue;
+      std::size_t fullest = at;
+      while (at + 1 < curve.at.size() && curve.at[at + 1] <= value) {
+        ++at;
+        if (curve.total[at] > curve.total[fullest]) fullest = at;
+      }
       double base = 0;
       for (std::size_t c = 0; c < curve.categories.size(); ++c) {
-        const double top = base + curve.bytes[c][at];
+        const double top = base + curve.bytes[c][fullest];
         if (top > base)
           draw->AddRectFilled(ImVec2(x, plot.y(top)), ImVec2(x + 1, plot.y(base)),
                               color(category_ink(curve.categories[c]), 0.85F));
@@ -246,32 +295,19 @@ class MemoryPanel : public Panel {
       plot.level(static_cast<double>(it.map.capacity_bytes), color(Ink::kSlower),
                  "capacity " + format_bytes(static_cast<double>(it.map.capacity_bytes)));
     plot.level(static_cast<double>(it.map.peak_bytes), color(Ink::kText, 0.7F),
-               "peak " + format_bytes(static_cast<double>(it.map.peak_bytes)));
+               (it.map.unit == "op" ? "arena " : "peak ") + format_bytes(static_cast<double>(it.map.peak_bytes)));
     plot.cursor(instant(it), color(Ink::kAccent));
     take_click(plot);
   }
 
   void draw_categories(const Arranged& it) {
-    heading("by category");
-    muted("planned");
-    ImGui::SameLine(px(150));
-    muted("seen");
-    for (const baselines::CategoryBytes& category : it.map.categories) {
-      const ImVec2 at = ImGui::GetCursorScreenPos();
-      ImGui::GetWindowDrawList()->AddRectFilled(ImVec2(at.x, at.y + px(3)), ImVec2(at.x + px(10), at.y + px(13)),
-                                                color(category_ink(category.category)), px(2));
-      ImGui::Dummy(ImVec2(px(10), px(10)));
-      ImGui::SameLine(0, px(6));
-      ImGui::TextUnformatted(clean(category.category, 40).c_str());
-      const auto text = [](std::int64_t bytes) {
-        return bytes < 0 ? std::string("-") : format_bytes(static_cast<double>(bytes));
-      };
-      ImGui::Dummy(ImVec2(px(10), 1));
-      ImGui::SameLine(0, px(6));
-      muted(text(category.planned_bytes));
-      ImGui::SameLine(px(150));
-      muted(text(category.measured_bytes));
+    const std::string key = fmt::format("{}|{}", arranged_.value_key(), instant(it));
+    if (key != categories_of_) {
+      categories_ = categories_table(it, instant(it));
+      categories_state_.dirty = true;
+      categories_of_ = key;
     }
+    draw_table("categories", categories_, categories_state_, {});
   }
 
   void draw_live(Session& session, const Arranged& it) {
@@ -290,7 +326,7 @@ class MemoryPanel : public Panel {
       live_of_ = key;
       live_state_.dirty = true;
     }
-    heading(peak ? "alive at the peak" : fmt::format("alive at {} {:.0f}", it.map.unit, at));
+    heading(peak ? "alive at the peak" : "alive at " + instant_text(it.map, at));
     ImGui::SameLine(0, px(10));
     muted(fmt::format("{} tensors", live_.rows.size()));
     ImGui::SameLine(0, px(10));
@@ -316,6 +352,9 @@ class MemoryPanel : public Panel {
   bool planned_ = false;
   double cursor_ = -1;
   std::string cursor_of_;
+  TableData categories_;
+  TableState categories_state_;
+  std::string categories_of_;
   TableData live_;
   TableState live_state_;
   std::string live_of_;

@@ -1,4 +1,4 @@
-// Panel "ops": every op of a launch with its time, rate and share, A against B, and the spread of the chosen one.
+// Panel "ops": every op or kernel of a launch with time, rate and share, A against B, and the spread of the chosen one.
 #include <fmt/format.h>
 #include <imgui.h>
 
@@ -9,6 +9,7 @@
 #include "analysis/exposure/op_rows.h"
 #include "analysis/stats/stats.h"
 #include "profiler/base/text.h"
+#include "viewer/load/kernels.h"
 #include "viewer/load/traces.h"
 #include "viewer/panels/describe.h"
 #include "viewer/panels/panel.h"
@@ -35,16 +36,6 @@ struct OpSum {
     return row.calls > 0 ? static_cast<double>(row.total_ns) / static_cast<double>(row.calls) : std::nan("");
   }
 };
-
-// "layers.12.mlp.fc1.fwd" becomes "layers.*.mlp.fc1.fwd".
-std::string without_layers(const std::string& path) {
-  std::vector<std::string> parts;
-  for (const std::string_view part : split(path, '.')) {
-    const bool number = !part.empty() && part.find_first_not_of("0123456789") == std::string_view::npos;
-    parts.emplace_back(number ? "*" : std::string(part));
-  }
-  return join(parts, ".");
-}
 
 // Of one rank class: its rows sum to its step. Times are per step where the launch says how many it sums over.
 std::map<std::string, OpSum> sums_of(const Launch& launch, const std::string& rank_class, bool grouped) {
@@ -103,6 +94,17 @@ std::vector<TableColumn> op_columns(bool two) {
   return columns;
 }
 
+// B's time and its difference from A's, both a step; NaN where B has none.
+void add_other(std::vector<TableCell>& row, double a_ns, double b_ns) {
+  const double delta = b_ns - a_ns;
+  const bool known = std::isfinite(delta);
+  const Ink ink = !known || std::fabs(delta) < a_ns * 0.01 ? Ink::kMuted : delta > 0 ? Ink::kSlower : Ink::kFaster;
+  const char* sign = ink == Ink::kSlower ? "\xE2\x96\xB2 " : ink == Ink::kFaster ? "\xE2\x96\xBC " : "";
+  row.push_back(number_cell(std::isfinite(b_ns) ? format_ns(b_ns) : "-", b_ns));
+  row.push_back(number_cell(
+      known ? fmt::format("{}{}{}", sign, delta < 0 ? "-" : "+", format_ns(std::fabs(delta))) : "-", delta, ink));
+}
+
 OpsTable ops_table(const Launch& a, const Launch* b, const std::string& rank_class, bool grouped) {
   OpsTable out;
   std::map<std::string, OpSum> sums = sums_of(a, rank_class, grouped);
@@ -142,23 +144,61 @@ OpsTable ops_table(const Launch& a, const Launch* b, const std::string& rank_cla
     row.push_back(number_cell(format_ns(sum.mean_ns()), sum.mean_ns()));
     row.push_back(number_cell(std::isfinite(tflops) ? fmt::format("{:.1f}", tflops) : "-", tflops));
     row.push_back(number_cell(std::isfinite(rate) ? fmt::format("{:.1f}", rate) : "-", rate));
-    if (b != nullptr) {
-      const double delta = sum.other_ns - total;
-      row.push_back(number_cell(format_ns(sum.other_ns), sum.other_ns));
-      const Ink ink = !std::isfinite(delta) || std::fabs(delta) < total * 0.01 ? Ink::kMuted
-                      : delta > 0                                              ? Ink::kSlower
-                                                                               : Ink::kFaster;
-      row.push_back(number_cell(std::isfinite(delta) ? fmt::format("{}{}{}",
-                                                                   ink == Ink::kSlower   ? "\xE2\x96\xB2 "
-                                                                   : ink == Ink::kFaster ? "\xE2\x96\xBC "
-                                                                                         : "",
-                                                                   delta < 0 ? "-" : "+", format_ns(std::fabs(delta)))
-                                                     : "-",
-                                delta, ink));
-    }
+    if (b != nullptr) add_other(row, total, sum.other_ns);
     out.data.rows.push_back(std::move(row));
     out.data.keys.push_back(path);
   }
+  return out;
+}
+
+// Kernels of A's trace, with B's beside them.
+OpsTable kernels_table(const KernelTable& a, const KernelTable* b) {
+  OpsTable out;
+  for (const KernelRow& row : a.rows) out.total_ns += row.total_ns / a.share_of;
+  out.data.columns = {{"kernel", "", Align::kLeft, 0, "Its name in the trace.", true},
+                      {"op", "", Align::kLeft, 0, "The op that launched it; + how many others did.", true},
+                      {"kind", "", Align::kLeft, 72, "Computation, communication or copy.", false},
+                      {"calls", "a step", Align::kRight, 84, "Of one rank.", false},
+                      {"time", "a step", Align::kRight, 88, "Sum of its lengths, of one rank.", false},
+                      {"share", "", Align::kRight, 66, "Of the time of all kernels.", false},
+                      {"p50", "a call", Align::kRight, 84, "Half of its calls took less.", false},
+                      {"p95", "a call", Align::kRight, 84, "One call in twenty took longer.", false},
+                      {"max", "a call", Align::kRight, 84, "The longest call.", false}};
+  if (b != nullptr) {
+    out.data.columns.push_back({"B", "a step", Align::kRight, 84, "The kernel of the same name in run B.", false});
+    out.data.columns.push_back(
+        {"B \xE2\x88\x92 A", "", Align::kRight, 92, "Sorting by this finds what changed.", false});
+  }
+  std::map<std::string, const KernelRow*> others;
+  for (std::size_t i = 0; b != nullptr && i < b->rows.size(); ++i) others[b->rows[i].name] = &b->rows[i];
+  const auto add = [&](const KernelRow& kernel, double a_ns, double calls, double b_ns) {
+    const double share = out.total_ns > 0 ? a_ns / out.total_ns : std::nan("");
+    std::vector<TableCell> row;
+    row.push_back(text_cell(kernel.name));
+    row[0].hover = row[0].text;
+    row.push_back(text_cell(kernel.ops.empty()      ? "-"
+                            : kernel.ops.size() < 2 ? kernel.ops[0]
+                                                    : fmt::format("{} +{}", kernel.ops[0], kernel.ops.size() - 1)));
+    row[1].hover = clean(join(kernel.ops, "\n"), 1500);
+    row.push_back(text_cell(profiler::name(kernel.kind), Ink::kMuted));
+    row.push_back(number_cell(count_text(calls), calls));
+    row.push_back(number_cell(a_ns > 0 ? format_ns(a_ns) : "-", a_ns));
+    row.push_back(number_cell(percent_text(share), share));
+    row.back().bar = std::isfinite(share) ? static_cast<float>(share) : -1;
+    const bool here = a_ns > 0;
+    for (const double ns : {kernel.p50_ns, kernel.p95_ns, kernel.max_ns})
+      row.push_back(number_cell(here ? format_ns(ns) : "-", here ? ns : std::nan("")));
+    if (b != nullptr) add_other(row, a_ns, b_ns);
+    out.data.rows.push_back(std::move(row));
+    out.data.keys.push_back(kernel.name);
+  };
+  for (const KernelRow& kernel : a.rows) {
+    const auto other = others.find(kernel.name);
+    add(kernel, kernel.total_ns / a.share_of, static_cast<double>(kernel.calls) / a.share_of,
+        other == others.end() ? std::nan("") : other->second->total_ns / b->share_of);
+    if (other != others.end()) others.erase(other);
+  }
+  for (const auto& [name, kernel] : others) add(*kernel, 0, 0, kernel->total_ns / b->share_of);
   return out;
 }
 
@@ -177,7 +217,7 @@ Result<Spread> spread_of(const profiler::Trace& trace, const std::string& patter
     if (++seen % 65536 == 0 && cancelled.load()) return fail(ErrorCode::kCancelled, "reading durations");
     if (span.kind == profiler::SpanKind::kHost || span.op >= wanted.size() || span.name >= wanted.size()) continue;
     if (wanted[span.op] != 0 || wanted[span.name] != 0)
-      spread.ns.push_back(static_cast<double>(span.end_ns - span.start_ns));
+      spread.ns.push_back(std::max(0.0, static_cast<double>(span.end_ns) - static_cast<double>(span.start_ns)));
   }
   std::sort(spread.ns.begin(), spread.ns.end());
   return spread;
@@ -198,44 +238,92 @@ class OpsPanel : public Panel {
                         cell->reason.empty() ? "The launch stored no ops." : clean(cell->reason, 400));
     const baselines::Cell* other = session.selection.other.empty() ? nullptr : session.cell_b();
     const Launch* other_launch = other == nullptr ? nullptr : session.launch_of(*other);
-    rebuild(session, *cell, *launch, other_launch);
     session.want_trace_a();
     session.want_trace_b();
+    if (kernels_) want_kernels(session);
+    rebuild(session, *cell, *launch, other_launch);
     draw_head(session, *cell, *launch);
+    if (kernels_ && kernels_a_.value() == nullptr) return draw_no_kernels(session);
     const ImVec2 room = ImGui::GetContentRegionAvail();
     const bool chosen = !session.selection.op.empty();
     const float below = chosen ? std::min(px(210), room.y * 0.38F) : 0;
-    ImGui::BeginChild("ops", ImVec2(0, room.y - below - (chosen ? px(6) : 0)), false);
+    ImGui::BeginChild("list", ImVec2(0, room.y - below - (chosen ? px(6) : 0)), false);
     TableLook look;
     look.selected = session.selection.op;
     look.keyboard = true;
-    const TableEvents events = draw_table("ops", table_.data, state_, look);
+    const TableEvents events = draw_table(kernels_ ? "kernels" : "ops", table_.data, state_, look);
     if (events.clicked) session.selection.op = table_.data.keys[*events.clicked];
     if (events.opened) session.panel = "timeline";
     ImGui::EndChild();
     if (chosen) draw_spread(session, below);
   }
 
-  bool loading() const override { return spread_a_.loading() || spread_b_.loading(); }
+  bool loading() const override {
+    return spread_a_.loading() || spread_b_.loading() || kernels_a_.loading() || kernels_b_.loading();
+  }
 
  private:
+  void want_kernels(Session& session) {
+    const auto want = [&](Query<KernelTable>& query, const Query<std::shared_ptr<const profiler::Trace>>& trace) {
+      if (trace.value() == nullptr) return query.clear();
+      query.want(session.worker, trace.value_key(), [read = *trace.value()](const std::atomic<bool>& cancelled) {
+        return kernel_table(*read, cancelled);
+      });
+    };
+    want(kernels_a_, session.trace_a);
+    want(kernels_b_, session.trace_b);
+  }
+
+  void draw_no_kernels(const Session& session) const {
+    if (session.trace_a.error() != nullptr)
+      return session.trace_a.error()->code == ErrorCode::kNotFound
+                 ? draw_empty(session.trace_a.error()->what, session.trace_a.error()->hint)
+                 : draw_error(*session.trace_a.error());
+    if (kernels_a_.error() != nullptr) return draw_error(*kernels_a_.error());
+    draw_loading("reading the trace");
+  }
+
   void rebuild(Session& session, const baselines::Cell& cell, const Launch& launch, const Launch* other) {
     classes_ = rank_classes(launch);
     if (std::find(classes_.begin(), classes_.end(), class_) == classes_.end()) class_ = classes_.front();
-    const std::string key = fmt::format("{}|{}|{}|{}|{}|{}", session.run_a.value_key(), cell.name, launch.index,
-                                        other == nullptr ? "" : session.run_b.value_key(), grouped_, class_);
+    const std::string key =
+        fmt::format("{}|{}|{}|{}|{}|{}|{}|{}|{}", session.run_a.value_key(), cell.name, launch.index,
+                    other == nullptr ? "" : session.run_b.value_key(), grouped_, class_, kernels_,
+                    static_cast<const void*>(kernels_a_.value()), static_cast<const void*>(kernels_b_.value()));
     if (key == built_) return;
     built_ = key;
-    table_ = ops_table(launch, other, class_, grouped_);
+    if (!kernels_)
+      table_ = ops_table(launch, other, class_, grouped_);
+    else if (kernels_a_.value() != nullptr)
+      table_ = kernels_table(*kernels_a_.value(), kernels_b_.value());
+    else
+      table_ = {};
     if (state_.sort_column < 0) {
-      state_.sort_column = 5;
+      state_.sort_column = kernels_ ? 4 : 5;
       state_.descending = true;
     }
     state_.dirty = true;
   }
 
   void draw_head(Session& session, const baselines::Cell& cell, const Launch& launch) {
-    draw_search(session, "ops.search", "find an op", state_.filter, 220);
+    draw_search(session, "ops.search", kernels_ ? "find a kernel" : "find an op", state_.filter, 220);
+    for (const bool kernels : {false, true}) {
+      ImGui::SameLine(0, px(kernels ? 4 : 12));
+      const bool on = kernels_ == kernels;
+      if (on) ImGui::PushStyleColor(ImGuiCol_Button, color(Ink::kSelected));
+      if (ImGui::SmallButton(kernels ? "kernels" : "ops") && !on) {
+        kernels_ = kernels;
+        state_.sort_column = -1;
+      }
+      if (on) ImGui::PopStyleColor();
+      probe_item(kernels ? "ops.kernels" : "ops.ops");
+    }
+    if (kernels_) {
+      ImGui::SameLine(0, px(12));
+      muted(fmt::format("{}, launch {}: {} a step and rank in {} kernels", clean(cell.name, 60), launch.index,
+                        format_ns(table_.total_ns), table_.data.rows.size()));
+      return;
+    }
     ImGui::SameLine(0, px(12));
     if (ImGui::SmallButton(grouped_ ? "layers together" : "layers apart")) grouped_ = !grouped_;
     probe_item("ops.grouped");
@@ -250,7 +338,7 @@ class OpsPanel : public Panel {
     muted(fmt::format("{}, launch {}: {} a step in {} ops", clean(cell.name, 60), launch.index,
                       format_ns(table_.total_ns), table_.data.rows.size()));
     for (const baselines::NamedCount& count : launch.counts) {
-      if (count.count == 0 || count.name == analysis::kOpStepsCount) continue;
+      if (!is_loss(count)) continue;
       ImGui::SameLine(0, px(10));
       badge(fmt::format("\xE2\x9A\xA0 {} {}", count.count, clean(count.name, 40)), color(Ink::kWarning));
     }
@@ -319,21 +407,25 @@ class OpsPanel : public Panel {
     Plot plot("ops.histogram", ImVec2(0, 0), {range, "ns", "duration of a span"},
               {Range{0, most * 1.1}, "fraction", "share"});
     const double width = (range.high - range.low) / kBins;
+    std::vector<double> edges_x;
+    std::vector<double> edges_y;
     for (int i = 0; i < kBins; ++i) {
       const auto at = static_cast<std::size_t>(i);
-      const bool both = b[at] > 0 || spread_b_.value() != nullptr;
-      if (a[at] > 0)
-        plot.bar(range.low + i * width, range.low + (i + (both ? 0.5 : 1.0)) * width, 0, a[at],
-                 color(Ink::kRunA, 0.85F));
-      if (b[at] > 0)
-        plot.bar(range.low + (i + 0.5) * width, range.low + (i + 1) * width, 0, b[at], color(Ink::kRunB, 0.85F));
+      // A filled, B an outline over it: neither hides the other.
+      if (a[at] > 0) plot.bar(range.low + i * width, range.low + (i + 1) * width, 0, a[at], color(Ink::kRunA, 0.7F));
+      edges_x.push_back(range.low + i * width);
+      edges_y.push_back(b[at]);
     }
+    if (spread_b_.value() != nullptr) plot.steps(edges_x, edges_y, color(Ink::kRunB), 1.5F);
   }
 
   OpsTable table_;
   TableState state_;
   std::string built_;
   bool grouped_ = true;
+  bool kernels_ = false;
+  Query<KernelTable> kernels_a_;
+  Query<KernelTable> kernels_b_;
   std::vector<std::string> classes_;
   std::string class_;
   Query<Spread> spread_a_;

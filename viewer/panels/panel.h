@@ -25,7 +25,7 @@ struct PanelEntry {
   std::unique_ptr<Panel> (*make)();
 };
 
-// Every panel in the order of the navigator: keys 1 to 9.
+// Every panel in the order of the navigator: keys 1 to 9 and 0.
 std::span<const PanelEntry> panels();
 const PanelEntry* find_panel(std::string_view name);
 

@@ -14,6 +14,7 @@ std::unique_ptr<Panel> make_history_panel();
 std::unique_ptr<Panel> make_sweep_panel();
 std::unique_ptr<Panel> make_ops_panel();
 std::unique_ptr<Panel> make_program_panel();
+std::unique_ptr<Panel> make_counts_panel();
 
 namespace {
 
@@ -33,6 +34,7 @@ constexpr std::array kPanels = {
     PanelEntry{"ops", "Ops", "Every op and kernel with time, rate and spread; A against B.", make_ops_panel},
     PanelEntry{"program", "Program", "What a step computes: a tree of ops with FLOPs, bytes and measured time.",
                make_program_panel},
+    PanelEntry{"counts", "Counts", "What each launch counted: dropped records, failures, samples.", make_counts_panel},
 };
 
 }  // namespace

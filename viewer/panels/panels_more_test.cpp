@@ -2,7 +2,9 @@
 #include <fmt/format.h>
 
 #include <fstream>
+#include <set>
 
+#include "baselines/pins/pins.h"
 #include "baselines/store/bundle.h"
 #include "viewer/app/stage_fixture_test.h"
 #include "viewer/load/program.h"
@@ -72,6 +74,128 @@ expect selection.run r-20260529-2026-0002
 click series.row.1
 wait
 expect history.points 3
+)");
+}
+
+TEST_F(MorePanelsTest, HistoryShowsEpochsBaselinesAndVerdicts) {
+  open_store({.runs = 4, .trace_spans = 0});
+  SourceSpec source;
+  source.store = folder_ / "store.sqlite";
+  source.baselines = folder_ / "baselines.jsonl";
+  {
+    auto store = baselines::Store::open(source.store);
+    ASSERT_TRUE(store.has_value());
+    for (std::size_t i = 2; i < 4; ++i) {
+      baselines::Run run = store->load_run(bundles_[i].filename().string()).value();
+      run.epoch = "another driver";
+      ASSERT_TRUE(store->put_run(run, bundles_[i]).has_value());
+      if (i < 3) continue;
+      baselines::Cell cell = run.cells[0];
+      cell.verdicts.push_back({"step_time", baselines::Verdict::kSlower, "b-1", 0.02, 0.01, 0.03, "confirmed"});
+      ASSERT_TRUE(store->put_cell(cell).has_value());
+    }
+    const baselines::Run first = store->load_run(bundles_[0].filename().string()).value();
+    baselines::Pin pin;
+    pin.id = "b-1";
+    pin.identity_hash = first.cells[0].identity_hash;
+    pin.class_hash = first.fingerprint.class_hash;
+    pin.metric = "step_time";
+    pin.nights = {{19.9e6, 20.0e6, 20.1e6}};
+    pin.runs = {first.id};
+    pin.author = "test";
+    pin.reason = "test";
+    pin.accepted_unix_ns = first.created_unix_ns;
+    ASSERT_TRUE(baselines::append_pin(source.baselines, pin).has_value());
+  }
+  open(source);
+  play(R"(
+panel history
+wait
+expect history.points 4
+expect history.stretches 2
+expect history.baselines 1
+hover points.row.0
+key Ctrl+C
+clipboard ~ slower
+clipboard ~ "another driver"
+click points.row.1 ctrl
+wait
+expect selection.other r-20260530-2026-0003
+)");
+  std::ofstream(source.baselines) << "no baseline";
+  ++app_->session().generation;
+  play("panel history\nwait\nexpect state error\nexpect state.error ~ baselines\n");
+}
+
+TEST_F(MorePanelsTest, EveryListIsCopied) {
+  open_demo();
+  play(fmt::format("select other={}\nselect cell=tp1\n", bundles_[0].filename().string()));
+  play(R"(
+panel compare
+wait
+hover compare.op.0
+key Ctrl+C
+clipboard ~ "| op | A (a step) | B (a step) | B - A |"
+hover pair.row.0
+key Ctrl+C
+clipboard ~ "| metric | A | B | B / A |"
+panel program
+wait
+hover program.line.0
+key Ctrl+C
+clipboard ~ "| op | what | stream | runs |"
+panel sweep
+wait
+hover sweep.cell.0.0
+key Ctrl+C
+clipboard ~ "parallel.pipeline_model_parallel_size"
+panel timeline
+wait
+hover timeline.difference.0
+key Ctrl+C
+clipboard ~ "| op | A (a step) | B"
+panel counts
+wait
+hover counts.row.0
+key Ctrl+C
+clipboard ~ "| count | launch 0 |"
+panel memory
+wait
+hover categories.row.0
+key Ctrl+C
+clipboard ~ "| category | planned |"
+panel run
+wait
+hover metrics.row.0
+key Ctrl+C
+clipboard ~ "| metric | value |"
+)");
+}
+
+TEST_F(MorePanelsTest, WhatOnePanelSelectsTheTimelineShows) {
+  open_demo({.runs = 1});
+  play("panel timeline\nwait\n");
+  const std::string span = probe_find_value("timeline.span_us").value_or("");
+  play("select op=layers.0.mlp\nwait\nexpect timeline.selected > 0\nkey F\n");
+  EXPECT_LT(std::stoll(probe_find_value("timeline.span_us").value_or("0")), std::stoll(span))
+      << "F focuses what another panel selected";
+  play("select op=no.such.op\nwait\nexpect timeline.selected -1\n");
+}
+
+TEST_F(MorePanelsTest, KernelsOfTheTraceAreListed) {
+  open_demo();
+  play(fmt::format("select other={}\npanel ops\nwait\nclick ops.kernels\nwait\n", bundles_[0].filename().string()));
+  play(R"(
+expect kernels.shown > 5
+click kernels.row.0
+wait
+expect ops.spans > 10
+hover kernels.row.0
+key Ctrl+C
+clipboard ~ "| kernel | op | kind |"
+click ops.ops
+wait
+expect ops.shown > 10
 )");
 }
 
@@ -186,6 +310,20 @@ TEST_F(MorePanelsTest, DamagedStoresAreSaid) {
   say();
 }
 
+// One panel, one file: every file of the array's names is there, and none beside them makes a panel.
+TEST(PanelFiles, EveryPanelIsOneFile) {
+  std::set<std::string> makers;
+  for (const auto& entry : std::filesystem::directory_iterator(MBB_SOURCE_DIR "/viewer/panels")) {
+    if (entry.path().extension() != ".cpp" || entry.path().filename() == "panels.cpp") continue;
+    std::ifstream in(entry.path());
+    const std::string text((std::istreambuf_iterator<char>(in)), {});
+    if (text.find("std::unique_ptr<Panel> make_") != std::string::npos) makers.insert(entry.path().stem().string());
+  }
+  std::set<std::string> names;
+  for (const PanelEntry& entry : panels()) names.emplace(entry.name);
+  EXPECT_EQ(makers, names);
+}
+
 TEST(ProgramReader, AnyTextIsATreeOrAnError) {
   for (const char* text : {"", "{", "[]", "3", "null", "{\"rank_classes\": 3}", "{\"rank_classes\": {}}"}) {
     EXPECT_FALSE(read_program(text).has_value()) << text;
@@ -203,9 +341,9 @@ TEST(ProgramReader, AnyTextIsATreeOrAnError) {
 
 TEST(MemoryShape, CurveFromLifetimesEqualsTheirSum) {
   baselines::MemoryMap map;
-  map.tensors = {{"a", "weights", 0, 100, "", "", 0, 9},
-                 {"b", "activations", 100, 50, "", "", 2, 4},
-                 {"c", "activations", 150, 70, "", "", 4, 6},
+  map.tensors = {{"a", "weights", 0, 100, "", "", 0, 10},
+                 {"b", "activations", 100, 50, "", "", 2, 5},
+                 {"c", "activations", 150, 70, "", "", 4, 7},
                  {"bad", "x", 0, 9, "", "", 5, 1}};
   const MemoryCurve curve = memory_curve(map);
   ASSERT_FALSE(curve.at.empty());

@@ -91,11 +91,7 @@ class ProgramPanel : public Panel {
       built_ = key;
       open_.assign(shown.nodes.size(), 0);
       open_levels(shown, 0, 2);
-      times_.clear();
-      if (const baselines::Launch* launch = session.launch_of(cell)) {
-        const auto steps = static_cast<double>(std::max<std::int64_t>(1, analysis::op_steps(*launch)));
-        for (const baselines::OpRow& row : launch->ops) times_[row.path] += static_cast<double>(row.total_ns) / steps;
-      }
+      add_times(session, cell, shown);
       dirty_ = true;
     }
     if (session.selection.op != revealed_) reveal(session, shown);
@@ -111,6 +107,25 @@ class ProgramPanel : public Panel {
       }
     }
     for (const std::uint32_t child : shown.nodes[0].children) collect(shown, child, 0);
+  }
+
+  // Of an op its own time in the launch, a step; of a part the sum below it. Children follow their parents.
+  void add_times(Session& session, const baselines::Cell& cell, const ProgramClass& shown) {
+    times_.assign(shown.nodes.size(), 0);
+    const baselines::Launch* launch = session.launch_of(cell);
+    if (launch == nullptr) return;
+    // Rank classes of one stage have equal ops: their rows say the same op's time, once.
+    std::unordered_map<std::string, double> by_path;
+    const auto steps = static_cast<double>(std::max<std::int64_t>(1, analysis::op_steps(*launch)));
+    for (const baselines::OpRow& row : launch->ops) {
+      double& ns = by_path[row.path];
+      ns = std::max(ns, static_cast<double>(row.total_ns) / steps);
+    }
+    for (std::size_t i = shown.nodes.size(); i-- > 1;) {
+      const auto found = by_path.find(shown.nodes[i].path);
+      if (shown.nodes[i].is_op && found != by_path.end()) times_[i] += found->second;
+      times_[static_cast<std::size_t>(std::max(shown.nodes[i].parent, 0))] += times_[i];
+    }
   }
 
   void open_levels(const ProgramClass& shown, std::uint32_t node, int levels) {
@@ -169,7 +184,38 @@ class ProgramPanel : public Panel {
         draw_line(session, shown, lines_[static_cast<std::size_t>(i)], i);
     }
     if (scroll_) scroll_to_selection(session, shown);
+    copy_menu("tree", ImGui::IsWindowHovered(ImGuiHoveredFlags_AllowWhenBlockedByPopup),
+              [&] { return lines_table(shown); });
     ImGui::EndTable();
+  }
+
+  // The lines shown, as a table to copy: whole paths, since indents do not travel.
+  TableData lines_table(const ProgramClass& shown) const {
+    TableData data;
+    data.columns = {{"op", "", Align::kLeft, 0, "", true},
+                    {"what", "", Align::kLeft, 0, "", false},
+                    {"stream", "", Align::kLeft, 0, "", false},
+                    {"runs", "", Align::kRight, 0, "", false},
+                    {"FLOPs", "", Align::kRight, 0, "", false},
+                    {"bytes", "", Align::kRight, 0, "", false},
+                    {"on the wire", "", Align::kRight, 0, "", false},
+                    {"measured", "", Align::kRight, 0, "", false}};
+    for (const Line& line : lines_) {
+      const ProgramNode& node = shown.nodes[line.node];
+      std::vector<TableCell> row = {text_cell(node.path),
+                                    text_cell(node.is_op ? node.what : fmt::format("{} ops", node.ops)),
+                                    text_cell(node.stream)};
+      for (const std::string& number : numbers_of(node, times_[line.node])) row.push_back(text_cell(number));
+      data.rows.push_back(std::move(row));
+      data.keys.push_back(node.path);
+    }
+    return data;
+  }
+
+  static std::array<std::string, 5> numbers_of(const ProgramNode& node, double measured_ns) {
+    return {count_text(static_cast<double>(node.runs)), node.flops > 0 ? format_count(node.flops, "F") : "-",
+            node.bytes > 0 ? format_bytes(node.bytes) : "-", node.wire_bytes > 0 ? format_bytes(node.wire_bytes) : "-",
+            measured_ns > 0 ? format_ns(measured_ns) : "-"};
   }
 
   void scroll_to_selection(Session& session, const ProgramClass& shown) {
@@ -191,8 +237,9 @@ class ProgramPanel : public Panel {
     ImGui::PushID(static_cast<int>(line.node));
     if (ImGui::Selectable("##line", node.path == session.selection.op,
                           ImGuiSelectableFlags_SpanAllColumns | ImGuiSelectableFlags_AllowDoubleClick)) {
+      // A part is selected too: the timeline shows every op below it.
+      revealed_ = session.selection.op = node.path;
       if (node.is_op) {
-        revealed_ = session.selection.op = node.path;
         if (ImGui::IsMouseDoubleClicked(ImGuiMouseButton_Left)) session.panel = "timeline";
       } else {
         open_[line.node] ^= 1;
@@ -212,11 +259,7 @@ class ProgramPanel : public Panel {
     ImGui::TableSetColumnIndex(2);
     muted(node.stream);
     ImGui::PopID();
-    const double measured = measured_ns(node);
-    const std::array<std::string, 5> numbers = {
-        count_text(static_cast<double>(node.runs)), node.flops > 0 ? format_count(node.flops, "F") : "-",
-        node.bytes > 0 ? format_bytes(node.bytes) : "-", node.wire_bytes > 0 ? format_bytes(node.wire_bytes) : "-",
-        measured > 0 ? format_ns(measured) : "-"};
+    const std::array<std::string, 5> numbers = numbers_of(node, times_[line.node]);
     for (std::size_t i = 0; i < numbers.size(); ++i) {
       ImGui::TableSetColumnIndex(static_cast<int>(i) + 3);
       const float room = ImGui::GetContentRegionAvail().x;
@@ -224,17 +267,6 @@ class ProgramPanel : public Panel {
       if (width < room) ImGui::SetCursorPosX(ImGui::GetCursorPosX() + room - width);
       ImGui::TextUnformatted(numbers[i].c_str());
     }
-  }
-
-  // Of an op its own time in the launch; of a part the sum below it.
-  double measured_ns(const ProgramNode& node) const {
-    if (node.is_op) {
-      const auto found = times_.find(node.path);
-      return found == times_.end() ? 0 : found->second;
-    }
-    double sum = 0;
-    for (const std::uint32_t child : node.children) sum += measured_ns(program_.value()->classes[class_].nodes[child]);
-    return sum;
   }
 
   Query<ProgramView> program_;
@@ -245,7 +277,7 @@ class ProgramPanel : public Panel {
   std::vector<std::uint8_t> open_;
   std::vector<std::uint8_t> matches_;
   std::vector<Line> lines_;
-  std::unordered_map<std::string, double> times_;
+  std::vector<double> times_;  // by node, ns a step
   bool dirty_ = true;
   bool scroll_ = false;
 };

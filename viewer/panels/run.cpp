@@ -31,11 +31,30 @@ constexpr std::array<const char*, 8> kHeadline = {
     "last_loss", "tokens_per_second"};
 constexpr float kMetricWidth = 122;
 
-TableData cells_table(const Run& run, std::size_t metric_columns) {
+TableCell cell_state(const ViewedRun& run, const Cell& cell) {
+  if (run.going_on && run.unfinished.contains(cell.name)) return text_cell(running_text(cell), Ink::kAccent);
+  return text_cell(status_text(cell.status), status_ink(cell.status));
+}
+
+// Cells that are planned and have not begun; their keys are empty, since there is nothing to look at.
+void add_waiting(TableData& data, const ViewedRun& run) {
+  if (!run.going_on) return;
+  for (const std::string& name : run.planned_cells) {
+    if (std::find(data.keys.begin(), data.keys.end(), name) != data.keys.end()) continue;
+    std::vector<TableCell> row(data.columns.size());
+    row[0] = text_cell(name, Ink::kMuted);
+    row[1] = text_cell("\xC2\xB7 waiting", Ink::kMuted);
+    data.rows.push_back(std::move(row));
+    data.keys.emplace_back();
+  }
+}
+
+TableData cells_table(const ViewedRun& run, std::size_t metric_columns) {
   TableData data;
   data.columns = {
       {"cell", "", Align::kLeft, 0, "One resolved configuration.", false},
-      {"status", "", Align::kLeft, 84, "ok, skipped, broken or unstable.", false},
+      {"status", "", Align::kLeft, run.going_on ? 176.0F : 84.0F,
+       "ok, skipped, broken or unstable; of a run that goes on also running and waiting.", false},
       {"class", "", Align::kLeft, 130, "Result classes never mix: measured, ghost, projected, functional/cpu.", false},
       {"launches", "", Align::kRight, 66, "Fresh process trees; evidence counts launches.", false}};
   std::vector<std::string> names;
@@ -56,7 +75,7 @@ TableData cells_table(const Run& run, std::size_t metric_columns) {
   for (const Cell& cell : run.cells) {
     std::vector<TableCell> row;
     row.push_back(text_cell(cell.name));
-    row.push_back(text_cell(status_text(cell.status), status_ink(cell.status)));
+    row.push_back(cell_state(run, cell));
     row.push_back(text_cell(class_label(cell), Ink::kMuted));
     row.push_back(number_cell(std::to_string(cell.launches.size()), static_cast<double>(cell.launches.size())));
     for (const std::string& metric : names) row.push_back(metric_cell(analysis::find(cell, metric)));
@@ -66,6 +85,31 @@ TableData cells_table(const Run& run, std::size_t metric_columns) {
     }
     data.rows.push_back(std::move(row));
     data.keys.push_back(cell.name);
+  }
+  add_waiting(data, run);
+  return data;
+}
+
+TableData metrics_table(const Cell& cell) {
+  TableData data;
+  data.columns = {{"metric", "", Align::kLeft, 0, "Hover over a name for its definition.", false},
+                  {"value", "", Align::kRight, 132, "\xC2\xB1 is half of its 95 % interval.", false}};
+  for (const baselines::Metric& metric : cell.metrics) {
+    data.rows.push_back({text_cell(metric_title(metric.name), Ink::kMuted), metric_cell(&metric)});
+    data.rows.back()[0].hover = metric_meaning(metric.name);
+    data.keys.push_back(metric.name);
+  }
+  return data;
+}
+
+TableData verdicts_table(const Cell& cell) {
+  TableData data;
+  data.columns = {{"verdict", "", Align::kLeft, 100, "\xE2\x96\xB2 slower, \xE2\x96\xBC faster.", false},
+                  {"on", "", Align::kLeft, 0, "What was judged; hover for the reason.", false}};
+  for (const baselines::VerdictRow& row : cell.verdicts) {
+    data.rows.push_back({text_cell(verdict_text(row.verdict), verdict_ink(row.verdict)), text_cell(row.subject)});
+    for (TableCell& one : data.rows.back()) one.hover = clean(row.text, 400);
+    data.keys.push_back(row.subject);
   }
   return data;
 }
@@ -109,18 +153,17 @@ const Step* step_at(const Launch& launch, double index) {
 class RunPanel : public Panel {
  public:
   void draw(Session& session) override {
-    const Run* run = session.run_a.value();
+    const ViewedRun* run = session.run_a.value();
     if (session.run_a.error() != nullptr) return draw_error(*session.run_a.error());
     if (session.selection.run.empty()) {
       if (session.runs.loading()) return draw_loading("reading the list of runs");
       return draw_empty("No run chosen", "Choose one in the list of runs (key 1).");
     }
     if (run == nullptr) return draw_loading("reading the run");
-    draw_head(session, *run);
+    draw_head(*run);
     if (run->cells.empty()) {
-      return draw_empty("No finished cells yet", run->ended_unix_ns == 0
-                                                     ? "The run is still going; cells appear as they finish."
-                                                     : "The run ended before a cell was done.");
+      return draw_empty("No cells yet", run->going_on ? "The run is still going; cells appear as they begin."
+                                                      : "The run ended before a cell was done.");
     }
     draw_cells(session, *run);
     const Cell* cell = session.cell_a();
@@ -128,13 +171,15 @@ class RunPanel : public Panel {
   }
 
  private:
-  void draw_head(Session& session, const Run& run) {
+  static void draw_head(const ViewedRun& run) {
     heading(clean(run.suite.empty() ? run.command : run.suite, 80));
     ImGui::SameLine(0, px(10));
     muted(fmt::format("{}   {} UTC", clean(run.id, 80), utc_text(run.created_unix_ns)));
     if (run.ended_unix_ns == 0) {
       ImGui::SameLine(0, px(10));
-      badge("running", color(Ink::kAccent));
+      badge(run.going_on ? "\xE2\x96\xB8 running" : "cut off", color(run.going_on ? Ink::kAccent : Ink::kWarning));
+      hover_text(run.going_on ? "Followed as it is written: cells, launches and steps appear as they end."
+                              : "The run has no end and no process writes it: `--resume` goes on with it.");
     }
     if (!run.synthetic.empty()) {
       ImGui::SameLine(0, px(10));
@@ -142,10 +187,11 @@ class RunPanel : public Panel {
       hover_text(clean(run.synthetic, 400));
     }
     probe_value("run.cells", static_cast<long long>(run.cells.size()));
-    (void)session;
+    probe_value("run.unfinished", static_cast<long long>(run.unfinished.size()));
+    probe_value("run.state", run.ended_unix_ns != 0 ? "ended" : run.going_on ? "running" : "cut off");
   }
 
-  void draw_cells(Session& session, const Run& run) {
+  void draw_cells(Session& session, const ViewedRun& run) {
     const float fits = (ImGui::GetContentRegionAvail().x / scale() - 620) / (kMetricWidth + 14);
     const auto columns = static_cast<std::size_t>(std::clamp(fits, 1.0F, 12.0F));
     const std::string key = fmt::format("{}|{}", session.run_a.value_key(), columns);
@@ -158,10 +204,10 @@ class RunPanel : public Panel {
     const Cell* chosen = session.cell_a();
     look.selected = chosen != nullptr ? chosen->name : std::string();
     look.keyboard = true;
-    look.height = std::min(table_height(std::min<std::size_t>(run.cells.size(), 12)),
+    look.height = std::min(table_height(std::min<std::size_t>(data_.rows.size(), 12)),
                            ImGui::GetContentRegionAvail().y / scale() * 0.5F);
     const TableEvents events = draw_table("cells", data_, state_, look);
-    if (events.clicked) session.select_cell(data_.keys[*events.clicked]);
+    if (events.clicked && !data_.keys[*events.clicked].empty()) session.select_cell(data_.keys[*events.clicked]);
     if (events.opened) session.panel = "timeline";
   }
 
@@ -173,6 +219,8 @@ class RunPanel : public Panel {
                       cell.launches.size() == 1 ? "" : "es"));
     bool any = false;
     for (const Launch& launch : cell.launches) any = any || !launch.steps.empty();
+    const Launch* chosen = session.launch_of(cell);
+    probe_value("run.steps", chosen == nullptr ? 0 : static_cast<long long>(chosen->steps.size()));
     if (!any) {
       return draw_empty(cell.reason.empty() ? "No steps recorded" : clean(cell.reason, 400),
                         "Metrics need a launch that finished its steps.");
@@ -182,6 +230,7 @@ class RunPanel : public Panel {
       badge("functional/cpu: time is no performance claim", color(Ink::kWarning));
     }
     draw_clock_choice(cell);
+    draw_launch_choice(session, cell);
     const float list = ImGui::GetContentRegionAvail().x > px(1000) ? px(270) : 0;
     ImVec2 room = ImGui::GetContentRegionAvail();
     room.x -= list > 0 ? list + px(12) : 0;
@@ -193,31 +242,28 @@ class RunPanel : public Panel {
     if (list <= 0) return;
     ImGui::SameLine(0, px(12));
     ImGui::BeginChild("metrics", ImVec2(list, 0), false);
-    draw_metrics(cell);
+    draw_metrics(session, cell);
     ImGui::EndChild();
   }
 
-  static void draw_metrics(const Cell& cell) {
-    heading("metrics");
-    for (std::size_t i = 0; i < cell.metrics.size() && i < 100; ++i) {
-      const baselines::Metric& metric = cell.metrics[i];
-      const TableCell shown = metric_cell(&metric);
-      const float width = ImGui::CalcTextSize(shown.text.c_str()).x;
-      muted(metric_title(metric.name));
-      hover_text(metric_meaning(metric.name));
-      ImGui::SameLine(std::max(px(96), ImGui::GetContentRegionAvail().x + ImGui::GetCursorPosX() - width));
-      ImGui::TextUnformatted(shown.text.c_str());
-      hover_text(shown.hover);
+  void draw_metrics(Session& session, const Cell& cell) {
+    const std::string key = session.run_a.value_key() + "|" + cell.name;
+    if (key != lists_of_) {
+      metrics_ = metrics_table(cell);
+      verdicts_ = verdicts_table(cell);
+      metrics_state_.dirty = verdicts_state_.dirty = true;
+      lists_of_ = key;
     }
+    if (cell.metrics.empty()) return muted(session.unfinished(cell) ? "metrics come when the cell ends" : "no metrics");
+    TableLook look;
+    look.selected = session.selection.metric;
+    look.height = std::min(table_height(metrics_.rows.size()), ImGui::GetContentRegionAvail().y / scale() * 0.75F);
+    const TableEvents events = draw_table("metrics", metrics_, metrics_state_, look);
+    if (events.clicked) session.selection.metric = metrics_.keys[*events.clicked];
+    if (events.opened) session.panel = "history";
     if (cell.verdicts.empty()) return;
-    ImGui::Dummy(ImVec2(0, px(6)));
-    heading("verdicts");
-    for (const baselines::VerdictRow& row : cell.verdicts) {
-      badge(verdict_text(row.verdict), color(verdict_ink(row.verdict)));
-      hover_text(clean(row.text, 400));
-      ImGui::SameLine(0, px(8));
-      muted(clean(row.subject, 60));
-    }
+    ImGui::Dummy(ImVec2(0, px(4)));
+    draw_table("verdicts", verdicts_, verdicts_state_, {});
   }
 
   // Ranks that are threads share cores: their wall time says little, the modelled time says what the program would
@@ -236,6 +282,24 @@ class RunPanel : public Panel {
     probe_item("run.clock");
     probe_value("run.clock", modelled_ ? "modelled" : "wall");
     hover_text("Wall: the slowest rank's clock. Modelled: CPU time of each op replayed through the dependency graph.");
+  }
+
+  // Which launch stands in front here, and which one the other panels show.
+  static void draw_launch_choice(Session& session, const Cell& cell) {
+    if (cell.launches.size() < 2) return;
+    const Launch* chosen = session.launch_of(cell);
+    ImGui::SameLine(0, px(14));
+    muted("launch");
+    for (std::size_t i = 0; i < cell.launches.size() && i < 12; ++i) {
+      ImGui::SameLine(0, px(4));
+      const bool on = &cell.launches[i] == chosen;
+      if (on) ImGui::PushStyleColor(ImGuiCol_Button, color(Ink::kSelected));
+      if (ImGui::SmallButton(fmt::format("{}##launch", cell.launches[i].index).c_str()))
+        session.selection.launch = cell.launches[i].index;
+      if (on) ImGui::PopStyleColor();
+      if (probe_recording()) probe_item(fmt::format("run.launch.{}", cell.launches[i].index));
+    }
+    probe_value("run.launch", chosen == nullptr ? -1 : chosen->index);
   }
 
   void draw_times(Session& session, const Cell& cell, ImVec2 size) {
@@ -306,6 +370,11 @@ class RunPanel : public Panel {
   TableData data_;
   TableState state_;
   std::string built_;
+  TableData metrics_;
+  TableState metrics_state_;
+  TableData verdicts_;
+  TableState verdicts_state_;
+  std::string lists_of_;
   bool modelled_ = false;
 };
 

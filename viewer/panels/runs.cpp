@@ -67,14 +67,14 @@ Filter parse_filter(const std::string& text) {
   return filter;
 }
 
-std::vector<TableCell> run_row(const RunSummary& run) {
+std::vector<TableCell> run_row(const RunSummary& run, bool cut_off) {
   const int cells = run.cells_ok + run.cells_skipped + run.cells_broken + run.cells_unstable;
   std::vector<TableCell> row;
   row.push_back(number_cell(utc_text(run.created_unix_ns), static_cast<double>(run.created_unix_ns), Ink::kMuted));
   row.push_back(text_cell(run.id));
   row.push_back(text_cell(run_title(run)));
   row.push_back(text_cell(run.tag.empty() ? "" : "@" + run.tag, Ink::kAccent));
-  row.push_back(text_cell(run_state(run), run_state_ink(run)));
+  row.push_back(text_cell(run_state(run, cut_off), run_state_ink(run, cut_off)));
   row.push_back(number_cell(fmt::format("{} / {}", cells, std::max(run.cells_planned, cells)), cells));
   row.push_back(number_cell(std::to_string(run.cells_ok), run.cells_ok, run.cells_ok > 0 ? Ink::kFaster : Ink::kFaint));
   const int bad = run.cells_broken + run.cells_unstable;
@@ -95,7 +95,7 @@ TableData runs_table(const RunList& list, const Filter& filter, const KnobIndex*
       {"run", "", Align::kLeft, 164, "The run's id. Click: look at it (A). Ctrl+click: compare with it (B).", true},
       {"suite", "", Align::kLeft, 0, "The suite, or the command where there is none.", false},
       {"tag", "", Align::kLeft, 60, "What @tag finds.", false},
-      {"state", "", Align::kLeft, 58, "running, done, stopped (resumable), or its exit status.", false},
+      {"state", "", Align::kLeft, 66, "running, done, cut off or stopped (both resumable), or its exit status.", false},
       {"cells", "", Align::kRight, 48, "Finished cells of planned ones.", false},
       {"ok", "", Align::kRight, 30, "Cells that ran and gave right results.", false},
       {"bad", "", Align::kRight, 30, "Cells that are broken or unstable.", false},
@@ -108,7 +108,7 @@ TableData runs_table(const RunList& list, const Filter& filter, const KnobIndex*
       keep = keep && knobs != nullptr && found != knobs->end() && knob_matches(found->second, word);
     }
     if (!keep) continue;
-    data.rows.push_back(run_row(run));
+    data.rows.push_back(run_row(run, list.cut_off.contains(run.id)));
     data.keys.push_back(run.id);
   }
   return data;
@@ -208,8 +208,9 @@ class RunsPanel : public Panel {
     ImGui::Dummy(ImVec2(0, px(4)));
     for (std::size_t i = 0; i < run->cells.size() && i < 200; ++i) {
       const baselines::Cell& cell = run->cells[i];
-      ImGui::PushStyleColor(ImGuiCol_Text, color(status_ink(cell.status)));
-      ImGui::TextUnformatted(status_text(cell.status).c_str());
+      const bool running = session.unfinished(cell) && session.run_a.value()->going_on;
+      ImGui::PushStyleColor(ImGuiCol_Text, color(running ? Ink::kAccent : status_ink(cell.status)));
+      ImGui::TextUnformatted(running ? "\xE2\x96\xB8 running" : status_text(cell.status).c_str());
       ImGui::PopStyleColor();
       ImGui::SameLine(px(86));
       const std::string label = clean(cell.name, 100) + "##" + std::to_string(i);

@@ -25,12 +25,14 @@ const Cell* find_cell(const Run* run, const std::string& cell_name) {
   return &run->cells.front();
 }
 
-void want_run(Session& session, Query<Run>& query, const std::string& id) {
+void want_run(Session& session, Query<ViewedRun>& query, const std::string& id) {
   if (id.empty()) {
     query.clear();
     return;
   }
-  query.want(session.worker, fmt::format("{} {}", id, session.generation),
+  const baselines::RunSummary* summary = session.summary(id);
+  const bool open = summary != nullptr && summary->ended_unix_ns == 0;
+  query.want(session.worker, fmt::format("{} {} {}", id, session.generation, open ? session.live : 0),
              [source = session.source, id](const std::atomic<bool>&) { return read_run(source, id); });
 }
 
@@ -64,7 +66,7 @@ void Session::want_trace_b() {
 }
 
 void Session::load() {
-  runs.want(worker, fmt::format("runs {}", generation),
+  runs.want(worker, fmt::format("runs {} {}", generation, live),
             [spec = source](const std::atomic<bool>&) { return read_run_list(spec); });
   if (selection.run.empty() && runs.value() != nullptr && !runs.value()->runs.empty()) {
     selection.run = runs.value()->runs.front().id;
@@ -91,14 +93,15 @@ const baselines::Launch* Session::launch_of(const Cell& cell) const {
   for (const baselines::Launch& launch : cell.launches) {
     if (launch.index == selection.launch) return &launch;
   }
-  return cell.launches.empty() ? nullptr : &cell.launches.back();
+  if (cell.launches.empty()) return nullptr;
+  return unfinished(cell) ? &cell.launches.back() : &cell.launches.front();
 }
 
 void Session::select_run(const std::string& id) {
   if (selection.run == id) return;
   selection.run = id;
   if (selection.other == id) selection.other.clear();
-  selection.launch = 0;
+  selection.launch = -1;
   selection.step = -1;
   selection.rank = -1;
 }
@@ -111,7 +114,7 @@ void Session::select_other(const std::string& id) {
 void Session::select_cell(const std::string& cell_name) {
   if (selection.cell == cell_name) return;
   selection.cell = cell_name;
-  selection.launch = 0;
+  selection.launch = -1;
   selection.step = -1;
   selection.rank = -1;
 }
@@ -128,6 +131,16 @@ const baselines::RunSummary* Session::summary(const std::string& id) const {
     if (run.id == id) return &run;
   }
   return nullptr;
+}
+
+bool Session::unfinished(const Cell& cell) const {
+  for (const Query<ViewedRun>* run : {&run_a, &run_b}) {
+    if (run->value() == nullptr) continue;
+    for (const Cell& one : run->value()->cells) {
+      if (&one == &cell) return run->value()->unfinished.contains(cell.name);
+    }
+  }
+  return false;
 }
 
 Status select_field(Session& session, const std::string& field, const std::string& value) {

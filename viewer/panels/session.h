@@ -22,7 +22,7 @@ struct Selection {
   std::string cell;        // of A
   std::string other_cell;  // of B; empty: the cell of the same name
   std::string op;          // dotted path, or a prefix of one
-  int launch = 0;
+  int launch = -1;         // -1: the one that runs, else the first
   std::int64_t step = -1;
   int rank = -1;
   std::string knob_x;  // axes of the sweep
@@ -47,10 +47,12 @@ struct Session {
 
   // Counts changes on disk; part of every query's key, so that panels reload when a run goes on.
   std::uint64_t generation = 0;
+  // Counts steps and launches of the runs that are going on; part of the keys of those runs.
+  std::uint64_t live = 0;
 
   Query<RunList> runs;
-  Query<baselines::Run> run_a;
-  Query<baselines::Run> run_b;
+  Query<ViewedRun> run_a;
+  Query<ViewedRun> run_b;
   // Of the selected launches; loaded when a panel asks, shared by those that do.
   Query<std::shared_ptr<const profiler::Trace>> trace_a;
   Query<std::shared_ptr<const profiler::Trace>> trace_b;
@@ -70,7 +72,7 @@ struct Session {
   // The selected cell of A or B: null while there is none. Falls back to the first cell that ran.
   const baselines::Cell* cell_a() const;
   const baselines::Cell* cell_b() const;
-  // The launch shown of a cell: the selected one, or the last.
+  // The launch shown of a cell: the selected one, the one that runs, or the first.
   const baselines::Launch* launch_of(const baselines::Cell& cell) const;
 
   // Looks at another run: what belonged to the old one (step, rank, launch) is forgotten, the cell's name is kept.
@@ -79,6 +81,8 @@ struct Session {
   void select_cell(const std::string& name);
   void swap_runs();
   const baselines::RunSummary* summary(const std::string& id) const;
+  // Whether a cell of A or B has not ended: what it shows is what there is so far.
+  bool unfinished(const baselines::Cell& cell) const;
 };
 
 // Sets one field by its name, for --select and scripts: run, other, cell, other_cell, op, launch, step, rank, knob_x,

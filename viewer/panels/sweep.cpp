@@ -6,6 +6,8 @@
 #include <cmath>
 #include <limits>
 #include <map>
+#include <set>
+#include <tuple>
 
 #include "analysis/metrics/cell_metrics.h"
 #include "analysis/metrics/metrics.h"
@@ -52,6 +54,35 @@ bool value_before(const std::string& a, const std::string& b) {
   const std::optional<double> y = parse_double(b);
   if (x.has_value() != y.has_value()) return x.has_value();
   return x ? *x < *y : a < b;
+}
+
+// The two knobs that lay the cells out best: most cells at a place of their own, then fewest empty places.
+std::pair<std::string, std::string> best_axes(const Run& run, const std::vector<std::string>& knobs) {
+  constexpr std::size_t kMost = 16;
+  std::pair<std::string, std::string> best{knobs.front(), knobs.size() > 1 ? knobs[1] : ""};
+  std::size_t best_filled = 0;
+  std::size_t best_size = 0;
+  for (std::size_t i = 0; i < std::min(knobs.size(), kMost); ++i) {
+    for (std::size_t j = i + 1; j < std::min(knobs.size(), kMost); ++j) {
+      std::set<std::string> xs;
+      std::set<std::string> ys;
+      std::set<std::pair<std::string, std::string>> filled;
+      for (const Cell& cell : run.cells) {
+        const std::string* x = knob_of(cell, knobs[i]);
+        const std::string* y = knob_of(cell, knobs[j]);
+        if (x == nullptr || y == nullptr) continue;
+        xs.insert(*x);
+        ys.insert(*y);
+        filled.emplace(*x, *y);
+      }
+      const std::size_t size = xs.size() * ys.size();
+      if (filled.size() < best_filled || (filled.size() == best_filled && size >= best_size)) continue;
+      best = {knobs[i], knobs[j]};
+      best_filled = filled.size();
+      best_size = size;
+    }
+  }
+  return best;
 }
 
 struct Matrix {
@@ -102,6 +133,7 @@ class SweepPanel : public Panel {
     const Run& run = *session.run_a.value();
     if (built_ != session.run_a.value_key()) {
       knobs_ = varying_knobs(run);
+      axes_ = knobs_.empty() ? std::pair<std::string, std::string>() : best_axes(run, knobs_);
       metrics_ = metric_names(run);
       built_ = session.run_a.value_key();
     }
@@ -119,16 +151,10 @@ class SweepPanel : public Panel {
     const auto known = [](const std::vector<std::string>& list, const std::string& item) {
       return std::find(list.begin(), list.end(), item) != list.end();
     };
-    if (!known(knobs_, selection.knob_x)) selection.knob_x = knobs_.front();
-    if (!selection.knob_y.empty() && (!known(knobs_, selection.knob_y) || selection.knob_y == selection.knob_x))
-      selection.knob_y.clear();
-    if (selection.knob_y.empty()) {
-      for (const std::string& knob : knobs_) {
-        if (knob != selection.knob_x) {
-          selection.knob_y = knob;
-          break;
-        }
-      }
+    if (!known(knobs_, selection.knob_x)) std::tie(selection.knob_x, selection.knob_y) = axes_;
+    if (!known(knobs_, selection.knob_y) || selection.knob_y == selection.knob_x) {
+      selection.knob_y = axes_.second != selection.knob_x ? axes_.second : axes_.first;
+      if (selection.knob_y == selection.knob_x) selection.knob_y.clear();
     }
     if (!known(metrics_, selection.metric))
       selection.metric = known(metrics_, "step_time") ? "step_time" : metrics_.front();
@@ -191,12 +217,17 @@ class SweepPanel : public Panel {
     probe_value("sweep.best", best == nullptr ? "" : best->name);
     probe_value("sweep.size", fmt::format("{}x{}", matrix.xs.size(), matrix.ys.size()));
     const ImVec2 room = ImGui::GetContentRegionAvail();
-    const float head = px(110);
+    const float head = px(170);
     const float width = std::clamp((room.x - head) / static_cast<float>(matrix.xs.size()), px(86), px(190));
     const float height = std::clamp((room.y - px(60)) / static_cast<float>(matrix.ys.size()), px(34), px(64));
     ImGui::BeginChild("matrix", ImVec2(0, room.y - px(28)), false, ImGuiWindowFlags_HorizontalScrollbar);
     const ImVec2 at = ImGui::GetCursorScreenPos();
     ImDrawList* draw = ImGui::GetWindowDrawList();
+    // Short names of the knobs at the corner: down the left, across the top.
+    const auto short_name = [](const std::string& key) { return clean(key.substr(key.rfind('.') + 1), 60); };
+    const ImVec4 corner(at.x, at.y, at.x + head - px(6), at.y + px(18));
+    draw->AddText(fonts().small, fonts().small->FontSize, at, color(Ink::kFaint),
+                  ("\xE2\x86\x93 " + short_name(session.selection.knob_y)).c_str(), nullptr, 0, &corner);
     for (std::size_t x = 0; x < matrix.xs.size(); ++x) {
       draw->AddText(ImVec2(at.x + head + width * static_cast<float>(x) + px(8), at.y), color(Ink::kMuted),
                     clean(matrix.xs[x], 24).c_str());
@@ -214,9 +245,33 @@ class SweepPanel : public Panel {
     ImGui::SetCursorScreenPos(ImVec2(at.x, at.y));
     ImGui::Dummy(ImVec2(head + width * static_cast<float>(matrix.xs.size()),
                         px(24) + height * static_cast<float>(matrix.ys.size())));
+    copy_menu("sweep", ImGui::IsWindowHovered(ImGuiHoveredFlags_AllowWhenBlockedByPopup),
+              [&] { return matrix_table(session.selection, matrix, best); });
     ImGui::EndChild();
     muted(fmt::format("\xE2\x98\x85 best   across: {}   down: {}   brighter is better",
                       clean(session.selection.knob_x, 60), clean(session.selection.knob_y, 60)));
+  }
+
+  TableData matrix_table(const Selection& selection, const Matrix& matrix, const Cell* best) const {
+    TableData data;
+    data.columns.push_back(
+        {clean(selection.knob_y, 60) + " \\ " + clean(selection.knob_x, 60), "", Align::kLeft, 0, "", false});
+    for (const std::string& x : matrix.xs) data.columns.push_back({clean(x, 24), "", Align::kRight, 0, "", false});
+    for (std::size_t y = 0; y < matrix.ys.size(); ++y) {
+      std::vector<TableCell> row = {text_cell(matrix.ys[y])};
+      for (const std::vector<const Cell*>& cells : matrix.cells[y]) {
+        const Cell* shown = best_of(cells, selection.metric);
+        const double value = shown == nullptr ? std::nan("") : metric_value(*shown, selection.metric);
+        row.push_back(number_cell(shown != nullptr
+                                      ? (shown == best ? "\xE2\x98\x85 " : "") + metric_text(selection.metric, value)
+                                  : cells.empty() ? ""
+                                                  : std::string(name(cells.front()->status)),
+                                  value));
+      }
+      data.rows.push_back(std::move(row));
+      data.keys.push_back(matrix.ys[y]);
+    }
+    return data;
   }
 
   void draw_place(Session& session, const std::vector<const Cell*>& cells, ImVec2 at, ImVec2 size, const Cell* best,
@@ -267,6 +322,7 @@ class SweepPanel : public Panel {
   }
 
   std::vector<std::string> knobs_;
+  std::pair<std::string, std::string> axes_;
   std::vector<std::string> metrics_;
   std::string built_;
 };

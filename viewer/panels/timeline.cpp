@@ -31,7 +31,6 @@ using profiler::Trace;
 constexpr float kDetailHeight = 96;
 
 struct Found {
-  std::vector<std::uint8_t> by_string;
   std::vector<std::uint32_t> spans;  // in time order
 };
 
@@ -39,20 +38,50 @@ constexpr std::size_t kMaxFound = 200'000;
 
 Result<Found> find_spans(const Trace& trace, const std::string& words, const std::atomic<bool>& cancelled) {
   Found found;
-  found.by_string.resize(trace.strings.size());
+  std::vector<std::uint8_t> by_string(trace.strings.size());
   for (std::size_t i = 0; i < trace.strings.size(); ++i) {
-    if (!trace.strings[i].empty() && matches_words(trace.strings[i], words)) found.by_string[i] = 1;
+    if (!trace.strings[i].empty() && matches_words(trace.strings[i], words)) by_string[i] = 1;
   }
   for (std::uint32_t i = 0; i < trace.spans.size() && found.spans.size() < kMaxFound; ++i) {
     if (i % 65536 == 0 && cancelled.load()) return fail(ErrorCode::kCancelled, "searching");
     const Span& span = trace.spans[i];
-    if (span.name >= found.by_string.size() || span.op >= found.by_string.size() || span.track >= trace.tracks.size())
-      continue;
-    if (found.by_string[span.name] != 0 || found.by_string[span.op] != 0) found.spans.push_back(i);
+    if (span.name >= by_string.size() || span.op >= by_string.size() || span.track >= trace.tracks.size()) continue;
+    if (by_string[span.name] != 0 || by_string[span.op] != 0) found.spans.push_back(i);
   }
   std::stable_sort(found.spans.begin(), found.spans.end(),
                    [&](std::uint32_t a, std::uint32_t b) { return trace.spans[a].start_ns < trace.spans[b].start_ns; });
   return found;
+}
+
+// The earliest device span of a step that the selection means (`wanted` by string); kNoItem where there is none.
+Result<std::uint32_t> first_span(const Trace& trace, const std::vector<std::uint8_t>& wanted, std::int32_t step,
+                                 const std::atomic<bool>& cancelled) {
+  std::uint32_t best = kNoItem;
+  for (std::uint32_t i = 0; i < trace.spans.size(); ++i) {
+    if (i % 65536 == 0 && cancelled.load()) return fail(ErrorCode::kCancelled, "looking for the op");
+    const Span& span = trace.spans[i];
+    if (span.kind == profiler::SpanKind::kHost || span.name >= wanted.size() || span.op >= wanted.size()) continue;
+    if (span.track >= trace.tracks.size() || (step != profiler::kNoStep && span.step != step)) continue;
+    if (wanted[span.op] == 0 && wanted[span.name] == 0) continue;
+    if (best == kNoItem || span.start_ns < trace.spans[best].start_ns) best = i;
+  }
+  return best;
+}
+
+TableData differences_table(const TraceDiff& diff) {
+  TableData data;
+  data.columns = {{"op", "", Align::kLeft, 0, "", true},
+                  {"A", "a step", Align::kRight, 0, "", false},
+                  {"B", "a step", Align::kRight, 0, "", false},
+                  {"B - A", "", Align::kRight, 0, "", false}};
+  for (const OpDelta& delta : diff.ops) {
+    const char* sign = delta.delta_ns() < 0 ? "-" : "+";
+    data.rows.push_back({text_cell(delta.op), number_cell(format_ns(delta.a_ns), delta.a_ns),
+                         number_cell(format_ns(delta.b_ns), delta.b_ns),
+                         number_cell(sign + format_ns(std::fabs(delta.delta_ns())), delta.delta_ns())});
+    data.keys.push_back(delta.op);
+  }
+  return data;
 }
 
 // One run's side of the panel.
@@ -61,6 +90,10 @@ struct Side {
   Query<TimelineModel>::Load load;
   Query<std::vector<std::uint32_t>> linked;
   Canvas canvas;
+  std::string origin_of;  // what `origin_ns` was looked up for
+  std::int64_t origin_ns = 0;
+  std::vector<std::uint8_t> found;  // by string: the words searched for
+  std::string found_of;
   std::uint32_t selected = kNoItem;
   std::string selected_of;               // key of the trace the number belongs to
   std::string trace_key;                 // of the model shown
@@ -102,7 +135,7 @@ struct Side {
                 });
   }
 
-  // Comparisons name ops with * for the layer: all of them are meant.
+  // Comparisons name ops with * for the layer, the program names parts by a prefix: all of them are meant.
   void match_op(const std::string& op) {
     const std::string key = model.value_key() + "|" + op;
     if (key == op_matches_of) return;
@@ -113,12 +146,23 @@ struct Side {
     op_matches.resize(strings.size());
     bool any = false;
     for (std::size_t i = 0; i < strings.size(); ++i) {
-      op_matches[i] = strings[i] == op || glob_match(op, strings[i]) ? 1 : 0;
+      const bool below = strings[i].size() > op.size() && strings[i][op.size()] == '.' && strings[i].starts_with(op);
+      op_matches[i] = strings[i] == op || below || glob_match(op, strings[i]) ? 1 : 0;
       any = any || op_matches[i] != 0;
     }
     if (!any) op_matches.clear();
   }
 };
+
+void match_words(Side& side, const std::string& words) {
+  const std::string key = side.model.value_key() + "|" + words;
+  if (key == side.found_of) return;
+  side.found_of = key;
+  side.found.clear();
+  if (words.empty()) return;
+  for (const std::string& text : side.model.value()->trace->strings)
+    side.found.push_back(!text.empty() && matches_words(text, words) ? 1 : 0);
+}
 
 class TimelinePanel : public Panel {
  public:
@@ -145,7 +189,7 @@ class TimelinePanel : public Panel {
   }
 
   bool loading() const override {
-    return a_.model.loading() || b_.model.loading() || diff_.loading() || found_.loading();
+    return a_.model.loading() || b_.model.loading() || diff_.loading() || found_.loading() || first_.loading();
   }
 
  private:
@@ -169,14 +213,48 @@ class TimelinePanel : public Panel {
       fit_pending_ = a_.model.value_key();
     }
     draw_side(session, a_, "timeline.a", ImVec2(width, two ? (height - px(4)) / 2 : height), two, true);
-    if (two) draw_side(session, b_, "timeline.b", ImVec2(width, (height - px(4)) / 2), two, false);
+    if (two) {
+      draw_side(session, b_, "timeline.b", ImVec2(width, (height - px(4)) / 2), two, false);
+      // Equal lanes stay one above the other: what scrolls one scrolls the other.
+      (b_.canvas.scrolled() ? a_ : b_).canvas.set_scroll((b_.canvas.scrolled() ? b_ : a_).canvas.scroll());
+    }
+    follow_selection(session, model);
     keys(session, width);
     if (a_.canvas.moved() || b_.canvas.moved()) session.animate = true;
     draw_detail(session, two);
+    probe_value("timeline.selected", a_.selected == kNoItem ? -1 : static_cast<long long>(a_.selected));
     probe_value("timeline.spans", static_cast<long long>(model.trace->spans.size()));
     probe_value("timeline.start_us", static_cast<long long>(view_.start_ns / 1e3));
     probe_value("timeline.span_us",
                 static_cast<long long>(view_.ns_per_px * static_cast<double>(Canvas::time_width(width)) / 1e3));
+  }
+
+  // An op that another panel selected is found, shown, and what F focuses.
+  void follow_selection(Session& session, const TimelineModel& model) {
+    const std::string& op = session.selection.op;
+    if (op == seen_op_) {
+      first_.clear();
+      return;
+    }
+    if (op.empty() || a_.op_matches.empty()) {
+      seen_op_ = op;
+      return;
+    }
+    const std::int32_t step = step_of(session, model);
+    first_.want(session.worker, fmt::format("{}|{}|{}", a_.model.value_key(), op, step),
+                [trace = model.trace, wanted = a_.op_matches, step](const std::atomic<bool>& cancelled) {
+                  return first_span(*trace, wanted, step, cancelled);
+                });
+    if (first_.loading() || first_.value() == nullptr) return;
+    seen_op_ = op;
+    a_.selected = *first_.value();
+    if (a_.selected == kNoItem) return;
+    a_.canvas.reveal(a_.selected);
+    const Span& span = model.trace->spans[a_.selected];
+    const double at = static_cast<double>(span.start_ns - origin(session, a_));
+    const double shown = view_.ns_per_px * static_cast<double>(Canvas::time_width(ImGui::GetWindowWidth()));
+    if (at < view_.start_ns || at > view_.start_ns + shown) view_.start_ns = at - shown / 2;
+    session.animate = true;  // the frame after this one shows it
   }
 
   // The step shown: the selected one where it was traced, else the first.
@@ -190,7 +268,18 @@ class TimelinePanel : public Panel {
   }
 
   // Where the view's 0 lies: the step's start, or the selected op's first start in it.
-  std::int64_t origin(const Session& session, const TimelineModel& model) const {
+  std::int64_t origin(const Session& session, Side& side) const {
+    const std::int32_t step = step_of(session, *side.model.value());
+    const std::string key =
+        fmt::format("{}|{}|{}", side.model.value_key(), step, align_by_op_ ? session.selection.op : "");
+    if (key != side.origin_of) {
+      side.origin_ns = find_origin(session, *side.model.value());
+      side.origin_of = key;
+    }
+    return side.origin_ns;
+  }
+
+  std::int64_t find_origin(const Session& session, const TimelineModel& model) const {
     const std::int32_t step = step_of(session, model);
     analysis::TimeInterval window{model.start_ns, model.end_ns};
     model.step_window(step, window);
@@ -301,10 +390,10 @@ class TimelinePanel : public Panel {
     fit_pending_.clear();
   }
 
-  void fit(const Session& session, const TimelineModel& model, float width) {
+  void fit(Session& session, const TimelineModel& model, float width) {
     analysis::TimeInterval window{model.start_ns, model.end_ns};
     model.step_window(step_of(session, model), window);
-    const std::int64_t zero = origin(session, model);
+    const std::int64_t zero = origin(session, a_);
     double end = static_cast<double>(window.end_ns - zero);
     if (b_.model.value() != nullptr) {
       analysis::TimeInterval other{0, 0};
@@ -317,7 +406,7 @@ class TimelinePanel : public Panel {
   void draw_side(Session& session, Side& side, const char* id, ImVec2 size, bool two, bool is_a) {
     const TimelineModel& model = *side.model.value();
     CanvasLook look;
-    look.origin_ns = origin(session, model);
+    look.origin_ns = origin(session, side);
     look.selected_span = side.selected;
     side.match_op(session.selection.op);
     side.want_linked(session);
@@ -331,22 +420,24 @@ class TimelinePanel : public Panel {
         look.marks = is_a ? std::span(diff_.value()->marks_a) : std::span(diff_.value()->marks_b);
       }
     }
-    if (is_a && found_.value() != nullptr && found_.value()->by_string.size() == model.trace->strings.size())
-      look.found = found_.value()->by_string;
+    match_words(side, search_);
+    look.found = side.found;
     const CanvasEvents events = side.canvas.draw(id, model, size, view_, look);
     if (events.clicked) choose(session, side, model, *events.clicked);
     if (events.cleared) {
       side.selected = kNoItem;
       session.selection.op.clear();
+      seen_op_.clear();
     }
     if (events.hovered) draw_hover(model, *events.hovered, look.origin_ns);
   }
 
-  static void choose(Session& session, Side& side, const TimelineModel& model, std::uint32_t index) {
+  void choose(Session& session, Side& side, const TimelineModel& model, std::uint32_t index) {
     const Span& span = model.trace->spans[index];
     side.selected = index;
     session.selection.op = model.trace->text(span.op != 0 ? span.op : span.name);
     session.selection.rank = model.trace->rank_of(span);
+    seen_op_ = session.selection.op;
   }
 
   void keys(Session& session, float width) {
@@ -354,7 +445,7 @@ class TimelinePanel : public Panel {
       const TimelineModel& model = *a_.model.value();
       if (a_.selected != kNoItem && a_.selected < model.trace->spans.size()) {
         const Span& span = model.trace->spans[a_.selected];
-        const std::int64_t zero = origin(session, model);
+        const std::int64_t zero = origin(session, a_);
         const double length = static_cast<double>(span.end_ns - span.start_ns);
         view_.fit(static_cast<double>(span.start_ns - zero) - length, static_cast<double>(span.end_ns - zero) + length,
                   static_cast<double>(Canvas::time_width(width)));
@@ -373,7 +464,7 @@ class TimelinePanel : public Panel {
     if (index >= model.trace->spans.size()) return;
     choose(session, a_, model, index);
     const Span& span = model.trace->spans[index];
-    const double middle = static_cast<double>(span.start_ns - origin(session, model));
+    const double middle = static_cast<double>(span.start_ns - origin(session, a_));
     view_.start_ns = middle - view_.ns_per_px * static_cast<double>(Canvas::time_width(width)) / 2;
     a_.canvas.reveal(index);
     probe_value("timeline.at", static_cast<long long>(next_));
@@ -476,6 +567,7 @@ class TimelinePanel : public Panel {
                              format_ns(delta.b_ns), delta.b_calls));
       ++shown;
     }
+    copy_menu("differences", ImGui::IsWindowHovered(), [&] { return differences_table(*diff_.value()); });
     probe_value("timeline.differences", shown);
     if (shown == 0) muted("no op differs");
     ImGui::PopFont();
@@ -485,6 +577,8 @@ class TimelinePanel : public Panel {
   Side b_;
   Query<TraceDiff> diff_;
   Query<Found> found_;
+  Query<std::uint32_t> first_;
+  std::string seen_op_;
   TimeView view_;
   ColorBy color_by_ = ColorBy::kWork;
   bool align_by_op_ = false;

@@ -105,6 +105,7 @@ CanvasEvents Canvas::draw(const char* id, const TimelineModel& model, ImVec2 siz
   draw_ = ImGui::GetWindowDrawList();
   const Area area{ImVec2(at.x, at.y + px(kRulerHeight)), ImVec2(at.x + size.x, at.y + size.y), at.x + px(kLabelWidth)};
   moved_ = false;
+  const float before = scroll_;
   if (hovered || active_) input(model, area, view, look);
   if (reveal_ != kNoItem) {
     const std::optional<ImVec2> place = place_of(model, area, view, look, reveal_);
@@ -113,6 +114,7 @@ CanvasEvents Canvas::draw(const char* id, const TimelineModel& model, ImVec2 siz
     reveal_ = kNoItem;
   }
   scroll_ = std::clamp(scroll_, 0.0F, std::max(0.0F, content_height_ - (area.high.y - area.low.y)));
+  scrolled_ = scroll_ != before;
 
   draw_->PushClipRect(at, area.high, true);
   draw_->AddRectFilled(at, area.high, color(Ink::kBackground));
@@ -287,8 +289,9 @@ void Canvas::draw_bar(const TimelineModel& model, const Lane& lane, const PaintB
   const profiler::Span& span = model.trace->spans[span_index];
   const profiler::StringId op = span.op != 0 ? span.op : span.name;
   const bool searched = !look.found.empty();
-  const bool hit = searched ? look.found[span.name] != 0 || look.found[span.op] != 0
-                            : look.selected_ops.empty() || look.selected_ops[op] != 0;
+  const bool hit = searched
+                       ? look.found[span.name] != 0 || look.found[span.op] != 0
+                       : look.selected_ops.empty() || look.selected_ops[op] != 0 || look.selected_ops[span.name] != 0;
   const float inset = width > 4 ? 0.5F : 0.0F;
   const ImVec2 inner_high(high.x - inset, high.y);
   draw_->AddRectFilled(low, inner_high, hit ? full : (full & 0x00FFFFFFU) | 0x60000000U);

@@ -43,6 +43,10 @@ class Canvas {
   static float time_width(float width);
   // Scrolls so that the lane of `span` is visible.
   void reveal(std::uint32_t span) { reveal_ = span; }
+  // How far the lanes are scrolled, in pixels; whether the last frame's input did it.
+  float scroll() const { return scroll_; }
+  void set_scroll(float to) { scroll_ = to; }
+  bool scrolled() const { return scrolled_; }
   bool moved() const { return moved_; }  // by keys held down: the next frame goes on
 
  private:
@@ -81,6 +85,7 @@ class Canvas {
   float scroll_ = 0;
   float dragged_ = 0;
   bool moved_ = false;
+  bool scrolled_ = false;
   bool active_ = false;
   std::uint32_t reveal_ = kNoItem;
   std::vector<PaintBar> bars_;

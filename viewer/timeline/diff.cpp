@@ -37,7 +37,7 @@ std::vector<Sum> sums(const Trace& trace, std::int32_t step) {
     const StringId id = span.op != 0 ? span.op : span.name;
     if (id >= out.size()) continue;
     Sum& sum = out[id];
-    sum.ns += static_cast<double>(span.end_ns - span.start_ns);
+    sum.ns += static_cast<double>(span.end_ns) - static_cast<double>(span.start_ns);
     ++sum.calls;
     if (sum.ranks.empty()) sum.ranks.resize(all_ranks.size());
     sum.ranks[place[span.track]] = true;

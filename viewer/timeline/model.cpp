@@ -184,9 +184,13 @@ Lane exposed_lane(std::int32_t rank, const Intervals& exposed, ColorBy color_by)
   return lane;
 }
 
+// Instants beyond this (73 years) cannot be subtracted safely, and no trace is that long.
+constexpr std::int64_t kMostNs = std::int64_t{1} << 61U;
+
 bool possible(const Trace& trace, const Span& span) {
-  return span.track < trace.tracks.size() && span.end_ns >= span.start_ns && span.name < trace.strings.size() &&
-         span.op < trace.strings.size() && static_cast<std::size_t>(span.kind) < profiler::kSpanKinds &&
+  return span.start_ns > -kMostNs && span.end_ns < kMostNs && span.track < trace.tracks.size() &&
+         span.end_ns >= span.start_ns && span.name < trace.strings.size() && span.op < trace.strings.size() &&
+         static_cast<std::size_t>(span.kind) < profiler::kSpanKinds &&
          static_cast<std::size_t>(span.phase) < profiler::kPhases;
 }
 
@@ -293,7 +297,7 @@ std::vector<std::uint32_t> TimelineModel::members(std::uint64_t collective) cons
 bool TimelineModel::step_window(std::int64_t step, TimeInterval& window) const {
   bool found = false;
   for (const profiler::StepWindow& one : trace->steps) {
-    if (one.step != step || one.end_ns < one.start_ns) continue;
+    if (one.step != step || one.end_ns < one.start_ns || one.start_ns < -kMostNs || one.end_ns > kMostNs) continue;
     window.start_ns = found ? std::min(window.start_ns, one.start_ns) : one.start_ns;
     window.end_ns = found ? std::max(window.end_ns, one.end_ns) : one.end_ns;
     found = true;

@@ -250,6 +250,8 @@ void Plot::level(double value, std::uint32_t ink, std::string_view text) {
   const float width = ImGui::CalcTextSize(text.data(), text.data() + text.size()).x;
   const float line = ImGui::GetTextLineHeight();
   const float top = at - line - px(1) < low_.y ? at + px(1) : at - line - px(1);
+  draw_->AddRectFilled(ImVec2(high_.x - width - px(7), top), ImVec2(high_.x - px(1), top + line),
+                       color(Ink::kSurface, 0.8F), px(2));
   draw_->AddText(ImVec2(high_.x - width - px(4), top), ink, text.data(), text.data() + text.size());
   ImGui::PopFont();
 }

@@ -68,21 +68,27 @@ void draw_header(const char* id, const TableData& data, TableState& state, bool 
   }
 }
 
-void copy_rows(const TableData& data, const TableState& state, bool markdown) {
-  const std::string text = markdown ? table_markdown(data, state.shown) : table_csv(data, state.shown);
+void copy_rows(const TableData& data, const std::vector<std::uint32_t>& rows, bool markdown) {
+  const std::string text = markdown ? table_markdown(data, rows) : table_csv(data, rows);
   ImGui::SetClipboardText(text.c_str());
-  notify(fmt::format("{} rows copied as {}", state.shown.size(), markdown ? "Markdown" : "CSV"));
+  notify(fmt::format("{} rows copied as {}", rows.size(), markdown ? "Markdown" : "CSV"));
 }
 
-void draw_copy_menu(const char* id, const TableData& data, const TableState& state, bool hovered) {
+// Which of the two was chosen, if any.
+std::optional<bool> draw_copy_menu(const char* id, bool hovered) {
+  std::optional<bool> markdown;
+  ImGui::PushID(id);
   if (hovered && ImGui::IsMouseReleased(ImGuiMouseButton_Right)) ImGui::OpenPopup("copy");
-  if (hovered && pressed(kKeyC, true)) copy_rows(data, state, true);
-  if (!ImGui::BeginPopup("copy")) return;
-  if (ImGui::MenuItem("Copy as Markdown", "Ctrl+C")) copy_rows(data, state, true);
-  if (probe_recording()) probe_item(fmt::format("{}.copy.markdown", id));
-  if (ImGui::MenuItem("Copy as CSV")) copy_rows(data, state, false);
-  if (probe_recording()) probe_item(fmt::format("{}.copy.csv", id));
-  ImGui::EndPopup();
+  if (hovered && pressed(kKeyC, true)) markdown = true;
+  if (ImGui::BeginPopup("copy")) {
+    if (ImGui::MenuItem("Copy as Markdown", "Ctrl+C")) markdown = true;
+    if (probe_recording()) probe_item(fmt::format("{}.copy.markdown", id));
+    if (ImGui::MenuItem("Copy as CSV")) markdown = false;
+    if (probe_recording()) probe_item(fmt::format("{}.copy.csv", id));
+    ImGui::EndPopup();
+  }
+  ImGui::PopID();
+  return markdown;
 }
 
 void draw_mark(const TableLook& look, const std::string& key) {
@@ -179,6 +185,13 @@ void setup_columns(const TableData& data, bool marks) {
 
 }  // namespace
 
+void copy_menu(const char* id, bool hovered, const std::function<TableData()>& make) {
+  const std::optional<bool> markdown = draw_copy_menu(id, hovered);
+  if (!markdown) return;
+  const TableData data = make();
+  copy_rows(data, table_order(data, "", -1, false), *markdown);
+}
+
 float table_height(std::size_t rows) {
   const float row = ImGui::GetTextLineHeight() + 2 * ImGui::GetStyle().CellPadding.y;
   return (row * static_cast<float>(rows + 1) + px(4)) / scale();
@@ -219,7 +232,7 @@ TableEvents draw_table(const char* id, const TableData& data, TableState& state,
     state.scroll_to_selection = false;
   }
   const bool hovered = ImGui::IsWindowHovered(ImGuiHoveredFlags_AllowWhenBlockedByPopup);
-  draw_copy_menu(id, data, state, hovered);
+  if (const std::optional<bool> markdown = draw_copy_menu(id, hovered)) copy_rows(data, state.shown, *markdown);
   ImGui::EndTable();
   return events;
 }

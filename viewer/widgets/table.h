@@ -69,6 +69,10 @@ struct TableLook {
 // Draws `data`; `id` also names its probes: "<id>.row.<n>" (shown order), "<id>.shown".
 TableEvents draw_table(const char* id, const TableData& data, TableState& state, const TableLook& look);
 
+// Copies as Markdown or CSV what is no draw_table: right click, or Ctrl+C, while `hovered`. The table is made when it
+// is asked for, all rows in their order.
+void copy_menu(const char* id, bool hovered, const std::function<TableData()>& make);
+
 // Design pixels that a header and `rows` rows take.
 float table_height(std::size_t rows);
 
