@@ -143,6 +143,7 @@ class ProgramPanel : public Panel {
       if (shown.nodes[i].path != revealed_) continue;
       for (std::int32_t up = shown.nodes[i].parent; up >= 0; up = shown.nodes[static_cast<std::size_t>(up)].parent)
         open_[static_cast<std::size_t>(up)] = 1;
+      if (!shown.nodes[i].is_op) open_[i] = 1;
       scroll_ = true;
       dirty_ = true;
       return;

@@ -238,6 +238,7 @@ class TimelinePanel : public Panel {
     }
     if (op.empty() || a_.op_matches.empty()) {
       seen_op_ = op;
+      a_.selected = kNoItem;
       return;
     }
     const std::int32_t step = step_of(session, model);
