@@ -123,7 +123,7 @@ TEST_F(Bundle, CellsOfAnotherRunAndBadNamesAreRefused) {
 }
 
 TEST_F(Bundle, ACellThatRunsIsReadAsFarAsItHasGot) {
-  Run run = make_synthetic_run({.cells = 2, .launches = 2, .steps = 12});
+  baselines::Run run = make_synthetic_run({.cells = 2, .launches = 2, .steps = 12});
   run.ended_unix_ns = 0;
   auto writer = BundleWriter::create(parent_, run);
   ASSERT_TRUE(writer) << writer.error().what;
