@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <utility>
 
 #include <fmt/core.h>
 
@@ -100,9 +101,12 @@ void add_throughput(Writer& writer, const Cell& cell, const StepTime& time, bool
   writer.add_rate("tflops_per_gpu_full", tokens * cell.work.flops_per_token_full * 1e-3 / gpus, time, launches);
   const auto peaks = peaks_of(cell.device);
   if (!peaks) return;
+  const double full = tokens * cell.work.flops_per_token_full * 1e-3 / gpus;
   writer.add_rate("mfu_bf16", 100.0 * causal / peaks->bf16_tflops, time, launches);
-  if (uses_fp8 && peaks->fp8_tflops > 0.0)
-    writer.add_rate("mfu_fp8", 100.0 * causal / peaks->fp8_tflops, time, launches);
+  writer.add_rate("mfu_bf16_full", 100.0 * full / peaks->bf16_tflops, time, launches);
+  if (!uses_fp8 || !(peaks->fp8_tflops > 0.0)) return;
+  writer.add_rate("mfu_fp8", 100.0 * causal / peaks->fp8_tflops, time, launches);
+  writer.add_rate("mfu_fp8_full", 100.0 * full / peaks->fp8_tflops, time, launches);
 }
 
 void add_shares(Writer& writer, const std::vector<StepBreakdown>& breakdowns) {
@@ -112,25 +116,61 @@ void add_shares(Writer& writer, const std::vector<StepBreakdown>& breakdowns) {
   const auto share = [&](int64_t part) {
     return 100.0 * static_cast<double>(part) / static_cast<double>(all.total_ns);
   };
+  writer.add("compute", share(all.compute_ns));
+  writer.add("comm", share(all.comm_busy_ns));
   writer.add("exposed_comm", all.exposed_comm_pct());
-  constexpr const char* kByKind[] = {"exposed_comm_tp", "exposed_comm_cp", "exposed_comm_ep", "exposed_comm_pp",
-                                     "exposed_comm_dp"};
-  for (size_t kind = 0; kind < std::size(kByKind); ++kind)
-    if (all.comm[kind].busy_ns > 0) writer.add(kByKind[kind], share(all.comm[kind].exposed_ns));
+  constexpr const char* kBusy[] = {"comm_tp", "comm_cp", "comm_ep", "comm_pp", "comm_dp", "comm_other"};
+  constexpr const char* kExposed[] = {"exposed_comm_tp", "exposed_comm_cp", "exposed_comm_ep",
+                                      "exposed_comm_pp", "exposed_comm_dp", "exposed_comm_other"};
+  static_assert(std::size(kBusy) == kCommKinds && std::size(kExposed) == kCommKinds);
+  for (size_t kind = 0; kind < kCommKinds; ++kind) {
+    if (all.comm[kind].busy_ns <= 0) continue;
+    writer.add(kBusy[kind], share(all.comm[kind].busy_ns));
+    writer.add(kExposed[kind], share(all.comm[kind].exposed_ns));
+  }
   writer.add("exposed_copy", share(all.exposed_copy_ns));
   writer.add("idle", share(all.idle_ns));
-  writer.add("idle_host_bound", share(all.idle_by_cause_ns[static_cast<size_t>(IdleCause::kHostBound)]));
+  constexpr const char* kCauses[] = {"idle_host_bound", "idle_launch_gap", "idle_dependency", "idle_bubble"};
+  static_assert(std::size(kCauses) == kIdleCauses);
+  for (size_t cause = 0; cause < kIdleCauses; ++cause) writer.add(kCauses[cause], share(all.idle_by_cause_ns[cause]));
   writer.add("bubble", all.bubble_pct());
   writer.add("skew", share(all.skew_ns()));
   if (all.comm_busy_ns > 0) writer.add("overlap", all.overlap_pct());
 }
 
+// The map with the largest peak, of the launches (as executed) before the plan.
+const baselines::MemoryMap* fullest_map(const Cell& cell) {
+  const baselines::MemoryMap* fullest = nullptr;
+  const auto look = [&](const std::vector<baselines::MemoryMap>& maps) {
+    for (const baselines::MemoryMap& map : maps)
+      if (fullest == nullptr || map.peak_bytes > fullest->peak_bytes) fullest = &map;
+  };
+  for (const Launch& launch : cell.launches) look(launch.memory);
+  look(cell.memory);
+  return fullest;
+}
+
 void add_memory(Writer& writer, const Cell& cell) {
-  int64_t peak = 0;
-  for (const auto& map : cell.memory) peak = std::max(peak, map.peak_bytes);
+  const baselines::MemoryMap* map = fullest_map(cell);
+  if (map == nullptr || map->peak_bytes <= 0) return;
+  writer.add("peak_memory", static_cast<double>(map->peak_bytes));
+  for (const baselines::CategoryBytes& category : map->categories) {
+    const int64_t bytes = category.measured_bytes >= 0 ? category.measured_bytes : category.planned_bytes;
+    const std::string id = "memory_" + category.category;
+    if (bytes > 0 && find_metric(id) != nullptr) writer.add(id.c_str(), static_cast<double>(bytes));
+  }
+}
+
+// Of Transformer blocks: a GEMM has a role, a block's path a layer.
+void add_eligible_time(Writer& writer, const Cell& cell) {
+  int64_t eligible = 0, all = 0;
   for (const Launch& launch : cell.launches)
-    for (const auto& map : launch.memory) peak = std::max(peak, map.peak_bytes);
-  if (peak > 0) writer.add("peak_memory", static_cast<double>(peak));
+    for (const baselines::OpRow& row : launch.ops) {
+      all += row.total_ns;
+      const bool block = row.path.starts_with("layers.") || row.path.find(".layers.") != std::string::npos;
+      if (!row.role.empty() && block && row.stream == "compute") eligible += row.total_ns;
+    }
+  if (eligible > 0) writer.add("fp8_eligible_time", 100.0 * static_cast<double>(eligible) / static_cast<double>(all));
 }
 
 // Of the first good launch with profiled steps. Ranks that share cores are judged by their CPU time.
@@ -172,7 +212,7 @@ Status write_metrics(Cell& cell, const StepTime& time, const std::vector<StepBre
     return fail(ErrorCode::kMismatch, fmt::format("cell {}: no step time: {}", cell.name, why),
                 "run more steps (train_iters), or look at the launch's log");
   }
-  if (cell.work.tokens_per_step <= 0)
+  if (cell.work.tokens_per_step <= 0 && !cell.work.formula.empty())
     return fail(ErrorCode::kMismatch, fmt::format("cell {}: its step processes no tokens", cell.name));
   const Estimate& e = time.estimate;
   const int launches = static_cast<int>(time.launch_medians.size());
@@ -193,6 +233,7 @@ Status write_metrics(Cell& cell, const StepTime& time, const std::vector<StepBre
   }
   add_throughput(writer, cell, time, uses_fp8);
   add_shares(writer, breakdowns);
+  add_eligible_time(writer, cell);
   add_memory(writer, cell);
   add_tracing(writer, cell);
   add_losses(writer, cell);
@@ -242,15 +283,47 @@ Status fill_metrics(Cell& cell, const std::vector<StepBreakdown>& breakdowns, bo
 Status fill_metrics_of(Cell& cell, const StepTime& time, const std::vector<StepBreakdown>& breakdowns, bool uses_fp8) {
   return write_metrics(cell, time, breakdowns, uses_fp8, StepClock::kModelled);
 }
+
+void fill_trace_metrics(Cell& cell, const std::vector<StepBreakdown>& breakdowns) {
+  Writer writer(cell);
+  add_shares(writer, breakdowns);
+  add_memory(writer, cell);
+}
+
 void add_hardware_utilization(Cell& cell, double recompute_share) {
-  const Metric* mfu = find(cell, "mfu_bf16");
-  if (mfu == nullptr) return;
-  const MetricInfo* info = find_metric("hfu_bf16");
-  MB_CHECK(info != nullptr, "metric not declared: hfu_bf16");
-  Metric hfu = *mfu;
-  hfu.name = info->id;
-  for (double* value : {&hfu.value, &hfu.low, &hfu.high}) *value *= 1.0 + recompute_share;
-  cell.metrics.push_back(std::move(hfu));
+  for (const auto& [from, to] : {std::pair("mfu_bf16", "hfu_bf16"), std::pair("mfu_fp8", "hfu_fp8")}) {
+    const Metric* mfu = find(cell, from);
+    if (mfu == nullptr) continue;
+    const MetricInfo* info = find_metric(to);
+    MB_CHECK(info != nullptr, std::string("metric not declared: ") + to);
+    Metric hfu = *mfu;
+    hfu.name = info->id;
+    for (double* value : {&hfu.value, &hfu.low, &hfu.high}) *value *= 1.0 + recompute_share;
+    cell.metrics.push_back(std::move(hfu));
+  }
+}
+
+void add_eligible_flops(Cell& cell, double share) {
+  const MetricInfo* info = find_metric("fp8_eligible_flops");
+  MB_CHECK(info != nullptr, "metric not declared: fp8_eligible_flops");
+  cell.metrics.push_back({.name = info->id, .value = 100.0 * share, .unit = info->unit});
+}
+
+std::vector<Metric> training_cost(const Cell& cell, const TrainingPlan& plan) {
+  std::vector<Metric> out;
+  const Metric* rate = find(cell, "tokens_per_second");
+  if (rate == nullptr || !(plan.tokens > 0) || !(rate->value > 0)) return out;
+  const auto days = [&](double tokens_per_second) { return plan.tokens / tokens_per_second / 86400.0; };
+  const auto add = [&](const char* id, double scale) {
+    const MetricInfo* info = find_metric(id);
+    MB_CHECK(info != nullptr, std::string("metric not declared: ") + id);
+    // More tokens a second are fewer days: the bounds change places.
+    out.push_back({info->id, scale * days(rate->value), rate->high > 0 ? scale * days(rate->high) : kNotMeasured,
+                   rate->low > 0 ? scale * days(rate->low) : kNotMeasured, info->unit, rate->launches, rate->interval});
+  };
+  add("days_to_train", 1.0);
+  if (plan.price_gpu_hour > 0) add("cost_to_train", std::max(1, cell.gpus) * 24.0 * plan.price_gpu_hour);
+  return out;
 }
 
 const Metric* find(const Cell& cell, std::string_view metric) {

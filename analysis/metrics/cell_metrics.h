@@ -28,7 +28,8 @@ StepTime step_time(baselines::Cell& cell, StepClock clock = StepClock::kWall);
 
 // Replaces cell.metrics. `breakdowns`: one a traced rank and step, any launch; empty when nothing was traced. Fields
 // that cannot be known (MFU of an unknown device) are left out. `uses_fp8`: print MFU against the FP8 peak too.
-// An error: no launch gave a steady step, or the cell's work is not positive.
+// An error: no launch gave a steady step, or the cell's work has a formula and no tokens. Work without a formula is not
+// known: rates are left out.
 Status fill_metrics(baselines::Cell& cell, const std::vector<StepBreakdown>& breakdowns, bool uses_fp8 = false,
                     StepClock clock = StepClock::kWall);
 
@@ -37,9 +38,23 @@ Status fill_metrics(baselines::Cell& cell, const std::vector<StepBreakdown>& bre
 Status fill_metrics_of(baselines::Cell& cell, const StepTime& time, const std::vector<StepBreakdown>& breakdowns,
                        bool uses_fp8 = false);
 
-// Adds HFU beside MFU, which must be there (else nothing is added): `recompute_share` is the FLOPs of recompute passes
-// over model FLOPs.
+// Of a cell whose launches hold no steps (an imported trace or snapshot): the shares of its breakdowns and its memory.
+void fill_trace_metrics(baselines::Cell& cell, const std::vector<StepBreakdown>& breakdowns);
+
+// Adds HFU beside every MFU (causal) that is there: `recompute_share` is the FLOPs of recompute passes over model
+// FLOPs.
 void add_hardware_utilization(baselines::Cell& cell, double recompute_share);
+
+// Adds the share of model FLOPs that a recipe of fewer bits could take, from the step program.
+void add_eligible_flops(baselines::Cell& cell, double share);
+
+// What a whole training takes at a cell's rate; not stored, since its inputs are the asker's.
+struct TrainingPlan {
+  double tokens = 0;          // of the training
+  double price_gpu_hour = 0;  // in any currency; 0: no cost
+};
+// days_to_train, and with a price cost_to_train; empty without a rate or tokens.
+std::vector<baselines::Metric> training_cost(const baselines::Cell& cell, const TrainingPlan& plan);
 
 const baselines::Metric* find(const baselines::Cell& cell, std::string_view metric);
 

@@ -19,6 +19,14 @@ constexpr const char* kPerStep =
 constexpr const char* kClasses =
     "Compared only inside one result class; functional/cpu values say nothing about a GPU.";
 
+constexpr const char* kByCategory =
+    "At the moment of the step's peak, on the rank class whose peak is largest; the categories sum to it with "
+    "alignment. As executed where the history is recorded, else from the memory plan.";
+
+constexpr MetricInfo memory_metric(const char* id, const char* title, const char* definition) {
+  return {id, title, "bytes", Better::kLower, MetricForm::kBytes, definition, kByCategory};
+}
+
 constexpr MetricInfo comm_metric(const char* id, const char* title, const char* definition) {
   return {id, title, "%", Better::kLower, MetricForm::kPercent, definition, kPerStep};
 }
@@ -52,14 +60,44 @@ constexpr auto kMetrics = std::to_array<MetricInfo>({
     {"tflops_per_gpu_full", "TFLOP/s/GPU (full)", "TFLOP/s", Better::kHigher, MetricForm::kTeraflops,
      "Model FLOPs of a step divided by step time and GPUs.",
      "Full: the attention core counts the whole sequence square, as older tables do."},
+    {"logged_tflops_per_gpu", "TFLOP/s/GPU (as logged)", "TFLOP/s", Better::kHigher, MetricForm::kTeraflops,
+     "The rate that another trainer prints in its log: the median over the steps that are not warm-up.",
+     "By that trainer's own FLOP count, whatever it counts; set against ours by the verdict TFLOP/s. Command cells and "
+     "imported logs only."},
     {"mfu_bf16", "MFU (bf16)", "%", Better::kHigher, MetricForm::kPercent,
      "Model FLOPs (causal) / (step time × GPUs × dense BF16 peak of the device).",
      "Unknown, never a number, for a device whose peak is not known. FP8 runs may pass 100 %."},
     {"mfu_fp8", "MFU (fp8)", "%", Better::kHigher, MetricForm::kPercent,
      "Model FLOPs (causal) / (step time × GPUs × dense FP8 peak of the device).",
      "Printed beside MFU (bf16) for FP8 runs. The 2:4-sparse peak is never used."},
+    {"mfu_bf16_full", "MFU (bf16, full)", "%", Better::kHigher, MetricForm::kPercent,
+     "Model FLOPs (full) / (step time × GPUs × dense BF16 peak of the device).",
+     "As tables print it that count the whole sequence square; never set against a causal one."},
+    {"mfu_fp8_full", "MFU (fp8, full)", "%", Better::kHigher, MetricForm::kPercent,
+     "Model FLOPs (full) / (step time × GPUs × dense FP8 peak of the device).", "Of FP8 runs only."},
+    {"hfu_fp8", "HFU (fp8)", "%", Better::kHigher, MetricForm::kPercent,
+     "MFU (fp8) with the FLOPs of recompute passes added.", "Flash attention's own recomputed QK^T is not added."},
     {"hfu_bf16", "HFU (bf16)", "%", Better::kHigher, MetricForm::kPercent,
      "MFU with the FLOPs of recompute passes added.", "Flash attention's own recomputed QK^T is not added."},
+    {"fp8_eligible_flops", "FP8-eligible FLOPs", "%", Better::kNeither, MetricForm::kPercent,
+     "Share of the model FLOPs in the linear layers of Transformer blocks, experts included: what a recipe of fewer "
+     "bits "
+     "could take.",
+     "Attention core, embedding and LM head are not eligible. From the step program; the same for every recipe."},
+    {"fp8_eligible_time", "FP8-eligible time", "%", Better::kNeither, MetricForm::kPercent,
+     "Share of the step in the GEMMs of those layers: what FP8 can make faster.",
+     "Exclusive time of the traced steps, over all rank classes."},
+    {"compute", "compute", "%", Better::kHigher, MetricForm::kPercent,
+     "Share of the step in which compute runs: U(compute).", kPerStep},
+    comm_metric("comm", "communication",
+                "Share of the step in which any communication is in flight, hidden or not: U(comm)."),
+    comm_metric("comm_tp", "TP communication", "The tensor (and sequence) parallel communication in flight."),
+    comm_metric("comm_cp", "CP communication", "The context parallel communication in flight."),
+    comm_metric("comm_ep", "EP communication", "The expert parallel communication in flight."),
+    comm_metric("comm_pp", "PP communication", "The pipeline parallel communication in flight."),
+    comm_metric("comm_dp", "DP communication", "The data parallel communication in flight."),
+    comm_metric("comm_other", "other communication",
+                "Communication in flight whose kind the trace does not tell, as in traces of other tools."),
     comm_metric("exposed_comm", "exposed comm",
                 "Share of the step in which communication runs and no compute does: U(comm) \\ U(compute)."),
     comm_metric("exposed_comm_tp", "exposed TP", "The tensor (and sequence) parallel part of exposed communication."),
@@ -67,11 +105,17 @@ constexpr auto kMetrics = std::to_array<MetricInfo>({
     comm_metric("exposed_comm_ep", "exposed EP", "The expert parallel part of exposed communication."),
     comm_metric("exposed_comm_pp", "exposed PP", "The pipeline parallel part of exposed communication."),
     comm_metric("exposed_comm_dp", "exposed DP", "The data parallel part of exposed communication."),
+    comm_metric("exposed_comm_other", "exposed other", "The part of exposed communication whose kind is not told."),
     comm_metric("exposed_copy", "exposed copies",
                 "Share of the step in which copies run and neither compute nor communication does."),
     comm_metric("idle", "idle", "Share of the step in which nothing runs, whatever the cause."),
     comm_metric("idle_host_bound", "host-bound",
                 "Idle because the next launch began after the previous work had ended."),
+    comm_metric("idle_launch_gap", "launch gaps",
+                "Idle while the next work was queued already, on the stream that ran last."),
+    comm_metric("idle_dependency", "dependency waits",
+                "Idle while the next work was queued and waited for another stream or rank."),
+    comm_metric("idle_bubble", "idle bubble", "Idle because the pipeline had no micro-batch for this stage."),
     comm_metric("bubble", "bubble",
                 "Share of the step in which a pipeline stage has no micro-batch: idle before a receive and the part of "
                 "an exposed receive before its sender arrived."),
@@ -85,6 +129,24 @@ constexpr auto kMetrics = std::to_array<MetricInfo>({
     {"activation_memory", "activations", "bytes", Better::kLower, MetricForm::kBytes,
      "Bytes of activations kept for the backward pass at the fullest moment of a step, on the rank class with most.",
      "From the memory plan."},
+    memory_metric("memory_weights", "weights", "Weights in the compute type, gathered copies included."),
+    memory_metric("memory_main_grads", "main grads", "Main gradients."),
+    memory_metric("memory_master", "master weights", "fp32 master weights."),
+    memory_metric("memory_moments", "moments", "Adam's moments."),
+    memory_metric("memory_activations", "activations at the peak", "What forward segments write for the backward."),
+    memory_metric("memory_gradients", "activation gradients", "What backward segments write."),
+    memory_metric("memory_logits", "logits", "Logits and their gradient."),
+    memory_metric("memory_communication", "communication buffers", "Buffers that exist for a collective only."),
+    memory_metric("memory_workspace", "workspace", "Scratch of kernels."),
+    memory_metric("memory_input", "input", "Tokens, labels and masks of micro-batches."),
+    memory_metric("memory_step", "step record", "Step record, loss and norm scalars."),
+    memory_metric("memory_allocated", "allocated", "What an allocator handed out, as another trainer's log says."),
+    memory_metric("memory_reserved", "reserved", "What an allocator held beside what it had handed out."),
+    {"days_to_train", "days to train", "days", Better::kLower, MetricForm::kPlain,
+     "Tokens of the training / tokens per second / 86400.",
+     "Only where the tokens are said (--train-tokens). No time is lost to restarts, evaluation or checkpoints."},
+    {"cost_to_train", "cost to train", "", Better::kLower, MetricForm::kPlain,
+     "GPUs × days × 24 × price of a GPU-hour.", "Only where the price is said (--price), in its currency."},
     {"tracing_overhead", "tracing", "%", Better::kLower, MetricForm::kPercent,
      "Median time of the profiled steps over the median of the timed ones of the same launch, minus one.",
      "Profiled steps are never timed: this is what tracing would have cost them. Negative within the noise. Of CPU "

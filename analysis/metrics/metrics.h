@@ -18,7 +18,7 @@ enum class MetricForm { kDuration, kRate, kTeraflops, kPercent, kBytes, kPlain }
 struct MetricInfo {
   const char* id;     // stored name
   const char* title;  // column header
-  const char* unit;   // of the stored value: "ns", "tokens/s", "TFLOP/s", "%", "bytes", ""
+  const char* unit;   // of the stored value: "ns", "tokens/s", "TFLOP/s", "%", "bytes", "days", ""
   Better better;
   MetricForm form;
   const char* definition;  // one or two sentences, with the formula

@@ -18,7 +18,7 @@ using baselines::Launch;
 TEST(Metrics, EveryDeclarationIsWhole) {
   std::set<std::string> ids;
   std::set<std::string> titles;
-  const std::set<std::string> units = {"ns", "tokens/s", "TFLOP/s", "%", "bytes", ""};
+  const std::set<std::string> units = {"ns", "tokens/s", "TFLOP/s", "%", "bytes", "days", ""};
   for (const MetricInfo& metric : metrics()) {
     EXPECT_TRUE(ids.insert(metric.id).second) << metric.id;
     EXPECT_TRUE(titles.insert(metric.title).second) << metric.title;
@@ -103,6 +103,63 @@ TEST(CellMetrics, ThroughputAgreesWithTheStepTime) {
   EXPECT_NEAR(find(cell, "last_loss")->value, 5.0 - 2.9, 1e-9);
   EXPECT_NE(cell.launches[0].steps[0].flags & baselines::kStepWarmUp, 0u);
   EXPECT_EQ(cell.launches[0].steps[1].flags & baselines::kStepWarmUp, 0u);
+}
+
+TEST(CellMetrics, MfuByConventionAndPeakAndHfuBesideBoth) {
+  Cell cell = cell_of({launch_of(0, 1'000'000'000), launch_of(1, 1'002'000'000)});
+  ASSERT_TRUE(fill_metrics(cell, {}, true));
+  const auto value = [&](const char* id) { return find(cell, id)->value; };
+  EXPECT_NEAR(value("mfu_bf16_full") / value("mfu_bf16"), 57.91 / 51.47, 1e-9);
+  EXPECT_NEAR(value("mfu_bf16") / value("mfu_fp8"), 1978.9 / 989.4, 1e-9);
+  EXPECT_NEAR(value("mfu_fp8_full") / value("mfu_fp8"), 57.91 / 51.47, 1e-9);
+  add_hardware_utilization(cell, 0.25);
+  EXPECT_NEAR(value("hfu_bf16"), 1.25 * value("mfu_bf16"), 1e-9);
+  EXPECT_NEAR(value("hfu_fp8"), 1.25 * value("mfu_fp8"), 1e-9);
+}
+
+TEST(CellMetrics, MemoryByCategoryOfTheFullestMapAndEligibleTime) {
+  Cell cell = cell_of({launch_of(0, 1'000'000'000)});
+  cell.memory = {{"stage0", "op", 300, 0, {{"weights", 100, -1}, {"activations", 200, -1}}, {}, {}, {}},
+                 {"stage1", "op", 500, 0, {{"weights", 150, -1}, {"activations", 350, -1}}, {}, {}, {}}};
+  const auto row = [](const char* path, const char* role, int64_t ns) {
+    baselines::OpRow one;
+    one.path = path;
+    one.role = role;
+    one.stream = "compute";
+    one.total_ns = ns;
+    return one;
+  };
+  cell.launches[0].ops = {row("layers.0.mlp.fc1.fwd", "fprop", 60), row("head.fwd", "fprop", 10),
+                          row("layers.0.attn.core.fwd", "", 10), row("(idle)", "", 20)};
+  ASSERT_TRUE(fill_metrics(cell, {}));
+  EXPECT_DOUBLE_EQ(find(cell, "peak_memory")->value, 500);
+  EXPECT_DOUBLE_EQ(find(cell, "memory_weights")->value, 150);
+  EXPECT_DOUBLE_EQ(find(cell, "memory_activations")->value, 350);
+  EXPECT_NEAR(find(cell, "fp8_eligible_time")->value, 60, 1e-9);
+}
+
+TEST(CellMetrics, DaysAndCostFollowFromTheRateWithItsInterval) {
+  Cell cell = cell_of({launch_of(0, 1'000'000'000), launch_of(1, 1'002'000'000), launch_of(2, 998'000'000)});
+  ASSERT_TRUE(fill_metrics(cell, {}));
+  const double rate = find(cell, "tokens_per_second")->value;
+  const auto metrics = training_cost(cell, {.tokens = 1e12, .price_gpu_hour = 2.0});
+  ASSERT_EQ(metrics.size(), 2u);
+  EXPECT_NEAR(metrics[0].value, 1e12 / rate / 86400, 1e-6);
+  EXPECT_NEAR(metrics[1].value, metrics[0].value * 24 * 2 * 2.0, 1e-6);
+  EXPECT_LT(metrics[0].low, metrics[0].value);
+  EXPECT_GT(metrics[0].high, metrics[0].value);
+  EXPECT_EQ(training_cost(cell, {.tokens = 1e12}).size(), 1u);
+  EXPECT_TRUE(training_cost(cell, {}).empty());
+}
+
+TEST(CellMetrics, AStepOfUnknownWorkHasATimeAndNoRate) {
+  Cell cell = cell_of({launch_of(0, 1'000'000'000)});
+  cell.work = {};
+  ASSERT_TRUE(fill_metrics(cell, {}));
+  EXPECT_NE(find(cell, "step_time"), nullptr);
+  EXPECT_EQ(find(cell, "tokens_per_second"), nullptr);
+  cell.work.formula = "f";
+  EXPECT_FALSE(fill_metrics(cell, {})) << "known work without a token is a fault";
 }
 
 TEST(CellMetrics, TracingOverheadComparesProfiledStepsWithTimedOnes) {

@@ -5,11 +5,15 @@
 #include <cmath>
 #include <limits>
 #include <map>
+#include <set>
+#include <utility>
 
 #include <fmt/core.h>
 
 #include "analysis/exposure/op_rows.h"
 #include "analysis/metrics/cell_metrics.h"
+#include "analysis/metrics/metrics.h"
+#include "analysis/report/op_groups.h"
 #include "profiler/base/text.h"
 
 namespace mbb::analysis {
@@ -78,41 +82,80 @@ Facts work_of(const Cell& cell) {
           {"program", cell.program_hash}};
 }
 
-// "layers.3.mlp.fc1.fwd" -> "layers.*.mlp.fc1.fwd"
-std::string grouped(const std::string& path) {
-  std::vector<std::string> parts;
-  for (const std::string_view part : split(path, '.')) {
-    const bool number =
-        !part.empty() && std::all_of(part.begin(), part.end(), [](char c) { return c >= '0' && c <= '9'; });
-    parts.push_back(number ? "*" : std::string(part));
-  }
-  return join(parts, ".");
-}
+using OpSums = std::map<std::string, double>;  // grouped path -> ns per step
 
-// ns per step by rank class, then by grouped path; over all launches.
-std::map<std::string, std::map<std::string, double>> ops_per_step(const Cell& cell) {
-  std::map<std::string, std::map<std::string, double>> sums;
-  int64_t steps = 0;
-  for (const Launch& launch : cell.launches) {
-    if (launch.ops.empty() || op_steps(launch) <= 0) continue;
-    steps += op_steps(launch);
-    for (const auto& op : launch.ops) sums[op.rank_class][grouped(op.path)] += static_cast<double>(op.total_ns);
-  }
-  for (auto& [of, ops] : sums)
-    for (auto& [path, ns] : ops) ns /= static_cast<double>(steps);
+// Of a launch that traced steps, by rank class.
+std::map<std::string, OpSums> ops_per_step(const Launch& launch) {
+  std::map<std::string, OpSums> sums;
+  const int64_t steps = op_steps(launch);
+  if (steps <= 0) return sums;
+  for (const auto& op : launch.ops)
+    sums[op.rank_class][grouped_path(op.path)] += static_cast<double>(op.total_ns) / static_cast<double>(steps);
   return sums;
 }
 
-double busy_sum(const std::map<std::string, double>& ops) {
+double busy_sum(const OpSums& ops) {
   double sum = 0;
   for (const auto& [path, ns] : ops) sum += path == kIdlePath ? 0.0 : ns;
   return sum;
 }
 
-// The step time that op rows account for.
-double accounted_step_ns(const Cell& cell, bool modelled) {
-  const auto* metric = find(cell, modelled ? "modelled_step_time" : "step_time");
-  return metric != nullptr ? metric->value : baselines::kNotMeasured;
+// The step of one launch that its op rows account for; NaN where it has none.
+double accounted_step_ns(const Cell& cell, const Launch& launch, StepClock clock) {
+  Cell alone = cell;
+  alone.launches = {launch};
+  const std::vector<double> medians = step_time(alone, clock).launch_medians;
+  return medians.empty() ? baselines::kNotMeasured : medians.front();
+}
+
+bool has_modelled_steps(const Cell& cell) {
+  return find(cell, "modelled_step_time") != nullptr;
+}
+
+// What a cell's launches say of one rank class: a step and its ops a launch.
+struct Account {
+  std::vector<double> steps;
+  std::vector<OpSums> ops;
+};
+
+Account account_of(const Cell& cell, const std::string& rank_class, StepClock clock) {
+  Account account;
+  for (const Launch& launch : cell.launches) {
+    auto sums = ops_per_step(launch);
+    const auto found = sums.find(rank_class);
+    const double step = found != sums.end() ? accounted_step_ns(cell, launch, clock) : baselines::kNotMeasured;
+    if (!std::isfinite(step)) continue;
+    account.steps.push_back(step);
+    account.ops.push_back(std::move(found->second));
+  }
+  return account;
+}
+
+// The rank class with the longest ops that both cells traced; empty when there is none.
+std::string common_class(const Cell& before, const Cell& after) {
+  std::map<std::string, double> old_busy, new_busy;
+  for (const auto& [cell, busy] : {std::pair(&before, &old_busy), std::pair(&after, &new_busy)})
+    for (const Launch& launch : cell->launches)
+      for (const auto& [of, ops] : ops_per_step(launch)) (*busy)[of] = std::max((*busy)[of], busy_sum(ops));
+  std::string longest;
+  double most = -1;
+  for (const auto& [of, busy] : old_busy)
+    if (new_busy.contains(of) && busy > most) longest = of, most = busy;
+  return longest;
+}
+
+double at(const OpSums& ops, const std::string& path) {
+  const auto found = ops.find(path);
+  return found != ops.end() ? found->second : 0.0;
+}
+
+// One term of the account: its values by launch on either side.
+OpChange change_of(const std::string& path, const std::vector<double>& before, const std::vector<double>& after) {
+  OpChange change{.path = path, .before_ns = mean(before), .after_ns = mean(after)};
+  const Estimate difference_ns = difference(before, after).absolute;
+  change.low_ns = difference_ns.low;
+  change.high_ns = difference_ns.high;
+  return change;
 }
 
 std::vector<double> launch_medians(const Cell& cell) {
@@ -141,18 +184,62 @@ Tone tone_of(const Estimate& relative) {
   return relative.low > 0.0 ? Tone::kBad : relative.high < 0.0 ? Tone::kGood : Tone::kPlain;
 }
 
-Value arrow(const Cell& before, const Cell& after, const char* metric, const char* format_unit) {
+Value arrow(const Cell& before, const Cell& after, const char* metric) {
   const auto* from = find(before, metric);
   const auto* to = find(after, metric);
-  if (from == nullptr && to == nullptr) return {.text = kUnset};
+  const MetricInfo* info = find_metric(metric);
+  if (info == nullptr || (from == nullptr && to == nullptr)) return {.text = kUnset};
   const auto shown = [&](const baselines::Metric* one) {
-    if (one == nullptr) return std::string(kUnset);
-    return *format_unit == '%' ? fmt::format("{:.1f}", one->value) : format_bytes(one->value);
+    return one != nullptr ? format_value(*info, one->value) : std::string(kUnset);
   };
-  return {.text = fmt::format("{} -> {}{}", shown(from), shown(to), *format_unit == '%' ? " %" : "")};
+  return {.text = shown(from) + " -> " + shown(to)};
 }
 
-Row compare_row(const CellPair& pair) {
+// Why step times alone say nothing: what the two cells compute a step is not the same. Empty when it is.
+std::string unequal_work(const Cell& before, const Cell& after) {
+  std::vector<std::string> parts;
+  const auto add = [&](const char* what, const std::string& from, const std::string& to) {
+    if (from != to) parts.push_back(fmt::format("{} {} -> {}", what, from, to));
+  };
+  add("model", before.model, after.model);
+  add("tokens a step", std::to_string(before.work.tokens_per_step), std::to_string(after.work.tokens_per_step));
+  if (std::abs(before.work.flops_per_token_causal - after.work.flops_per_token_causal) >
+      1e-9 * std::abs(before.work.flops_per_token_causal))
+    add("FLOPs a token", format_count(before.work.flops_per_token_causal, "F"),
+        format_count(after.work.flops_per_token_causal, "F"));
+  add("GPUs", std::to_string(before.gpus), std::to_string(after.gpus));
+  return join(parts, ", ");
+}
+
+// Tokens a second and GPU, by launch; empty where the tokens of a step are not known.
+std::vector<double> launch_rates(const Cell& cell) {
+  std::vector<double> rates;
+  if (cell.work.tokens_per_step <= 0) return rates;
+  for (const double ns : launch_medians(cell))
+    if (ns > 0) rates.push_back(static_cast<double>(cell.work.tokens_per_step) * 1e9 / ns / std::max(1, cell.gpus));
+  return rates;
+}
+
+// Rate old, new, relative change, interval: positive is faster.
+void add_rates(Row& row, const Cell& before, const Cell& after) {
+  const std::vector<double> from = launch_rates(before), to = launch_rates(after);
+  const MetricInfo* info = find_metric("tokens_per_second_per_gpu");
+  if (from.empty() || to.empty()) {
+    for (int i = 0; i < 4; ++i) row.values.push_back({.text = kUnset});
+    return;
+  }
+  const Estimate relative = difference(from, to).relative;
+  const Tone tone = !relative.has_interval() ? Tone::kQuiet
+                    : relative.low > 0.0     ? Tone::kGood
+                    : relative.high < 0.0    ? Tone::kBad
+                                             : Tone::kPlain;
+  row.values.push_back({.text = format_value(*info, mean(from)), .number = mean(from)});
+  row.values.push_back({.text = format_value(*info, mean(to)), .number = mean(to)});
+  row.values.push_back({.text = signed_percent(relative.value), .number = 100.0 * relative.value, .tone = tone});
+  row.values.push_back({.text = interval_text(relative)});
+}
+
+Row compare_row(const CellPair& pair, bool rates) {
   Row row;
   if (pair.before == nullptr || pair.after == nullptr) {
     const bool gone = pair.after == nullptr;
@@ -167,6 +254,7 @@ Row compare_row(const CellPair& pair) {
     row.note = "incomparable: " + pair.incomparable;
     return row;
   }
+  if (rates) add_rates(row, before, after);
   const Difference change = step_difference(before, after);
   const double from = mean(launch_medians(before));
   const double to = mean(launch_medians(after));
@@ -177,9 +265,9 @@ Row compare_row(const CellPair& pair) {
                         .number = 100.0 * change.relative.value,
                         .tone = tone_of(change.relative)});
   row.values.push_back({.text = interval_text(change.relative)});
-  row.values.push_back(arrow(before, after, "exposed_comm", "%"));
-  row.values.push_back(arrow(before, after, "bubble", "%"));
-  row.values.push_back(arrow(before, after, "peak_memory", "bytes"));
+  row.values.push_back(arrow(before, after, "exposed_comm"));
+  row.values.push_back(arrow(before, after, "bubble"));
+  row.values.push_back(arrow(before, after, "peak_memory"));
   return row;
 }
 
@@ -222,55 +310,76 @@ std::vector<ChangedFact> changed_facts(const Run& before, const Run& after) {
 }
 
 std::vector<OpChange> op_changes(const Cell& before, const Cell& after) {
-  const auto old_ops = ops_per_step(before);
-  const auto new_ops = ops_per_step(after);
-  const std::map<std::string, double>* from = nullptr;
-  const std::map<std::string, double>* to = nullptr;
-  for (const auto& [of, ops] : old_ops) {
-    const auto same = new_ops.find(of);
-    if (same == new_ops.end() || (from != nullptr && busy_sum(ops) <= busy_sum(*from))) continue;
-    from = &ops;
-    to = &same->second;
-  }
   std::vector<OpChange> changes;
-  if (from == nullptr) return changes;
-  std::map<std::string, OpChange> by_path;
-  for (const auto& [path, ns] : *from) by_path[path].before_ns = ns;
-  for (const auto& [path, ns] : *to) by_path[path].after_ns = ns;
-  OpChange rest{.path = kNotAttributed, .before_ns = 0, .after_ns = 0};
-  const bool modelled = std::isfinite(accounted_step_ns(before, true)) && std::isfinite(accounted_step_ns(after, true));
-  rest.before_ns = accounted_step_ns(before, modelled);
-  rest.after_ns = accounted_step_ns(after, modelled);
-  for (auto& [path, change] : by_path) {
-    change.path = path;
-    rest.before_ns -= change.before_ns;
-    rest.after_ns -= change.after_ns;
-    changes.push_back(change);
-  }
+  const std::string rank_class = common_class(before, after);
+  if (rank_class.empty()) return changes;
+  const bool modelled = has_modelled_steps(before) && has_modelled_steps(after);
+  const StepClock clock = modelled ? StepClock::kModelled : StepClock::kWall;
+  const Account from = account_of(before, rank_class, clock), to = account_of(after, rank_class, clock);
+  if (from.steps.empty() || to.steps.empty()) return changes;
+  std::set<std::string> paths;
+  for (const Account* account : {&from, &to})
+    for (const OpSums& ops : account->ops)
+      for (const auto& [path, ns] : ops) paths.insert(path);
+  const auto column = [](const Account& account, const std::string& path) {
+    std::vector<double> values;
+    for (const OpSums& ops : account.ops) values.push_back(at(ops, path));
+    return values;
+  };
+  const auto rest = [](const Account& account) {
+    std::vector<double> values = account.steps;
+    for (size_t i = 0; i < values.size(); ++i)
+      for (const auto& [path, ns] : account.ops[i]) values[i] -= ns;
+    return values;
+  };
+  for (const std::string& path : paths) changes.push_back(change_of(path, column(from, path), column(to, path)));
   std::stable_sort(changes.begin(), changes.end(), [](const OpChange& a, const OpChange& b) {
     return std::abs(a.change_ns()) > std::abs(b.change_ns());
   });
-  changes.push_back(rest);
+  changes.push_back(change_of(kNotAttributed, rest(from), rest(to)));
   return changes;
+}
+
+OpChange step_account(const Cell& before, const Cell& after) {
+  const std::string rank_class = common_class(before, after);
+  const bool modelled = has_modelled_steps(before) && has_modelled_steps(after);
+  const StepClock clock = modelled ? StepClock::kModelled : StepClock::kWall;
+  return change_of("sum", account_of(before, rank_class, clock).steps, account_of(after, rank_class, clock).steps);
 }
 
 Table compare_table(const Run& before, const Run& after) {
   Table table{.id = "compare", .title = before.id + " -> " + after.id, .columns = {}, .rows = {}, .footer = {}};
-  table.columns = {{"cell", "cell"},
-                   {"step_before", "step old", Align::kRight, "ns"},
-                   {"step_after", "step new", Align::kRight, "ns"},
-                   {"change", "change", Align::kRight, "ns"},
-                   {"change_pct", "relative", Align::kRight, "%"},
-                   {"interval", "95 % interval"},
-                   {"exposed_comm", "exposed comm"},
-                   {"bubble", "bubble"},
-                   {"peak_memory", "peak"}};
+  const std::vector<CellPair> pairs = pair_cells(before, after);
+  std::vector<std::string> unequal;
+  for (const CellPair& pair : pairs) {
+    if (pair.before == nullptr || pair.after == nullptr || !pair.incomparable.empty()) continue;
+    const std::string why = unequal_work(*pair.before, *pair.after);
+    if (!why.empty()) unequal.push_back(pair.after->name + ": " + why);
+  }
+  table.columns = {{"cell", "cell"}};
+  if (!unequal.empty())
+    table.columns.insert(table.columns.end(), {{"rate_before", "tokens/s/GPU old", Align::kRight, "tokens/s"},
+                                               {"rate_after", "new", Align::kRight, "tokens/s"},
+                                               {"rate_change_pct", "faster by", Align::kRight, "%"},
+                                               {"rate_interval", "95 % interval"}});
+  const std::vector<Column> step_columns = {{"step_before", "step old", Align::kRight, "ns"},
+                                            {"step_after", "step new", Align::kRight, "ns"},
+                                            {"change", "change", Align::kRight, "ns"},
+                                            {"change_pct", "relative", Align::kRight, "%"},
+                                            {"interval", "95 % interval"},
+                                            {"exposed_comm", "exposed comm"},
+                                            {"bubble", "bubble"},
+                                            {"peak_memory", "peak"}};
+  table.columns.insert(table.columns.end(), step_columns.begin(), step_columns.end());
   size_t fewest = std::numeric_limits<size_t>::max();
-  for (const CellPair& pair : pair_cells(before, after)) {
-    table.rows.push_back(compare_row(pair));
+  for (const CellPair& pair : pairs) {
+    table.rows.push_back(compare_row(pair, !unequal.empty()));
     if (pair.before == nullptr || pair.after == nullptr || !pair.incomparable.empty()) continue;
     fewest = std::min({fewest, launch_medians(*pair.before).size(), launch_medians(*pair.after).size()});
   }
+  for (const std::string& why : unequal)
+    table.footer.push_back(
+        fmt::format("Unequal work, {}: judge tokens/s/GPU (positive is faster), not the step.", why));
   if (fewest == 1)
     table.footer.push_back("One launch: not evidence. A difference needs at least two launches on each side.");
   if (fewest > 1 && fewest != std::numeric_limits<size_t>::max())
@@ -295,24 +404,24 @@ Table ops_table(const Cell& before, const Cell& after, size_t rows) {
   table.columns = {{"op", "op"},
                    {"before", "old", Align::kRight, "ns"},
                    {"after", "new", Align::kRight, "ns"},
-                   {"change", "change", Align::kRight, "ns"}};
+                   {"change", "change", Align::kRight, "ns"},
+                   {"interval", "95 % interval"}};
   const auto add = [&](const OpChange& op) {
+    const bool known = op.low_ns <= op.high_ns;
     table.rows.push_back({{{.text = op.path},
                            {.text = format_ns(op.before_ns), .number = op.before_ns},
                            {.text = format_ns(op.after_ns), .number = op.after_ns},
-                           {.text = signed_ns(op.change_ns()), .number = op.change_ns()}}});
+                           {.text = signed_ns(op.change_ns()), .number = op.change_ns()},
+                           {.text = known ? signed_ns(op.low_ns) + ".." + signed_ns(op.high_ns) : kUnset}}});
   };
   const std::vector<OpChange> changes = op_changes(before, after);
   if (changes.empty()) {
     table.footer.push_back("No op times on both sides for one rank class.");
     return table;
   }
+  // Intervals of sums come from the launches, not from the intervals of their terms.
   OpChange others{.path = "other ops", .before_ns = 0, .after_ns = 0};
-  OpChange total{.path = "sum", .before_ns = 0, .after_ns = 0};
-  for (size_t i = 0; i < changes.size(); ++i) {
-    total.before_ns += changes[i].before_ns;
-    total.after_ns += changes[i].after_ns;
-    if (i + 1 == changes.size()) continue;
+  for (size_t i = 0; i + 1 < changes.size(); ++i) {
     if (i < rows) {
       add(changes[i]);
     } else {
@@ -322,7 +431,35 @@ Table ops_table(const Cell& before, const Cell& after, size_t rows) {
   }
   if (changes.size() > rows + 1) add(others);
   add(changes.back());
-  add(total);
+  const OpChange sum = step_account(before, after);
+  add(sum);
+  if (!(sum.low_ns <= sum.high_ns))
+    table.footer.push_back("Intervals need two launches with traced steps on each side.");
+  return table;
+}
+
+Table metrics_table(const Cell& before, const Cell& after) {
+  Table table{.id = "metrics", .title = after.name + ": metrics", .columns = {}, .rows = {}, .footer = {}};
+  table.columns = {{"metric", "metric"},
+                   {"before", "old", Align::kRight},
+                   {"after", "new", Align::kRight},
+                   {"change_pct", "relative", Align::kRight, "%"},
+                   {"better", "better"}};
+  for (const MetricInfo& info : metrics()) {
+    const auto* from = find(before, info.id);
+    const auto* to = find(after, info.id);
+    if (from == nullptr && to == nullptr) continue;
+    const auto side = [&](const baselines::Metric* one) -> Value {
+      if (one == nullptr) return {.text = kUnset};
+      const std::string half = format_half_width(info, one->low, one->high);
+      return {.text = format_value(info, one->value) + (half.empty() ? "" : " " + half), .number = one->value};
+    };
+    Value change{.text = kUnset};
+    if (from != nullptr && to != nullptr && from->value > 0)
+      change = {.text = signed_percent(to->value / from->value - 1.0),
+                .number = 100.0 * (to->value / from->value - 1.0)};
+    table.rows.push_back({{{.text = info.title}, side(from), side(to), change, {.text = name(info.better)}}});
+  }
   return table;
 }
 

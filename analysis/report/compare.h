@@ -30,6 +30,9 @@ struct OpChange {
   std::string path;  // with layer numbers replaced by '*'
   double before_ns = 0;
   double after_ns = 0;
+  // 95 % interval of the change, over launches (Welch); NaN with fewer than two on a side.
+  double low_ns = baselines::kNotMeasured;
+  double high_ns = baselines::kNotMeasured;
   double change_ns() const { return after_ns - before_ns; }
 };
 
@@ -43,12 +46,20 @@ Difference step_difference(const baselines::Cell& before, const baselines::Cell&
 std::vector<ChangedFact> changed_facts(const baselines::Run& before, const baselines::Run& after);
 
 // Largest change first; the last entry, "not attributed", makes the changes sum to that of the step (of the modelled
-// step where both have one, as CPU runs do). Ranks: the class with the longest ops in both. Empty without op rows.
+// step where both have one, as CPU runs do). Means over the launches that traced steps. Ranks: the class with the
+// longest ops in both. Empty without op rows.
 std::vector<OpChange> op_changes(const baselines::Cell& before, const baselines::Cell& after);
 
+// What those sum to: the change of the step over the same launches, with its own interval.
+OpChange step_account(const baselines::Cell& before, const baselines::Cell& after);
+
+// Where some pair's work is unequal (tokens, FLOPs a token, model, GPUs) the table leads with tokens/s/GPU and its
+// footer says what differs.
 Table compare_table(const baselines::Run& before, const baselines::Run& after);
 Table facts_table(const baselines::Run& before, const baselines::Run& after);
 // At most `rows` ops; the rest is one row "other ops". Then the sum.
 Table ops_table(const baselines::Cell& before, const baselines::Cell& after, size_t rows = 12);
+// Every declared metric that either cell has, in the order of the declarations.
+Table metrics_table(const baselines::Cell& before, const baselines::Cell& after);
 
 }  // namespace mbb::analysis

@@ -37,8 +37,8 @@ Cell cell_of(const std::string& cell_name, std::vector<int64_t> launch_ns) {
   return cell;
 }
 
-void add_op(Cell& cell, const std::string& path, int64_t ns) {
-  Launch& launch = cell.launches[0];
+void add_op(Cell& cell, const std::string& path, int64_t ns, size_t of = 0) {
+  Launch& launch = cell.launches[of];
   launch.counts = {{std::string(kOpStepsCount), 2}};
   baselines::OpRow row;
   row.path = path;
@@ -72,8 +72,8 @@ TEST(CompareGolden, CellsSideBySide) {
   const Pair pair = runs();
   EXPECT_EQ(to_text(compare_table(pair.before, pair.after)),
             "r-old -> r-new\n"
-            "cell  step old  step new    change  relative  95 % interval    exposed comm  bubble  peak\n"
-            "a     200.0 ms  180.0 ms  -20.0 ms   -10.0 %  -11.1 %..-8.9 %  4.0 -> 4.0 %  -       -\n"
+            "cell  step old  step new    change  relative  95 % interval    exposed comm    bubble  peak\n"
+            "a     200.0 ms  180.0 ms  -20.0 ms   -10.0 %  -11.1 %..-8.9 %  4.0 % -> 4.0 %  -       -\n"
             "gone  only in the old run\n"
             "new   only in the new run\n"
             "Intervals cover 95 % (Welch) over at least 3 launches on each side; positive is slower.\n");
@@ -106,17 +106,74 @@ TEST(CompareGolden, OpsSumToTheStep) {
   add_op(after, std::string(kIdlePath), 28'000'000);
   EXPECT_EQ(to_text(ops_table(before, after)),
             "a: where the step changed\n"
-            "op                         old       new    change\n"
-            "layers.*.mlp.fc1.fwd  120.0 ms  100.0 ms  -20.0 ms\n"
-            "quantize                  0 ns   2.00 ms  +2.00 ms\n"
-            "head.fwd               50.0 ms   49.0 ms  -1.00 ms\n"
-            "(idle)                 28.0 ms   28.0 ms      0 ns\n"
-            "not attributed         2.00 ms   1.00 ms  -1.00 ms\n"
-            "sum                   200.0 ms  180.0 ms  -20.0 ms\n");
+            "op                         old       new    change  95 % interval\n"
+            "layers.*.mlp.fc1.fwd  120.0 ms  100.0 ms  -20.0 ms  -\n"
+            "quantize                  0 ns   2.00 ms  +2.00 ms  -\n"
+            "head.fwd               50.0 ms   49.0 ms  -1.00 ms  -\n"
+            "(idle)                 28.0 ms   28.0 ms      0 ns  -\n"
+            "not attributed         2.00 ms   1.00 ms  -1.00 ms  -\n"
+            "sum                   200.0 ms  180.0 ms  -20.0 ms  -\n"
+            "Intervals need two launches with traced steps on each side.\n");
   const Table few = ops_table(before, after, 1);
   ASSERT_EQ(few.rows.size(), 4u);
   EXPECT_EQ(few.rows[1].values[0].text, "other ops");
   EXPECT_NEAR(few.rows[3].values[3].number, -20e6, 1e-3);
+}
+
+TEST(Compare, EveryTermHasAnIntervalOverLaunchesAndTheySumExactly) {
+  Pair pair = runs();
+  Cell& before = pair.before.cells[0];
+  Cell& after = pair.after.cells[0];
+  for (size_t launch = 0; launch < 3; ++launch) {
+    const auto wobble = static_cast<int64_t>(launch) * 100'001;
+    add_op(before, "layers.0.fc1.fwd", 90'000'000 + wobble, launch);
+    add_op(before, "head.fwd", 50'000'000 - wobble, launch);
+    add_op(after, "layers.0.fc1.fwd", 70'000'000 + 2 * wobble, launch);
+    add_op(after, "head.fwd", 50'000'003, launch);
+    add_op(after, "quantize", 1'234'567, launch);
+  }
+  double sum = 0;
+  for (const OpChange& op : op_changes(before, after)) {
+    sum += op.change_ns();
+    EXPECT_LE(op.low_ns, op.change_ns()) << op.path;
+    EXPECT_GE(op.high_ns, op.change_ns()) << op.path;
+  }
+  const OpChange step = step_account(before, after);
+  EXPECT_NEAR(sum, step.change_ns(), 1e-6);
+  EXPECT_NEAR(step.change_ns(), -20e6, 1e-6);
+  EXPECT_LT(step.low_ns, -20e6);
+  EXPECT_GT(step.high_ns, -20e6);
+  const Table table = ops_table(before, after);
+  EXPECT_EQ(table.rows.back().values[0].text, "sum");
+  EXPECT_NE(table.rows.back().values[4].text.find(".."), std::string::npos);
+}
+
+TEST(Compare, UnequalWorkLeadsWithTokensPerSecondAndGpu) {
+  Pair pair = runs();
+  pair.after.cells[0].work.tokens_per_step = 2048;
+  pair.after.cells[0].gpus = 2;
+  pair.before.cells[0].gpus = 1;
+  const Table table = compare_table(pair.before, pair.after);
+  EXPECT_EQ(table.columns[1].id, "rate_before");
+  EXPECT_NEAR(table.rows[0].values[1].number, 1024 / 0.2, 5);
+  EXPECT_NEAR(table.rows[0].values[2].number, 1024 / 0.18, 5);
+  EXPECT_NEAR(table.rows[0].values[3].number, 100 * (0.2 / 0.18 - 1), 0.1);
+  EXPECT_EQ(
+      table.footer[0],
+      "Unequal work, a: tokens a step 1024 -> 2048, GPUs 1 -> 2: judge tokens/s/GPU (positive is faster), not the "
+      "step.");
+  pair.after.cells[0].work.tokens_per_step = 0;
+  EXPECT_EQ(compare_table(pair.before, pair.after).rows[0].values[1].text, "-");
+}
+
+TEST(Compare, MetricsOfBothSidesInTheirDeclaredForm) {
+  const Pair pair = runs();
+  const Table table = metrics_table(pair.before.cells[0], pair.after.cells[0]);
+  ASSERT_EQ(table.rows.size(), 2u);
+  EXPECT_EQ(table.rows[0].values[0].text, "step");
+  EXPECT_EQ(table.rows[0].values[3].text, "-10.0 %");
+  EXPECT_EQ(table.rows[0].values[4].text, "lower");
+  EXPECT_EQ(table.rows[1].values[1].text, "4.0 %");
 }
 
 TEST(Compare, ClassesAndBrokenCellsAreNotSetAgainstEachOther) {

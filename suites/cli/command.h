@@ -72,6 +72,7 @@ Command advise_command();
 Command knobs_command();
 Command config_command();
 Command export_command();
+Command import_command();
 Command index_command();
 Command doctor_command();
 Command gate_command();

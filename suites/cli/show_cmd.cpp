@@ -4,16 +4,19 @@
 #include <algorithm>
 #include <cstdint>
 
+#include "analysis/metrics/cell_metrics.h"
 #include "analysis/metrics/metrics.h"
 #include "analysis/report/suite_table.h"
 #include "analysis/report/timeline.h"
 #include "baselines/store/bundle.h"
 #include "profiler/base/clock.h"
 #include "profiler/base/text.h"
+#include "profiler/host/nvml.h"
 #include "profiler/trace/trace_file.h"
 #include "suites/cli/command.h"
 #include "suites/cli/print.h"
 #include "suites/cli/settings_of.h"
+#include "suites/runner/health.h"
 
 namespace mbb::suites {
 namespace {
@@ -102,6 +105,99 @@ Table ops_table(const baselines::Cell& cell, size_t rows) {
   return table;
 }
 
+std::string range_text(const profiler::SampledRange& range, const char* unit, double scale = 1, int decimals = 0) {
+  if (!(range.low <= range.high)) return "-";
+  return fmt::format("{:.{}f}..{:.{}f}, median {:.{}f} {}", scale * range.low, decimals, scale * range.high, decimals,
+                     scale * range.median, decimals, unit);
+}
+
+// What was sampled while launches ran, of one cell or all.
+Table telemetry_table(const baselines::BundleReader& bundle, const baselines::Run& run, const std::string& only) {
+  Table table{"telemetry",
+              "telemetry",
+              {{"cell", "cell"},
+               {"launch", "launch", Align::kRight},
+               {"what", "of"},
+               {"samples", "samples", Align::kRight},
+               {"clock", "SM clock"},
+               {"power", "power"},
+               {"temperature", "temperature"},
+               {"throttled", "throttled"},
+               {"busy", "busy"}},
+              {},
+              {}};
+  for (const baselines::Cell& cell : run.cells) {
+    if (!only.empty() && cell.name != only) continue;
+    for (const baselines::Launch& launch : cell.launches) {
+      const auto summary = launch_telemetry(bundle.launch_file(cell.name, launch.index, "telemetry.csv").parent_path());
+      if (!summary) continue;
+      const std::string index = std::to_string(launch.index);
+      table.rows.push_back({{{cell.name},
+                             {index},
+                             {"host"},
+                             {std::to_string(summary->samples)},
+                             {"-"},
+                             {"-"},
+                             {"-"},
+                             {"-"},
+                             {range_text(summary->host_busy, "% of all CPUs", 100)}}});
+      for (const profiler::GpuSummary& gpu : summary->gpus)
+        table.rows.push_back({{{cell.name},
+                               {index},
+                               {fmt::format("GPU {}", gpu.gpu)},
+                               {std::to_string(gpu.samples)},
+                               {range_text(gpu.sm_mhz, "MHz")},
+                               {range_text(gpu.power_w, "W")},
+                               {range_text(gpu.temperature_c, "C")},
+                               {gpu.throttled == 0 ? "never"
+                                                   : fmt::format("{} samples: {}", gpu.throttled,
+                                                                 profiler::throttle_text(gpu.throttle_bits))},
+                               {"-"}}});
+    }
+  }
+  return table;
+}
+
+// Days and cost at each cell's rate, where the tokens of the training are said.
+Result<Table> cost_table(const Parsed& parsed, const baselines::Run& run) {
+  Table table{"cost", "a whole training", {{"cell", "cell"}}, {}, {}};
+  const auto number = [&](const char* option) -> Result<double> {
+    const auto text = parsed.value(option);
+    if (!text) return 0.0;
+    std::string_view digits = *text;
+    double scale = 1;
+    constexpr std::pair<char, double> kSuffixes[] = {{'k', 1e3}, {'M', 1e6}, {'B', 1e9}, {'G', 1e9}, {'T', 1e12}};
+    for (const auto& [suffix, value] : kSuffixes)
+      if (digits.ends_with(suffix)) scale = value, digits.remove_suffix(1);
+    const auto value = parse_double(digits);
+    if (!value || !(*value > 0))
+      return fail(ErrorCode::kBadArgument, fmt::format("{} {}: a number above 0, as 15T", option, printable(*text)));
+    return *value * scale;
+  };
+  analysis::TrainingPlan plan;
+  MB_ASSIGN(plan.tokens, number("--train-tokens"));
+  MB_ASSIGN(plan.price_gpu_hour, number("--price"));
+  if (plan.price_gpu_hour > 0 && !(plan.tokens > 0))
+    return fail(ErrorCode::kBadArgument, "--price without --train-tokens", "say how many tokens the training takes");
+  if (!(plan.tokens > 0)) return table;
+  for (const char* id : {"days_to_train", "cost_to_train"}) {
+    if (std::string_view(id) == "cost_to_train" && !(plan.price_gpu_hour > 0)) continue;
+    const analysis::MetricInfo* info = analysis::find_metric(id);
+    table.columns.push_back({info->id, info->title, Align::kRight, info->unit});
+  }
+  for (const baselines::Cell& cell : run.cells) {
+    analysis::Row row{{{cell.name}}, {}};
+    for (const baselines::Metric& metric : analysis::training_cost(cell, plan))
+      row.values.push_back({fmt::format("{:.1f}", metric.value), metric.value});
+    if (row.values.size() == 1) row.note = "no tokens per second";
+    table.rows.push_back(std::move(row));
+  }
+  table.footer.push_back(
+      fmt::format("{:.3g} tokens{}; no time lost to restarts, evaluation or checkpoints.", plan.tokens,
+                  plan.price_gpu_hour > 0 ? fmt::format(", {} a GPU-hour", plan.price_gpu_hour) : ""));
+  return table;
+}
+
 // What must not pass in silence: dropped records, unattributed kernels, bindings, what could not be sampled.
 Table counts_table(const baselines::Cell& cell) {
   Table table{"counts", "counts of the first launch", {{"what", "what"}, {"count", "count", Align::kRight}}, {}, {}};
@@ -170,6 +266,13 @@ Result<int> show(const Parsed& parsed) {
   } else if (const Table verdicts = verdicts_table(run); !verdicts.rows.empty()) {
     tables.push_back(verdicts);
   }
+  if (const auto folder = find_bundle(settings, parsed.positionals[0]))
+    if (const auto bundle = baselines::BundleReader::open(*folder))
+      if (const Table sampled = telemetry_table(*bundle, run, parsed.value("--cell").value_or(""));
+          !sampled.rows.empty())
+        tables.push_back(sampled);
+  MB_ASSIGN(const Table cost, cost_table(parsed, run));
+  if (!cost.rows.empty()) tables.push_back(cost);
   print_tables(parsed, tables);
   return 0;
 }
@@ -184,6 +287,8 @@ Command show_command() {
            {"--timeline", nullptr, "one traced step as text, a line a stream"},
            {"--step", "N", "which step (default: the first traced)"},
            {"--rows", "N", "ops to print (default 15)"},
+           {"--train-tokens", "N", "days that a training on so many tokens takes at each cell's rate: 15T"},
+           {"--price", "P", "of a GPU-hour, for the cost of those"},
            kJsonOption,
            kMarkdownOption},
           true,

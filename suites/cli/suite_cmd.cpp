@@ -12,6 +12,7 @@
 #include "suites/cli/print.h"
 #include "suites/cli/settings_of.h"
 #include "suites/cli/suite_plan.h"
+#include "suites/foreign/training_log.h"
 #include "suites/matrix/suite.h"
 #include "suites/project/cell_projector.h"
 #include "suites/runner/runner.h"
@@ -173,13 +174,27 @@ Result<int> run_suite(const Parsed& parsed) {
   return status;
 }
 
+// The user's own command, where one is given.
+Result<std::optional<CommandSpec>> command_option(const Parsed& parsed) {
+  const auto run = parsed.value("--command");
+  if (!run) return std::optional<CommandSpec>();
+  CommandSpec spec;
+  spec.run = *run;
+  spec.log = parsed.value("--log").value_or(kAutoFormat);
+  spec.log_file = parsed.value("--log-file").value_or("");
+  MB_TRY(check_command(spec));
+  return std::optional(std::move(spec));
+}
+
 Result<int> run_one(const Parsed& parsed) {
   MB_ASSIGN(Settings settings, settings_of(parsed));
-  MB_TRY(resolves(settings.config));
+  MB_ASSIGN(const auto command, command_option(parsed));
+  if (!command) MB_TRY(resolves(settings.config));
   Suite suite;
   suite.name = "run";
   suite.purpose = "one configuration";
   suite.cells.push_back({.name = "run", .config = settings.config, .sources = settings.sources});
+  suite.cells.back().command = command;
   StopSignals signals;
   MB_ASSIGN(const RunOptions options, run_options(parsed, settings, signals, "run"));
   MB_ASSIGN(const RunOutcome outcome, start_run(suite, options));
@@ -217,7 +232,12 @@ Command suite_command() {
 }
 
 Command run_command() {
-  return {"run", "train one configuration", {}, kRunOptions, true, run_one};
+  Command c{"run", "train one configuration", {}, kRunOptions, true, run_one};
+  c.options.push_back(
+      {"--command", "TEMPLATE", "launch this instead of the built-in trainer ({gpus}, {run_dir}, {tp}, ...)"});
+  c.options.push_back({"--log", "FORMAT", "how the command's output is read (default auto)"});
+  c.options.push_back({"--log-file", "FILE", "a file the command writes, read instead of its output"});
+  return c;
 }
 
 }  // namespace mbb::suites

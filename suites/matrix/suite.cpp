@@ -15,6 +15,7 @@
 #include "suites/matrix/knob_file.h"
 #include "suites/matrix/toml_file.h"
 #include "trainer/models/hardware.h"
+#include "trainer/models/model.h"
 #include "trainer/run/knobs.h"
 
 namespace mbb::suites {
@@ -56,6 +57,15 @@ bool name_char(char c) {
 bool good_name(std::string_view name) {
   return !name.empty() && name.size() <= kNameLimit && name[0] != '.' &&
          std::all_of(name.begin(), name.end(), name_char);
+}
+
+// A command may train a model that is none of ours: its mapping cannot be checked, and the command says what is wrong.
+bool must_resolve(const Cell& cell) {
+  return !cell.command || trainer::find_model(cell.config.model.name).has_value();
+}
+
+std::string configuration_of(const Cell& cell) {
+  return trainer::knobs().to_lines(cell.config) + (cell.command ? cell.command->run : "");
 }
 
 // "tp4", "bf16", "sp" and "no-sp": how one value of an axis reads in a cell's name.
@@ -110,6 +120,7 @@ class Expander {
     MB_TRY(read_bases());
     suite_.hash = hash_hex(suite_.text);
     MB_TRY(read_base());
+    MB_ASSIGN(command_, command_of(file_.root));
     MB_TRY(read_skips());
     MB_TRY(add_cells());
     MB_TRY(add_sweeps());
@@ -124,8 +135,8 @@ class Expander {
 
  private:
   Status check_top_level() const {
-    const std::vector<std::string> keys = {"purpose", "based_on", "hardware", "model", "gpus", "basis",
-                                           "base",    "cell",     "sweep",    "cover", "skip", "claim"};
+    const std::vector<std::string> keys = {"purpose", "based_on", "hardware", "model", "gpus",  "basis",  "base",
+                                           "cell",    "sweep",    "cover",    "skip",  "claim", "command"};
     for (const TomlNode& entry : file_.root.items) {
       if (std::find(keys.begin(), keys.end(), entry.key) != keys.end()) continue;
       const bool knob = find_setting(entry.key).has_value();
@@ -222,6 +233,14 @@ class Expander {
     return {};
   }
 
+  // The command of a cell or sweep, else the suite's.
+  Result<std::optional<CommandSpec>> command_of(const TomlNode& table) const {
+    const TomlNode* node = table.find("command");
+    if (node == nullptr) return command_;
+    MB_ASSIGN(CommandSpec command, read_command(file_, *node));
+    return std::optional(std::move(command));
+  }
+
   Result<Condition> condition(const TomlNode& node, std::string_view what) const {
     MB_TRY(expect(node, TomlKind::kString, what));
     auto parsed = Expression::parse(node.text, known_name);
@@ -279,7 +298,7 @@ class Expander {
     MB_ASSIGN(const auto cells, tables("cell"));
     if (cells.size() > kMaxCells) return too_many(cells[kMaxCells]->at, cells.size());
     for (const TomlNode* table : cells) {
-      MB_TRY(check_keys(*table, {"name", "set", "published"}, "[[cell]]"));
+      MB_TRY(check_keys(*table, {"name", "set", "published", "command"}, "[[cell]]"));
       MB_ASSIGN(std::string cell_name, text_in(*table, "name", true));
       const TomlNode* name_node = table->find("name");
       if (!good_name(cell_name))
@@ -294,7 +313,8 @@ class Expander {
       MB_TRY(apply_command_line(settings));
       Cell cell = make_cell(std::move(cell_name), std::move(settings));
       MB_ASSIGN(cell.published, text_in(*table, "published", false));
-      configs_.emplace(trainer::knobs().to_lines(cell.config), cell.name);
+      MB_ASSIGN(cell.command, command_of(*table));
+      configs_.emplace(configuration_of(cell), cell.name);
       suite_.cells.push_back(std::move(cell));
     }
     return {};
@@ -311,7 +331,7 @@ class Expander {
     MB_TRY(expect(*sweeps, TomlKind::kTable, "'sweep' (written [sweep.NAME])"));
     for (const TomlNode& sweep : sweeps->items) {
       MB_TRY(expect(sweep, TomlKind::kTable, fmt::format("'sweep.{}'", printable(sweep.key))));
-      MB_TRY(check_keys(sweep, {"axes", "set", "where", "yields"}, "a [sweep.NAME]"));
+      MB_TRY(check_keys(sweep, {"axes", "set", "where", "yields", "command"}, "a [sweep.NAME]"));
       const size_t cells = suite_.cells.size(), dropped = suite_.dropped.size();
       MB_TRY(add_sweep(sweep));
       MB_TRY(check_yield(sweep, "sweep", cells, dropped));
@@ -388,19 +408,20 @@ class Expander {
     MB_TRY(apply_command_line(settings));
     Cell cell = make_cell(join(labels, "-"), std::move(settings));
     cell.sweep = sweep.key;
+    MB_ASSIGN(cell.command, command_of(sweep));
     if (!good_name(cell.name))
       return file_.error(sweep.at, fmt::format("'{}' cannot name a cell", printable(cell.name)));
     if (where) {
       MB_ASSIGN(const bool wanted, holds(*where, cell, "'where'"));
       if (!wanted) return {};
     }
-    if (resolves_) {
+    if (resolves_ && must_resolve(cell)) {
       if (const Status status = resolves_(cell.config); !status) {
         suite_.dropped.push_back({cell.name, status.error().what});
         return {};
       }
     }
-    const auto [same, is_new] = configs_.emplace(trainer::knobs().to_lines(cell.config), cell.name);
+    const auto [same, is_new] = configs_.emplace(configuration_of(cell), cell.name);
     if (!is_new) {
       suite_.dropped.push_back({cell.name, fmt::format("is the same configuration as cell '{}'", same->second)});
       return {};
@@ -476,6 +497,7 @@ class Expander {
     MB_TRY(apply_command_line(settings));
     Cell cell = make_cell(join(labels, "-"), std::move(settings));
     cell.sweep = cover.key;
+    cell.command = command_;
     if (!good_name(cell.name))
       return file_.error(cover.at, fmt::format("'{}' cannot name a cell", printable(cell.name)));
     return cell;
@@ -555,7 +577,7 @@ class Expander {
     wanted.insert(wanted.end(), found.combinations.begin(), found.combinations.end());
     for (const Combination& at : wanted) {
       MB_ASSIGN(Cell cell, named_combination(common, axes, at, cover));
-      const auto [same, is_new] = configs_.emplace(trainer::knobs().to_lines(cell.config), cell.name);
+      const auto [same, is_new] = configs_.emplace(configuration_of(cell), cell.name);
       if (is_new) places_.emplace(cell.name, cover.at);
       if (is_new) suite_.cells.push_back(std::move(cell));
       if (suite_.cells.size() > kMaxCells) return too_many(cover.at, suite_.cells.size());
@@ -636,6 +658,7 @@ class Expander {
   std::vector<FileValue> base_;
   std::vector<std::unique_ptr<TomlFile>> basis_files_;
   std::vector<Basis> bases_;
+  std::optional<CommandSpec> command_;  // of every cell
   std::vector<SkipRule> skips_;
   std::map<std::string, TomlPlace> places_;     // of cell names
   std::map<std::string, std::string> configs_;  // configuration -> cell name

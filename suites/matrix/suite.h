@@ -9,6 +9,8 @@
 //   [[cell]]  name, set = { knobs }, published = "text"
 //   [sweep.NAME]  axes = { knob = [values], ... }, set = { knobs }, where = "condition", yields = N cells
 //   [[skip]]  when = "condition", reason = "text"
+//   [command]  of every cell, or command = { ... } of a [[cell]] or sweep: the user's own training command, see
+//       command_spec.h
 //   [cover.NAME]  axes.AXIS.VALUE = { knobs }, set, where, yields as of a sweep; total = N, seed = S
 //       combinations in which every two values of two axes meet, and random ones up to `total`
 //       reference = { AXIS = "VALUE", ... }: besides, every combination of the axes it does not name
@@ -31,6 +33,7 @@
 #include "profiler/base/error.h"
 #include "profiler/base/knob_table.h"
 #include "suites/matrix/claims.h"
+#include "suites/matrix/command_spec.h"
 #include "suites/matrix/settings.h"
 #include "trainer/run/config.h"
 
@@ -42,9 +45,10 @@ struct Cell {
   std::string name;  // letters, digits and ._+- ; unique in the suite; usable as a folder name
   trainer::Config config;
   KnobSources sources;
-  std::string published;           // what others report for it; may be empty
-  std::string sweep;               // the sweep or cover it comes from; empty for a [[cell]]
-  std::optional<Skipped> skipped;  // by a [[skip]]
+  std::string published;                    // what others report for it; may be empty
+  std::string sweep;                        // the sweep or cover it comes from; empty for a [[cell]]
+  std::optional<Skipped> skipped;           // by a [[skip]]
+  std::optional<CommandSpec> command = {};  // instead of the built-in trainer
 };
 
 // A combination of a sweep that is no cell, and why: it does not resolve, or equals another cell. Of a cover: a pair of

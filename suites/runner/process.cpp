@@ -13,6 +13,7 @@
 #include <csignal>
 #include <cstring>
 #include <map>
+#include <utility>
 
 #include "profiler/base/clock.h"
 #include "profiler/base/env.h"
@@ -21,6 +22,7 @@ namespace mbb::suites {
 namespace {
 
 constexpr int64_t kStopGraceMs = 10'000;
+constexpr size_t kLongestLine = size_t{1} << 16U;  // a longer one is handed over in parts
 
 tl::unexpected<Error> system_error(const std::string& what) {
   return fail(ErrorCode::kIo, fmt::format("{}: {}", what, std::strerror(errno)));
@@ -46,6 +48,11 @@ class Watch {
   ProcessEnd until_end() {
     int64_t last_sign_ms = now_ms();
     while (read_lines(last_sign_ms)) {
+      if (options_.on_tick && options_.on_tick()) last_sign_ms = now_ms();
+      if (options_.time_limit_ms > 0 && now_ms() - started_ms_ > options_.time_limit_ms && !end_.over_time) {
+        end_.over_time = true;
+        kill(-child_, SIGKILL);
+      }
       const bool silent = now_ms() - last_sign_ms > options_.silence_limit_ms;
       const bool stop = options_.stop && options_.stop->load();
       if (silent && !end_.timed_out) {
@@ -55,10 +62,11 @@ class Watch {
       if (stop && !end_.stopped) {
         end_.stopped = true;
         stopped_at_ms_ = now_ms();
-        kill(child_, SIGTERM);
+        kill(-child_, SIGTERM);  // a shell alone would not pass it on
       }
       if (end_.stopped && now_ms() - stopped_at_ms_ > kStopGraceMs) kill(-child_, SIGKILL);
     }
+    if (!pending_.empty()) hand_over(pending_);
     int status = 0;
     while (waitpid(child_, &status, 0) < 0 && errno == EINTR) {
     }
@@ -82,17 +90,24 @@ class Watch {
     last_sign_ms = now_ms();
     pending_.append(buffer, static_cast<size_t>(got));
     size_t end = 0;
-    while ((end = pending_.find('\n')) != std::string::npos) {
-      if (options_.on_line) options_.on_line(std::string_view(pending_).substr(0, end));
-      pending_.erase(0, end + 1);
+    size_t begin = 0;
+    for (; (end = pending_.find_first_of("\r\n", begin)) != std::string::npos; begin = end + 1) {
+      hand_over(std::string_view(pending_).substr(begin, end - begin));
+      if (pending_[end] == '\r' && end + 1 < pending_.size() && pending_[end + 1] == '\n') ++end;
     }
-    if (pending_.size() > sizeof buffer * 16) pending_.clear();
+    pending_.erase(0, begin);
+    if (pending_.size() > kLongestLine) hand_over(std::exchange(pending_, {}));
     return true;
+  }
+
+  void hand_over(std::string_view line) const {
+    if (options_.on_line) options_.on_line(line);
   }
 
   const ProcessOptions& options_;
   pid_t child_;
   int pipe_;
+  int64_t started_ms_ = now_ms();
   ProcessEnd end_;
   std::string pending_;
   int64_t stopped_at_ms_ = 0;

@@ -16,10 +16,11 @@
 namespace mbb::suites {
 
 struct ProcessEnd {
-  int exit_status = 0;  // when it exited by itself
-  int signal = 0;       // that ended it; 0 for none
-  bool timed_out = false;
-  bool stopped = false;  // we stopped it, because `stop` was set
+  int exit_status = 0;     // when it exited by itself
+  int signal = 0;          // that ended it; 0 for none
+  bool timed_out = false;  // silent for too long
+  bool over_time = false;  // past its time limit
+  bool stopped = false;    // we stopped it, because `stop` was set
 };
 
 struct ProcessOptions {
@@ -27,8 +28,10 @@ struct ProcessOptions {
   std::vector<std::pair<std::string, std::string>> environment;  // set over what this process has
   std::filesystem::path stderr_file;                             // appended to
   int64_t silence_limit_ms = 300'000;                            // without a line on stdout; then SIGKILL
+  int64_t time_limit_ms = 0;                                     // of the whole run; then SIGKILL; 0: none
   const std::atomic<bool>* stop = nullptr;                       // sends SIGTERM once, SIGKILL after a grace of 10 s
-  std::function<void(std::string_view line)> on_line;
+  std::function<void(std::string_view line)> on_line;            // ended by a newline or a carriage return
+  std::function<bool()> on_tick = {};  // a few times a second; true is a sign of life, as a line is
 };
 
 // Runs the child to its end. It gets a process group of its own, which is killed with it, and dies with this process.

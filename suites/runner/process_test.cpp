@@ -31,7 +31,7 @@ TEST(Process, LinesAndExitStatus) {
   ASSERT_TRUE(end.has_value());
   EXPECT_EQ(end->exit_status, 7);
   EXPECT_EQ(end->signal, 0);
-  EXPECT_EQ(lines, (std::vector<std::string>{"one", "three"}));
+  EXPECT_EQ(lines, (std::vector<std::string>{"one", "three", "four"})) << "the last line has no end";
   EXPECT_EQ(*read_file(options.stderr_file.string()), "two\n");
 }
 

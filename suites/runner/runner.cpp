@@ -26,10 +26,13 @@
 #include "profiler/host/fingerprint.h"
 #include "profiler/host/gpus.h"
 #include "profiler/trace/trace_file.h"
+#include "suites/runner/canary.h"
 #include "suites/runner/child.h"
 #include "suites/runner/claim_verdicts.h"
+#include "suites/runner/command_cell.h"
 #include "suites/runner/equality.h"
 #include "suites/runner/gradients.h"
+#include "suites/runner/health.h"
 #include "suites/runner/memory_rows.h"
 #include "suites/runner/process.h"
 #include "suites/runner/progress.h"
@@ -108,9 +111,8 @@ std::string proxied_model(const trainer::ModelConfig& model) {
   return whole && model.num_layers > 0 && model.num_layers < whole->num_layers ? whole->name : "";
 }
 
-// The record of a cell before it runs: everything that the configuration alone says.
-baselines::Cell describe_cell(const Cell& planned, int index, const std::string& run, const RunOptions& options,
-                              const std::string& hardware) {
+// What every record says, whatever the cell is.
+baselines::Cell named_cell(const Cell& planned, int index, const std::string& run) {
   baselines::Cell cell;
   cell.run = run;
   cell.name = planned.name;
@@ -119,11 +121,22 @@ baselines::Cell describe_cell(const Cell& planned, int index, const std::string&
   cell.knobs = knob_values(planned);
   cell.published = planned.published;
   cell.model = planned.config.model.name;
+  return cell;
+}
+
+// The record of a cell before it runs: everything that the configuration alone says.
+baselines::Cell describe_cell(const Cell& planned, int index, const std::string& run, const RunOptions& options,
+                              const std::string& hardware) {
+  baselines::Cell cell = named_cell(planned, index, run);
   if (planned.config.host.device == trainer::Device::kCuda)
     cell.result_class = options.project ? baselines::ResultClass::kProjected : baselines::ResultClass::kMeasured;
   if (planned.skipped) {
     cell.status = CellStatus::kSkipped;
     cell.reason = planned.skipped->reason;
+    return cell;
+  }
+  if (planned.command) {
+    describe_command(planned, cell);
     return cell;
   }
   const auto layout = trainer::resolve(planned.config);
@@ -212,12 +225,14 @@ class BoostGuards {
   std::vector<std::unique_ptr<profiler::BoostGuard>> guards_;
 };
 
-// What follows from the configuration beside what was measured: HFU from recompute's FLOPs, the rows' efficiency.
+// What follows from the configuration beside what was measured: FP8-eligible FLOPs, HFU from recompute's FLOPs, the
+// rows' efficiency.
 Status add_planned_metrics(const trainer::Config& config, baselines::Cell& cell) {
   MB_ASSIGN(const trainer::Layout layout, trainer::resolve(config));
-  if (config.memory.recompute_granularity != trainer::RecomputeGranularity::kNone) {
-    MB_ASSIGN(const trainer::StepPrograms programs, trainer::build_programs(layout));
-    const trainer::Explain costs = trainer::explain(layout, programs);
+  MB_ASSIGN(const trainer::StepPrograms programs, trainer::build_programs(layout));
+  const trainer::Explain costs = trainer::explain(layout, programs);
+  if (costs.model_flops > 0) {
+    analysis::add_eligible_flops(cell, costs.eligible_flops / costs.model_flops);
     analysis::add_hardware_utilization(cell, costs.recompute_flops / costs.model_flops);
   }
   if (layout.has_sequences()) {
@@ -236,6 +251,7 @@ class CellRunner {
 
   // Runs all launches of a cell and fills what they leave. kIo when the machine does not let us.
   Status run(const Cell& planned, baselines::Cell& cell) {
+    if (planned.command) return run_command(planned, cell);
     std::vector<analysis::StepBreakdown> breakdowns;
     BoostGuards boost;
     if (const Status set = boost.set(planned.config.host.vboost, cell.ranks); !set) {
@@ -253,6 +269,7 @@ class CellRunner {
     }
     analysis::add_planned_memory(cell);
     analysis::add_block_time(cell);
+    judge_canaries(cell);
     return add_planned_metrics(planned.config, cell);
   }
 
@@ -266,6 +283,34 @@ class CellRunner {
   }
 
  private:
+  // The user's own command, as often as a cell is launched.
+  Status run_command(const Cell& planned, baselines::Cell& cell) {
+    std::vector<TrainingLog> logs;
+    for (int i = 0; i < options_.launches && cell.status == CellStatus::kOk; ++i) {
+      MB_ASSIGN(const std::filesystem::path folder, writer_.launch_folder(cell.name, i));
+      const auto on_step = [&](const LoggedStep& step) {
+        progress_.step(step.index, planned.config.train.train_iters, step.loss);
+      };
+      const Canary before = canary_now();
+      MB_ASSIGN(CommandLaunch done, launch_command(planned, cell, i, folder, options_.stop, on_step));
+      stopped_ = done.end.stopped;
+      if (stopped_) return {};
+      record_canary(done.launch, before, canary_after());
+      if (const auto telemetry = launch_telemetry(folder)) judge_health(cell, done.launch, *telemetry);
+      if (!done.launch.reason.empty()) {
+        cell.status = CellStatus::kBroken;
+        cell.reason = done.launch.reason;
+      }
+      cell.launches.push_back(std::move(done.launch));
+      logs.push_back(std::move(done.log));
+    }
+    if (cell.status != CellStatus::kOk) return {};
+    cell.loss_checksum = cell.launches.front().loss_checksum;
+    settle_command(planned, cell, logs);
+    judge_canaries(cell);
+    return {};
+  }
+
   Status launch(const Cell& planned, baselines::Cell& cell, int index,
                 std::vector<analysis::StepBreakdown>& breakdowns) {
     MB_ASSIGN(const std::filesystem::path folder, writer_.launch_folder(cell.name, index));
@@ -278,6 +323,7 @@ class CellRunner {
     process.stderr_file = folder / kLaunchLogFile;
     process.stop = options_.stop;
     process.on_line = [&](std::string_view line) { on_line(line); };
+    const Canary before = canary_now();
     const int64_t started = wall_ns();
     MB_ASSIGN(const ProcessEnd end, run_process(process));
     if (end.stopped) {
@@ -295,10 +341,24 @@ class CellRunner {
     launch->index = index;
     launch->exit_status = end.exit_status;
     launch->signal = end.signal;
+    record_canary(*launch, before, canary_after());
     judge_end(end, *launch, folder, cell);
+    if (const auto telemetry = launch_telemetry(folder)) judge_health(cell, *launch, *telemetry);
     if (cell.status == CellStatus::kOk) MB_TRY(add_breakdowns(*launch, folder, breakdowns));
     cell.launches.push_back(std::move(*launch));
     return {};
+  }
+
+  // The canary after one launch is the one before the next, when that follows at once.
+  Canary canary_now() {
+    constexpr int64_t kFreshNs = 2'000'000'000;
+    if (canary_ns_ == 0 || monotonic_ns() - canary_ns_ > kFreshNs) canary_ = run_canary();
+    return canary_;
+  }
+  Canary canary_after() {
+    canary_ = run_canary();
+    canary_ns_ = monotonic_ns();
+    return canary_;
   }
 
   static void judge_end(const ProcessEnd& end, baselines::Launch& launch, const std::filesystem::path& folder,
@@ -328,6 +388,8 @@ class CellRunner {
   const RunOptions& options_;
   Progress& progress_;
   bool stopped_ = false;
+  Canary canary_;
+  int64_t canary_ns_ = 0;  // when it ran; 0: never
 };
 
 // One-rank cells run first: the others are compared with them.
@@ -360,7 +422,8 @@ Status project_cell(const Cell& planned, baselines::Cell& cell, const Suite& sui
 
 // The verdict on the twin of a cell that asks for GPUs. False when the run was stopped meanwhile.
 Result<bool> judge_twin(const Cell& planned, baselines::Cell& cell, TwinRunner& twins) {
-  if (cell.status != CellStatus::kOk || planned.config.host.device != trainer::Device::kCuda) return true;
+  if (cell.status != CellStatus::kOk || planned.config.host.device != trainer::Device::kCuda || planned.command)
+    return true;
   const auto twin = twin_of(planned.config);
   if (!twin) {
     add_twin_verdict(cell, twin.error());
@@ -466,9 +529,10 @@ Result<RunOutcome> run_cells(baselines::BundleWriter writer, RunOutcome outcome,
       outcome.stopped = !went_on;
     }
     if (outcome.stopped) break;
-    judge_losses(cell, outcome.run.cells);
-    MB_TRY(judge_recorded_gradients(writer, cell, outcome.run.cells));
-    if (const auto layout = trainer::resolve(suite.cells[i].config))
+    const bool ours = !suite.cells[i].command;  // what another trainer's data, seeds and losses are is not known
+    if (ours) judge_losses(cell, outcome.run.cells);
+    if (ours) MB_TRY(judge_recorded_gradients(writer, cell, outcome.run.cells));
+    if (const auto layout = trainer::resolve(suite.cells[i].config); layout && ours)
       judge_learning(cell, entropy_of(suite.cells[i].config, layout->model.vocab_size));
     if (cell.status == CellStatus::kBroken) cell.metrics.clear();
     MB_TRY(writer.finish_cell(cell));

@@ -1,0 +1,187 @@
+// Command cells and imported logs as a user meets them: a script that prints Megatron-Bridge's log runs as a cell, is
+// stored, shown and compared; every way in which a command fails keeps its log and says why.
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <array>
+#include <cstdio>
+#include <filesystem>
+#include <fstream>
+#include <string>
+
+#include "baselines/store/bundle.h"
+#include "profiler/base/file.h"
+
+namespace mbb::suites {
+namespace {
+
+namespace fs = std::filesystem;
+
+struct Answer {
+  int status = -1;
+  std::string out;
+};
+
+class CommandCli : public testing::Test {
+ protected:
+  void SetUp() override {
+    folder_ = fs::path(testing::TempDir()) / ("mbbench_command_" + std::to_string(getpid()) + "_" +
+                                              testing::UnitTest::GetInstance()->current_test_info()->name());
+    fs::remove_all(folder_);
+    fs::create_directories(folder_);
+    program_ = fs::absolute(fs::path(MBB_BINARY_DIR) / "bin" / "mbbench").string();
+    script_ = fs::absolute(fs::path(MBB_SOURCE_DIR) / "suites" / "foreign" / "stand_in_bridge.sh").string();
+  }
+  void TearDown() override {
+    if (!HasFailure()) fs::remove_all(folder_);
+  }
+
+  void write(const std::string& name, const std::string& text) const { std::ofstream(folder_ / name) << text; }
+  // One cell that runs the script with these arguments; `more` are lines of [command].
+  void write_suite(const std::string& name, const std::string& arguments, const std::string& more = "") const {
+    write(name,
+          "purpose = \"A trainer of somebody else's.\"\nmodel = \"llama3-8b\"\ngpus = 8\n[base]\nseq_length = 4096\n"
+          "global_batch_size = 8\n[command]\nrun = \"sh " +
+              script_ + " --gpus {gpus} --seq {seq_length} --gbs {knob.gbs} " + arguments +
+              "\"\ndevice = \"NVIDIA H100 80GB HBM3\"\n" + more + "[[cell]]\nname = \"theirs\"\n");
+  }
+
+  Answer run(const std::string& arguments, const std::string& under = "") const {
+    Answer answer;
+    const std::string command = "cd " + folder_.string() + " && " + under + program_ + " " + arguments + " 2>&1";
+    FILE* pipe = popen(command.c_str(), "r");
+    std::array<char, 4096> buffer{};
+    for (size_t n = 0; (n = fread(buffer.data(), 1, buffer.size(), pipe)) > 0;) answer.out.append(buffer.data(), n);
+    const int status = pclose(pipe);
+    answer.status = WIFEXITED(status) ? WEXITSTATUS(status) : -WTERMSIG(status);
+    return answer;
+  }
+
+  // The only cell of the newest run.
+  baselines::Cell stored() const {
+    fs::path newest;
+    for (const auto& entry : fs::directory_iterator(folder_ / "mbbench-runs" / "runs"))
+      if (newest.empty() || fs::last_write_time(entry) >= fs::last_write_time(newest)) newest = entry.path();
+    const auto reader = baselines::BundleReader::open(newest);
+    EXPECT_TRUE(reader);
+    auto run = reader->read_all();
+    EXPECT_TRUE(run) << run.error().what;
+    EXPECT_EQ(run->cells.size(), 1U);
+    return run->cells.at(0);
+  }
+
+  static double metric(const baselines::Cell& cell, const std::string& id) {
+    for (const auto& one : cell.metrics)
+      if (one.name == id) return one.value;
+    return -1;
+  }
+  static bool has(const Answer& answer, const std::string& text) { return answer.out.find(text) != std::string::npos; }
+
+  fs::path folder_;
+  std::string program_, script_;
+};
+
+TEST_F(CommandCli, ATrainersLogBecomesACellLikeOurs) {
+  write_suite("theirs.toml", "--iters 40 --step-ms 500");
+  const Answer first = run("suite ./theirs.toml --quiet --tag a --launches 2");
+  ASSERT_EQ(first.status, 0) << first.out;
+  EXPECT_TRUE(has(first, "measured/NVIDIA H100 80GB HBM3")) << first.out;
+  const baselines::Cell cell = stored();
+  EXPECT_EQ(cell.gpus, 8);
+  EXPECT_EQ(cell.model, "llama3-8b");
+  ASSERT_EQ(cell.launches.size(), 2U);
+  EXPECT_EQ(cell.launches[0].steps.size(), 40U);
+  EXPECT_NEAR(metric(cell, "step_time"), 500.2e6, 0.3e6);
+  EXPECT_NEAR(metric(cell, "tokens_per_second_per_gpu"), 8 * 4096 / 0.5002 / 8, 10);
+  EXPECT_NEAR(metric(cell, "logged_tflops_per_gpu"), 412.3, 1e-9);
+  EXPECT_NEAR(metric(cell, "peak_memory"), 64.25e9, 1);
+  EXPECT_GT(metric(cell, "mfu_bf16"), 10);
+  bool rate = false;
+  for (const auto& verdict : cell.verdicts) rate = rate || verdict.subject == "TFLOP/s";
+  EXPECT_TRUE(rate) << "the log's rate is set against ours";
+  EXPECT_TRUE(has(run("show @a --cell theirs"), "command.run"));
+  write_suite("theirs.toml", "--iters 40 --step-ms 520");
+  ASSERT_EQ(run("suite ./theirs.toml --quiet --tag b --launches 2").status, 0);
+  const Answer compare = run("compare @a @b");
+  EXPECT_EQ(compare.status, 0);
+  EXPECT_TRUE(has(compare, "+4.0 %")) << compare.out;
+  EXPECT_TRUE(has(compare, "command.run")) << compare.out;
+}
+
+TEST_F(CommandCli, EveryWayToFailSaysWhyAndKeepsWhatCame) {
+  struct Case {
+    const char* arguments;
+    const char* more;
+    std::string says;
+    size_t steps;
+  };
+  const Case cases[] = {
+      {"--iters 20 --fail 3", "", "exit status 3: ", 10},
+      {"--iters 20 --hang", "silence_limit_s = 2\n", "silence_limit_s = 2", 10},
+      {"--iters 20 --hang", "time_limit_s = 2\n", "time_limit_s = 2", 10},
+      {"--quiet", "", "no step found", 0},
+      {"--iters 20 && no_such_program_anywhere", "", "not found (exit status 127)", 20},
+      {"--iters 20 --gbs 16", "", "global_batch_size is 8 as set and 16", 20},
+  };
+  for (const Case& one : cases) {
+    write_suite("bad.toml", one.arguments, one.more);
+    const Answer answer = run("suite ./bad.toml --quiet");
+    EXPECT_EQ(answer.status, 4) << one.arguments << "\n" << answer.out;
+    EXPECT_TRUE(has(answer, one.says)) << one.arguments << "\n" << answer.out;
+    const baselines::Cell cell = stored();
+    EXPECT_EQ(cell.status, baselines::CellStatus::kBroken);
+    EXPECT_TRUE(cell.metrics.empty()) << "a broken cell has no numbers";
+    ASSERT_EQ(cell.launches.size(), 1U);
+    EXPECT_EQ(cell.launches[0].steps.size(), one.steps) << one.arguments << ": steps that came are kept";
+    fs::remove_all(folder_ / "mbbench-runs");
+  }
+}
+
+TEST_F(CommandCli, BadCommandsAreRefusedBeforeAnythingRuns) {
+  const auto refused = [&](const std::string& command, const std::string& part) {
+    write("bad.toml", "purpose = \"x\"\n[command]\n" + command + "\n[[cell]]\nname = \"a\"\n");
+    const Answer answer = run("suite ./bad.toml");
+    EXPECT_EQ(answer.status, 4) << answer.out;
+    EXPECT_TRUE(has(answer, part)) << command << "\n" << answer.out;
+    EXPECT_FALSE(fs::exists(folder_ / "mbbench-runs"));
+  };
+  refused("run = \"train --tp {tpp}\"", "{tpp}");
+  refused("run = \"train {gpus\"", "not closed");
+  refused("log = \"auto\"", "'run' is missing");
+  refused("run = \"train\"\nlog = \"torchtitann\"", "did you mean 'torchtitan'?");
+  refused("run = \"train\"\nsilence_limit = 3", "did you mean 'silence_limit_s'?");
+  refused("run = \"  \"", "empty");
+}
+
+TEST_F(CommandCli, AFileAndTheShellsOwnNamesAndAKillInBetween) {
+  write("file.toml",
+        "purpose = \"x\"\n[command]\n"
+        "run = \"for i in 1 2 3 4 5 6 7 8; do echo '{{\\\"step\\\":'$i',\\\"step_time_s\\\":0.5,\\\"loss\\\":2}}' >> "
+        "{run_dir}/own.jsonl; done; test ${MBBENCH_RUN_DIR} = {run_dir}\"\n"
+        "log = \"jsonl\"\nlog_file = \"{run_dir}/own.jsonl\"\n[[cell]]\nname = \"a\"\n");
+  const Answer answer = run("suite ./file.toml --quiet");
+  EXPECT_EQ(answer.status, 0) << answer.out;
+  const baselines::Cell cell = stored();
+  EXPECT_EQ(cell.launches[0].steps.size(), 8U);
+  EXPECT_EQ(cell.result_class, baselines::ResultClass::kFunctionalCpu) << "no device is known";
+  EXPECT_LT(metric(cell, "tokens_per_second"), 0) << "nothing says how many tokens a step has";
+  fs::remove_all(folder_ / "mbbench-runs");
+  write_suite("long.toml", "--iters 20 --hang");
+  const Answer stopped = run("suite ./long.toml --quiet", "timeout --preserve-status -s TERM 2 ");
+  EXPECT_EQ(stopped.status, 75) << stopped.out;
+  EXPECT_TRUE(has(stopped, "missing")) << stopped.out;
+}
+
+TEST_F(CommandCli, OneCommandWithoutASuite) {
+  const Answer answer = run("run --quiet --command 'sh " + script_ +
+                            " --iters 20 --gpus {gpus}' --log megatron-bridge gpus=8 model=llama3-8b");
+  EXPECT_EQ(answer.status, 0) << answer.out;
+  EXPECT_EQ(stored().launches[0].steps.size(), 20U);
+  const Answer bad = run("run --command 'x {nope}'");
+  EXPECT_EQ(bad.status, 64) << bad.out;
+  EXPECT_TRUE(has(bad, "{nope}")) << bad.out;
+}
+
+}  // namespace
+}  // namespace mbb::suites

@@ -1,0 +1,195 @@
+// mbbench import: logs, configurations, traces and snapshots of other tools become runs or knobs, and nothing is left
+// out unseen.
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <array>
+#include <cstdio>
+#include <filesystem>
+#include <fstream>
+#include <string>
+
+#include "baselines/store/bundle.h"
+
+namespace mbb::suites {
+namespace {
+
+namespace fs = std::filesystem;
+
+struct Answer {
+  int status = -1;
+  std::string out;
+  bool has(const std::string& text) const { return out.find(text) != std::string::npos; }
+};
+
+class ImportCli : public testing::Test {
+ protected:
+  void SetUp() override {
+    folder_ = fs::path(testing::TempDir()) / ("mbbench_import_" + std::to_string(getpid()) + "_" +
+                                              testing::UnitTest::GetInstance()->current_test_info()->name());
+    fs::remove_all(folder_);
+    fs::create_directories(folder_);
+    program_ = fs::absolute(fs::path(MBB_BINARY_DIR) / "bin" / "mbbench").string();
+    script_ = fs::absolute(fs::path(MBB_SOURCE_DIR) / "suites" / "foreign" / "stand_in_bridge.sh").string();
+    data_ = fs::absolute(fs::path(MBB_SOURCE_DIR) / ".." / "shared" / "data");
+  }
+  void TearDown() override {
+    if (!HasFailure()) fs::remove_all(folder_);
+  }
+
+  Answer sh(const std::string& command) const {
+    Answer answer;
+    FILE* pipe = popen(("cd " + folder_.string() + " && " + command + " 2>&1").c_str(), "r");
+    std::array<char, 4096> buffer{};
+    for (size_t n = 0; (n = fread(buffer.data(), 1, buffer.size(), pipe)) > 0;) answer.out.append(buffer.data(), n);
+    const int status = pclose(pipe);
+    answer.status = WIFEXITED(status) ? WEXITSTATUS(status) : -WTERMSIG(status);
+    return answer;
+  }
+  Answer run(const std::string& arguments) const { return sh(program_ + " " + arguments); }
+  void write(const std::string& name, const std::string& text) const { std::ofstream(folder_ / name) << text; }
+
+  baselines::Run stored() const {
+    const auto reader =
+        baselines::BundleReader::open(fs::directory_iterator(folder_ / "mbbench-runs" / "runs")->path());
+    EXPECT_TRUE(reader);
+    auto run = reader->read_all();
+    EXPECT_TRUE(run) << run.error().what;
+    return std::move(*run);
+  }
+  static double metric(const baselines::Cell& cell, const std::string& id) {
+    for (const auto& one : cell.metrics)
+      if (one.name == id) return one.value;
+    return -1;
+  }
+
+  fs::path folder_, data_;
+  std::string program_, script_;
+};
+
+TEST_F(ImportCli, LogsBecomeLaunchesOfACellAndTheirConfigurationKnobs) {
+  ASSERT_EQ(sh("sh " + script_ + " --iters 30 --step-ms 500 > a.log").status, 0);
+  ASSERT_EQ(sh("sh " + script_ + " --iters 30 --step-ms 502 > b.log").status, 0);
+  write("run_config.yaml",
+        "model:\n  num_layers: 32\n  hidden_size: 4096\n  ffn_hidden_size: 14336\n  num_attention_heads: 32\n"
+        "  num_query_groups: 8\n  tensor_model_parallel_size: 4\n  bf16: true\n  frobnicate: 3\n");
+  const Answer answer = run("import . --cell theirs --on 'NVIDIA H100 80GB HBM3' --tag got");
+  EXPECT_EQ(answer.status, 0) << answer.out;
+  EXPECT_TRUE(answer.has("model.frobnicate")) << answer.out;
+  EXPECT_TRUE(answer.has("parallel.tensor_model_parallel_size")) << answer.out;
+  const baselines::Run imported = stored();
+  ASSERT_EQ(imported.cells.size(), 1U);
+  const baselines::Cell& cell = imported.cells[0];
+  EXPECT_EQ(cell.status, baselines::CellStatus::kOk) << cell.reason;
+  EXPECT_EQ(cell.name, "theirs");
+  EXPECT_EQ(cell.model, "llama3-8b");
+  EXPECT_EQ(cell.gpus, 8);
+  ASSERT_EQ(cell.launches.size(), 2U);
+  EXPECT_NEAR(metric(cell, "step_time"), 501.2e6, 0.5e6);
+  EXPECT_NEAR(metric(cell, "tokens_per_second_per_gpu"), 8 * 4096 / 0.5012 / 8, 10);
+  EXPECT_GT(metric(cell, "mfu_bf16"), 1);
+  EXPECT_TRUE(run("list runs").has("import"));
+  EXPECT_EQ(run("show @got --cell theirs").status, 0);
+}
+
+TEST_F(ImportCli, ALogAloneIsMeasuredOnAnUnknownDevice) {
+  ASSERT_EQ(sh("sh " + script_ + " --iters 30 > only.log && gzip only.log").status, 0);
+  const Answer answer = run("import only.log.gz");
+  EXPECT_EQ(answer.status, 0) << answer.out;
+  EXPECT_TRUE(answer.has("unknown device")) << answer.out;
+  const baselines::Run imported = stored();
+  EXPECT_EQ(imported.cells[0].name, "only");
+  EXPECT_LT(metric(imported.cells[0], "mfu_bf16"), 0) << "no peak is guessed";
+  EXPECT_NEAR(metric(imported.cells[0], "logged_tflops_per_gpu"), 412.3, 1e-6);
+}
+
+TEST_F(ImportCli, AConfigurationAloneBecomesASuiteFileThatRuns) {
+  write(
+      "args.txt",
+      "------------------------ arguments ------------------------\n"
+      "  bf16 ............................................ False\n  fp16 ............................................ "
+      "False\n"
+      "  global_batch_size ............................... 4\n  micro_batch_size ................................ 2\n"
+      "  seq_length ...................................... 16\n  train_iters ..................................... 8\n"
+      "  tensor_model_parallel_size ...................... 2\n  some_other_thing ................................ 1\n"
+      "-------------------- end of arguments ---------------------\n");
+  const Answer answer = run("import args.txt --output mine.toml");
+  EXPECT_EQ(answer.status, 0) << answer.out;
+  EXPECT_TRUE(answer.has("some_other_thing")) << answer.out;
+  EXPECT_FALSE(fs::exists(folder_ / "mbbench-runs")) << "knobs alone are no run";
+  const Answer ran = run("suite ./mine.toml --quiet");
+  EXPECT_EQ(ran.status, 0) << ran.out;
+  EXPECT_EQ(stored().cells[0].gpus, 2);
+}
+
+TEST_F(ImportCli, TracesAndSnapshotsOfOtherTools) {
+  if (!fs::exists(data_)) GTEST_SKIP() << "no " << data_;
+  const Answer answer = run("import " + (data_ / "traces/kineto/a100_world2_nccl.json.gz").string() + " " +
+                            (data_ / "traces/nsys/mfu_2gpu_before.sqlite").string() + " " +
+                            (data_ / "memory/mini_snapshot.pickle").string());
+  EXPECT_EQ(answer.status, 0) << answer.out;
+  const baselines::Run imported = stored();
+  ASSERT_EQ(imported.cells.size(), 3U);
+  EXPECT_GT(metric(imported.cells[0], "exposed_comm"), 0);
+  EXPECT_GT(metric(imported.cells[0], "idle"), 0);
+  EXPECT_GT(metric(imported.cells[1], "exposed_comm_other"), 0);
+  EXPECT_EQ(imported.cells[1].gpus, 2);
+  EXPECT_EQ(metric(imported.cells[2], "peak_memory"), 402752512);
+  const auto& map = imported.cells[2].launches[0].memory.at(0);
+  int64_t alive = 0;
+  for (const auto& block : map.live_at_peak) alive += block.bytes;
+  EXPECT_EQ(alive, map.peak_bytes) << "the live set is the peak";
+  EXPECT_EQ(run("show @latest --cell " + imported.cells[0].name + " --timeline").status, 0);
+}
+
+TEST_F(ImportCli, WhatCannotBeReadIsNamed) {
+  const auto refused = [&](const std::string& arguments, int status, const std::string& part) {
+    const Answer answer = run("import " + arguments);
+    EXPECT_EQ(answer.status, status) << arguments << "\n" << answer.out;
+    EXPECT_TRUE(answer.has(part)) << arguments << "\n" << answer.out;
+  };
+  write("nothing.log", "no step here\n");
+  write("empty", "");
+  write("broken.yaml", "model:\n  _target_: x\n  a b c\n");
+  refused("nothing.log", 4, "no step found");
+  refused("empty", 4, "is empty");
+  refused("broken.yaml", 4, "line 3");
+  refused("no-such-file", 4, "no file or folder");
+  refused("nothing.log --log torchtita", 64, "did you mean 'torchtitan'?");
+  refused("nothing.log nosuchknob=3", 64, "nosuchknob");
+  ASSERT_EQ(sh("sh " + script_ + " --iters 20 > good.log").status, 0);
+  const Answer mixed = run("import .");
+  EXPECT_EQ(mixed.status, 0) << mixed.out;
+  EXPECT_TRUE(mixed.has("left out: ")) << mixed.out;
+  EXPECT_FALSE(fs::exists(folder_ / "mbbench-runs" / "mbbench.sqlite-journal"));
+  refused("good.log gpus=4", 4, "parallel.gpus is 4 as set and 8 in the log");
+}
+
+// A store that cannot be used never loses a run: the bundle is whole, and index brings it in.
+TEST_F(ImportCli, ALockedOlderNewerOrBrokenStoreIsSaidAndTheBundleStays) {
+  ASSERT_EQ(sh("sh " + script_ + " --iters 20 > good.log").status, 0);
+  ASSERT_EQ(run("import good.log").status, 0);
+  const std::string store = "mbbench-runs/mbbench.sqlite";
+  fs::copy_file(folder_ / store, folder_ / "good.sqlite");
+  write("garbage", "this is no database, and long enough to be looked at as one ................................");
+  fs::copy_file(folder_ / "garbage", folder_ / store, fs::copy_options::overwrite_existing);
+  fs::remove(folder_ / (store + "-wal"));
+  fs::remove(folder_ / (store + "-shm"));
+  const Answer corrupt = run("import good.log");
+  EXPECT_EQ(corrupt.status, 0) << corrupt.out;
+  EXPECT_TRUE(corrupt.has("the store was not updated")) << corrupt.out;
+  EXPECT_TRUE(corrupt.has("mbbench index")) << corrupt.out;
+  const Answer shown = run("show @latest");
+  EXPECT_EQ(shown.status, 4);
+  EXPECT_TRUE(shown.has("mbbench.sqlite")) << shown.out;
+  std::ifstream kept(folder_ / store);
+  EXPECT_EQ(std::string(std::istreambuf_iterator<char>(kept), {}).substr(0, 8), "this is ") << "it stays as it was";
+  fs::remove(folder_ / store);
+  const Answer index = run("index");
+  EXPECT_EQ(index.status, 0) << index.out;
+  EXPECT_TRUE(index.has("indexed 2 runs")) << index.out;
+}
+
+}  // namespace
+}  // namespace mbb::suites

@@ -1,0 +1,273 @@
+// The rules, and the model by its shape.
+#include "suites/foreign/foreign_knobs.h"
+
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <map>
+#include <optional>
+
+#include "profiler/base/text.h"
+#include "suites/foreign/foreign_config.h"
+#include "trainer/models/model.h"
+#include "trainer/run/knobs.h"
+
+namespace mbb::suites {
+namespace {
+
+// A foreign setting whose name or values are not ours. `section`: only there; empty anywhere.
+struct Rule {
+  const char* section;
+  const char* name;
+  const char* knob;
+};
+
+constexpr Rule kRules[] = {
+    {"dataset", "sequence_length", "train.seq_length"},
+    {"dataset", "seq_length", "train.seq_length"},
+    {"", "num_moe_experts", "model.num_experts"},
+    {"", "batch_p2p_communication", "overlap.batch_p2p_comm"},
+    {"rng", "seed", "train.seed"},
+};
+
+// Settings that another takes the place of: read, and said by that one.
+constexpr std::string_view kSaidElsewhere[] = {"bf16",       "fp16",       "fp8",          "fp4",
+                                               "fp8_recipe", "fp4_recipe", "params_dtype", "fp32"};
+
+// Sections of Bridge whose settings describe other things than the training step.
+constexpr std::string_view kNotTheStep[] = {"checkpoint", "tokenizer", "logger", "ft", "straggler"};
+
+std::string_view last_part(std::string_view key) {
+  return key.substr(key.rfind('.') == std::string_view::npos ? 0 : key.rfind('.') + 1);
+}
+std::string_view section_of(std::string_view key) {
+  return key.find('.') == std::string_view::npos ? std::string_view() : key.substr(0, key.find('.'));
+}
+
+// "torch.bfloat16" -> "bf16", "AttnBackend(5)" -> "auto", "True" -> "true", "[a, b]" -> "a,b".
+std::string our_value(std::string_view value) {
+  constexpr std::pair<std::string_view, std::string_view> kWords[] = {{"torch.bfloat16", "bf16"},
+                                                                      {"torch.float32", "fp32"},
+                                                                      {"torch.float16", "fp16"},
+                                                                      {"torch.uint8", "fp8"},
+                                                                      {"torch.float8_e4m3fn", "fp8"},
+                                                                      {"True", "true"},
+                                                                      {"False", "false"},
+                                                                      {"AttnBackend.auto", "auto"},
+                                                                      {"AttnBackend.flash", "flash"},
+                                                                      {"AttnBackend.fused", "fused"},
+                                                                      {"AttnBackend.unfused", "unfused"}};
+  for (const auto& [theirs, ours] : kWords)
+    if (value == theirs) return std::string(ours);
+  constexpr std::string_view kBackends[] = {"", "flash", "fused", "unfused", "local", "auto"};
+  if (const size_t at = value.find("AttnBackend("); at != std::string_view::npos)
+    if (const auto number = parse_int(value.substr(at + 12, 1)); number && *number > 0 && *number < 6)
+      return std::string(kBackends[*number]);
+  if (value.size() >= 2 && value.front() == '[' && value.back() == ']')
+    return replace_all(replace_all(replace_all(value.substr(1, value.size() - 2), " ", ""), "'", ""), "\"", "");
+  return std::string(value);
+}
+
+std::optional<std::string> knob_of(const ForeignSetting& one) {
+  const std::string_view name = last_part(one.key), section = section_of(one.key);
+  for (const Rule& rule : kRules)
+    if (name == rule.name && (*rule.section == '\0' || section == rule.section)) return rule.knob;
+  // A section's own word for itself is no knob of ours ("model.name" is the shape's, found below).
+  if (std::find(std::begin(kNotTheStep), std::end(kNotTheStep), section) != std::end(kNotTheStep)) return std::nullopt;
+  if (name == "name" || name == "path" || name == "kind" || name == "device") return std::nullopt;
+  const auto found = trainer::knobs().find(name);
+  return found ? std::optional((*found)->key) : std::nullopt;
+}
+
+// bf16, fp8 and fp8_recipe together are one recipe.
+std::optional<std::string> recipe_of(const std::vector<ForeignSetting>& settings) {
+  const auto is = [&](std::string_view key, std::string_view wanted) {
+    return std::any_of(settings.begin(), settings.end(), [&](const ForeignSetting& one) {
+      return last_part(one.key) == key && to_lower(one.value) == wanted;
+    });
+  };
+  const auto set = [&](std::string_view key) -> std::string {
+    for (const ForeignSetting& one : settings)
+      if (last_part(one.key) == key && !is_unset(one.value) && one.value != "False" && one.value != "false")
+        return one.value;
+    return "";
+  };
+  if (!set("fp4").empty()) return "nvfp4";
+  if (!set("fp8").empty()) {
+    const std::string recipe = set("fp8_recipe");
+    if (recipe == "delayed" || recipe.empty()) return "fp8_delayed";
+    if (recipe == "tensorwise" || recipe == "current") return "fp8_current";
+    if (recipe == "blockwise") return "fp8_blockwise";
+    if (recipe == "mxfp8") return "mxfp8";
+    return std::nullopt;
+  }
+  if (is("bf16", "true")) return "bf16";
+  if (is("fp32", "true") || (is("bf16", "false") && is("fp16", "false"))) return "fp32";
+  return std::nullopt;
+}
+
+int64_t shape_value(const std::vector<ForeignSetting>& settings, std::string_view name) {
+  for (const ForeignSetting& one : settings)
+    if (last_part(one.key) == name && section_of(one.key) != "tokenizer")
+      if (const auto number = parse_int(one.value)) return *number;
+  return 0;
+}
+
+struct FoundModel {
+  std::string name, note;
+  bool whole = false;  // shape and depth are its own
+};
+
+// The model of ours whose shape is the settings'; with fewer layers it is a proxy of it.
+std::optional<FoundModel> model_of(const std::vector<ForeignSetting>& settings) {
+  const int64_t layers = shape_value(settings, "num_layers"), hidden = shape_value(settings, "hidden_size"),
+                ffn = shape_value(settings, "ffn_hidden_size"), heads = shape_value(settings, "num_attention_heads"),
+                groups = shape_value(settings, "num_query_groups"),
+                experts = std::max(shape_value(settings, "num_moe_experts"), shape_value(settings, "num_experts"));
+  if (layers == 0 || hidden == 0 || heads == 0) return std::nullopt;
+  const trainer::ModelShape* proxy = nullptr;
+  for (const trainer::ModelShape& shape : trainer::all_models()) {
+    const bool wide = shape.hidden_size == hidden && shape.num_attention_heads == heads &&
+                      (groups == 0 || shape.num_query_groups == groups) && shape.moe.num_experts == experts &&
+                      (ffn == 0 || experts > 0 || shape.ffn_hidden_size == ffn);
+    if (!wide) continue;
+    if (shape.num_layers == layers) return FoundModel{shape.name, "the model of this shape", true};
+    if (proxy == nullptr || shape.num_layers < proxy->num_layers) proxy = &shape;
+  }
+  if (proxy != nullptr)
+    return FoundModel{proxy->name, fmt::format("{} with {} of its {} layers", proxy->name, layers, proxy->num_layers)};
+  return std::nullopt;
+}
+
+constexpr std::string_view kShapeKnobs[] = {"model.hidden_size",
+                                            "model.ffn_hidden_size",
+                                            "model.num_attention_heads",
+                                            "model.num_query_groups",
+                                            "model.kv_channels",
+                                            "model.vocab_size",
+                                            "model.num_experts",
+                                            "model.moe_ffn_hidden_size",
+                                            "model.moe_router_topk",
+                                            "model.num_layers",
+                                            "model.max_position_embeddings"};
+
+bool is_shape(std::string_view knob) {
+  return std::find(std::begin(kShapeKnobs), std::end(kShapeKnobs), knob) != std::end(kShapeKnobs);
+}
+
+class Importer {
+ public:
+  explicit Importer(const std::vector<ForeignSetting>& settings) : settings_(settings) {}
+
+  ImportedKnobs run() {
+    model_ = model_of(settings_);
+    if (model_) {
+      out_.model_note = model_->note;
+      take("model.name", model_->name, {"the shape", model_->name, 0});
+    }
+    const auto recipe = recipe_of(settings_);
+    if (recipe) take("precision.recipe", *recipe, precision_source());
+    for (const ForeignSetting& one : settings_) {
+      const bool said = std::find(std::begin(kSaidElsewhere), std::end(kSaidElsewhere), last_part(one.key)) !=
+                        std::end(kSaidElsewhere);
+      if (said && recipe) continue;
+      setting(one);
+    }
+    return std::move(out_);
+  }
+
+ private:
+  ForeignSetting precision_source() const {
+    for (const std::string_view key : {"fp8_recipe", "bf16"})
+      for (const ForeignSetting& one : settings_)
+        if (last_part(one.key) == key) return one;
+    return {};
+  }
+
+  void setting(const ForeignSetting& one) {
+    const auto knob = knob_of(one);
+    if (!knob) {
+      out_.not_understood.push_back(one);
+      return;
+    }
+    if (is_unset(one.value) || (one.value == "0" && is_shape(*knob))) return;  // ours stays at its default
+    // The model's own longest sequence, where the data's stands beside it.
+    if (*knob == "train.seq_length" && section_of(one.key) == "model" && has_data_length()) return;
+    if (is_shape(*knob) && model_ && (model_->whole || *knob != "model.num_layers") && is_models_own(*knob, one))
+      return;
+    take(*knob, our_value(one.value), one);
+  }
+
+  bool has_data_length() const {
+    return std::any_of(settings_.begin(), settings_.end(), [](const ForeignSetting& one) {
+      return section_of(one.key) == "dataset" &&
+             (last_part(one.key) == "sequence_length" || last_part(one.key) == "seq_length");
+    });
+  }
+
+  // Padding and position limits differ between trainers and change no step of ours.
+  bool is_models_own(const std::string& knob, const ForeignSetting& one) const {
+    const auto shape = trainer::find_model(model_->name);
+    if (!shape) return false;
+    const std::map<std::string, int64_t> own = {{"model.hidden_size", shape->hidden_size},
+                                                {"model.ffn_hidden_size", shape->ffn_hidden_size},
+                                                {"model.num_attention_heads", shape->num_attention_heads},
+                                                {"model.num_query_groups", shape->num_query_groups},
+                                                {"model.kv_channels", shape->head_dim},
+                                                {"model.vocab_size", shape->vocab_size},
+                                                {"model.num_experts", shape->moe.num_experts},
+                                                {"model.num_layers", shape->num_layers}};
+    const auto found = own.find(knob);
+    return found != own.end() && parse_int(one.value) == found->second;
+  }
+
+  // The first setting of a knob stands; a later one that says otherwise is refused, so that it is seen.
+  void take(const std::string& knob, std::string value, const ForeignSetting& from) {
+    trainer::Config scratch;
+    KnobSources sources;
+    if (const Status set = trainer::knobs().set_text(scratch, sources, knob, value, {}); !set) {
+      out_.refused.push_back({from, set.error().what});
+      return;
+    }
+    const auto same = std::find_if(out_.knobs.begin(), out_.knobs.end(), [&](const auto& k) { return k.key == knob; });
+    if (same == out_.knobs.end()) {
+      out_.knobs.push_back({knob, std::move(value), from});
+    } else if (same->value != value) {
+      out_.refused.push_back({from, fmt::format("{} says {} = {}", same->from.key, knob, same->value)});
+    }
+  }
+
+  const std::vector<ForeignSetting>& settings_;
+  std::optional<FoundModel> model_;
+  ImportedKnobs out_;
+};
+
+}  // namespace
+
+bool is_unset(std::string_view value) {
+  return value.empty() || value == "null" || value == "None" || value == "~" || value == "[]" || value == "{}";
+}
+
+ImportedKnobs import_knobs(const std::vector<ForeignSetting>& settings) {
+  return Importer(settings).run();
+}
+
+Status apply_imported(const ImportedKnobs& imported, const std::string& file, trainer::Config& config,
+                      KnobSources& sources) {
+  for (const ImportedKnob& knob : imported.knobs)
+    MB_TRY(trainer::knobs().set_text(config, sources, knob.key, knob.value, {Layer::kSuite, file, knob.from.line, 1}));
+  return {};
+}
+
+std::string imported_toml(const ImportedKnobs& imported, const std::string& from) {
+  std::string text = fmt::format("purpose = {}\n\n[base]\n", json_quote("The configuration of " + from + "."));
+  for (const ImportedKnob& knob : imported.knobs) {
+    const auto found = trainer::knobs().find(knob.key);
+    const bool bare =
+        found && (*found)->field.type != KnobType::kString && (parse_double(knob.value) || parse_bool(knob.value));
+    text += fmt::format("{} = {}\n", knob.key, bare ? knob.value : json_quote(knob.value));
+  }
+  return text + "\n[[cell]]\nname = \"imported\"\n";
+}
+
+}  // namespace mbb::suites

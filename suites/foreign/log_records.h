@@ -1,0 +1,34 @@
+// From another trainer's log to the records that the store keeps and all judging reads.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "baselines/store/records.h"
+#include "suites/foreign/training_log.h"
+
+namespace mbb::suites {
+
+// What the configuration knows and a log may lack. 0: not known.
+struct LogContext {
+  int64_t tokens_per_step = 0;
+  int64_t gpus = 0;
+};
+
+// The log's own word where it has one: global batch x sequence, ranks; else `otherwise`'s.
+LogContext context_of(const TrainingLog& log, const LogContext& otherwise);
+
+// A launch with the log's steps and memory. A step's time is the printed one; else the step's tokens over the printed
+// rate; else the difference of two time stamps. Steps without any are left out. Named counts say how many steps a
+// printed line stands for, which clock was used, and what was printed twice, left out or unreadable.
+baselines::Launch launch_of(const TrainingLog& log, const LogContext& context);
+
+// Adds what the logs of a cell's launches print and no formula of ours gives: the rate by the log's own FLOP count, as
+// the median over the steps that are not warm-up, mean over launches. `logs` by launch; after fill_metrics().
+void add_logged_metrics(baselines::Cell& cell, const std::vector<TrainingLog>& logs);
+
+// A verdict "TFLOP/s": whether the log's own rate is ours by one of the two conventions, within 2 %. Nothing where one
+// of them is not known.
+void judge_logged_rate(baselines::Cell& cell);
+
+}  // namespace mbb::suites
