@@ -15,28 +15,18 @@ namespace {
 // Ranks listed one by one in a report; the others are counted.
 constexpr size_t kMostListed = 64;
 
+// Ranks come to a bad number or a bad argument together, and a stop is nobody's fault.
+bool standing_matters(ErrorCode code) {
+  return code != ErrorCode::kNumerics && code != ErrorCode::kBadArgument && code != ErrorCode::kCancelled;
+}
+
 }  // namespace
 
-Hub::Hub(int ranks) : ranks_(static_cast<size_t>(ranks)) {}
-
-void Hub::at(int rank, std::string_view path, uint64_t call) {
-  Rank& state = ranks_[static_cast<size_t>(rank)];
-  {
-    const std::lock_guard<std::mutex> guard(state.place_mutex);
-    state.path_length = path.copy(state.path.data(), state.path.size());
-    state.call = call;
-  }
-  alive(rank);
-}
-
-void Hub::alive(int rank) {
-  std::atomic<uint64_t>& life = ranks_[static_cast<size_t>(rank)].life;
-  life.store(life.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
-}
+Hub::Hub(std::unique_ptr<Places> places) : places_(std::move(places)), ranks_(static_cast<size_t>(places_->size())) {}
 
 uint64_t Hub::life() const {
   uint64_t sum = 0;
-  for (const Rank& state : ranks_) sum += state.life.load(std::memory_order_relaxed);
+  for (int rank = 0; rank < size(); ++rank) sum += places_->life(rank);
   return sum;
 }
 
@@ -70,9 +60,10 @@ void Hub::wake(const std::vector<int>& ranks, int except) {
     if (rank != except) wake(rank);
 }
 
-void Hub::fail(int rank, Error error) {
+void Hub::fail(int rank, Error error, bool told) {
   if (cause_) return;
-  cause_ = Cause{rank, std::move(error), place(rank)};
+  cause_ = Cause{rank, std::move(error), place(rank), {}};
+  if (!told && size() > 1 && standing_matters(cause_->error.code)) cause_->standing = standing();
   for (Rank& state : ranks_) state.wake.notify_one();
   supervisor_.notify_one();
 }
@@ -107,9 +98,11 @@ void Hub::check_stuck(int cause_rank) {
   if (sleeping_ == 0 || sleeping_ + finished_ < size()) return;
   for (const Rank& state : ranks_)
     if (state.wait != nullptr && state.wait->ready()) return;
-  fail(cause_rank, Error{ErrorCode::kRankFailed, "all ranks wait and none can go on: " + standing(),
-                         "members must call the collectives of their groups in one order; a full mailbox that waits "
-                         "needs more mailbox messages"});
+  fail(cause_rank,
+       Error{ErrorCode::kRankFailed, "all ranks wait and none can go on: " + standing(),
+             "members must call the collectives of their groups in one order; a full mailbox that waits needs more "
+             "mailbox messages"},
+       true);
 }
 
 void Hub::supervise(HubLock& lock, int64_t no_progress_ms, int64_t stuck_grace_ms,
@@ -135,7 +128,8 @@ void Hub::supervise(HubLock& lock, int64_t no_progress_ms, int64_t stuck_grace_m
         ++running;  // there is one: otherwise check_stuck() had ended the world
       fail(running,
            Error{ErrorCode::kTimeout, fmt::format("no rank made progress for {} ms: {}", no_progress_ms, standing()),
-                 "look at the rank that runs; raise the time without progress if one op takes that long"});
+                 "look at the rank that runs; raise the time without progress if one op takes that long"},
+           true);
     }
   }
   const auto grace = std::chrono::milliseconds(stuck_grace_ms);
@@ -154,15 +148,8 @@ void Hub::supervise(HubLock& lock, int64_t no_progress_ms, int64_t stuck_grace_m
 Status Hub::outcome() const {
   if (!cause_) return {};
   Error error = cause_->error;
+  if (!cause_->standing.empty()) error.what += fmt::format(" [{}]", cause_->standing);
   return tl::unexpected<Error>(std::move(error).during(cause_->place));
-}
-
-std::string Hub::place(int rank) const {
-  const Rank& state = ranks_[static_cast<size_t>(rank)];
-  const std::lock_guard<std::mutex> guard(state.place_mutex);
-  if (state.path_length == 0) return fmt::format("rank {}", rank);
-  return fmt::format("rank {} at {} (call {})", rank, std::string_view(state.path.data(), state.path_length),
-                     state.call);
 }
 
 std::string Hub::standing() const {

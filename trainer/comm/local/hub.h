@@ -1,11 +1,10 @@
 // What the rank threads of one process share: the lock, who waits for what, and the first failure.
 #pragma once
 
-#include <array>
-#include <atomic>
 #include <condition_variable>
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <mutex>
 #include <optional>
 #include <string>
@@ -13,6 +12,7 @@
 #include <vector>
 
 #include "profiler/base/error.h"
+#include "trainer/comm/places.h"
 
 namespace mbb::trainer {
 
@@ -31,15 +31,14 @@ class Wait {
 // happens outside. With everything under one lock, "nobody can go on" is an exact statement.
 class Hub {
  public:
-  explicit Hub(int ranks);
+  explicit Hub(std::unique_ptr<Places> places);
 
   int size() const { return static_cast<int>(ranks_.size()); }
   HubLock lock() { return HubLock(mutex_); }
 
-  // Sign of life and place of a rank; without the lock. The path is copied, because whoever reads it for a report may
-  // do so after the rank has unwound and freed its program.
-  void at(int rank, std::string_view path, uint64_t call);
-  void alive(int rank);
+  // Sign of life and place of a rank; without the lock.
+  void at(int rank, std::string_view path, uint64_t call) { places_->at(rank, path, call); }
+  void alive(int rank) { places_->alive(rank); }
 
   // The functions below need the lock.
 
@@ -52,29 +51,25 @@ class Hub {
   void wait_through(HubLock& lock, int rank, const Wait& wait);
   void wake(int rank) { ranks_[static_cast<size_t>(rank)].wake.notify_one(); }
   void wake(const std::vector<int>& ranks, int except);
-  // Ends the world for the fault of `rank`; the first call is the cause, later ones are ignored.
-  void fail(int rank, Error error);
+  // Ends the world for the fault of `rank`; the first call is the cause, later ones are ignored. `told`: the error says
+  // already where all stand.
+  void fail(int rank, Error error, bool told = false);
   // The rank has returned. An error ends the world; so does leaving others waiting.
   void finish(int rank, Status status);
   // Sleeps until every rank has returned; ends the world after no_progress_ms without sign of life, and calls `stuck`
   // (without the lock) when ranks are still running stuck_grace_ms after the world ended.
   void supervise(HubLock& lock, int64_t no_progress_ms, int64_t stuck_grace_ms,
                  const std::function<void(const Error&)>& stuck);
-  // The first failure, with the rank named.
+  // The first failure, with its rank named and where all stood when it happened.
   Status outcome() const;
 
   // "rank 2 at layers.3.mlp.fc1.fwd (call 7)"
-  std::string place(int rank) const;
+  std::string place(int rank) const { return places_->text(rank); }
   // One clause per rank: its place and what it does.
   std::string standing() const;
 
  private:
-  struct alignas(64) Rank {
-    mutable std::mutex place_mutex;  // guards path and call; taken inside the hub's lock, never around it
-    std::array<char, 192> path = {};
-    size_t path_length = 0;
-    uint64_t call = 0;
-    std::atomic<uint64_t> life = 0;  // written by the rank alone
+  struct Rank {
     std::condition_variable wake;
     const Wait* wait = nullptr;
     bool finished = false;
@@ -83,12 +78,14 @@ class Hub {
     int rank = 0;
     Error error;
     std::string place;
+    std::string standing;
   };
 
   // Ends the world if a sleeper waits for a finished rank, or if all who have not returned sleep and none is ready.
   void check_stuck(int cause_rank);
   uint64_t life() const;
 
+  std::unique_ptr<Places> places_;
   std::mutex mutex_;
   std::condition_variable supervisor_;
   std::vector<Rank> ranks_;

@@ -2,7 +2,6 @@
 #include "trainer/comm/local/local_communicator.h"
 
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <cstring>
@@ -11,6 +10,7 @@
 
 #include "profiler/base/clock.h"
 #include "trainer/comm/local/reduce.h"
+#include "trainer/comm/rank_edge.h"
 
 namespace mbb::trainer {
 namespace {
@@ -289,10 +289,7 @@ Mailbox& LocalGroup::mailbox(int source, int destination, PipeDirection directio
 }
 
 std::string LocalGroup::text() const {
-  constexpr size_t kMostListed = 8;
-  if (members.size() <= kMostListed) return fmt::format("{} {{{}}}", name(kind), fmt::join(members, ","));
-  return fmt::format("{} {{{},...}} of {}", name(kind), fmt::join(members.begin(), members.begin() + kMostListed, ","),
-                     members.size());
+  return describe_group(kind, members);
 }
 
 std::shared_ptr<LocalGroup> LocalGroups::join(int rank, GroupKind kind, const std::vector<int>& members) {
@@ -328,16 +325,7 @@ Status LocalGroups::check_all_received() const {
 }
 
 Result<std::unique_ptr<Communicator>> LocalWorld::group(GroupKind kind, const std::vector<int>& members) {
-  std::vector<int> sorted = members;
-  std::sort(sorted.begin(), sorted.end());
-  const bool distinct = std::adjacent_find(sorted.begin(), sorted.end()) == sorted.end();
-  const auto own = std::find(members.begin(), members.end(), rank_);
-  if (!distinct || own == members.end() || sorted.front() < 0 || sorted.back() >= size())
-    return fail(ErrorCode::kBadArgument,
-                fmt::format("rank {} of {} joins a {} group of ranks {{{}}}", rank_, size(), name(kind),
-                            fmt::join(members, ",")),
-                "members are distinct ranks of the world, and this rank is one of them");
-  const int member = static_cast<int>(own - members.begin());
+  MB_ASSIGN(const int member, member_of(rank_, size(), kind, members));
   HubLock lock = hub_.lock();
   MB_TRY(hub_.check(rank_));
   return std::make_unique<LocalCommunicator>(hub_, groups_.join(rank_, kind, members), member, mailbox_messages_);

@@ -4,29 +4,15 @@
 #include <fmt/format.h>
 #include <pthread.h>
 
-#include <exception>
-#include <new>
 #include <system_error>
 #include <thread>
 #include <vector>
 
 #include "trainer/comm/local/local_communicator.h"
+#include "trainer/comm/rank_edge.h"
 
 namespace mbb::trainer {
 namespace {
-
-// The edge of a rank's thread: no exception passes.
-Status guarded(const std::function<Status(World&)>& rank_main, World& world) {
-  try {
-    return rank_main(world);
-  } catch (const std::bad_alloc&) {
-    return fail(ErrorCode::kOutOfMemory, "the host has no memory left", "use fewer ranks, or a smaller configuration");
-  } catch (const std::exception& exception) {
-    return fail(ErrorCode::kRankFailed, fmt::format("exception: {}", exception.what()));
-  } catch (...) {
-    return fail(ErrorCode::kRankFailed, "an exception of unknown type");
-  }
-}
 
 Status check(int ranks, const LocalOptions& options) {
   if (ranks < 1 || ranks > kMostLocalRanks)
@@ -41,7 +27,8 @@ Status check(int ranks, const LocalOptions& options) {
 
 Status run_ranks(int ranks, const std::function<Status(World&)>& rank_main, const LocalOptions& options) {
   MB_TRY(check(ranks, options));
-  Hub hub(ranks);
+  MB_ASSIGN(std::unique_ptr<Places> places, Places::create(ranks, options.places_file));
+  Hub hub(std::move(places));
   LocalGroups groups(ranks);
   std::vector<std::jthread> threads;
   threads.reserve(static_cast<size_t>(ranks));

@@ -13,6 +13,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <string>
 
 #include "trainer/comm/communicator.h"
 
@@ -27,13 +28,15 @@ struct LocalOptions {
   // may end the process. run_ranks goes on waiting for them.
   int64_t stuck_grace_ms = 5'000;
   std::function<void(const Error&)> on_stuck = {};
+  // Where the ranks' places lie (trainer/comm/places.h), for a reader after this process was killed; empty: nowhere.
+  std::string places_file;
 };
 
 inline constexpr int kMostLocalRanks = 1024;
 
 // Runs `rank_main` once per rank, each on a thread of its own, and joins them all. Returns the first failure, not the
-// failures that followed from it: the rank's own error with "rank N at PATH (call C): " before it. An exception becomes
-// an error. Messages that nobody received are an error (kMismatch).
+// failures that followed from it: the rank's own error with "rank N at PATH (call C): " before it and where all stood
+// behind it. An exception becomes an error. Messages that nobody received are an error (kMismatch).
 Status run_ranks(int ranks, const std::function<Status(World&)>& rank_main, const LocalOptions& options = {});
 
 }  // namespace mbb::trainer

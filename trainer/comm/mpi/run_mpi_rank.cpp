@@ -1,0 +1,107 @@
+// From the launcher's environment to a world of processes.
+#include "trainer/comm/mpi/run_mpi_rank.h"
+
+#include <fmt/format.h>
+
+#include <array>
+#include <cstring>
+
+#include "profiler/base/env.h"
+#include "trainer/comm/mpi/mpi_communicator.h"
+#include "trainer/comm/rank_edge.h"
+
+namespace mbb::trainer {
+namespace {
+
+constexpr int kAddressTag = 1;
+using Address = std::array<char, 512>;
+
+int number_of(const char* name, int otherwise) {
+  const auto value = env_int(name);
+  return value && *value ? static_cast<int>(**value) : otherwise;
+}
+
+class MpiWorld final : public World {
+ public:
+  MpiWorld(MpiProcess& process, int rank, int size) : process_(process), rank_(rank), size_(size) {}
+
+  int rank() const override { return rank_; }
+  int size() const override { return size_; }
+  using World::group;
+  Result<std::unique_ptr<Communicator>> group(GroupKind kind, const std::vector<int>& members) override {
+    MB_ASSIGN(const int member, member_of(rank_, size_, kind, members));
+    MB_TRY(process_.control.check());
+    process_.control.waits(fmt::format("the opening of {}", describe_group(kind, members)));
+    void* group = nullptr;
+    MpiText error{};
+    const bool good = process_.mpi.group_open(members.data(), static_cast<int32_t>(members.size()),
+                                              static_cast<int32_t>(kind), &group, &error);
+    process_.control.waits({});
+    MB_TRY(mpi_answer(good, error));
+    return std::make_unique<MpiCommunicator>(process_, group, kind, member, members);
+  }
+  void at(std::string_view path, uint64_t call) override { process_.control.at(path, call); }
+
+ private:
+  MpiProcess& process_;
+  int rank_, size_;
+};
+
+// Rank 0's address goes through MPI, where everybody is already.
+Status meet(const MpiTable& mpi, Control& control, int rank, int size, bool one_host) {
+  MpiProcess process(mpi, control);
+  MpiTransfers transfers(process, nullptr);
+  const auto waits = [] { return std::string("rank 0's address"); };
+  Address address{};
+  if (rank != 0) {
+    MB_TRY(transfers.receive(address.data(), address.size(), 0, kAddressTag));
+    MB_TRY(transfers.wait(waits, {}));
+    return control.connect(address.data());
+  }
+  MB_ASSIGN(const std::string own, control.open_door(one_host));
+  if (own.size() >= address.size()) return fail(ErrorCode::kIo, "rank 0's address is too long: " + own);
+  own.copy(address.data(), own.size());
+  for (int other = 1; other < size; ++other) MB_TRY(transfers.send(address.data(), address.size(), other, kAddressTag));
+  MB_TRY(transfers.wait(waits, {}));
+  return control.await_all();
+}
+
+}  // namespace
+
+std::optional<MpiPlace> mpi_place() {
+  MpiPlace place;
+  place.size = number_of("OMPI_COMM_WORLD_SIZE", number_of("PMI_SIZE", 1));
+  place.rank = number_of("OMPI_COMM_WORLD_RANK", number_of("PMI_RANK", -1));
+  place.one_host = number_of("OMPI_COMM_WORLD_LOCAL_SIZE", 0) == place.size;
+  if (place.size <= 1 || place.rank < 0 || place.rank >= place.size) return std::nullopt;
+  return place;
+}
+
+Status run_mpi_rank(const std::function<Status(World&)>& rank_main, const ControlOptions& options) {
+  MB_ASSIGN(const MpiTable* const mpi, mpi_table());
+  int32_t rank = 0, size = 0;
+  MpiText version{}, error{};
+  MB_TRY(mpi_answer(mpi->start(&rank, &size, &version, &error), error));
+  const auto place = mpi_place();
+  if (!place || place->size != size)
+    return fail(ErrorCode::kMismatch,
+                fmt::format("the launcher started {} processes, and MPI sees {} ({})", place ? place->size : 1, size,
+                            std::string_view(version.text).substr(0, std::string_view(version.text).find(','))),
+                "start with the mpirun of the MPI that mbbench was built with");
+  MB_ASSIGN(std::unique_ptr<Control> control, Control::create(rank, size, options));
+  MB_TRY(meet(*mpi, *control, rank, size, place->one_host));
+  control->start();
+  {
+    MpiProcess process(*mpi, *control);
+    MpiWorld world(process, rank, size);
+    Status status = guarded(rank_main, world);
+    if (status) status = process.drain();
+    MB_TRY(control->finish(std::move(status)));
+    process.close_groups();
+  }
+  control.reset();
+  mpi->finish();
+  return {};
+}
+
+}  // namespace mbb::trainer
