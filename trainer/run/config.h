@@ -154,6 +154,7 @@ struct MemoryConfig {
   bool nccl_nvls_enable = false;
   GdrLevel nccl_net_gdr_level = GdrLevel::kAsFound;
   std::optional<bool> nccl_net_gdr_c2c;  // nothing = auto: as found
+  std::optional<bool> nccl_ub;           // nothing = auto: as found
 };
 
 struct DataParallelConfig {
@@ -216,6 +217,7 @@ struct HostConfig {
   bool enable_cuda_graph = true;
   int64_t side_sms = 0;
   std::string gemm_tuning_file;  // empty: GEMMs are timed when a run starts
+  int64_t no_progress_limit_s = 120;
 };
 
 // Steps [profile_step_start, profile_step_end) are traced and never timed; -1 = chosen (profile_window.h).
@@ -231,6 +233,7 @@ struct ProfilingConfig {
 struct DebugConfig {
   bool record_gradients = false;
   bool nan_trace = true;
+  std::string inject_fault;  // KIND@RANK; empty: none
 };
 
 struct Config {

@@ -16,6 +16,11 @@ std::vector<Knob> debug_knobs() {
        .doc = "Runs a step whose loss or gradient norm is not finite once more, looking at every value, and names the "
               "first op that made one; a good step costs nothing. CPU only.",
        .identity = false},
+      {.key = "debug.inject_fault",
+       .field = field(&Config::debug, &DebugConfig::inject_fault),
+       .doc = "Makes one rank fail before its second step, to see how a run ends: KIND@RANK, where KIND is exception, "
+              "error, return (leaves early), hang or kill. Empty = none.",
+       .identity = false},
   };
 }
 

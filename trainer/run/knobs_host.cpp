@@ -7,7 +7,7 @@ std::vector<Knob> host_knobs() {
   return {
       {.key = "host.device",
        .field = field(&Config::host, &HostConfig::device),
-       .choices = {choice("cpu", Device::kCpu, "ranks are threads; the oracle"),
+       .choices = {choice("cpu", Device::kCpu, "ranks are threads, or the processes of mpirun; the oracle"),
                    choice("cuda", Device::kCuda, "one GPU a rank")},
        .doc = "What computes the step."},
       {.key = "host.cpu_binding",
@@ -36,6 +36,12 @@ std::vector<Knob> host_knobs() {
        .doc = "GEMM algorithms that `mbbench tune` chose on such a device, driver and cuBLASLt; a GEMM the file lacks, "
               "and every GEMM without a file, is timed briefly when a run starts.",
        .path = true},
+      {.key = "host.no_progress_limit_s",
+       .field = field(&Config::host, &HostConfig::no_progress_limit_s),
+       .range = within(1, 86'400),
+       .unit = "seconds",
+       .doc = "A run in which no rank begins an op for so long ends, and says where each rank stands.",
+       .identity = false},
   };
 }
 

@@ -103,6 +103,11 @@ std::vector<Knob> limits_and_environment() {
        .doc =
            "NCCL_NET_GDR_C2C of a launch's process: direct exchange through the CPU's own link to the GPU; auto = as "
            "found."},
+      {.key = "memory.nccl_ub",
+       .field = field(&Config::memory, &MemoryConfig::nccl_ub),
+       .doc =
+           "NCCL_LOCAL_REGISTER and NCCL_GRAPH_REGISTER of a launch's process: NCCL works on the step's own buffers, "
+           "registered once, in place of copies through its own; auto = as found."},
   };
 }
 

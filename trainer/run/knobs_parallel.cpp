@@ -10,7 +10,8 @@ std::vector<Knob> parallel_knobs() {
        .field = field(&Config::parallel, &ParallelConfig::gpus),
        .range = within(0, 1 << 20),
        .unit = "GPUs",
-       .doc = "Ranks of the run: tensor x context x pipeline x data parallel; 0 = one data-parallel replica."},
+       .doc = "Ranks of the run: tensor x context x pipeline x data parallel; 0 = one data-parallel replica, or "
+              "the processes that mpirun started."},
       {.key = "parallel.tensor_model_parallel_size",
        .aliases = {"tp"},
        .field = field(&Config::parallel, &ParallelConfig::tensor_model_parallel_size),

@@ -10,6 +10,10 @@ std::vector<std::pair<std::string, std::string>> launch_environment(const Config
   if (m.nccl_net_gdr_level != GdrLevel::kAsFound)
     all.emplace_back("NCCL_NET_GDR_LEVEL", kLevels[static_cast<int>(m.nccl_net_gdr_level)]);
   if (m.nccl_net_gdr_c2c) all.emplace_back("NCCL_NET_GDR_C2C", *m.nccl_net_gdr_c2c ? "1" : "0");
+  if (m.nccl_ub) {
+    all.emplace_back("NCCL_LOCAL_REGISTER", *m.nccl_ub ? "1" : "0");
+    all.emplace_back("NCCL_GRAPH_REGISTER", *m.nccl_ub ? "1" : "0");
+  }
   if (const int64_t queues = config.overlap.cuda_device_max_connections; queues > 0)
     all.emplace_back("CUDA_DEVICE_MAX_CONNECTIONS", std::to_string(queues));
   return all;

@@ -9,6 +9,7 @@
 
 #include "trainer/models/hf_config.h"
 #include "trainer/run/context_rules.h"
+#include "trainer/run/inject_fault.h"
 #include "trainer/run/layout_memory.h"
 #include "trainer/run/layout_rules.h"
 #include "trainer/run/pipeline_layout.h"
@@ -345,6 +346,7 @@ Result<Layout> resolve(const Config& config) {
   if (l.model.is_moe()) sizes.etp = l.etp;
   MB_ASSIGN(l.mesh, Mesh::make(sizes));
   MB_TRY(profile_window(config, l.mesh.world_size()));
+  MB_TRY(check_fault(config.debug.inject_fault, l.mesh.world_size()));
   if (config.profiling.use_nsys_profiler && config.host.device != Device::kCuda)
     return fail(ErrorCode::kBadArgument, "profiling.use_nsys_profiler = true needs host.device = cuda",
                 "leave it off: CPU runs are traced without nsys");

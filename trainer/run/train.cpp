@@ -1,4 +1,4 @@
-// The training loop of CPU ranks: batches by global sample index, the step record from the schedule, reports from rank
+// The training loop of a rank: batches by global sample index, the step record from the schedule, reports from rank
 // 0.
 #include "trainer/run/train.h"
 
@@ -14,6 +14,7 @@
 #include "profiler/base/text.h"
 #include "profiler/capture/capture.h"
 #include "trainer/comm/local/run_ranks.h"
+#include "trainer/comm/mpi/run_mpi_rank.h"
 #include "trainer/execute/executor.h"
 #include "trainer/execute/op_sites.h"
 #include "trainer/execute/simulate/replay.h"
@@ -24,6 +25,9 @@
 #include "trainer/program/packed_rows.h"
 #include "trainer/program/verify.h"
 #include "trainer/run/cpu_binding.h"
+#include "trainer/run/inject_fault.h"
+#include "trainer/run/knobs.h"
+#include "trainer/run/rank_reports.h"
 
 namespace mbb::trainer {
 namespace {
@@ -116,14 +120,21 @@ std::array<float, StepRecord::kFields> record_of(const OptimizerConfig& o, doubl
 // How the steps of the window are traced.
 enum class Tracing { kOff, kOpByOp, kCapture, kExternal };
 
-// What the rank threads hand to rank 0 between two barriers; `tracing` goes from rank 0 to all.
+// What rank 0 makes, and what ranks of one process share: a capture is of the process.
 struct Shared {
-  Tracing tracing = Tracing::kOff;
+  bool capturing = false;
   std::vector<profiler::CapturedRank> captured;
-  std::vector<int64_t> start_ns, end_ns, cpu_ns;
-  std::vector<std::vector<int64_t>> op_ns;
-  std::vector<std::optional<NotFinite>> culprits;
   TrainResult result;
+};
+
+// One rank's clocks over a step.
+struct StepTimes {
+  int64_t start_ns = 0, end_ns = 0, cpu_ns = 0;
+};
+
+// A part of a weight's gradient, as it travels to rank 0: this, then `count` floats.
+struct GradientPart {
+  int64_t tensor = 0, first = 0, count = 0;
 };
 
 // Kinds of groups that any of the programs communicates over.
@@ -154,19 +165,23 @@ class RankLoop {
     MB_ASSIGN(auto rank, make_executor(l_.config.host, programs_.programs[rank_class], programs_.plans[rank_class],
                                        l_.mesh, world_, static_cast<uint64_t>(l_.config.train.seed)));
     MB_TRY(bind_rank(l_.config.host.cpu_binding, rank->device(), world_.rank(), l_.mesh.world_size()));
-    shared_.result.bindings[rank_] = binding_in_force();
     MB_ASSIGN(everyone_, world_.group(GroupKind::kWorld, l_.mesh));
+    MB_TRY(agree());
+    MB_ASSIGN(std::vector<std::string> bindings, gather_at_first(*everyone_, binding_in_force()));
+    if (rank_ == 0) shared_.result.bindings = std::move(bindings);
+    if (options_.on_joined) options_.on_joined();
     for (int64_t step = 0; step < l_.config.train.train_iters; ++step) {
       const bool was = step > 0 && in_window(step - 1), is = in_window(step);
       if (was && !is) MB_TRY(end_window(*rank));
       if (is && !was) MB_TRY(begin_window(*rank));
+      MB_ASSIGN(const bool leave,
+                inject_fault(l_.config.debug.inject_fault, world_.rank(), step, l_.config.train.train_iters));
+      if (leave) return {};
       MB_TRY(one_step(*rank, step));
     }
     if (in_window(l_.config.train.train_iters - 1)) MB_TRY(end_window(*rank));
-    for (size_t kind = 0; kind < kGroupKinds.size(); ++kind)
-      shared_.result.comm[rank_][kind] = rank->stats(static_cast<GroupKind>(kind));
     if (rank_ == 0) shared_.result.outside = rank->outside_arena();
-    return {};
+    return gather_stats(*rank);
   }
 
  private:
@@ -176,12 +191,41 @@ class RankLoop {
     return (options_.trace_period > 0 ? since % options_.trace_period : since) < length;
   }
 
+  // Ranks that are threads have one configuration; processes have what each was told.
+  Status agree() const {
+    if (!options_.mpi) return {};
+    MB_ASSIGN(const std::vector<std::string> all, gather_at_first(*everyone_, knobs().to_lines(l_.config)));
+    for (size_t r = 1; r < all.size(); ++r) {
+      if (all[r] == all[0]) continue;
+      const auto lines = split(all[0], '\n'), theirs = split(all[r], '\n');
+      size_t at = 0;
+      while (at + 1 < lines.size() && at + 1 < theirs.size() && lines[at] == theirs[at]) ++at;
+      return fail(ErrorCode::kMismatch,
+                  fmt::format("rank {} has {} where rank 0 has {}", r, printable(theirs[at]), printable(lines[at])),
+                  "start every process with the same arguments, settings files and MBBENCH_ variables");
+    }
+    return {};
+  }
+
+  Status gather_stats(const Executor& rank) {
+    std::vector<CommStats> mine(kGroupKinds.size());
+    for (size_t kind = 0; kind < mine.size(); ++kind) mine[kind] = rank.stats(static_cast<GroupKind>(kind));
+    MB_ASSIGN(const std::vector<std::string> all, gather_at_first(*everyone_, bytes_of_values(mine)));
+    for (size_t r = 0; r < all.size(); ++r) {
+      const auto theirs = values_of_bytes<CommStats>(all[r]);
+      std::copy(theirs.begin(), theirs.end(), shared_.result.comm[r].begin());
+    }
+    return {};
+  }
+
   // Rank 0 decides and attaches while all others wait.
   Status begin_window(Executor& rank) {
     MB_TRY(everyone_->barrier());
     if (rank_ == 0) MB_TRY(choose_tracing(rank));
-    MB_TRY(everyone_->barrier());
-    if (shared_.tracing != Tracing::kCapture) return {};
+    auto chosen = static_cast<int32_t>(tracing_);
+    MB_TRY(from_first(*everyone_, chosen));
+    tracing_ = static_cast<Tracing>(chosen);
+    if (tracing_ != Tracing::kCapture) return {};
     profiler::CapturedRank& mine = shared_.captured[rank_];
     mine.rank = world_.rank();
     mine.device = rank.device();
@@ -191,17 +235,18 @@ class RankLoop {
   }
 
   Status choose_tracing(const Executor& rank) {
-    shared_.tracing = Tracing::kOpByOp;
+    tracing_ = Tracing::kOpByOp;
     if (rank.device() < 0) return {};
     if (options_.external_profiler) {
-      shared_.tracing = Tracing::kExternal;
+      tracing_ = Tracing::kExternal;
       shared_.result.capture_note = "the window was left to an external profiler";
       return profiler::profiler_range(true);
     }
     if (!options_.capture) return {};
     const Status begun = profiler::begin_capture();
+    shared_.capturing = begun.has_value();
     if (begun)
-      shared_.tracing = Tracing::kCapture;
+      tracing_ = Tracing::kCapture;
     else
       shared_.result.capture_note = "timed op by op: " + begun.error().what;
     return {};
@@ -209,17 +254,16 @@ class RankLoop {
 
   Status end_window(Executor& rank) {
     MB_TRY(everyone_->barrier());
-    const Tracing was = shared_.tracing;
-    MB_TRY(everyone_->barrier());
-    if (rank_ == 0) MB_TRY(finish_tracing());
+    const Tracing was = std::exchange(tracing_, Tracing::kOff);
+    if (rank_ == 0) MB_TRY(finish_tracing(was));
     MB_TRY(everyone_->barrier());
     return was == Tracing::kCapture ? rank.capture_changed() : Status{};
   }
 
-  Status finish_tracing() {
-    const Tracing was = std::exchange(shared_.tracing, Tracing::kOff);
+  Status finish_tracing(Tracing was) {
     if (was == Tracing::kExternal) return profiler::profiler_range(false);
     if (was != Tracing::kCapture) return {};
+    shared_.capturing = false;
     MB_ASSIGN(const profiler::CaptureRecords records, profiler::end_capture());
     shared_.result.captured = profiler::device_trace(records, shared_.captured);
     return {};
@@ -227,7 +271,7 @@ class RankLoop {
 
   Status one_step(Executor& rank, int64_t step) {
     const OptimizerConfig& o = l_.config.optimizer;
-    const bool op_by_op = shared_.tracing == Tracing::kOpByOp;
+    const bool op_by_op = tracing_ == Tracing::kOpByOp;
     const double rate = learning_rate(o, l_.config.train.train_iters, step);
     StepInput input;
     input.record = record_of(o, rate, step);
@@ -244,27 +288,57 @@ class RankLoop {
     MB_TRY(everyone_->barrier());
     if (options_.stop && options_.stop->load())
       return fail(ErrorCode::kCancelled, fmt::format("stopped before step {}", step));
+    std::vector<int64_t> op_ns;
+    StepTimes times;
     const int64_t cpu_begin = thread_cpu_ns();
-    shared_.start_ns[rank_] = monotonic_ns();
-    MB_ASSIGN(const StepOutput output, rank.step(input, op_by_op ? &shared_.op_ns[rank_] : nullptr));
-    shared_.end_ns[rank_] = monotonic_ns();
-    if (shared_.tracing == Tracing::kCapture)
+    times.start_ns = monotonic_ns();
+    MB_ASSIGN(const StepOutput output, rank.step(input, op_by_op ? &op_ns : nullptr));
+    times.end_ns = monotonic_ns();
+    if (tracing_ == Tracing::kCapture)
       shared_.captured[rank_].steps.push_back(
-          {world_.rank(), static_cast<int32_t>(step), shared_.start_ns[rank_], shared_.end_ns[rank_]});
-    shared_.cpu_ns[rank_] = thread_cpu_ns() - cpu_begin;
+          {world_.rank(), static_cast<int32_t>(step), times.start_ns, times.end_ns});
+    times.cpu_ns = thread_cpu_ns() - cpu_begin;
     if (options_.on_gradient) MB_TRY(hand_out_gradients(rank, step));
     if (output.found_inf || !std::isfinite(output.loss())) return not_finite(rank, input, output, step);
-    MB_TRY(everyone_->barrier());
-    return rank_ == 0 ? report(output, rank.device_times(), step, rate, op_by_op) : Status{};
+    MB_ASSIGN(const std::vector<std::string> all_times,
+              gather_at_first(*everyone_, bytes_of_values<StepTimes>({times})));
+    std::vector<std::string> all_op_ns;
+    if (op_by_op) {
+      MB_ASSIGN(all_op_ns, gather_at_first(*everyone_, bytes_of_values(op_ns)));
+    }
+    if (rank_ != 0) return {};
+    StepReport r = report_of(output, all_times, rank.device_times(), step, rate);
+    if (op_by_op) MB_TRY(replay_step(r, all_op_ns));
+    shared_.result.steps.push_back(r);
+    if (options_.on_step) options_.on_step(r);
+    return {};
+  }
+
+  Status hand_out_gradients(Executor& rank, int64_t step) const {
+    MB_ASSIGN(const std::string mine, gradient_parts(rank));
+    MB_ASSIGN(const std::vector<std::string> all, gather_at_first(*everyone_, mine));
+    for (size_t r = 0; r < all.size(); ++r) {
+      const MeshCoordinates at = l_.mesh.coordinates(static_cast<int>(r));
+      const Program& program = programs_.of_rank(l_.mesh, static_cast<int>(r));
+      for (std::string_view rest = all[r]; !rest.empty();) {
+        const GradientPart part = values_of_bytes<GradientPart>(rest.substr(0, sizeof(GradientPart))).at(0);
+        rest.remove_prefix(sizeof(GradientPart));
+        const size_t bytes = static_cast<size_t>(part.count) * sizeof(float);
+        options_.on_gradient(at, step, program.tensor(static_cast<TensorId>(part.tensor)), part.first,
+                             values_of_bytes<float>(rest.substr(0, bytes)));
+        rest.remove_prefix(bytes);
+      }
+    }
+    return {};
   }
 
   // An optimizer op's shard of its bucket, cut into the weights it holds parts of.
-  Status hand_out_gradients(Executor& rank, int64_t step) const {
+  Result<std::string> gradient_parts(Executor& rank) const {
     const Program& program = programs_.of_rank(l_.mesh, world_.rank());
-    const MeshCoordinates at = l_.mesh.coordinates(world_.rank());
-    std::map<std::string_view, const Tensor*> weights;
-    for (const Tensor& t : program.tensors)
-      if (t.main_grad != kNoTensor) weights[t.path] = &t;
+    std::map<std::string_view, int64_t> weights;
+    for (size_t id = 0; id < program.tensors.size(); ++id)
+      if (program.tensors[id].main_grad != kNoTensor) weights[program.tensors[id].path] = static_cast<int64_t>(id);
+    std::string parts;
     for (const Segment& segment : program.segments) {
       for (const Op& op : segment.ops) {
         const auto* adam = std::get_if<AdamAttrs>(&op.attrs);
@@ -278,13 +352,13 @@ class RankLoop {
           const int64_t from = std::max(range.offset, begin);
           const int64_t to = std::min(range.offset + range.count, begin + shard);
           if (from >= to) continue;
-          options_.on_gradient(
-              at, step, *weights.at(range.path), from - range.offset,
-              std::span(held).subspan(static_cast<size_t>(from - first), static_cast<size_t>(to - from)));
+          parts += bytes_of_values<GradientPart>({{weights.at(range.path), from - range.offset, to - from}});
+          parts.append(reinterpret_cast<const char*>(held.data() + (from - first)),
+                       static_cast<size_t>(to - from) * sizeof(float));
         }
       }
     }
-    return {};
+    return parts;
   }
 
   static Result<std::vector<float>> values_of(Executor& rank, const Program& program, TensorId id) {
@@ -308,27 +382,38 @@ class RankLoop {
         fmt::format("step {}: loss {} and gradient norm {} are not both finite", step, output.loss(), output.grad_norm);
     if (!l_.config.debug.nan_trace)
       return fail(ErrorCode::kNumerics, what, "lower optimizer.lr; debug.nan_trace = true names the first op");
-    MB_ASSIGN(shared_.culprits[rank_], rank.find_not_finite(input));
-    MB_TRY(everyone_->barrier());
-    const NotFinite* first = nullptr;
+    MB_ASSIGN(const std::optional<NotFinite> mine, rank.find_not_finite(input));
+    std::string told;  // communicates, micro-batch, op, tensor
+    if (mine)
+      told = fmt::format("{}\n{}\n{}\n{}", mine->communicates ? 1 : 0, mine->micro_batch, mine->op, mine->tensor);
+    MB_ASSIGN(const std::vector<std::string> all, gather_at_first(*everyone_, told));
+    const std::string* first = nullptr;
     size_t at = 0;
-    for (size_t r = 0; r < shared_.culprits.size(); ++r) {
-      const auto& found = shared_.culprits[r];
-      if (found && (first == nullptr || (first->communicates && !found->communicates))) first = &*found, at = r;
+    for (size_t r = 0; r < all.size(); ++r)
+      if (!all[r].empty() && (first == nullptr || (first->front() == '1' && all[r].front() == '0')))
+        first = &all[r], at = r;
+    if (first != nullptr) {
+      const auto parts = split(*first, '\n');
+      what += fmt::format("; the first such value is written by op {} ({}, rank {}, micro-batch {})", parts[2],
+                          parts[3], at, parts[1]);
     }
-    if (first != nullptr)
-      what += fmt::format("; the first such value is written by op {} ({}, rank {}, micro-batch {})", first->op,
-                          first->tensor, at, first->micro_batch);
     return fail(ErrorCode::kNumerics, what, "lower optimizer.lr or raise the precision of that op's inputs");
   }
 
-  // Others wait at the next barrier meanwhile, so their times can be read.
-  Status report(const StepOutput& output, const DeviceTimes& device, int64_t step, double rate, bool op_by_op) {
+  StepReport report_of(const StepOutput& output, const std::vector<std::string>& all_times, const DeviceTimes& device,
+                       int64_t step, double rate) const {
     StepReport r;
     r.index = step;
-    r.wall_ns = *std::max_element(shared_.end_ns.begin(), shared_.end_ns.end()) -
-                *std::min_element(shared_.start_ns.begin(), shared_.start_ns.end());
-    for (int64_t ns : shared_.cpu_ns) r.cpu_ns += ns;
+    int64_t first = INT64_MAX, last = 0;
+    for (const std::string& bytes : all_times) {
+      const StepTimes times = values_of_bytes<StepTimes>(bytes).at(0);
+      first = std::min(first, times.start_ns);
+      last = std::max(last, times.end_ns);
+      // Processes of several hosts have no clock in common: the longest step of a rank.
+      if (options_.mpi) r.wall_ns = std::max(r.wall_ns, times.end_ns - times.start_ns);
+      r.cpu_ns += times.cpu_ns;
+    }
+    if (!options_.mpi) r.wall_ns = last - first;
     r.device_ns = device.step_ns;
     r.device_forward_backward_ns = device.forward_backward_ns;
     r.loss = output.loss();
@@ -339,18 +424,19 @@ class RankLoop {
     r.learning_rate = rate;
     r.tokens = static_cast<int64_t>(output.tokens);
     add_squares(r, step);
-    if (op_by_op) {
-      MB_ASSIGN(Replay replayed, replay(l_.mesh, programs_.by_rank(l_.mesh), [&](int rank, size_t i) {
-                  return shared_.op_ns[static_cast<size_t>(rank)][i];
-                }));
-      r.modelled_ns = replayed.step_ns;
-      for (auto& window : replayed.trace.steps) window.step = static_cast<int32_t>(step);
-      for (auto& span : replayed.trace.spans) span.step = static_cast<int32_t>(step);
-      shared_.result.traces.push_back(std::move(replayed.trace));
-      shared_.result.op_ns.push_back(shared_.op_ns);
-    }
-    shared_.result.steps.push_back(r);
-    if (options_.on_step) options_.on_step(r);
+    return r;
+  }
+
+  Status replay_step(StepReport& r, const std::vector<std::string>& all_op_ns) {
+    std::vector<std::vector<int64_t>> op_ns;
+    for (const std::string& bytes : all_op_ns) op_ns.push_back(values_of_bytes<int64_t>(bytes));
+    MB_ASSIGN(Replay replayed, replay(l_.mesh, programs_.by_rank(l_.mesh),
+                                      [&](int rank, size_t i) { return op_ns[static_cast<size_t>(rank)][i]; }));
+    r.modelled_ns = replayed.step_ns;
+    for (auto& window : replayed.trace.steps) window.step = static_cast<int32_t>(r.index);
+    for (auto& span : replayed.trace.spans) span.step = static_cast<int32_t>(r.index);
+    shared_.result.traces.push_back(std::move(replayed.trace));
+    shared_.result.op_ns.push_back(std::move(op_ns));
     return {};
   }
 
@@ -379,6 +465,7 @@ class RankLoop {
   World& world_;
   Shared& shared_;
   size_t rank_;
+  Tracing tracing_ = Tracing::kOff;
   std::unique_ptr<Communicator> everyone_;
 };
 
@@ -451,20 +538,24 @@ Result<TrainResult> train(const Layout& layout, const StepPrograms& programs, co
   MB_CHECK(layout.has_sequences() == (options.sequences != nullptr), "rows of sequences come with packing.sequences");
   const int ranks = layout.mesh.world_size();
   Shared shared;
-  shared.start_ns.resize(static_cast<size_t>(ranks));
-  shared.end_ns.resize(static_cast<size_t>(ranks));
-  shared.cpu_ns.resize(static_cast<size_t>(ranks));
-  shared.op_ns.resize(static_cast<size_t>(ranks));
   shared.captured.resize(static_cast<size_t>(ranks));
-  shared.culprits.resize(static_cast<size_t>(ranks));
   shared.result.comm.resize(static_cast<size_t>(ranks));
   shared.result.bindings.resize(static_cast<size_t>(ranks));
-  LocalOptions local;
-  local.no_progress_ms = options.no_progress_ms;
-  const Status trained = run_ranks(
-      ranks, [&](World& world) { return RankLoop(layout, programs, data, options, world, shared).run(); }, local);
+  const auto rank_main = [&](World& world) { return RankLoop(layout, programs, data, options, world, shared).run(); };
+  Status trained;
+  if (options.mpi) {
+    trained = run_mpi_rank(rank_main,
+                           {options.no_progress_ms, options.stuck_grace_ms, options.on_stuck, options.places_file});
+  } else {
+    LocalOptions local;
+    local.no_progress_ms = options.no_progress_ms;
+    local.stuck_grace_ms = options.stuck_grace_ms;
+    local.on_stuck = options.on_stuck;
+    local.places_file = options.places_file;
+    trained = run_ranks(ranks, rank_main, local);
+  }
   // A run that failed inside its window leaves the process as it found it.
-  if (!trained && shared.tracing == Tracing::kCapture) static_cast<void>(profiler::end_capture());
+  if (!trained && shared.capturing) static_cast<void>(profiler::end_capture());
   MB_TRY(trained);
   return std::move(shared.result);
 }

@@ -1,4 +1,5 @@
-// Trains one resolved configuration, ranks being threads of this process, and reports every step.
+// Trains one resolved configuration, ranks being threads of this process or the processes of an MPI launcher, and
+// reports every step.
 #pragma once
 
 #include <atomic>
@@ -91,18 +92,26 @@ struct TrainOptions {
   bool capture = true;
   bool external_profiler = false;                  // only bracket the steps for nsys
   std::function<void(const StepReport&)> on_step;  // from rank 0's thread, after each step
-  // From every rank's thread after each step: what the rank's optimizer reads of each weight's gradient (of the summed
-  // loss), local elements [first, first + size). Together the ranks give every element of every weight.
+  // From rank 0's thread after each step, for every rank: what its optimizer reads of each weight's gradient (of the
+  // summed loss), local elements [first, first + size). Together the ranks give every element of every weight.
   GradientSink on_gradient = {};
   // The rows of a layout that has_sequences(); `data` is not asked then. Must outlive the call.
   const SequenceDataset* sequences = nullptr;
   const std::atomic<bool>* stop = nullptr;  // checked between steps; ends with kCancelled
   int64_t no_progress_ms = 120'000;
+  // A rank that is still running so long after another failed is stuck: on_stuck may end the process.
+  int64_t stuck_grace_ms = 5'000;
+  std::function<void(const Error&)> on_stuck = {};
+  std::string places_file;  // where all ranks stand, readable when this process is killed (trainer/comm/places.h)
+  // Ranks are the processes of an MPI launcher (mpi_place()), and this is one of them.
+  bool mpi = false;
+  std::function<void()> on_joined = {};  // from this process's ranks, once the world stands
 };
 
-// Errors: kOutOfMemory before anything runs when a plan is above memory.limit_gib; the first rank's that failed;
-// kNumerics when the loss is not finite, naming step, and with debug.nan_trace the op that made the first such value,
-// its rank and micro-batch; kCancelled on stop.
+// With `mpi` the result is rank 0's; the other processes get an empty one. Errors: kOutOfMemory before anything runs
+// when a plan is above memory.limit_gib; the first rank's that failed; kNumerics when the loss is not finite, naming
+// step, and with debug.nan_trace the op that made the first such value, its rank and micro-batch; kCancelled on stop;
+// kMismatch when the processes of a launcher have different configurations.
 Result<TrainResult> train(const Layout& layout, const StepPrograms& programs, const SampleSource& data,
                           const TrainOptions& options = {});
 
