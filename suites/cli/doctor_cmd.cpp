@@ -283,9 +283,11 @@ void look_at_companions(Findings& f) {
           "`mbbench view` opens no window here; `mbbench view --screenshot F` under xvfb-run works");
   else
     f.ok("display", env_text("DISPLAY").value_or(env_text("WAYLAND_DISPLAY").value_or("")));
+  sibling("libmbbench_mpi.so", "ranks as processes under mpirun need it: install libopenmpi-dev and build again");
   const std::string mpirun = profiler::find_program("mpirun");
   if (mpirun.empty())
-    f.add("mpirun", State::kMissing, "not on PATH", "ranks as processes under MPI; threads and our launcher need none");
+    f.add("mpirun", State::kMissing, "not on PATH",
+          "ranks as processes: install openmpi-bin; ranks as threads need none");
   else
     f.ok("mpirun", mpirun);
 }

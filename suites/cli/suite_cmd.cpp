@@ -15,8 +15,11 @@
 #include "suites/foreign/training_log.h"
 #include "suites/matrix/suite.h"
 #include "suites/project/cell_projector.h"
+#include "suites/runner/equality.h"
 #include "suites/runner/runner.h"
+#include "trainer/comm/mpi/run_mpi_rank.h"
 #include "trainer/models/hardware.h"
+#include "trainer/run/knobs.h"
 #include "trainer/run/layout.h"
 
 namespace mbb::suites {
@@ -135,16 +138,18 @@ Result<SuiteFilter> filter_of(const Parsed& parsed) {
   return filter;
 }
 
-// The command that runs a broken cell again, with the cell it was compared with.
+// The command that runs a broken cell again, with the cells it is compared with.
 void print_replays(const Parsed& parsed, const RunOutcome& outcome) {
   std::string same = fmt::format("mbbench suite {}", parsed.positionals[0]);
   for (const char* option : {"--seed", "--combinations"})
     if (const auto value = parsed.value(option)) same += fmt::format(" {} {}", option, *value);
+  for (const std::string& knob : parsed.knobs) same += " " + knob;
   for (const baselines::Cell& cell : outcome.run.cells) {
     if (cell.status != baselines::CellStatus::kBroken) continue;
     std::string command = same;
-    for (const baselines::VerdictRow& verdict : cell.verdicts)
-      if (verdict.verdict == baselines::Verdict::kBroken) command += fmt::format(" --only {}", verdict.against);
+    const References with = references_of(cell, outcome.run.cells);
+    for (const baselines::Cell* reference : {with.exact, with.rounded})
+      if (reference != nullptr && reference != &cell) command += fmt::format(" --only {}", reference->name);
     fmt::print("replay  {} --only {}\n", command, cell.name);
   }
 }
@@ -186,17 +191,37 @@ Result<std::optional<CommandSpec>> command_option(const Parsed& parsed) {
   return std::optional(std::move(spec));
 }
 
+// Under an MPI launcher its processes are the ranks.
+Status take_launcher(Settings& settings, const trainer::MpiPlace& place) {
+  const Source source{Layer::kEnvironment, "the launcher's number of processes"};
+  if (settings.config.parallel.gpus == 0)
+    MB_TRY(trainer::knobs().set_text(settings.config, settings.sources, "parallel.gpus", std::to_string(place.size),
+                                     source));
+  MB_ASSIGN(const trainer::Layout layout, trainer::resolve(settings.config));
+  if (layout.mesh.world_size() == place.size) return {};
+  return fail(ErrorCode::kBadArgument,
+              fmt::format("the launcher started {} processes, and parallel.gpus = {} asks for {} ranks", place.size,
+                          settings.config.parallel.gpus, layout.mesh.world_size()),
+              fmt::format("start {} processes, or leave parallel.gpus at 0", layout.mesh.world_size()));
+}
+
 Result<int> run_one(const Parsed& parsed) {
   MB_ASSIGN(Settings settings, settings_of(parsed));
   MB_ASSIGN(const auto command, command_option(parsed));
+  const auto place = trainer::mpi_place();
+  if (place && command)
+    return fail(ErrorCode::kBadArgument, "--command under a launcher, whose processes would each start it",
+                "leave the launcher out; the command may begin with mpirun itself");
+  if (place) MB_TRY(take_launcher(settings, *place));
   if (!command) MB_TRY(resolves(settings.config));
+  StopSignals signals;
+  MB_ASSIGN(const RunOptions options, run_options(parsed, settings, signals, "run"));
+  if (place && place->rank > 0) return follow_run(settings.config, options);
   Suite suite;
   suite.name = "run";
   suite.purpose = "one configuration";
   suite.cells.push_back({.name = "run", .config = settings.config, .sources = settings.sources});
   suite.cells.back().command = command;
-  StopSignals signals;
-  MB_ASSIGN(const RunOptions options, run_options(parsed, settings, signals, "run"));
   MB_ASSIGN(const RunOutcome outcome, start_run(suite, options));
   return finish(parsed, outcome, options, signals);
 }

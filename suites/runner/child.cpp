@@ -22,6 +22,7 @@
 #include "suites/runner/gradients.h"
 #include "suites/runner/memory_history.h"
 #include "suites/runner/op_records.h"
+#include "trainer/comm/mpi/run_mpi_rank.h"
 #include "trainer/run/knobs.h"
 #include "trainer/run/layout.h"
 #include "trainer/run/profile_window.h"
@@ -206,7 +207,37 @@ class Watch {
   profiler::Telemetry telemetry_;
 };
 
-Status train_into(const std::filesystem::path& folder, baselines::Launch& launch) {
+// A thread that runs for ever can only be ended with its process; the record first.
+void end_stuck(const std::filesystem::path& folder, bool writes, baselines::Launch& launch, const Error& error) {
+  launch.ended_unix_ns = wall_ns();
+  launch.exit_status = kExitFailed;
+  launch.reason = error.what;
+  fmt::print(stderr, "{}\n", format(error));
+  if (writes)
+    if (const Status written = baselines::write_launch(folder, launch); !written)
+      fmt::print(stderr, "{}\n", format(written.error()));
+  std::fflush(stderr);
+  _exit(kExitFailed);
+}
+
+// What guards every run, and the launcher's part in it.
+void set_ending(trainer::TrainOptions& options, const trainer::Config& config, const std::filesystem::path& folder,
+                const std::optional<trainer::MpiPlace>& place, baselines::Launch& launch) {
+  const bool writes = !place || place->rank == 0;
+  options.stop = &stop_requested;
+  options.no_progress_ms = config.host.no_progress_limit_s * 1'000;
+  options.places_file = folder / kPlacesFile;
+  options.on_stuck = [folder, writes, &launch](const Error& error) { end_stuck(folder, writes, launch, error); };
+  options.mpi = place.has_value();
+  if (writes) return;
+  options.on_joined = [] {
+    fmt::print("{}\n", kJoinedLine);
+    std::fflush(stdout);
+  };
+}
+
+Status train_into(const std::filesystem::path& folder, const std::optional<trainer::MpiPlace>& place,
+                  baselines::Launch& launch) {
   MB_ASSIGN(const trainer::Config config, read_config(folder));
   launch.seed = config.train.seed;
   MB_ASSIGN(const trainer::Layout layout, trainer::resolve(config));
@@ -227,7 +258,7 @@ Status train_into(const std::filesystem::path& folder, baselines::Launch& launch
   options.trace_first = window.first;
   options.trace_end = window.end;
   options.external_profiler = config.profiling.use_nsys_profiler;
-  options.stop = &stop_requested;
+  set_ending(options, config, folder, place, launch);
   MB_ASSIGN(baselines::LiveSteps live, baselines::LiveSteps::create(folder));
   options.on_step = [&](const trainer::StepReport& r) {
     (void)live.add(step_of(r, options));  // only watched: write_launch() has the steps that count
@@ -242,6 +273,7 @@ Status train_into(const std::filesystem::path& folder, baselines::Launch& launch
     options.on_gradient = [&](const trainer::MeshCoordinates& rank, int64_t step, const trainer::Tensor& weight,
                               int64_t first,
                               std::span<const float> part) { recorder.add(rank, step, weight, first, part); };
+  if (place && place->rank > 0) return trainer::train(layout, programs, sample, options).map([](const auto&) {});
   MB_TRY(check_snapshot_path(config, folder));
   Watch watch(config, layout);
   MB_ASSIGN(trainer::TrainResult result, trainer::train(layout, programs, sample, options));
@@ -249,6 +281,7 @@ Status train_into(const std::filesystem::path& folder, baselines::Launch& launch
   if (config.debug.record_gradients) MB_TRY(recorder.write(folder));
   for (const trainer::StepReport& r : result.steps) launch.steps.push_back(step_of(r, options));
   add_bindings(launch, result);
+  if (place) launch.counts.push_back({"ranks are processes of an MPI launcher", place->size});
   launch.loss_checksum = baselines::loss_checksum(launch.steps);
   std::optional<profiler::Trace> trace = traced(result);
   count_capture(launch, result);
@@ -269,14 +302,18 @@ int run_launch(const std::filesystem::path& folder) {
   std::signal(SIGINT, SIG_IGN);  // the parent decides what an interrupt at the terminal means
   baselines::Launch launch;
   launch.started_unix_ns = wall_ns();
-  const Status trained = train_into(folder, launch);
+  const auto place = trainer::mpi_place();
+  const Status trained = train_into(folder, place, launch);
   launch.ended_unix_ns = wall_ns();
   if (!trained) {
     const ErrorCode code = trained.error().code;
-    launch.exit_status = code == ErrorCode::kCancelled ? 75 : code == ErrorCode::kOutOfMemory ? kExitDoesNotFit : 1;
+    launch.exit_status = code == ErrorCode::kCancelled     ? 75
+                         : code == ErrorCode::kOutOfMemory ? kExitDoesNotFit
+                                                           : kExitFailed;
     launch.reason = trained.error().what;
     fmt::print(stderr, "{}\n", format(trained.error()));
   }
+  if (place && place->rank > 0) return launch.exit_status;
   if (const Status written = baselines::write_launch(folder, launch); !written) {
     fmt::print(stderr, "{}\n", format(written.error()));
     return 1;

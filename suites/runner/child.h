@@ -16,12 +16,18 @@ inline constexpr const char* kLaunchCommand = "launch-cell";
 inline constexpr const char* kLaunchConfigFile = "config.knobs";  // "key=value" lines, the whole configuration
 inline constexpr const char* kTelemetryFile = "telemetry.csv";
 inline constexpr const char* kLaunchLogFile = "stderr.log";
+inline constexpr const char* kPlacesFile = "places.bin";  // where each rank stands (trainer/comm/places.h)
 
+// Printed on stdout by a rank of an MPI launcher once the ranks have met.
+inline constexpr const char* kJoinedLine = "joined";
+
+inline constexpr int kExitFailed = 1;
 inline constexpr int kExitDoesNotFit = 77;
 
 // Trains the configuration in `folder`/config.knobs and writes the launch there, also when it fails (its reason says
-// why). Prints "step INDEX OF LOSS" lines on stdout as it goes. Returns the process's exit status: 0, 1 on an error, 75
-// on SIGTERM, kExitDoesNotFit when the step does not fit the device.
+// why). Of an MPI launcher's processes only rank 0's writes. Prints "step INDEX OF LOSS" lines on stdout as it goes.
+// Returns the process's exit status: 0, kExitFailed on an error, 75 on SIGTERM, kExitDoesNotFit when the step does not
+// fit the device.
 int run_launch(const std::filesystem::path& folder);
 
 }  // namespace mbb::suites

@@ -33,18 +33,20 @@
 #include "suites/runner/equality.h"
 #include "suites/runner/gradients.h"
 #include "suites/runner/health.h"
+#include "suites/runner/launch_process.h"
 #include "suites/runner/memory_rows.h"
 #include "suites/runner/process.h"
 #include "suites/runner/progress.h"
 #include "suites/runner/published_beside.h"
 #include "suites/runner/sequence_work.h"
 #include "suites/runner/twin_run.h"
+#include "trainer/comm/mpi/run_mpi_rank.h"
+#include "trainer/comm/places.h"
 #include "trainer/data/token_source.h"
 #include "trainer/models/flops.h"
 #include "trainer/models/hardware.h"
 #include "trainer/program/explain.h"
 #include "trainer/run/knobs.h"
-#include "trainer/run/launch_environment.h"
 #include "trainer/run/precision_rules.h"
 #include "trainer/run/training_data.h"
 
@@ -314,19 +316,14 @@ class CellRunner {
   Status launch(const Cell& planned, baselines::Cell& cell, int index,
                 std::vector<analysis::StepBreakdown>& breakdowns) {
     MB_ASSIGN(const std::filesystem::path folder, writer_.launch_folder(cell.name, index));
-    MB_TRY(write_file(folder / kLaunchConfigFile, trainer::knobs().to_lines(planned.config)));
-    ProcessOptions process;
-    MB_ASSIGN(const std::string own, own_program());
-    const std::string& program = options_.program.empty() ? own : options_.program;
-    process.arguments = {program, kLaunchCommand, folder.string()};
-    process.environment = trainer::launch_environment(planned.config);
-    process.stderr_file = folder / kLaunchLogFile;
-    process.stop = options_.stop;
+    MB_ASSIGN(ProcessOptions process, launch_process(planned.config, folder, options_));
     process.on_line = [&](std::string_view line) { on_line(line); };
     const Canary before = canary_now();
     const int64_t started = wall_ns();
     MB_ASSIGN(const ProcessEnd end, run_process(process));
-    if (end.stopped) {
+    const std::string places = places_of(end, folder / kPlacesFile);
+    // A failure that the stop only followed (a launcher stops all its processes when one dies) is a failure.
+    if (end.stopped && end.exit_status != kExitFailed) {
       stopped_ = true;
       return {};
     }
@@ -342,7 +339,7 @@ class CellRunner {
     launch->exit_status = end.exit_status;
     launch->signal = end.signal;
     record_canary(*launch, before, canary_after());
-    judge_end(end, *launch, folder, cell);
+    judge_end(end, *launch, folder, places, cell);
     if (const auto telemetry = launch_telemetry(folder)) judge_health(cell, *launch, *telemetry);
     if (cell.status == CellStatus::kOk) MB_TRY(add_breakdowns(*launch, folder, breakdowns));
     cell.launches.push_back(std::move(*launch));
@@ -361,15 +358,25 @@ class CellRunner {
     return canary_;
   }
 
+  // Where each rank stood when the process was killed; empty when it ended by itself and says so.
+  static std::string places_of(const ProcessEnd& end, const std::filesystem::path& file) {
+    std::string text;
+    if (end.signal != 0 || end.timed_out)
+      if (const auto read = trainer::read_places(file)) text = fmt::format(" [{}]", *read);
+    std::error_code ignored;
+    std::filesystem::remove(file, ignored);
+    return text;
+  }
+
   static void judge_end(const ProcessEnd& end, baselines::Launch& launch, const std::filesystem::path& folder,
-                        baselines::Cell& cell) {
+                        const std::string& places, baselines::Cell& cell) {
     if (end.exit_status == 0 && end.signal == 0) return;
     cell.status = end.exit_status == kExitDoesNotFit ? CellStatus::kSkipped : CellStatus::kBroken;
     const std::string said = last_lines(folder / kLaunchLogFile);
     if (end.timed_out)
-      launch.reason = "no progress within the time limit; killed";
+      launch.reason = "no progress within the time limit; killed" + places;
     else if (end.signal != 0)
-      launch.reason = fmt::format("ended by signal {}{}{}", end.signal, said.empty() ? "" : ": ", said);
+      launch.reason = fmt::format("ended by signal {}{}{}{}", end.signal, said.empty() ? "" : ": ", said, places);
     else if (launch.reason.empty())
       launch.reason = fmt::format("exit status {}{}{}", end.exit_status, said.empty() ? "" : ": ", said);
     cell.reason = launch.reason;
@@ -556,7 +563,24 @@ std::filesystem::path store_file(const std::filesystem::path& runs_dir) {
   return runs_dir / "mbbench.sqlite";
 }
 
+namespace {
+
+// The processes of an MPI launcher are the ranks of one launch.
+Status check_launcher(const RunOptions& options) {
+  const auto place = trainer::mpi_place();
+  if (!place || (options.command == "run" && options.launches == 1)) return {};
+  return fail(
+      ErrorCode::kBadArgument,
+      fmt::format("a launcher started {} processes, which are the ranks of one launch, and {} starts launches of "
+                  "its own",
+                  place->size, options.launches > 1 ? "--launches" : "`" + options.command + "`"),
+      "under mpirun use `mbbench run` with one launch; leave mpirun out where ranks may be threads");
+}
+
+}  // namespace
+
 Result<RunOutcome> start_run(const Suite& suite, const RunOptions& options) {
+  MB_TRY(check_launcher(options));
   RunOutcome outcome;
   baselines::Run& run = outcome.run;
   run.created_unix_ns = wall_ns();
@@ -578,6 +602,7 @@ Result<RunOutcome> start_run(const Suite& suite, const RunOptions& options) {
 }
 
 Result<RunOutcome> resume_run(const std::filesystem::path& bundle, const Suite& suite, const RunOptions& options) {
+  MB_TRY(check_launcher(options));
   MB_ASSIGN(auto writer, baselines::BundleWriter::reopen(bundle));
   MB_ASSIGN(const auto reader, baselines::BundleReader::open(bundle));
   RunOutcome outcome;

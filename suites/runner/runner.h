@@ -60,6 +60,10 @@ Result<RunOutcome> start_run(const Suite& suite, const RunOptions& options);
 // Goes on with the run in `bundle`: finished cells stay, the rest of `suite`'s cells run.
 Result<RunOutcome> resume_run(const std::filesystem::path& bundle, const Suite& suite, const RunOptions& options);
 
+// What a process that an MPI launcher started does where it is not rank 0, whose process has the run: its rank of the
+// configuration, and then it stays until rank 0's is done. Its exit status; rank 0's is the run's.
+Result<int> follow_run(const trainer::Config& config, const RunOptions& options);
+
 // Where the store of a runs folder is.
 std::filesystem::path store_file(const std::filesystem::path& runs_dir);
 

@@ -1,0 +1,185 @@
+// How a run ends when a rank fails, whether ranks are threads or mpirun's processes; and that both train the same bits.
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <array>
+#include <cstdio>
+#include <filesystem>
+#include <fstream>
+
+#include "baselines/store/bundle.h"
+#include "profiler/base/text.h"
+#include "profiler/host/library.h"
+
+namespace mbb::suites {
+namespace {
+
+namespace fs = std::filesystem;
+
+struct Answer {
+  int status = -1;
+  std::string out;
+};
+
+class Ending : public testing::Test {
+ protected:
+  void SetUp() override {
+    folder_ = fs::path(testing::TempDir()) /
+              fmt::format("mbbench_ending_{}_{}", getpid(),
+                          replace_all(testing::UnitTest::GetInstance()->current_test_info()->name(), "/", "_"));
+    fs::remove_all(folder_);
+    fs::create_directories(folder_);
+    program_ = fs::absolute(fs::path(MBB_BINARY_DIR) / "bin" / "mbbench").string();
+  }
+  void TearDown() override {
+    if (!HasFailure()) fs::remove_all(folder_);
+  }
+
+  // "" when mpirun can start this build's ranks, else why not.
+  std::string no_mpi() const {
+    if (profiler::find_program("mpirun").empty()) return "no mpirun on PATH (openmpi-bin brings it)";
+    if (!fs::exists(fs::path(program_).parent_path() / "libmbbench_mpi.so"))
+      return "libmbbench_mpi.so was not built (libopenmpi-dev brings what it needs)";
+    return "";
+  }
+
+  Answer run(const std::string& arguments, int processes = 1) const {
+    const std::string mpirun = processes == 1
+                                   ? ""
+                                   : fmt::format(
+                                         "env OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 mpirun -q "
+                                         "--oversubscribe -n {} ",
+                                         processes);
+    const std::string whole =
+        fmt::format("cd {} && timeout -s KILL 200 {}{} {} 2>&1", folder_.string(), mpirun, program_, arguments);
+    Answer answer;
+    FILE* pipe = popen(whole.c_str(), "r");
+    std::array<char, 4096> buffer{};
+    for (size_t n = 0; (n = fread(buffer.data(), 1, buffer.size(), pipe)) > 0;) answer.out.append(buffer.data(), n);
+    const int status = pclose(pipe);
+    answer.status = WIFEXITED(status) ? WEXITSTATUS(status) : -WTERMSIG(status);
+    return answer;
+  }
+
+  // The one cell of the newest bundle.
+  baselines::Cell cell() const {
+    fs::path newest;
+    for (const auto& entry : fs::directory_iterator(folder_ / "mbbench-runs" / "runs"))
+      if (newest.empty() || entry.path() > newest) newest = entry.path();
+    const auto reader = baselines::BundleReader::open(newest);
+    if (!reader) return {};
+    const auto all = reader->read_all();
+    return all && all->cells.size() == 1 ? all->cells[0] : baselines::Cell{};
+  }
+
+  void expect_broken(const Answer& answer, std::initializer_list<const char*> parts) const {
+    EXPECT_EQ(answer.status, 4) << answer.out;
+    const baselines::Cell broken = cell();
+    EXPECT_EQ(broken.status, baselines::CellStatus::kBroken) << answer.out;
+    for (const char* part : parts)
+      EXPECT_NE(broken.reason.find(part), std::string::npos) << part << " is not in: " << broken.reason << "\n"
+                                                             << answer.out;
+  }
+
+  fs::path folder_;
+  std::string program_;
+};
+
+constexpr const char* kSmall = "run tp=2 pp=2 mbs=1 gbs=4 seq_length=16 train_iters=4 --quiet";
+
+TEST_F(Ending, ThreadsEndWithTheFaultyRanksErrorAndEveryPlace) {
+  const std::string small = kSmall;
+  expect_broken(run(small + " inject_fault=error@2"),
+                {"rank 2 at ", "debug.inject_fault = error@2", "rank 0 at ", "rank 1 at ", "rank 3 at "});
+  expect_broken(run(small + " inject_fault=exception@1"), {"rank 1 at ", "exception: ", "rank 3 at "});
+  expect_broken(run(small + " inject_fault=return@3"), {"rank 3 at ", "the rank returned while rank ", "rank 0 at "});
+  expect_broken(run(small + " inject_fault=kill@1"), {"ended by signal 9", "rank 0 at ", "rank 1 at ", "rank 3 at "});
+  EXPECT_EQ(run(small + " inject_fault=hang@4").status, 64);
+  EXPECT_EQ(run(small + " inject_fault=sleep@1").status, 64);
+}
+
+TEST_F(Ending, AThreadThatHangsEndsTheRun) {
+  expect_broken(run(std::string(kSmall) + " inject_fault=hang@1 no_progress_limit_s=1"),
+                {"rank 1 at ", "no rank made progress for 1000 ms", "rank 0 at ", "waits in ", "still running after"});
+}
+
+TEST_F(Ending, ABrokenCellsReplayNamesAllItIsComparedWith) {
+  std::ofstream(folder_ / "s.toml") << R"(purpose = "A cell that breaks."
+[base]
+seq_length = 16
+train_iters = 2
+[cover.all]
+total = 4
+reference = { mapping = "one" }
+[cover.all.axes.recipe]
+fp32 = {}
+bf16 = { recipe = "bf16" }
+[cover.all.axes.mapping]
+one = {}
+tp2 = { tp = 2, inject_fault = "error@1" }
+)";
+  const Answer answer = run("suite ./s.toml --seed 5 gbs=4 --quiet");
+  EXPECT_EQ(answer.status, 4) << answer.out;
+  const std::string replay = "mbbench suite ./s.toml --seed 5 gbs=4 --only fp32-one --only bf16-one --only bf16-tp2\n";
+  ASSERT_NE(answer.out.find("replay  " + replay), std::string::npos) << answer.out;
+  const Answer again = run(replay.substr(8, replay.size() - 9) + " --quiet");
+  EXPECT_EQ(again.status, 4) << again.out;
+  EXPECT_NE(again.out.find("replay  mbbench suite ./s.toml"), std::string::npos) << again.out;
+}
+
+TEST_F(Ending, ProcessesTrainTheBitsOfThreads) {
+  if (const std::string why = no_mpi(); !why.empty()) GTEST_SKIP() << why;
+  const std::string mapping =
+      "run tp=2 pp=2 vpp=2 layers=4 gbs=8 seq_length=16 train_iters=5 overlap_grad_reduce=true "
+      "overlap_param_gather=true "
+      "record_gradients=true --quiet";
+  const Answer threads = run(mapping + " gpus=8");
+  ASSERT_EQ(threads.status, 0) << threads.out;
+  const baselines::Cell one = cell();
+  const Answer processes = run(mapping, 8);
+  ASSERT_EQ(processes.status, 0) << processes.out;
+  const baselines::Cell other = cell();
+  ASSERT_EQ(one.launches.size(), 1U);
+  ASSERT_EQ(other.launches.size(), 1U);
+  EXPECT_EQ(other.ranks, 8);
+  EXPECT_NE(other.run, one.run);
+  EXPECT_FALSE(one.loss_checksum.empty());
+  EXPECT_EQ(other.loss_checksum, one.loss_checksum);
+  ASSERT_EQ(other.launches[0].steps.size(), one.launches[0].steps.size());
+  for (size_t step = 0; step < one.launches[0].steps.size(); ++step) {
+    EXPECT_EQ(other.launches[0].steps[step].loss, one.launches[0].steps[step].loss) << step;
+    EXPECT_EQ(other.launches[0].steps[step].grad_norm, one.launches[0].steps[step].grad_norm) << step;
+  }
+  EXPECT_EQ(other.launches[0].trace_files, one.launches[0].trace_files);
+}
+
+TEST_F(Ending, ProcessesEndWithTheFaultyRanksErrorAndEveryPlace) {
+  if (const std::string why = no_mpi(); !why.empty()) GTEST_SKIP() << why;
+  const std::string small = kSmall;
+  expect_broken(run(small + " inject_fault=exception@2", 4), {"rank 2 at ", "exception: ", "rank 0 at ", "rank 3 at "});
+  expect_broken(run(small + " inject_fault=return@3", 4), {"rank 3", "the rank returned while another waits for it"});
+  expect_broken(run(small + " inject_fault=kill@1", 4),
+                {"rank 1 at ", "its process ended without a word", "rank 0 at ", "rank 2 at "});
+  expect_broken(run(small + " inject_fault=kill@0", 4), {"ended by signal 9", "rank 0 at ", "rank 1 at "});
+}
+
+TEST_F(Ending, AProcessThatHangsEndsTheRun) {
+  if (const std::string why = no_mpi(); !why.empty()) GTEST_SKIP() << why;
+  expect_broken(run(std::string(kSmall) + " inject_fault=hang@1 no_progress_limit_s=2", 4),
+                {"rank 1 at ", "no rank made progress for 2000 ms", "rank 0 at ", "waits in "});
+}
+
+TEST_F(Ending, ALaunchersProcessesAreOneLaunch) {
+  if (const std::string why = no_mpi(); !why.empty()) GTEST_SKIP() << why;
+  const Answer suite = run("suite quickstart --quiet", 2);
+  EXPECT_NE(suite.status, 0) << suite.out;
+  EXPECT_NE(suite.out.find("are the ranks of one launch"), std::string::npos) << suite.out;
+  const Answer fewer = run("run gpus=4 train_iters=1 --quiet", 2);
+  EXPECT_NE(fewer.status, 0) << fewer.out;
+  EXPECT_NE(fewer.out.find("the launcher started 2 processes"), std::string::npos) << fewer.out;
+}
+
+}  // namespace
+}  // namespace mbb::suites
