@@ -120,8 +120,11 @@ ChunkSegments build_chunk(BlockBuilder& blocks, const Chunk& chunk, int index) {
   build_forward(blocks, chunk, layout.vpp == 1 ? "pipeline" : "pipeline." + name);
   segments.backward = b.add_segment(name + ".backward", SegmentKind::kBackward, index);
   Autodiff(b).run(segments.forward, {});
-  expand_ring_attention(b.program(), segments.forward, segments.backward);
   return segments;
+}
+
+bool travels(CpComm comm) {
+  return comm == CpComm::kP2p || comm == CpComm::kA2aP2p;
 }
 
 // The passes over forward and backward, each over all chunks.
@@ -151,6 +154,10 @@ void run_passes(PassLog& passes, Program& program, const Layout& layout, const s
        [&](int forward, int backward) { fuse_cross_entropy(program, forward, backward); });
   each("recompute", memory.recompute_granularity != RecomputeGranularity::kNone,
        [&](int forward, int backward) { recompute(program, forward, backward, memory); });
+  // Behind recompute, which takes a ring whole: all ranks then run its exchanges again, whatever steps each of them
+  // has.
+  each("ring_attention", std::any_of(layout.cp_comm.begin(), layout.cp_comm.end(), travels),
+       [&](int forward, int backward) { expand_ring_attention(program, forward, backward); });
   each("cpu_offloading", memory.cpu_offloading,
        [&](int forward, int backward) { offload(program, forward, backward, memory); });
   each("delay_wgrad_compute", layout.config.overlap.delay_wgrad_compute,

@@ -70,7 +70,9 @@ class Expansion {
     b_.enter(segment_);
     for (size_t i = 0; i < old.size(); ++i) {
       if (old[i].kind == &kRingAttention) {
+        const size_t first = b_.ops().size();
         forward(old[i]);
+        for (size_t made = first; made < b_.ops().size(); ++made) b_.ops()[made].recompute = old[i].recompute;
       } else if (old[i].kind == &kRingAttentionGrad) {
         // The first micro-batch's op and the others' differ in what they do to the sinks' gradient alone.
         std::vector<Op> variants{old[i]};

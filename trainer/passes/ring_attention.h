@@ -5,7 +5,8 @@
 
 namespace mbb::trainer {
 
-// Replaces each ring attention of `forward` and its gradient in `backward` by steps. Forward: in step j a rank attends
+// Replaces each ring attention of `forward` (and of `backward`, where it is recomputed) and its gradient by steps.
+// Forward: in step j a rank attends
 // to the keys of the rank j before it, only the chunks that its causal mask (and window) shows, while stream kCp moves
 // keys and values on; the parts are merged by log-sum-exp. Backward: the keys and values travel again, each rank adds
 // to gradients that travel behind them and that end at their owner. Steps that see nothing are left out. Paths grow by

@@ -102,11 +102,6 @@ Status resolve_context_parallel(Layout& l, ParallelSizes& sizes) {
         "each rank holds two chunks of the sequence, an early and a late one");
   MB_ASSIGN(l.cp_comm, comm_by_layer(p.cp_comm_type, l.model.num_layers));
   for (const CpComm comm : l.cp_comm) {
-    // What a rank keeps of a ring differs, and so would the exchanges that it runs again.
-    const bool ring = comm == CpComm::kP2p || comm == CpComm::kA2aP2p;
-    if (ring && l.config.memory.recompute_granularity != RecomputeGranularity::kNone)
-      return fail(ErrorCode::kUnavailable, fmt::format("{} = {} with memory.recompute_granularity", kComm, name(comm)),
-                  "recompute nothing, or give all_gather or a2a");
     if (comm == CpComm::kA2aP2p && sizes.cp_a2a == 1) {
       MB_ASSIGN(sizes.cp_a2a, inner_size(p.hierarchical_context_parallel_sizes, l.cp));
     }
