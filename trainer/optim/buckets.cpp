@@ -26,6 +26,7 @@ struct WeightUse {
   int chunk = 0;
   size_t first_read = std::numeric_limits<size_t>::max();
   size_t last_write = 0;  // of its gradient
+  bool deferred = false;  // that write stands behind all micro-batches' backwards
   std::string unit;       // weights that are gathered together
 };
 
@@ -49,8 +50,10 @@ std::vector<WeightUse> uses_of_weights(const Program& program) {
         found->second.chunk = segment.chunk;
       }
       for (TensorId id : op.out)
-        if (const auto found = weight_of_grad.find(id); found != weight_of_grad.end())
+        if (const auto found = weight_of_grad.find(id); found != weight_of_grad.end()) {
           uses.at(found->second).last_write = at;
+          uses.at(found->second).deferred = segment.kind == SegmentKind::kWgrad;
+        }
     }
   }
   std::vector<WeightUse> all;
@@ -65,8 +68,9 @@ void name_units(const Program& program, std::vector<WeightUse>& uses) {
   std::string between;
   for (WeightUse& use : uses) {
     const std::string& path = program.tensor(use.weight).path;
-    // Weights that other stages hold too make a unit of their own, cut alike there.
-    use.unit = program.tensor(use.weight).sharing.shared() ? path : layer_of(path);
+    // Weights that other stages hold too make a unit of their own, cut alike there; so do those whose gradients come
+    // later than their neighbours', which are scattered in every micro-batch.
+    use.unit = program.tensor(use.weight).sharing.shared() || use.deferred ? path : layer_of(path);
     if (!use.unit.empty()) {
       use.unit.pop_back();  // the dot
       between.clear();

@@ -278,6 +278,16 @@ const Form kForms[] = {
        c.data_parallel.defer_embedding_wgrad_compute = true;
        c.fusion.gradient_accumulation_fusion = false;
      }},
+    {"deferred_wgrad_optim_grads", 1, 2, 2,
+     [](Config& c) {
+       c.data_parallel.defer_embedding_wgrad_compute = true;
+       strategy(c, Strategy::kOptimGrads);
+     }},
+    {"deferred_wgrad_fsdp2_tp2", 2, 2, 2,
+     [](Config& c) {
+       c.data_parallel.defer_embedding_wgrad_compute = true;
+       c.data_parallel.use_torch_fsdp2 = true;
+     }},
     {"deferred_wgrad_pp2", 1, 2, 1, [](Config& c) { c.data_parallel.defer_embedding_wgrad_compute = true; }},
     {"deferred_wgrad_tp2_pp2_dp2", 2, 2, 2,
      [](Config& c) {

@@ -214,13 +214,13 @@ TEST(DataParallelCosts, FullyShardedBytes) {
       const int64_t units = l.model.num_layers + 2;
       EXPECT_EQ(moved(row, "all_gather", GroupKind::kDpCp).calls, l.micro_batches * units * (reshard ? 2 : 1));
       EXPECT_EQ(moved(row, "reduce_scatter", GroupKind::kDpCp).calls, l.micro_batches * units);
-      // Norm gradients are partial sums over TP: summed before each scatter.
+      // Norm gradients are partial sums over TP: summed once a step, before the last scatter.
       const double norms = static_cast<double>((2 * l.model.num_layers + 1) * l.model.hidden_size);
       double partial = 0;
       for (const SegmentRow& segment : row.segments)
         for (const OpRow& op : segment.ops)
           if (op.path.ends_with(".partial.all_reduce")) partial += op.wire_bytes * static_cast<double>(op.runs);
-      EXPECT_EQ(partial, tp == 1 ? 0 : m * 2 * 0.5 * 4 * norms);
+      EXPECT_EQ(partial, tp == 1 ? 0 : 2 * 0.5 * 4 * norms);
     }
 }
 

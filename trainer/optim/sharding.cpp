@@ -27,6 +27,7 @@ struct Unit {
   std::map<int, Span> spans;  // by segment
   int ring_slot = kOwnSlot;
   TensorId slot = kNoTensor;  // the flat buffer the unit is gathered into or scattered out of
+  TensorId held = kNoTensor;  // the unit's gradients that are partial over tensor ranks, summed over micro-batches
 };
 
 bool overlap(const Unit& a, const Unit& b) {
@@ -175,20 +176,36 @@ class Sharding {
       if (unit.spans.size() > 1) unit.ring_slot = kOwnSlot;
     declare_slots(b_, grads_, "units.grads." + name_, l_.main_grad_type());
     std::map<int, Insertions> insertions;
-    for (const Unit& unit : grads_) {
-      for (size_t i = 0; i < unit.bucket->members.size(); ++i)
-        place(p_, p_.tensor(unit.bucket->members[i]).main_grad, unit, unit.bucket->ranges[i].offset);
+    for (Unit& unit : grads_) {
+      place_grads(unit);
       const auto& [segment, span] = *unit.spans.rbegin();
       insertions[segment].before(span.last + 1, build_aside(b_, segment, [&] { scatter(unit); }));
     }
     for (auto& [segment, inserted] : insertions) inserted.apply(p_.segments[static_cast<size_t>(segment)]);
   }
 
+  // Gradients lie in the slot; those that are partial over tensor ranks stay whole and are summed over micro-batches
+  // where they are, so that the tensor ranks add them up once a step and not in every micro-batch.
+  void place_grads(Unit& unit) {
+    const Bucket& bucket = *unit.bucket;
+    if (bucket.partial_elements > 0)
+      unit.held = declare_flat(b_, bucket.path + ".partial_grads", l_.main_grad_type(), bucket.partial_elements,
+                               Category::kComm, Scope::kStep);
+    for (size_t i = 0; i < bucket.members.size(); ++i) {
+      const Tensor& weight = p_.tensor(bucket.members[i]);
+      if (weight.partial_over_tp)
+        make_view(p_, weight.main_grad, unit.held, bucket.ranges[i].offset);
+      else
+        place(p_, weight.main_grad, unit, bucket.ranges[i].offset);
+    }
+  }
+
   // The ops that add to what earlier micro-batches left go; their twins for the first micro-batch run in all.
   void overwrite_grads() {
     std::vector<bool> scattered(p_.tensors.size(), false);
     for (const Unit& unit : grads_)
-      for (TensorId id : unit.bucket->members) scattered[static_cast<size_t>(p_.tensor(id).main_grad)] = true;
+      for (TensorId id : unit.bucket->members)
+        scattered[static_cast<size_t>(p_.tensor(id).main_grad)] = !p_.tensor(id).partial_over_tp;
     const auto writes = [&](const Op& op) {
       return std::any_of(op.out.begin(), op.out.end(), [&](TensorId id) { return scattered[static_cast<size_t>(id)]; });
     };
@@ -202,10 +219,13 @@ class Sharding {
   void scatter(const Unit& unit) {
     const Bucket& bucket = *unit.bucket;
     const ReplicaGroups& g = bucket.groups;
-    if (bucket.partial_elements > 0) {
-      const TensorId partial = b_.view(unit.slot, bucket.path + ".partial_grads", Shape{bucket.partial_elements}, 0);
-      b_.emit(kAllReduce, bucket.path + ".partial.all_reduce", {partial}, over(g.tensor, g.tensor_size),
-              {.stream = Stream::kTp, .out = {partial}});
+    if (unit.held != kNoTensor) {
+      const TensorId part = b_.view(unit.slot, bucket.path + ".partial", Shape{bucket.partial_elements}, 0);
+      b_.emit(kAllReduce, bucket.path + ".partial.all_reduce", {unit.held}, over(g.tensor, g.tensor_size),
+              {.when = When::kLast, .stream = Stream::kTp, .out = {unit.held}});
+      b_.emit(kCopy, bucket.path + ".partial.copy", {unit.held}, NoAttrs{}, {.when = When::kLast, .out = {part}});
+      b_.emit(kFill, bucket.path + ".partial.zero", {unit.held}, NoAttrs{},
+              {.when = When::kNotLast, .out = {part}});  // zeros, like the held ones in shape
     }
     const Stream stream = d_.overlap_grad_reduce ? Stream::kDp : Stream::kCompute;
     const std::string path = bucket.path + ".reduce_scatter";

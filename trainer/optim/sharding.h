@@ -15,7 +15,8 @@ namespace mbb::trainer {
 
 // Declares the slots, makes weights and main gradients views of them, and puts the collectives into the forward and
 // backward segments. Weight gradients then overwrite in every micro-batch; sums over micro-batches are kept in the
-// shards, Bucket::main_grads.
+// shards, Bucket::main_grads. Gradients that are partial over tensor ranks (norms) are kept whole until the last
+// micro-batch, where those ranks add them up and the scatter takes them along.
 void shard_units(Builder& builder, const Layout& layout, const std::vector<Bucket>& buckets);
 
 }  // namespace mbb::trainer

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <map>
 #include <optional>
+#include <set>
 
 #include "trainer/ops/table.h"
 #include "trainer/program/builder.h"
@@ -263,6 +264,28 @@ class Overlap {
     return found;
   }
 
+  // The ops after dgrad that what `gather` reads comes from (a norm that is recomputed), in order; nothing where one of
+  // them needs what dgrad gives.
+  std::optional<std::vector<size_t>> makers_between(size_t dgrad, size_t gather) const {
+    std::set<TensorId> wanted;
+    const auto want = [&](const Op& op) {
+      for (TensorId id : op.in) wanted.insert(program_.storage(id));
+    };
+    const auto makes = [&](const Op& op) {
+      return std::any_of(op.out.begin(), op.out.end(),
+                         [&](TensorId id) { return wanted.contains(program_.storage(id)); });
+    };
+    std::vector<size_t> makers;
+    want(old_[gather]);
+    for (size_t i = gather; i-- > dgrad + 1;) {
+      if (gone_[i] || !makes(old_[i])) continue;
+      want(old_[i]);
+      makers.insert(makers.begin(), i);
+    }
+    if (makes(old_[dgrad])) return std::nullopt;
+    return makers;
+  }
+
   // Before dgrad: the all-gather that only wgrad needs.
   void bulk_gather(size_t dgrad) {
     const TpOverlapSite* site = site_of(sites_, old_[dgrad]);
@@ -270,6 +293,9 @@ class Overlap {
     for (size_t wgrad : wgrads_of(dgrad)) {
       for (size_t i = dgrad + 1; i < wgrad; ++i) {
         if (gone_[i] || !is_tp(old_[i], kAllGather) || old_[i].out[0] != old_[wgrad].in[1]) continue;
+        const auto makers = makers_between(dgrad, i);
+        if (!makers) continue;
+        for (size_t maker : *makers) b_.ops().push_back(take(maker));
         Op gather = take(i);
         gather.attrs = with_sms(std::get<CommAttrs>(gather.attrs), *site);
         b_.ops().push_back(std::move(gather));

@@ -98,9 +98,15 @@ std::map<LifeSpan, int> ring_sizes(const Program& program, const std::set<LifeSp
   if (crossing.size() < 2) return rings;
   const int group = group_of(program);
   if (group < 2) return rings;
-  const int period = (widest + group - 1) / group * group;
-  if (places_of(program, crossing, period) >= total) return rings;
-  for (const LifeSpan& span : crossing) rings[span] = period;
+  // A period of whole groups lets a slot follow one of another chunk only a group later; one of a few slots more lets
+  // it follow at once, because micro-batches then change places from turn to turn.
+  int fewest = total, period = 0;
+  for (int tried = widest; tried <= (widest + group - 1) / group * group + group; ++tried) {
+    const int places = places_of(program, crossing, tried);
+    if (places < fewest) fewest = places, period = tried;
+  }
+  if (period > 0)
+    for (const LifeSpan& span : crossing) rings[span] = period;
   return rings;
 }
 
