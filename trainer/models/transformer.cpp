@@ -9,6 +9,7 @@
 #include "trainer/ops/message_peers.h"
 #include "trainer/ops/table.h"
 #include "trainer/optim/optimizer.h"
+#include "trainer/passes/delay.h"
 #include "trainer/passes/expert_overlap.h"
 #include "trainer/passes/fusion.h"
 #include "trainer/passes/message_order.h"
@@ -214,6 +215,7 @@ Program build_program(const Layout& resolved, const RankClass& rank_class, std::
                          static_cast<int>(layout.config.tp_overlap.bwd_layernorm_sm_margin));
   if (layout.config.overlap.overlap_moe_expert_parallel_comm) pair_micro_batches(program);
   put_messages_at_ends(program);
+  if (layout.config.debug.delay_us > 0) plant_delay(program, 1000 * layout.config.debug.delay_us);
   finish_program(program);
   return program;
 }

@@ -487,12 +487,18 @@ struct CommAttrs {
   bool operator==(const CommAttrs&) const = default;
 };
 
+// A planted slowness: so much CPU time of the rank's thread, or so long a spin of the device.
+struct DelayAttrs {
+  int64_t ns = 0;
+  bool operator==(const DelayAttrs&) const = default;
+};
+
 using Attrs =
     std::variant<NoAttrs, GemmAttrs, GemmRowsAttrs, PackAttrs, ScaledGemmAttrs, QuantizeAttrs, QuantizeBlocksAttrs,
                  GemmBlocksAttrs, AmaxAttrs, ScaleUpdateAttrs, NormAttrs, EmbeddingAttrs, AttentionAttrs, RopeAttrs,
                  BucketAttrs, AdamAttrs, ScaleAttrs, CommAttrs, QkNormAttrs, BiasAttrs, ActivationAttrs, ScaleByAttrs,
                  PositionAttrs, DropoutAttrs, LatentAttrs, RouterAttrs, DispatchAttrs, ReceiveAttrs, GroupedGemmAttrs,
                  GroupedQuantizedAttrs, GroupedBiasAttrs, MoeLossAttrs, LossSumAttrs, CountAttrs, VocabularyAttrs,
-                 ExpertBiasAttrs, ShiftAttrs, ColumnAttrs, RunAttrs, PartAttrs, RingAttrs>;
+                 ExpertBiasAttrs, ShiftAttrs, ColumnAttrs, RunAttrs, PartAttrs, RingAttrs, DelayAttrs>;
 
 }  // namespace mbb::trainer

@@ -133,6 +133,7 @@ constexpr std::array kTable{
     &kGradScale,
     &kAdamW,
     &kGroupIdentity,
+    &kDelay,
 };
 
 }  // namespace

@@ -48,6 +48,7 @@ extern const OpKind kCrossEntropyMax, kCrossEntropySum, kCrossEntropyLoss, kCros
 extern const OpKind kAllGather, kReduceScatter, kAllReduce, kAllToAll, kAllToAllRows, kGroupIdentity, kSend, kRecv;
 extern const OpKind kReshardSend, kReshardRecv;
 extern const OpKind kGradSquareSum, kScalarSum, kGradScale, kAdamW;
+extern const OpKind kDelay;
 
 std::span<const OpKind* const> op_table();
 const OpKind* find_op_kind(std::string_view name);

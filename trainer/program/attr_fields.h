@@ -244,6 +244,12 @@ void attr_fields(const ScaleByAttrs& attrs, Visit&& visit) {
 }
 
 template <typename Visit>
+void attr_fields(const DelayAttrs& attrs, Visit&& visit) {
+  const auto& [ns] = attrs;
+  visit("ns", ns);
+}
+
+template <typename Visit>
 void attr_fields(const PositionAttrs& attrs, Visit&& visit) {
   const auto& [sequence_sharded, accumulate, packed, positions] = attrs;
   visit("sequence_sharded", sequence_sharded);

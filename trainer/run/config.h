@@ -234,6 +234,7 @@ struct DebugConfig {
   bool record_gradients = false;
   bool nan_trace = true;
   std::string inject_fault;  // KIND@RANK; empty: none
+  int64_t delay_us = 0;
 };
 
 struct Config {

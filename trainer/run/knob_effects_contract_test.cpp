@@ -234,6 +234,7 @@ std::vector<std::string> keys() {
     for (const std::string_view section : {"train", "optimizer", "precision", "memory", "fusion", "packing",
                                            "data_parallel", "data", "host", "parallel", "overlap"})
       if (knob.section() == section && !kElsewhere.contains(knob.key)) all.push_back(knob.key);
+  all.emplace_back("debug.delay_us");
   return all;
 }
 

@@ -21,6 +21,13 @@ std::vector<Knob> debug_knobs() {
        .doc = "Makes one rank fail before its second step, to see how a run ends: KIND@RANK, where KIND is exception, "
               "error, return (leaves early), hang or kill. Empty = none.",
        .identity = false},
+      {.key = "debug.delay_us",
+       .field = field(&Config::debug, &DebugConfig::delay_us),
+       .unit = "us",
+       .range = at_least(0),
+       .doc = "A planted regression, to test that a gate finds one: an op `debug.delay` that computes nothing burns so "
+              "much CPU time of each rank a step, or spins so long on its GPU. The step program shows it.",
+       .identity = false},
   };
 }
 

@@ -113,6 +113,7 @@ constexpr std::array kFunctions = {
     Named{"grad_square_sum", grad_square_sum_op},
     Named{"grad_scale", grad_scale_op},
     Named{"adamw", adamw_op},
+    Named{"delay", delay_op},
 };
 
 }  // namespace

@@ -163,5 +163,6 @@ Status bucket_quantize_op(const OpCall& call);
 Status grad_square_sum_op(const OpCall& call);
 Status grad_scale_op(const OpCall& call);
 Status adamw_op(const OpCall& call);
+Status delay_op(const OpCall& call);
 
 }  // namespace mbb::trainer::cuda

@@ -128,5 +128,6 @@ Status cpu_grad_square_sum(const CpuCall& call);
 Status cpu_scalar_sum(const CpuCall& call);
 Status cpu_grad_scale(const CpuCall& call);
 Status cpu_adamw(const CpuCall& call);
+Status cpu_delay(const CpuCall& call);
 
 }  // namespace mbb::trainer
