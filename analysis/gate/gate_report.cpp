@@ -98,7 +98,9 @@ int gate_exit_status(const GateReport& report, const std::vector<Verdict>& fail_
     return std::any_of(report.rows.begin(), report.rows.end(),
                        [&](const GateRow& row) { return row.verdict.verdict == verdict; });
   };
-  if (report.rows.empty() || has(Verdict::kBroken)) return 4;
+  const bool judged =
+      std::any_of(report.rows.begin(), report.rows.end(), [](const GateRow& row) { return row.metric != kRunRow; });
+  if (!judged || has(Verdict::kBroken)) return 4;
   if (has(Verdict::kSlower)) return 1;
   if (has(Verdict::kIncomparable)) return 3;
   return has(Verdict::kInconclusive) || has(Verdict::kUnstable) ? 2 : 0;
@@ -205,10 +207,11 @@ std::string gate_json(const GateReport& report) {
   std::string warnings;
   for (const std::string& w : report.warnings) warnings += (warnings.empty() ? "" : ", ") + json_quote(w);
   return fmt::format(
-      "{{\"suite\": {}, \"run\": {}, \"build\": {}, \"host\": {}, \"headline\": {}, \"warnings\": [{}], \"rows\": "
+      "{{\"suite\": {}, \"run\": {}, \"build\": {}, \"host\": {}, \"epoch\": {}, \"headline\": {}, \"warnings\": [{}], "
+      "\"rows\": "
       "[{}\n]}}\n",
       json_quote(report.suite), json_quote(report.run), json_quote(report.build), json_quote(report.host),
-      json_quote(gate_headline(report)), warnings, rows);
+      json_quote(report.epoch), json_quote(gate_headline(report)), warnings, rows);
 }
 
 }  // namespace mbb::analysis

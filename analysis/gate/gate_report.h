@@ -13,6 +13,9 @@
 
 namespace mbb::analysis {
 
+// The metric of a row on a cell that gave no number.
+inline constexpr const char* kRunRow = "run";
+
 struct GateRow {
   std::string cell;
   std::string metric;       // "step_time"; "run" for a cell that gave no number
@@ -26,6 +29,7 @@ struct GateReport {
   std::string run;
   std::string build;  // commit of the product under test
   std::string host;   // device and driver, for the headline
+  std::string epoch;  // of the environment
   std::vector<GateRow> rows;
   std::vector<std::string> warnings;  // baselines that end soon, silent cells, an unknown clock
 };
@@ -38,7 +42,8 @@ NightLaunches launch_values(const baselines::Cell& cell, const std::string& metr
 
 // Verdicts that end a gate with an error: by default slower, broken, incomparable, inconclusive and unstable each have
 // their exit status (DESIGN.md, Trouble); the worst one counts: 4 broken, 1 slower, 3 incomparable, 2 inconclusive or
-// unstable, 0. With `fail_on`, only the named verdicts count. A report without a judged row is 4.
+// unstable, 0. With `fail_on`, only the named verdicts count. A report in which no
+// metric of any cell was judged is 4: nothing was measured.
 int gate_exit_status(const GateReport& report, const std::vector<baselines::Verdict>& fail_on = {});
 
 // "1 slower, 41 same, 2 new"

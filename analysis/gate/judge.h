@@ -78,7 +78,8 @@ struct SeriesVerdict {
 // `suspected` set.
 std::vector<SeriesVerdict> judge_suite(std::span<const SeriesEvidence> cells, const GateOptions& options = {});
 
-// What a suspected cell comes to when `fresh` launches of tonight's product were added: slower, or inconclusive.
+// What a suspected cell comes to when `fresh` launches of tonight's product were added: slower; same where they exclude
+// a material change by themselves; else inconclusive.
 SeriesVerdict confirm(const SeriesEvidence& evidence, const SeriesVerdict& suspected, const NightLaunches& fresh,
                       const GateOptions& options = {});
 

@@ -25,6 +25,9 @@ Json to_json(const Pin& pin) {
           {"nights", pin.nights},
           {"runs", pin.runs},
           {"build", pin.build},
+          {"epoch", pin.epoch},
+          {"product", pin.product},
+          {"configuration", pin.configuration},
           {"author", pin.author},
           {"reason", pin.reason},
           {"accepted_unix_ns", pin.accepted_unix_ns},
@@ -44,6 +47,9 @@ Pin from_json(const Json& line) {
   line.at("nights").get_to(pin.nights);
   line.at("runs").get_to(pin.runs);
   line.at("build").get_to(pin.build);
+  pin.epoch = line.value("epoch", "");
+  pin.product = line.value("product", "");
+  pin.configuration = line.value("configuration", "");
   line.at("author").get_to(pin.author);
   line.at("reason").get_to(pin.reason);
   line.at("accepted_unix_ns").get_to(pin.accepted_unix_ns);
@@ -114,12 +120,20 @@ Status end_pin(const std::string& file, const std::string& id, const std::string
 }
 
 const Pin* find_pin(const std::vector<Pin>& pins, const std::string& identity_hash, const std::string& class_hash,
-                    const std::string& metric, std::int64_t now_unix_ns) {
+                    const std::string& epoch, const std::string& metric, std::int64_t now_unix_ns) {
   const auto stands = [&](const Pin& p) {
-    return p.identity_hash == identity_hash && p.class_hash == class_hash && p.metric == metric && p.ended_by.empty() &&
-           (p.expires_unix_ns == 0 || p.expires_unix_ns > now_unix_ns);
+    return p.identity_hash == identity_hash && p.class_hash == class_hash && (p.epoch.empty() || p.epoch == epoch) &&
+           p.metric == metric && p.ended_by.empty() && !has_expired(p, now_unix_ns);
   };
   const auto found = std::find_if(pins.rbegin(), pins.rend(), stands);
+  return found == pins.rend() ? nullptr : &*found;
+}
+
+const Pin* find_any_pin(const std::vector<Pin>& pins, const std::string& identity_hash, const std::string& metric) {
+  const auto fits = [&](const Pin& p) {
+    return p.identity_hash == identity_hash && p.metric == metric && p.ended_by.empty();
+  };
+  const auto found = std::find_if(pins.rbegin(), pins.rend(), fits);
   return found == pins.rend() ? nullptr : &*found;
 }
 

@@ -23,6 +23,9 @@ struct Pin {
   std::vector<std::vector<double>> nights;
   std::vector<std::string> runs;  // evidence: the runs that the nights come from
   std::string build;              // commit of the program that ran them
+  std::string epoch;              // of those runs; empty in lines older than epochs: any epoch of the class
+  std::string product;            // hash of the product's facts of those runs; empty likewise
+  std::string configuration;      // configuration_hash() of the cell; empty likewise
   std::string author;
   std::string reason;
   std::int64_t accepted_unix_ns = 0;
@@ -40,9 +43,17 @@ Status append_pin(const std::string& file, const Pin& pin);
 // Adds a line that ends pin `id`, which must stand.
 Status end_pin(const std::string& file, const std::string& id, const std::string& author, const std::string& reason);
 
-// The newest standing and unexpired pin of a series.
+// The newest standing and unexpired pin of a series in an epoch.
 const Pin* find_pin(const std::vector<Pin>& pins, const std::string& identity_hash, const std::string& class_hash,
-                    const std::string& metric, std::int64_t now_unix_ns);
+                    const std::string& epoch, const std::string& metric, std::int64_t now_unix_ns);
+
+// The newest pin of the metric of an identity that nobody ended, in whatever environment it was accepted and even when
+// it has expired: what a series without a baseline of its own may have had.
+const Pin* find_any_pin(const std::vector<Pin>& pins, const std::string& identity_hash, const std::string& metric);
+
+inline bool has_expired(const Pin& pin, std::int64_t now_unix_ns) {
+  return pin.expires_unix_ns != 0 && pin.expires_unix_ns <= now_unix_ns;
+}
 
 inline constexpr std::int64_t kExpiryWarningNs = std::int64_t{14} * 24 * 3600 * 1'000'000'000;
 

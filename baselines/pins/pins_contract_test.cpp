@@ -39,14 +39,37 @@ TEST_F(Pins, AcceptedLinesComeBackAndTheNewestStandingOneIsFound) {
   auto pins = read_pins(file_).value();
   ASSERT_EQ(pins.size(), 2U);
   EXPECT_EQ(pins[0].nights, pin("b-1").nights);
-  EXPECT_EQ(find_pin(pins, "i", "c", "step_time", 0)->id, "b-2");
-  EXPECT_EQ(find_pin(pins, "i", "other class", "step_time", 0), nullptr);
+  EXPECT_EQ(find_pin(pins, "i", "c", "e", "step_time", 0)->id, "b-2");
+  EXPECT_EQ(find_pin(pins, "i", "other class", "e", "step_time", 0), nullptr);
   ASSERT_TRUE(end_pin(file_, "b-2", "ada", "a wrong night"));
   pins = read_pins(file_).value();
-  EXPECT_EQ(find_pin(pins, "i", "c", "step_time", 0)->id, "b-1");
+  EXPECT_EQ(find_pin(pins, "i", "c", "e", "step_time", 0)->id, "b-1");
   EXPECT_EQ(pins[1].ended_by, "ada: a wrong night");
   EXPECT_FALSE(end_pin(file_, "b-2", "ada", "again"));
   EXPECT_EQ(end_pin(file_, "b-9", "ada", "none").error().code, ErrorCode::kNotFound);
+}
+
+TEST_F(Pins, AnEpochHasItsOwn) {
+  Pin old = pin("b-1"), now = pin("b-2");
+  now.epoch = "e2", now.product = "p", now.configuration = "k";
+  ASSERT_TRUE(append_pin(file_, old));
+  ASSERT_TRUE(append_pin(file_, now));
+  const auto pins = read_pins(file_).value();
+  EXPECT_EQ(pins[1].epoch + pins[1].product + pins[1].configuration, "e2pk");
+  EXPECT_EQ(find_pin(pins, "i", "c", "e2", "step_time", 0)->id, "b-2");
+  EXPECT_EQ(find_pin(pins, "i", "c", "e3", "step_time", 0)->id, "b-1") << "a line older than epochs stands in any";
+  EXPECT_EQ(find_any_pin(pins, "i", "step_time")->id, "b-2");
+  EXPECT_EQ(find_any_pin(pins, "i", "peak_memory"), nullptr);
+}
+
+TEST_F(Pins, LinesOlderThanEpochsAreRead) {
+  std::ofstream(file_) << R"({"accept":"b-1","cell":"one","model":"m","metric":"step_time","unit":"ns","identity":"i",)"
+                       << R"("class":"c","nights":[[1.0]],"runs":["r"],"build":"b","author":"ada","reason":"x",)"
+                       << R"("accepted_unix_ns":1,"expires_unix_ns":0})"
+                       << "\n";
+  const auto pins = read_pins(file_);
+  ASSERT_TRUE(pins.has_value()) << format(pins.error());
+  EXPECT_EQ(pins->front().epoch, "");
 }
 
 TEST_F(Pins, ExpiredOnesDoNotStand) {
@@ -54,8 +77,8 @@ TEST_F(Pins, ExpiredOnesDoNotStand) {
   p.expires_unix_ns = 100;
   ASSERT_TRUE(append_pin(file_, p));
   const auto pins = read_pins(file_).value();
-  EXPECT_NE(find_pin(pins, "i", "c", "step_time", 99), nullptr);
-  EXPECT_EQ(find_pin(pins, "i", "c", "step_time", 100), nullptr);
+  EXPECT_NE(find_pin(pins, "i", "c", "e", "step_time", 99), nullptr);
+  EXPECT_EQ(find_pin(pins, "i", "c", "e", "step_time", 100), nullptr);
 }
 
 TEST_F(Pins, NamelessOrEmptyOnesAreRefusedAndDamageIsToldByLine) {

@@ -114,6 +114,16 @@ std::string identity_hash(const Cell& cell) {
   return hex16(XXH3_64bits(text.data(), text.size()));
 }
 
+std::string configuration_hash(const Cell& cell) {
+  std::vector<std::string> parts;
+  for (const KnobValue& knob : cell.knobs)
+    parts.push_back(fmt::format("{}:{}={}:{};", knob.key.size(), knob.key, knob.value.size(), knob.value));
+  std::sort(parts.begin(), parts.end());
+  std::string text = fmt::format("{};{};", cell.identity_hash, cell.program_hash);
+  for (const std::string& part : parts) text += part;
+  return hex16(XXH3_64bits(text.data(), text.size()));
+}
+
 std::string loss_checksum(const std::vector<Step>& steps) {
   std::vector<std::uint64_t> bits;
   bits.reserve(steps.size());

@@ -238,6 +238,10 @@ std::string class_label(const Cell& cell);
 // 16 hexadecimal digits over model, class, devices and the knobs that split a series, independent of knob order.
 std::string identity_hash(const Cell& cell);
 
+// 16 hexadecimal digits over the step program and every knob, whether it splits a series or not: two launches of one
+// build with equal configurations do the same work.
+std::string configuration_hash(const Cell& cell);
+
 // Hash of the bit patterns of all losses in step order: equal runs have equal checksums.
 std::string loss_checksum(const std::vector<Step>& steps);
 

@@ -63,13 +63,7 @@ void add_host(Facts& facts) {
 }
 
 void add_build(Facts& facts) {
-  facts.add("build.commit", build_commit());
-  facts.add("build.compiler", "g++ " __VERSION__);
-#ifdef NDEBUG
-  facts.add("build.checks", "release");
-#else
-  facts.add("build.checks", "debug");
-#endif
+  for (HostFact& fact : build_facts()) facts.add(std::move(fact.key), std::move(fact.value));
   facts.add("library.glibc", ::gnu_get_libc_version(), true);
 }
 
@@ -109,6 +103,15 @@ std::string field_of(std::string_view text, std::string_view field, char separat
     return std::string(value);
   }
   return {};
+}
+
+std::vector<HostFact> build_facts() {
+#ifdef NDEBUG
+  const char* checks = "release";
+#else
+  const char* checks = "debug";
+#endif
+  return {{"build.commit", build_commit()}, {"build.compiler", "g++ " __VERSION__}, {"build.checks", checks}};
 }
 
 Fingerprint make_fingerprint(std::vector<HostFact> facts) {

@@ -25,6 +25,10 @@ struct Fingerprint {
 // that cannot be read is there with the value "unknown", so that its absence is seen.
 Fingerprint take_fingerprint(std::vector<HostFact> more = {});
 
+// What this build is: build.commit, build.compiler, build.checks, as a fingerprint has them and `mbbench --version`
+// prints them.
+std::vector<HostFact> build_facts();
+
 // Sorts the facts and hashes those with in_class; the order they come in does not matter.
 Fingerprint make_fingerprint(std::vector<HostFact> facts);
 

@@ -166,6 +166,8 @@ Result<int> ab(const Parsed& parsed) {
   options.command = "ab";
   options.argv = parsed.argv;
   options.runs_dir = settings.product.runs_dir;
+  options.roles = fact_roles(settings.product.gate);
+  options.facts = declared_facts(settings.product.gate);
   options.quiet = parsed.flag("--quiet");
   options.stop = signals.flag();
   if (!options.quiet) {
@@ -177,7 +179,7 @@ Result<int> ab(const Parsed& parsed) {
   Ab experiment(a, b, std::move(suite_a), std::move(suite_b), options, looks);
   MB_ASSIGN(const bool whole, experiment.run());
   if (!whole) return signals.interrupted() ? kExitInterrupted : kExitStopped;
-  analysis::GateReport report{fmt::format("ab {} | {}", a.label, b.label), "", b.label, "A = " + a.label, {}, {}};
+  analysis::GateReport report{fmt::format("ab {} | {}", a.label, b.label), "", b.label, "A = " + a.label, "", {}, {}};
   for (const auto& [name, s] : experiment.series()) {
     analysis::GateRow row{name, s.metric, "", "A", {}};
     row.verdict.verdict = s.decision.verdict;

@@ -2,13 +2,16 @@
 #include <fmt/core.h>
 
 #include <algorithm>
+#include <filesystem>
 
 #include "analysis/gate/gate_report.h"
+#include "analysis/gate/harness.h"
 #include "analysis/metrics/metrics.h"
 #include "baselines/pins/pins.h"
 #include "profiler/base/clock.h"
 #include "profiler/base/env.h"
 #include "profiler/base/file.h"
+#include "profiler/base/log.h"
 #include "profiler/base/text.h"
 #include "suites/cli/command.h"
 #include "suites/cli/print.h"
@@ -49,10 +52,14 @@ Status export_to(const Parsed& parsed, const char* flag, const std::string& text
 }
 
 // Files first: whatever the exit status will be, they are there.
-Result<int> finish(const Parsed& parsed, const GateReport& report, const std::vector<baselines::Verdict>& only) {
+Status write_reports(const Parsed& parsed, const GateReport& report) {
   MB_TRY(export_to(parsed, "--junit-xml", analysis::gate_junit(report)));
   MB_TRY(export_to(parsed, "--export-markdown", analysis::gate_markdown(report)));
-  MB_TRY(export_to(parsed, "--export-json", analysis::gate_json(report)));
+  return export_to(parsed, "--export-json", analysis::gate_json(report));
+}
+
+Result<int> finish(const Parsed& parsed, const GateReport& report, const std::vector<baselines::Verdict>& only) {
+  MB_TRY(write_reports(parsed, report));
   print_tables(parsed, {analysis::gate_table(report)});
   return analysis::gate_exit_status(report, only);
 }
@@ -62,10 +69,38 @@ Result<GateRequest> request_of(const Parsed& parsed, const Settings& settings) {
   MB_ASSIGN(request.pins, baselines::read_pins(settings.product.baselines_file));
   request.store_file = store_file(settings.product.runs_dir).string();
   request.now_unix_ns = wall_ns();
-  request.max_silent_nights = static_cast<int>(settings.product.max_silent_nights);
+  request.max_silent_nights = static_cast<int>(settings.product.gate.max_silent_nights);
   MB_ASSIGN(const int64_t launches, number_option(parsed, "--launches", 5, 1, 1000));
   request.confirm_launches = static_cast<int>(launches);
   return request;
+}
+
+// A night that came to no judgement leaves reports that say why, and its own exit status.
+Result<int> finish_with(const Parsed& parsed, const std::string& suite, Error error) {
+  GateReport report;
+  report.suite = suite;
+  analysis::GateRow row{"*", analysis::kRunRow, "", "", {}};
+  row.verdict.verdict = baselines::Verdict::kBroken;
+  row.verdict.text = error.what;
+  report.rows.push_back(std::move(row));
+  if (const Status written = write_reports(parsed, report); !written) log_warning("{}", written.error().what);
+  return tl::unexpected<Error>(std::move(error));
+}
+
+Result<int> bridge(const Parsed& parsed, const Settings& settings, const GateRequest& request, RunOptions options) {
+  const std::string named = *parsed.value("--bridge");
+  if (named != "this") {
+    if (!file_exists(named))
+      return fail(ErrorCode::kBadArgument, fmt::format("--bridge {}: there is no such program", printable(named)),
+                  "give the old product's mbbench, or `this` with the old product's gate.facts");
+    options.program = std::filesystem::absolute(named).string();
+  }
+  if (parsed.positionals.empty())
+    return fail(ErrorCode::kBadArgument, "--bridge: which suite?", "`mbbench list suites` lists them");
+  MB_ASSIGN(const Suite suite, suite_of(parsed, settings, parsed.positionals[0]));
+  MB_ASSIGN(const int bridged, run_bridge(suite, request, options));
+  fmt::print("{} baselines have a bridge into this epoch\n", bridged);
+  return 0;
 }
 
 Result<int> gate(const Parsed& parsed) {
@@ -77,26 +112,52 @@ Result<int> gate(const Parsed& parsed) {
   options.command = kGateCommand;
   options.argv = parsed.argv;
   options.runs_dir = settings.product.runs_dir;
+  options.roles = fact_roles(settings.product.gate);
+  options.facts = declared_facts(settings.product.gate);
   options.launches = request.confirm_launches;
   options.quiet = parsed.flag("--quiet");
   options.stop = signals.flag();
+  if (parsed.value("--bridge")) return bridge(parsed, settings, request, options);
   if (const auto named = parsed.value("--run")) {
     MB_ASSIGN(const auto run, find_run(settings, *named));
-    MB_ASSIGN(const GateReport report, gate_run(run, {}, request, options));
-    return finish(parsed, report, only);
+    const auto report = gate_run(run, {}, request, options);
+    return report ? finish(parsed, *report, only) : finish_with(parsed, run.suite, report.error());
   }
   if (parsed.positionals.empty())
     return fail(ErrorCode::kBadArgument, "gate needs a suite to run, or --run RUN to judge one that has run",
                 "`mbbench list suites` lists them");
   MB_ASSIGN(const Suite suite, suite_of(parsed, settings, parsed.positionals[0]));
-  MB_ASSIGN(const RunOutcome outcome, start_run(suite, options));
-  if (outcome.stopped) return signals.interrupted() ? kExitInterrupted : kExitStopped;
-  MB_ASSIGN(const GateReport report, gate_run(outcome.run, suite, request, options));
-  return finish(parsed, report, only);
+  auto outcome = start_run(suite, options);
+  if (!outcome) return finish_with(parsed, suite.name, outcome.error());
+  if (outcome->stopped) return signals.interrupted() ? kExitInterrupted : kExitStopped;
+  const auto report = gate_run(outcome->run, suite, request, options);
+  if (!report) return finish_with(parsed, suite.name, report.error());
+  const int status = analysis::gate_exit_status(*report, only);
+  if (const Status kept = keep_verdicts(*report, status, options.runs_dir, *outcome); !kept)
+    log_warning("the verdicts are not in the store: {}", kept.error().what);
+  return finish(parsed, *report, only);
 }
 
 std::string author_of(const Parsed& parsed) {
   return parsed.value("--author").value_or(env_text("USER").value_or(""));
+}
+
+// Runs of --with: nights of the same product in the same environment, accepted together.
+Result<std::vector<baselines::Run>> further_nights(const Parsed& parsed, const Settings& settings,
+                                                   const baselines::Run& first) {
+  const profiler::FactRoles roles = fact_roles(settings.product.gate);
+  std::vector<baselines::Run> nights;
+  for (const std::string& spec : parsed.values("--with")) {
+    MB_ASSIGN(auto run, find_run(settings, spec));
+    if (run.fingerprint.class_hash != first.fingerprint.class_hash || run.epoch != first.epoch)
+      return fail(ErrorCode::kMismatch,
+                  fmt::format("runs {} and {} are of different environments: {}", first.id, run.id,
+                              join(profiler::changed_environment(first.fingerprint, run.fingerprint, roles), "; ")));
+    if (profiler::product_hash(run.fingerprint, roles) != profiler::product_hash(first.fingerprint, roles))
+      return fail(ErrorCode::kMismatch, fmt::format("runs {} and {} are of different products", first.id, run.id));
+    nights.push_back(std::move(run));
+  }
+  return nights;
 }
 
 Result<int> accept(const Parsed& parsed, const Settings& settings) {
@@ -104,6 +165,7 @@ Result<int> accept(const Parsed& parsed, const Settings& settings) {
     return fail(ErrorCode::kBadArgument, "baseline accept: which run?",
                 "mbbench baseline accept @latest --reason TEXT");
   MB_ASSIGN(const auto run, find_run(settings, parsed.positionals[1]));
+  MB_ASSIGN(const auto more, further_nights(parsed, settings, run));
   MB_ASSIGN(const int64_t days, number_option(parsed, "--expires", 0, 0, 36500));
   const std::string& file = settings.product.baselines_file;
   const int64_t now = wall_ns();
@@ -114,6 +176,8 @@ Result<int> accept(const Parsed& parsed, const Settings& settings) {
     if (!only.empty() &&
         std::none_of(only.begin(), only.end(), [&](const auto& p) { return cell_matches(p, cell.name); }))
       continue;
+    if (const std::string error = analysis::harness_error(cell); !error.empty())
+      return fail(ErrorCode::kMismatch, fmt::format("cell {} is no evidence: {}", cell.name, error));
     for (const std::string& metric : analysis::gated_metrics(cell)) {
       Pin pin;
       pin.id =
@@ -127,8 +191,16 @@ Result<int> accept(const Parsed& parsed, const Settings& settings) {
       pin.model = cell.model;
       pin.nights = {analysis::launch_values(cell, metric)};
       pin.runs = {run.id};
-      for (const auto& fact : run.fingerprint.facts)
-        if (fact.key == "build.commit") pin.build = fact.value;
+      for (const auto& night : more) {
+        const auto* then = ok_cell(night, cell.identity_hash);
+        if (then == nullptr || !analysis::harness_error(*then).empty()) continue;
+        pin.nights.push_back(analysis::launch_values(*then, metric));
+        pin.runs.push_back(night.id);
+      }
+      pin.build = fact_of(run, "build.commit");
+      pin.epoch = run.epoch;
+      pin.product = profiler::product_hash(run.fingerprint, fact_roles(settings.product.gate));
+      pin.configuration = baselines::configuration_hash(cell);
       pin.author = author_of(parsed);
       pin.reason = parsed.value("--reason").value_or("");
       pin.accepted_unix_ns = run.created_unix_ns;
@@ -203,6 +275,7 @@ Command gate_command() {
           "run a suite and judge it against accepted baselines; suspects run again before they are called slower",
           {{"SUITE", "a name of `mbbench list suites`, or a TOML file", false}},
           {{"--launches", "N", "fresh processes a cell, and again for suspects (default 5)"},
+           {"--bridge", "PROGRAM", "run the old product in a new environment, so that the gate can judge there again"},
            {"--run", "RUN", "judge this run instead of running a suite; suspects stay unconfirmed"},
            {"--only", "CELL", "run only cells that match (repeats)", true},
            {"--skip", "CELL", "leave out cells that match (repeats)", true},
@@ -224,6 +297,7 @@ Command baseline_command() {
           {{"--reason", "TEXT", "why; needed"},
            {"--author", "NAME", "who; default $USER"},
            {"--only", "CELL", "accept only cells that match (repeats)", true},
+           {"--with", "RUN", "accept: further nights of the same product and environment (repeats)", true},
            {"--expires", "DAYS", "the baseline ends after so many days; default never"},
            kJsonOption,
            kMarkdownOption},

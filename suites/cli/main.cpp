@@ -10,6 +10,7 @@
 
 #include "profiler/base/log.h"
 #include "profiler/base/text.h"
+#include "profiler/host/fingerprint.h"
 #include "suites/cli/command.h"
 
 namespace {
@@ -105,7 +106,9 @@ int main(int argc, char** argv) {
   }
   CLI::App root("mbbench trains, measures and judges large-model training.", "mbbench");
   root.require_subcommand(1);
-  root.set_version_flag("--version", MBB_VERSION);
+  std::string version = MBB_VERSION;
+  for (const auto& fact : mbb::profiler::build_facts()) version += fmt::format("\n{} = {}", fact.key, fact.value);
+  root.set_version_flag("--version", version);
   std::vector<std::unique_ptr<Entry>> entries;
   for (Command& command : mbb::suites::commands()) {
     entries.push_back(std::make_unique<Entry>());

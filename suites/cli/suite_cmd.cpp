@@ -31,6 +31,8 @@ Result<RunOptions> run_options(const Parsed& parsed, const Settings& settings, c
   options.command = command;
   options.argv = parsed.argv;
   options.runs_dir = settings.product.runs_dir;
+  options.roles = fact_roles(settings.product.gate);
+  options.facts = declared_facts(settings.product.gate);
   options.tag = parsed.value("--tag").value_or("");
   options.require_measured = parsed.value("--require") == "measured";
   options.quiet = parsed.flag("--quiet");

@@ -8,14 +8,19 @@
 #include <map>
 
 #include "profiler/base/text.h"
+#include "suites/matrix/product_settings.h"
 #include "trainer/run/knobs.h"
 
 namespace mbb::suites {
 namespace {
 
 bool is_section(std::string_view name) {
-  const auto sections = trainer::knobs().sections();
-  return std::find(sections.begin(), sections.end(), replace_all(name, "-", "_")) != sections.end();
+  const std::string wanted = replace_all(name, "-", "_");
+  for (const KnobTable* table : {&trainer::knobs(), &product_settings()}) {
+    const auto sections = table->sections();
+    if (std::find(sections.begin(), sections.end(), wanted) != sections.end()) return true;
+  }
+  return false;
 }
 
 // "~/x" and paths relative to the file's folder become what they mean from anywhere.

@@ -3,8 +3,11 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "profiler/base/env.h"
 #include "profiler/base/knob_render.h"
+#include "profiler/base/text.h"
 
 namespace mbb::suites {
 
@@ -28,14 +31,63 @@ const KnobTable& product_settings() {
                   "control.",
            .path = true,
            .identity = false},
-          {.key = "max_silent_nights",
-           .field = field(&ProductSettings::max_silent_nights),
+          {.key = "gate.max_silent_nights",
+           .field = field(&ProductSettings::gate, &GateSettings::max_silent_nights),
+           .range = at_least(1),
            .unit = "nights",
            .doc = "A cell with a baseline that gives no number for so many nights fails the gate.",
+           .identity = false},
+          {.key = "gate.product",
+           .field = field(&ProductSettings::gate, &GateSettings::product),
+           .doc = "Facts of a run (patterns, comma between; run.json of a bundle lists the facts) that are the product under "
+                  "test: they may change from night to night. Declared facts are product unless gate.environment "
+                  "claims them.",
+           .identity = false},
+          {.key = "gate.environment",
+           .field = field(&ProductSettings::gate, &GateSettings::environment),
+           .doc = "Facts that are the environment: a change of one begins a new epoch, which has no verdict until the "
+                  "old product has run in it (`mbbench gate --bridge`).",
+           .identity = false},
+          {.key = "gate.facts",
+           .field = field(&ProductSettings::gate, &GateSettings::facts),
+           .doc = "Facts that the program cannot see, as `image = \"nemo:25.09\"` under [gate.facts].",
+           .identity = false},
+          {.key = "gc.keep_days",
+           .field = field(&ProductSettings::gc, &GcSettings::keep_days),
+           .range = at_least(0),
+           .unit = "days",
+           .doc = "`mbbench gc` keeps the bundles of younger runs.",
+           .identity = false},
+          {.key = "gc.keep_runs",
+           .field = field(&ProductSettings::gc, &GcSettings::keep_runs),
+           .range = at_least(0),
+           .unit = "runs",
+           .doc = "`mbbench gc` keeps the bundles of so many newest runs of each suite, however old.",
            .identity = false},
       },
       ProductSettings{});
   return table;
+}
+
+profiler::FactRoles fact_roles(const GateSettings& gate) {
+  const auto patterns = [](const std::string& list) {
+    std::vector<std::string> all;
+    for (const std::string_view one : split(list, ','))
+      if (!trim(one).empty()) all.emplace_back(trim(one));
+    return all;
+  };
+  profiler::FactRoles roles{patterns(gate.product), patterns(gate.environment)};
+  for (const auto& [key, value] : gate.facts) {
+    const auto claims = [&key = key](const std::string& p) { return glob_match(p, key); };
+    if (std::none_of(roles.environment.begin(), roles.environment.end(), claims)) roles.product.push_back(key);
+  }
+  return roles;
+}
+
+std::vector<profiler::HostFact> declared_facts(const GateSettings& gate) {
+  std::vector<profiler::HostFact> facts;
+  for (const auto& [key, value] : gate.facts) facts.push_back({key, value});
+  return facts;
 }
 
 std::string render_settings_markdown() {

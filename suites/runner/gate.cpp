@@ -6,6 +6,8 @@
 #include <algorithm>
 #include <map>
 
+#include "analysis/gate/harness.h"
+#include "baselines/store/bundle.h"
 #include "baselines/store/store.h"
 #include "profiler/base/file.h"
 #include "profiler/base/text.h"
@@ -15,53 +17,33 @@ namespace {
 
 using analysis::GateReport;
 using analysis::GateRow;
+using analysis::kRunRow;
 using analysis::NightLaunches;
 using analysis::SeriesEvidence;
 using baselines::CellStatus;
 using baselines::Pin;
 using baselines::Verdict;
 
-constexpr size_t kHistoryNights = 30;
-
-std::string fact(const baselines::Run& run, const char* key) {
-  for (const auto& f : run.fingerprint.facts)
-    if (f.key == key) return f.value;
-  return "unknown";
-}
-
 std::string host_of(const baselines::Run& run) {
-  const std::string gpu = fact(run, "gpu.model");
-  return gpu == "unknown" || gpu.empty() ? fact(run, "cpu.model") : gpu + ", driver " + fact(run, "gpu.driver");
+  const std::string gpu = fact_of(run, "gpu.model");
+  return gpu == "unknown" || gpu.empty() ? fact_of(run, "cpu.model") : gpu + ", driver " + fact_of(run, "gpu.driver");
 }
 
-// Earlier nights of this machine, oldest first.
-Result<std::vector<baselines::Run>> earlier_nights(const baselines::Run& tonight, const std::string& store_path) {
-  std::vector<baselines::Run> nights;
-  if (!file_exists(store_path)) return nights;
-  MB_ASSIGN(const auto store, baselines::Store::open(store_path, {.read_only = true}));
-  MB_ASSIGN(const auto summaries, store.list_runs());
-  for (const auto& s : summaries) {
-    if (s.command != kGateCommand || s.suite != tonight.suite || s.id == tonight.id || s.ended_unix_ns == 0) continue;
-    if (s.created_unix_ns >= tonight.created_unix_ns || s.class_hash != tonight.fingerprint.class_hash) continue;
-    MB_ASSIGN(auto run, store.load_run(s.id));
-    nights.push_back(std::move(run));
-    if (nights.size() == kHistoryNights) break;
-  }
-  std::reverse(nights.begin(), nights.end());
-  return nights;
+std::string percent(double fraction) {
+  return fmt::format("{:+.2f} %", 100.0 * fraction);
 }
 
-const baselines::Cell* ok_cell(const baselines::Run& run, const std::string& identity) {
-  for (const auto& cell : run.cells)
-    if (cell.identity_hash == identity && cell.status == CellStatus::kOk) return &cell;
-  return nullptr;
+double centre_of(const std::vector<NightLaunches>& nights) {
+  NightLaunches all;
+  for (const NightLaunches& night : nights) all.insert(all.end(), night.begin(), night.end());
+  return analysis::pseudo_median(all);
 }
 
 // A row that the judge's statistics are needed for, and what they are held against.
 struct Series {
   size_t row = 0;
   const baselines::Cell* cell = nullptr;
-  const Pin* pin = nullptr;
+  Baseline baseline;
   SeriesEvidence evidence;
 };
 
@@ -71,19 +53,22 @@ class Gate {
       : run_(run), suite_(suite), request_(request), options_(options) {}
 
   Result<GateReport> judge() {
-    MB_ASSIGN(nights_, earlier_nights(run_, request_.store_file));
+    MB_ASSIGN(history_, read_gate_history(run_, request_.store_file));
     report_.suite = run_.suite;
     report_.run = run_.id;
-    report_.build = fact(run_, "build.commit");
+    report_.build = fact_of(run_, "build.commit");
     report_.host = host_of(run_);
+    report_.epoch = run_.epoch;
     for (const auto& cell : run_.cells) add_rows(cell);
     std::vector<SeriesEvidence> evidence;
     for (const Series& s : series_) evidence.push_back(s.evidence);
     const auto verdicts = analysis::judge_suite(evidence);
     for (size_t i = 0; i < series_.size(); ++i) report_.rows[series_[i].row].verdict = verdicts[i];
     MB_TRY(confirm_suspects());
+    for (Series& s : series_) blame_machine(s);
     add_silent();
     warn_of_expiry();
+    warn_of_bridges();
     return std::move(report_);
   }
 
@@ -97,9 +82,13 @@ class Gate {
   }
 
   void add_rows(const baselines::Cell& cell) {
-    if (cell.status == CellStatus::kBroken) add_row(cell, "run", Verdict::kBroken, cell.reason);
-    if (cell.status == CellStatus::kUnstable) add_row(cell, "run", Verdict::kUnstable, cell.reason);
+    if (cell.status == CellStatus::kBroken) add_row(cell, kRunRow, Verdict::kBroken, cell.reason);
+    if (cell.status == CellStatus::kUnstable) add_row(cell, kRunRow, Verdict::kUnstable, cell.reason);
     if (cell.status != CellStatus::kOk) return;
+    if (std::string error = analysis::harness_error(cell); !error.empty()) {
+      add_row(cell, kRunRow, Verdict::kBroken, std::move(error));
+      return;
+    }
     for (const std::string& metric : analysis::gated_metrics(cell)) add_metric(cell, metric);
   }
 
@@ -109,27 +98,18 @@ class Gate {
       add_row(cell, metric, Verdict::kBroken, "no launch gave a number");
       return;
     }
-    const std::string& machine = run_.fingerprint.class_hash;
-    const Pin* pin = baselines::find_pin(request_.pins, cell.identity_hash, machine, metric, request_.now_unix_ns);
-    if (pin == nullptr) {
-      const auto elsewhere = std::find_if(request_.pins.begin(), request_.pins.end(), [&](const Pin& p) {
-        return p.identity_hash == cell.identity_hash && p.metric == metric && p.class_hash != machine &&
-               p.ended_by.empty();
-      });
-      if (elsewhere == request_.pins.end())
-        add_row(cell, metric, Verdict::kNew, "no baseline: `mbbench baseline accept` makes one of this run");
-      else
-        add_row(
-            cell, metric, Verdict::kIncomparable,
-            fmt::format("the environment is another than baseline {}'s: run the old product in it (`mbbench ab`), then "
-                        "accept a baseline here",
-                        elsewhere->id));
+    const Pin* other = baselines::find_any_pin(request_.pins, cell.identity_hash, metric);
+    Baseline baseline = find_baseline({run_, cell, metric}, request_.pins, history_, options_.roles,
+                                      request_.now_unix_ns, other ? changed_since(*other) : std::vector<std::string>{});
+    if (baseline.nights.empty()) {
+      add_row(cell, metric, baseline.verdict, baseline.reason).against = baseline.pin ? baseline.pin->id : "";
       return;
     }
-    add_row(cell, metric, Verdict::kInconclusive, "").against = pin->id;
-    Series s{report_.rows.size() - 1, &cell, pin, {pin->nights, {}}};
-    for (const auto& night : nights_) {
-      if (night.created_unix_ns <= pin->accepted_unix_ns) continue;
+    add_row(cell, metric, Verdict::kInconclusive, "").against = baseline.pin->id;
+    Series s{report_.rows.size() - 1, &cell, std::move(baseline), {}};
+    s.evidence.baseline = s.baseline.nights;
+    for (const auto& night : history_.nights) {
+      if (s.baseline.bridge.empty() && night.created_unix_ns <= s.baseline.pin->accepted_unix_ns) continue;
       if (const auto* then = ok_cell(night, cell.identity_hash))
         s.evidence.nights.push_back(analysis::launch_values(*then, metric));
     }
@@ -137,13 +117,30 @@ class Gate {
     series_.push_back(std::move(s));
   }
 
-  // The same build cannot have become slower: then it is the machine, and no product verdict is given.
-  bool is_machine(Series& s, analysis::SeriesVerdict& verdict) {
-    if (s.pin->build.empty() || s.pin->build == "unknown" || s.pin->build != report_.build) return false;
+  // What changed in the environment since a pin's run, as far as the store still has it.
+  std::vector<std::string> changed_since(const Pin& pin) {
+    if (pin.class_hash == run_.fingerprint.class_hash && (pin.epoch.empty() || pin.epoch == run_.epoch)) return {};
+    if (pin.runs.empty() || !file_exists(request_.store_file)) return {};
+    const auto [entry, is_new] = changed_.try_emplace(pin.runs.front());
+    if (!is_new) return entry->second;
+    const auto store = baselines::Store::open(request_.store_file, {.read_only = true});
+    if (!store) return {};
+    if (const auto then = store->load_run(pin.runs.front()))
+      entry->second = profiler::changed_environment(then->fingerprint, run_.fingerprint, options_.roles);
+    return entry->second;
+  }
+
+  // The same build in the same configuration cannot have become slower or faster: then it is the machine, and no
+  // product verdict is given.
+  void blame_machine(const Series& s) {
+    analysis::SeriesVerdict& verdict = report_.rows[s.row].verdict;
+    if (verdict.verdict != Verdict::kSlower && verdict.verdict != Verdict::kFaster) return;
+    const Pin& pin = *s.baseline.pin;
+    if (!is_product_of(pin, run_.fingerprint, options_.roles)) return;
+    if (!pin.configuration.empty() && pin.configuration != baselines::configuration_hash(*s.cell)) return;
     verdict.verdict = Verdict::kIncomparable;
     verdict.suspected = false;
-    verdict.text += "; same build as the baseline: the machine changed, not the product";
-    return true;
+    verdict.text += "; same build and configuration as the baseline: the machine changed, not the product";
   }
 
   Status confirm_suspects() {
@@ -151,8 +148,8 @@ class Gate {
     again.cells.clear();
     std::vector<size_t> suspects;
     for (size_t i = 0; i < series_.size(); ++i) {
-      auto& verdict = report_.rows[series_[i].row].verdict;
-      if (!verdict.suspected || is_machine(series_[i], verdict)) continue;
+      const auto& verdict = report_.rows[series_[i].row].verdict;
+      if (!verdict.suspected) continue;
       suspects.push_back(i);
       const auto planned = std::find_if(suite_.cells.begin(), suite_.cells.end(),
                                         [&](const Cell& c) { return c.name == series_[i].cell->name; });
@@ -184,16 +181,18 @@ class Gate {
     std::vector<std::string> seen;
     for (const Pin& pin : request_.pins) {
       if (!pin.ended_by.empty() || pin.class_hash != run_.fingerprint.class_hash) continue;
+      if (!pin.epoch.empty() && pin.epoch != run_.epoch) continue;
       if (std::find(seen.begin(), seen.end(), pin.identity_hash) != seen.end()) continue;
       seen.push_back(pin.identity_hash);
       if (ok_cell(run_, pin.identity_hash) != nullptr || !belongs_here(pin)) continue;
       int silent = 1;
-      for (auto night = nights_.rbegin(); night != nights_.rend() && !ok_cell(*night, pin.identity_hash); ++night)
+      for (auto night = history_.nights.rbegin();
+           night != history_.nights.rend() && !ok_cell(*night, pin.identity_hash); ++night)
         ++silent;
       const bool fails = silent >= request_.max_silent_nights;
-      GateRow row{pin.cell, "run", "", pin.id, {}};
+      GateRow row{pin.cell, kRunRow, "", pin.id, {}};
       row.verdict.verdict = fails ? Verdict::kBroken : Verdict::kInconclusive;
-      row.verdict.text = fmt::format("no number for {} night{}; {} fail the gate (max_silent_nights)", silent,
+      row.verdict.text = fmt::format("no number for {} night{}; {} fail the gate (gate.max_silent_nights)", silent,
                                      silent == 1 ? "" : "s", request_.max_silent_nights);
       report_.rows.push_back(std::move(row));
     }
@@ -203,17 +202,32 @@ class Gate {
   bool belongs_here(const Pin& pin) const {
     const auto& planned = run_.planned_cells;
     return std::find(planned.begin(), planned.end(), pin.cell) != planned.end() ||
-           std::any_of(nights_.begin(), nights_.end(), [&](const auto& n) { return ok_cell(n, pin.identity_hash); });
+           std::any_of(history_.nights.begin(), history_.nights.end(),
+                       [&](const auto& n) { return ok_cell(n, pin.identity_hash); });
   }
 
   void warn_of_expiry() {
+    constexpr int64_t kDayNs = int64_t{24} * 3600 * 1'000'000'000;
     for (const Series& s : series_) {
-      const Pin& pin = *s.pin;
+      const Pin& pin = *s.baseline.pin;
       if (pin.expires_unix_ns == 0 || pin.expires_unix_ns - request_.now_unix_ns > baselines::kExpiryWarningNs)
         continue;
-      const int64_t days = (pin.expires_unix_ns - request_.now_unix_ns) / (int64_t{24} * 3600 * 1'000'000'000);
+      const int64_t days = (pin.expires_unix_ns - request_.now_unix_ns) / kDayNs;
       report_.warnings.push_back(fmt::format("baseline {} of {} {} ends in {} day{}: accept a new one", pin.id,
                                              pin.cell, pin.metric, days, days == 1 ? "" : "s"));
+    }
+  }
+
+  // What the environment itself changed: the old product here against the old product there.
+  void warn_of_bridges() {
+    for (const Series& s : series_) {
+      if (s.baseline.bridge.empty()) continue;
+      const Pin& pin = *s.baseline.pin;
+      report_.warnings.push_back(fmt::format(
+          "{} {}: a new epoch ({}); held against the old product's bridge launches (run {}). The environment alone "
+          "made {}",
+          pin.cell, pin.metric, join(changed_since(pin), "; "), join(s.baseline.bridge, ", "),
+          percent(centre_of(s.baseline.nights) / centre_of(pin.nights) - 1.0)));
     }
   }
 
@@ -221,7 +235,8 @@ class Gate {
   const Suite& suite_;
   const GateRequest& request_;
   const RunOptions& options_;
-  std::vector<baselines::Run> nights_;
+  GateHistory history_;
+  std::map<std::string, std::vector<std::string>> changed_;  // by run
   std::vector<Series> series_;
   GateReport report_;
 };
@@ -231,6 +246,51 @@ class Gate {
 Result<GateReport> gate_run(const baselines::Run& run, const Suite& suite, const GateRequest& request,
                             const RunOptions& options) {
   return Gate(run, suite, request, options).judge();
+}
+
+Status keep_verdicts(const GateReport& report, int exit_status, const std::filesystem::path& runs_dir,
+                     RunOutcome& outcome) {
+  MB_ASSIGN(auto writer, baselines::BundleWriter::reopen(outcome.bundle));
+  MB_ASSIGN(auto store, baselines::Store::open(store_file(runs_dir)));
+  for (baselines::Cell& cell : outcome.run.cells) {
+    for (const GateRow& row : report.rows) {
+      if (row.cell != cell.name || row.metric == kRunRow) continue;
+      const analysis::SeriesVerdict& v = row.verdict;
+      cell.verdicts.push_back({row.metric, v.verdict, row.against, v.change, v.low, v.high, v.text});
+    }
+    MB_TRY(writer.finish_cell(cell));
+    MB_TRY(store.put_cell(cell));
+  }
+  outcome.run.exit_status = exit_status;
+  MB_TRY(writer.write_run(outcome.run));
+  return store.put_run(outcome.run, outcome.bundle);
+}
+
+Result<int> run_bridge(const Suite& suite, const GateRequest& request, RunOptions options) {
+  options.command = kBridgeCommand;
+  MB_ASSIGN(const RunOutcome outcome, start_run(suite, options));
+  if (outcome.stopped) return fail(ErrorCode::kCancelled, "stopped while the old product ran");
+  int bridged = 0;
+  std::string built;
+  for (const auto& cell : outcome.run.cells) {
+    if (cell.status != CellStatus::kOk) continue;
+    for (const std::string& metric : analysis::gated_metrics(cell)) {
+      const Pin* pin = baselines::find_any_pin(request.pins, cell.identity_hash, metric);
+      if (pin == nullptr) continue;
+      if (is_product_of(*pin, outcome.run.fingerprint, options.roles))
+        ++bridged;
+      else
+        built = pin->build;
+    }
+  }
+  if (bridged > 0) return bridged;
+  if (!built.empty())
+    return fail(ErrorCode::kMismatch,
+                fmt::format("no bridge: {} is build {}, and the baselines are of build {}", options.program,
+                            fact_of(outcome.run, "build.commit"), built),
+                "give the program (and the facts under gate.facts) that the baselines were accepted with");
+  return fail(ErrorCode::kNotFound, "no bridge: none of the suite's cells has a baseline in another epoch",
+              "`mbbench baseline list` lists them");
 }
 
 }  // namespace mbb::suites

@@ -9,13 +9,10 @@
 #include "baselines/pins/pins.h"
 #include "baselines/store/records.h"
 #include "suites/matrix/suite.h"
+#include "suites/runner/gate_evidence.h"
 #include "suites/runner/runner.h"
 
 namespace mbb::suites {
-
-// Runs of the gate in the store are its nights; a run with this command is one.
-inline constexpr const char* kGateCommand = "gate";
-inline constexpr const char* kConfirmCommand = "gate-confirm";
 
 struct GateRequest {
   std::vector<baselines::Pin> pins;
@@ -29,5 +26,13 @@ struct GateRequest {
 // they stay inconclusive, said to be unconfirmed.
 Result<analysis::GateReport> gate_run(const baselines::Run& run, const Suite& suite, const GateRequest& request,
                                       const RunOptions& options);
+
+// Writes the verdicts into the night's bundle and store: `mbbench show`, `history` and the viewer have them from there.
+Status keep_verdicts(const analysis::GateReport& report, int exit_status, const std::filesystem::path& runs_dir,
+                     RunOutcome& outcome);
+
+// Runs `options.program`, the old product, in this environment, so that a new epoch has something to be held against.
+// How many baselines it stands for; an error when it is none's product.
+Result<int> run_bridge(const Suite& suite, const GateRequest& request, RunOptions options);
 
 }  // namespace mbb::suites

@@ -36,6 +36,7 @@
 #include "suites/runner/launch_process.h"
 #include "suites/runner/memory_rows.h"
 #include "suites/runner/process.h"
+#include "suites/runner/program_build.h"
 #include "suites/runner/progress.h"
 #include "suites/runner/published_beside.h"
 #include "suites/runner/sequence_work.h"
@@ -593,7 +594,13 @@ Result<RunOutcome> start_run(const Suite& suite, const RunOptions& options) {
   const auto is_known = [](std::string_view name) { return find_setting(name).has_value(); };
   run.argv = profiler::capture_arguments({options.argv.begin() + 1, options.argv.end()}, is_known);
   run.environment = profiler::capture_environment(env_all(), is_known);
-  run.fingerprint = profiler::take_fingerprint();
+  MB_ASSIGN(auto roled, profiler::apply_roles(profiler::take_fingerprint(options.facts), options.roles));
+  if (!options.program.empty()) {  // its build, not ours
+    MB_ASSIGN(auto theirs, with_build_of(options.program, std::move(roled.fingerprint)));
+    MB_ASSIGN(roled, profiler::apply_roles(std::move(theirs), options.roles));
+  }
+  run.fingerprint = std::move(roled.fingerprint);
+  run.epoch = roled.epoch;
   for (const Cell& cell : suite.cells) run.planned_cells.push_back(cell.name);
   MB_TRY(make_dirs(options.runs_dir));
   MB_ASSIGN(auto writer, baselines::BundleWriter::create(options.runs_dir / "runs", run));

@@ -24,11 +24,13 @@ struct RunOptions {
   std::vector<std::string> argv;   // of this process, for the record
   std::filesystem::path runs_dir;  // bundles and store lie here
   std::string tag;
-  int launches = 1;                  // fresh processes a cell
-  std::string program;               // that runs the launches; empty: this one
-  bool require_measured = false;     // cells that nothing can measure are skipped
-  bool allow_clock_changes = false;  // the user agreed to host.vboost
-  bool quiet = false;                // no progress
+  int launches = 1;                            // fresh processes a cell
+  std::string program;                         // that runs the launches; empty: this one
+  profiler::FactRoles roles = fact_roles({});  // what is product and what environment: the run's epoch
+  std::vector<profiler::HostFact> facts;       // declared by the user
+  bool require_measured = false;               // cells that nothing can measure are skipped
+  bool allow_clock_changes = false;            // the user agreed to host.vboost
+  bool quiet = false;                          // no progress
   // Cells that ask for GPUs which are not here are projected by this on `hardware` (a key of trainer::all_hardware();
   // empty: as the suite says, else h100-sxm), or skipped without it.
   CellProjector project = {};

@@ -1,0 +1,68 @@
+// Sorts facts by patterns and hashes each part.
+#include "profiler/host/fact_roles.h"
+
+#include <fmt/format.h>
+#include <xxhash.h>
+
+#include <algorithm>
+
+#include "profiler/base/text.h"
+
+namespace mbb::profiler {
+namespace {
+
+bool claims(const std::vector<std::string>& patterns, const std::string& key) {
+  return std::any_of(patterns.begin(), patterns.end(), [&](const std::string& p) { return glob_match(p, key); });
+}
+
+std::string hash_of(const Fingerprint& fingerprint, const std::vector<std::string>& patterns) {
+  std::string text;
+  for (const HostFact& fact : fingerprint.facts)  // sorted by key; lengths keep neighbouring texts apart
+    if (claims(patterns, fact.key))
+      text += fmt::format("{}:{}={}:{};", fact.key.size(), fact.key, fact.value.size(), fact.value);
+  return fmt::format("{:016x}", XXH3_64bits(text.data(), text.size()));
+}
+
+const std::string* value_of(const Fingerprint& fingerprint, const std::string& key) {
+  for (const HostFact& fact : fingerprint.facts)
+    if (fact.key == key) return &fact.value;
+  return nullptr;
+}
+
+}  // namespace
+
+std::string product_hash(const Fingerprint& fingerprint, const FactRoles& roles) {
+  return hash_of(fingerprint, roles.product);
+}
+
+Result<RoledFacts> apply_roles(Fingerprint fingerprint, const FactRoles& roles) {
+  for (HostFact& fact : fingerprint.facts) {
+    if (!claims(roles.product, fact.key)) continue;
+    if (claims(roles.environment, fact.key))
+      return fail(ErrorCode::kBadArgument,
+                  fmt::format("gate.product and gate.environment both claim the fact {}", fact.key),
+                  "a fact is the product under test or its environment: narrow one of the patterns");
+    fact.in_class = false;
+  }
+  RoledFacts roled;
+  roled.fingerprint = make_fingerprint(std::move(fingerprint.facts));
+  roled.epoch = hash_of(roled.fingerprint, roles.environment);
+  roled.product = hash_of(roled.fingerprint, roles.product);
+  return roled;
+}
+
+std::vector<std::string> changed_environment(const Fingerprint& before, const Fingerprint& now,
+                                             const FactRoles& roles) {
+  std::vector<std::string> changed;
+  const auto text = [](const std::string* value) { return value == nullptr ? std::string("-") : *value; };
+  for (const Fingerprint* side : {&before, &now})
+    for (const HostFact& fact : side->facts) {
+      const std::string *was = value_of(before, fact.key), *is = value_of(now, fact.key);
+      if (!claims(roles.environment, fact.key) || text(was) == text(is)) continue;
+      std::string line = fmt::format("{}: {} -> {}", fact.key, text(was), text(is));
+      if (std::find(changed.begin(), changed.end(), line) == changed.end()) changed.push_back(std::move(line));
+    }
+  return changed;
+}
+
+}  // namespace mbb::profiler

@@ -1,0 +1,36 @@
+// Which facts of a run are the product under test and which are the environment it runs in.
+//
+// A nightly gate compares products, so a fact of the product (a commit, an image) may differ between what is compared,
+// and a fact of the environment (a driver, a kernel) may not: a change of it begins a new epoch of every series.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "profiler/base/error.h"
+#include "profiler/host/fingerprint.h"
+
+namespace mbb::profiler {
+
+// Patterns of fact keys, as "gpu.*".
+struct FactRoles {
+  std::vector<std::string> product;
+  std::vector<std::string> environment;
+};
+
+struct RoledFacts {
+  Fingerprint fingerprint;  // product facts are not in its class
+  std::string epoch;        // 16 hexadecimal digits over the environment's facts
+  std::string product;      // likewise over the product's
+};
+
+// kBadArgument: a fact that both lists claim. A fact of neither is recorded only; one in the class stays there.
+Result<RoledFacts> apply_roles(Fingerprint fingerprint, const FactRoles& roles);
+
+// The keys whose values differ, "gpu.driver: 570.1 -> 580.2", among the environment's facts.
+std::vector<std::string> changed_environment(const Fingerprint& before, const Fingerprint& now, const FactRoles& roles);
+
+// Hash over the product's facts of a fingerprint, as RoledFacts::product.
+std::string product_hash(const Fingerprint& fingerprint, const FactRoles& roles);
+
+}  // namespace mbb::profiler

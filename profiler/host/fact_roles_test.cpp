@@ -1,0 +1,58 @@
+// Facts of the product and of the environment are told apart, and each change is seen in its own hash.
+#include "profiler/host/fact_roles.h"
+
+#include <gtest/gtest.h>
+
+namespace mbb::profiler {
+namespace {
+
+const FactRoles kRoles{{"build.commit", "image"}, {"gpu.*", "kernel.release"}};
+
+Fingerprint facts(const char* commit, const char* driver, const char* kernel) {
+  return make_fingerprint({{"build.commit", commit},
+                           {"gpu.driver", driver, true},
+                           {"kernel.release", kernel},
+                           {"image", "nemo:25.09", true},
+                           {"numa.nodes", "0"}});
+}
+
+TEST(FactRoles, EachPartHasItsHash) {
+  const auto one = apply_roles(facts("a", "570", "6.1"), kRoles);
+  const auto product = apply_roles(facts("b", "570", "6.1"), kRoles);
+  const auto kernel = apply_roles(facts("a", "570", "6.2"), kRoles);
+  const auto driver = apply_roles(facts("a", "580", "6.1"), kRoles);
+  ASSERT_TRUE(one && product && kernel && driver);
+  EXPECT_EQ(product->epoch, one->epoch);
+  EXPECT_NE(product->product, one->product);
+  EXPECT_EQ(product->fingerprint.class_hash, one->fingerprint.class_hash);
+  EXPECT_NE(kernel->epoch, one->epoch) << "an environment fact outside the class begins an epoch";
+  EXPECT_EQ(kernel->fingerprint.class_hash, one->fingerprint.class_hash);
+  EXPECT_NE(driver->epoch, one->epoch);
+  EXPECT_NE(driver->fingerprint.class_hash, one->fingerprint.class_hash);
+  EXPECT_EQ(product_hash(one->fingerprint, kRoles), one->product);
+}
+
+TEST(FactRoles, AProductFactIsNotInTheClass) {
+  Fingerprint other = facts("a", "570", "6.1");
+  for (HostFact& fact : other.facts)
+    if (fact.key == "image") fact.value = "nemo:25.11";
+  const auto one = apply_roles(facts("a", "570", "6.1"), kRoles), two = apply_roles(other, kRoles);
+  ASSERT_TRUE(one && two);
+  EXPECT_EQ(two->fingerprint.class_hash, one->fingerprint.class_hash);
+  EXPECT_NE(two->product, one->product);
+}
+
+TEST(FactRoles, WhatChangedIsNamed) {
+  EXPECT_EQ(changed_environment(facts("a", "570", "6.1"), facts("b", "580", "6.1"), kRoles),
+            std::vector<std::string>{"gpu.driver: 570 -> 580"});
+  EXPECT_TRUE(changed_environment(facts("a", "570", "6.1"), facts("b", "570", "6.1"), kRoles).empty());
+}
+
+TEST(FactRoles, AFactThatBothClaimIsRefused) {
+  const auto both = apply_roles(facts("a", "570", "6.1"), {{"gpu.*"}, {"gpu.driver"}});
+  ASSERT_FALSE(both.has_value());
+  EXPECT_EQ(both.error().what, "gate.product and gate.environment both claim the fact gpu.driver");
+}
+
+}  // namespace
+}  // namespace mbb::profiler

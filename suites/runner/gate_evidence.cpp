@@ -1,0 +1,122 @@
+// Pins by epoch, and bridges between epochs.
+#include "suites/runner/gate_evidence.h"
+
+#include <fmt/core.h>
+
+#include <algorithm>
+
+#include "analysis/gate/gate_report.h"
+#include "baselines/store/store.h"
+#include "profiler/base/clock.h"
+#include "profiler/base/file.h"
+#include "profiler/base/text.h"
+
+namespace mbb::suites {
+namespace {
+
+using analysis::NightLaunches;
+using baselines::Pin;
+using baselines::Verdict;
+
+size_t launches_of(const std::vector<NightLaunches>& nights) {
+  size_t count = 0;
+  for (const NightLaunches& night : nights) count += night.size();
+  return count;
+}
+
+bool is_of(const Pin& pin, const baselines::Run& run) {
+  return pin.class_hash == run.fingerprint.class_hash && (pin.epoch.empty() || pin.epoch == run.epoch);
+}
+
+void add_bridge(const GateSeries& series, const GateHistory& history, const profiler::FactRoles& roles,
+                Baseline& baseline) {
+  for (const baselines::Run& run : history.bridges) {
+    const auto* cell = ok_cell(run, series.cell.identity_hash);
+    if (cell == nullptr || !is_product_of(*baseline.pin, run.fingerprint, roles)) continue;
+    NightLaunches launches = analysis::launch_values(*cell, series.metric);
+    if (launches.empty()) continue;
+    baseline.nights.push_back(std::move(launches));
+    baseline.bridge.push_back(run.id);
+  }
+}
+
+}  // namespace
+
+std::string fact_of(const baselines::Run& run, const char* key) {
+  for (const auto& f : run.fingerprint.facts)
+    if (f.key == key) return f.value;
+  return "unknown";
+}
+
+const baselines::Cell* ok_cell(const baselines::Run& run, const std::string& identity) {
+  for (const auto& cell : run.cells)
+    if (cell.identity_hash == identity && cell.status == baselines::CellStatus::kOk) return &cell;
+  return nullptr;
+}
+
+bool is_product_of(const Pin& pin, const profiler::Fingerprint& fingerprint, const profiler::FactRoles& roles) {
+  if (!pin.product.empty()) return pin.product == profiler::product_hash(fingerprint, roles);
+  baselines::Run run;
+  run.fingerprint = fingerprint;
+  return !pin.build.empty() && pin.build != "unknown" && pin.build == fact_of(run, "build.commit");
+}
+
+Result<GateHistory> read_gate_history(const baselines::Run& tonight, const std::string& store_file) {
+  GateHistory history;
+  if (!file_exists(store_file)) return history;
+  MB_ASSIGN(const auto store, baselines::Store::open(store_file, {.read_only = true}));
+  MB_ASSIGN(const auto summaries, store.list_runs());
+  for (const auto& s : summaries) {
+    const bool bridge = s.command == kBridgeCommand;
+    if ((s.command != kGateCommand && !bridge) || s.suite != tonight.suite || s.id == tonight.id) continue;
+    if (s.ended_unix_ns == 0 || s.class_hash != tonight.fingerprint.class_hash || s.epoch != tonight.epoch) continue;
+    if (!bridge && (s.created_unix_ns >= tonight.created_unix_ns || history.nights.size() == kHistoryNights)) continue;
+    MB_ASSIGN(auto run, store.load_run(s.id));
+    (bridge ? history.bridges : history.nights).push_back(std::move(run));
+  }
+  std::reverse(history.nights.begin(), history.nights.end());
+  std::reverse(history.bridges.begin(), history.bridges.end());
+  return history;
+}
+
+Baseline find_baseline(const GateSeries& series, const std::vector<Pin>& pins, const GateHistory& history,
+                       const profiler::FactRoles& roles, std::int64_t now_unix_ns,
+                       const std::vector<std::string>& changed) {
+  Baseline baseline;
+  const std::string& identity = series.cell.identity_hash;
+  baseline.pin = baselines::find_pin(pins, identity, series.tonight.fingerprint.class_hash, series.tonight.epoch,
+                                     series.metric, now_unix_ns);
+  if (baseline.pin != nullptr) {
+    baseline.nights = baseline.pin->nights;
+    return baseline;
+  }
+  baseline.pin = baselines::find_any_pin(pins, identity, series.metric);
+  if (baseline.pin == nullptr) {
+    baseline.reason = "no baseline: `mbbench baseline accept` makes one of this run";
+    return baseline;
+  }
+  const Pin& pin = *baseline.pin;
+  if (baselines::has_expired(pin, now_unix_ns)) {
+    baseline.verdict = Verdict::kInconclusive;
+    baseline.reason = fmt::format("baseline {} expired on {}: accept a new one (`mbbench baseline accept`)", pin.id,
+                                  iso_time(pin.expires_unix_ns).substr(0, 10));
+    return baseline;
+  }
+  if (is_of(pin, series.tonight)) {
+    baseline.reason = "no baseline stands: `mbbench baseline accept` makes one of this run";
+    return baseline;
+  }
+  add_bridge(series, history, roles, baseline);
+  const size_t have = launches_of(baseline.nights);
+  if (have >= analysis::kFewestBaselineLaunches) return baseline;
+  baseline.nights.clear();
+  baseline.verdict = Verdict::kIncomparable;
+  baseline.reason = fmt::format(
+      "a new epoch since baseline {} ({}); {} of {} bridge launches: run the old product ({}) here with `mbbench gate "
+      "SUITE --bridge PROGRAM`",
+      pin.id, changed.empty() ? "another environment" : join(changed, "; "), have, analysis::kFewestBaselineLaunches,
+      pin.build);
+  return baseline;
+}
+
+}  // namespace mbb::suites

@@ -1,0 +1,61 @@
+// What a night is held against: accepted launches, or, in an epoch that has none, the old product's bridge launches;
+// and the nights since.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "analysis/gate/judge.h"
+#include "baselines/pins/pins.h"
+#include "baselines/store/records.h"
+#include "profiler/host/fact_roles.h"
+
+namespace mbb::suites {
+
+// Runs of these commands in the store are a gate's nights, its confirmations, and launches of an old product in a new
+// environment.
+inline constexpr const char* kGateCommand = "gate";
+inline constexpr const char* kConfirmCommand = "gate-confirm";
+inline constexpr const char* kBridgeCommand = "gate-bridge";
+
+// Finished runs of tonight's suite, fingerprint class and epoch, oldest first.
+struct GateHistory {
+  std::vector<baselines::Run> nights;   // before tonight, at most the newest kHistoryNights
+  std::vector<baselines::Run> bridges;  // of any product
+};
+inline constexpr size_t kHistoryNights = 30;
+
+Result<GateHistory> read_gate_history(const baselines::Run& tonight, const std::string& store_file);
+
+// The ok cell of that identity, or nullptr.
+const baselines::Cell* ok_cell(const baselines::Run& run, const std::string& identity);
+
+// A series' baseline, or why it has none.
+struct Baseline {
+  const baselines::Pin* pin = nullptr;  // the one that stands, or that a bridge stands for
+  std::vector<analysis::NightLaunches> nights;
+  std::vector<std::string> bridge;  // ids of the bridge's runs; empty when the pin is of this epoch
+  // When `nights` is empty:
+  baselines::Verdict verdict = baselines::Verdict::kNew;
+  std::string reason;
+};
+
+struct GateSeries {
+  const baselines::Run& tonight;
+  const baselines::Cell& cell;
+  const std::string& metric;
+};
+
+// `changed`: what tells this environment from that of a pin's run, for the reason.
+Baseline find_baseline(const GateSeries& series, const std::vector<baselines::Pin>& pins, const GateHistory& history,
+                       const profiler::FactRoles& roles, std::int64_t now_unix_ns,
+                       const std::vector<std::string>& changed);
+
+// Whether a run's product is the one that `pin` was accepted with.
+bool is_product_of(const baselines::Pin& pin, const profiler::Fingerprint& fingerprint,
+                   const profiler::FactRoles& roles);
+
+// A fact's value, "unknown" when the run has none.
+std::string fact_of(const baselines::Run& run, const char* key);
+
+}  // namespace mbb::suites

@@ -1,0 +1,252 @@
+// The gate over made-up nights: epochs and bridges, equal builds, expiry, silence, and runs that are no evidence.
+#include "suites/runner/gate.h"
+
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <cmath>
+#include <filesystem>
+
+#include "analysis/gate/harness.h"
+#include "baselines/store/store.h"
+
+namespace mbb::suites {
+namespace {
+
+using baselines::Cell;
+using baselines::Pin;
+using Stored = baselines::Run;  // testing::Test has a Run of its own
+using baselines::Verdict;
+
+constexpr int64_t kDay = int64_t{24} * 3600 * 1'000'000'000;
+constexpr int64_t kStart = int64_t{1'790'000'000} * 1'000'000'000;
+const profiler::FactRoles kRoles{{"build.commit"}, {"kernel.release"}};
+
+// One launch of 30 steps of about `ms` of CPU time.
+baselines::Launch launch_of(int index, double ms) {
+  baselines::Launch launch;
+  launch.index = index;
+  for (int i = 0; i < 30; ++i) {
+    baselines::Step step;
+    step.index = i;
+    step.cpu_ns = static_cast<int64_t>(1e6 * ms * (1 + 0.001 * ((i * 7) % 5)));
+    step.wall_ns = step.cpu_ns + 1000;
+    step.loss = 3.0;
+    launch.steps.push_back(step);
+  }
+  return launch;
+}
+
+struct Night {
+  const char* id;
+  int64_t day = 0;
+  const char* commit = "old";
+  const char* kernel = "6.1";
+  double ms = 100;
+  const char* command = kGateCommand;
+};
+
+Stored run_of(const Night& night) {
+  Stored run;
+  run.id = night.id;
+  run.command = night.command;
+  run.suite = "small";
+  run.created_unix_ns = kStart + night.day * kDay;
+  run.ended_unix_ns = run.created_unix_ns + 1;
+  auto roled = profiler::apply_roles(
+      profiler::make_fingerprint(
+          {{"build.commit", night.commit}, {"kernel.release", night.kernel}, {"cpu.model", "Xeon", true}}),
+      kRoles);
+  run.fingerprint = roled->fingerprint;
+  run.epoch = roled->epoch;
+  run.planned_cells = {"one"};
+  Cell cell;
+  cell.run = run.id;
+  cell.name = "one";
+  cell.device = "cpu";
+  cell.knobs = {{.key = "train.train_iters", .value = "30", .source = "suite"}};
+  cell.identity_hash = "identity";
+  cell.program_hash = "program";
+  for (int i = 0; i < 5; ++i) cell.launches.push_back(launch_of(i, night.ms * (1 + 0.0005 * i)));
+  run.cells = {cell};
+  return run;
+}
+
+Pin pin_of(const Stored& run, const char* metric = "cpu_step_time") {
+  Pin pin;
+  pin.id = "b-1";
+  pin.identity_hash = "identity";
+  pin.class_hash = run.fingerprint.class_hash;
+  pin.epoch = run.epoch;
+  pin.product = profiler::product_hash(run.fingerprint, kRoles);
+  pin.configuration = baselines::configuration_hash(run.cells[0]);
+  pin.metric = metric;
+  pin.cell = "one";
+  pin.nights = {analysis::launch_values(run.cells[0], metric)};
+  pin.runs = {run.id};
+  pin.build = "old";
+  pin.accepted_unix_ns = run.created_unix_ns;
+  return pin;
+}
+
+class GateOverNights : public testing::Test {
+ protected:
+  void SetUp() override {
+    folder_ =
+        std::filesystem::path(testing::TempDir()) / ("mbbench_gate_nights_" + std::to_string(getpid()) +
+                                                     testing::UnitTest::GetInstance()->current_test_info()->name());
+    std::filesystem::remove_all(folder_);
+    std::filesystem::create_directories(folder_);
+    request_.store_file = folder_ / "mbbench.sqlite";
+    request_.now_unix_ns = kStart + 10 * kDay;
+  }
+  void TearDown() override { std::filesystem::remove_all(folder_); }
+
+  void keep(const Stored& run) {
+    auto store = baselines::Store::open(request_.store_file);
+    ASSERT_TRUE(store.has_value()) << format(store.error());
+    ASSERT_TRUE(store->put_run(run, folder_ / run.id));
+    for (const Cell& cell : run.cells) ASSERT_TRUE(store->put_cell(cell));
+  }
+  analysis::GateReport judge(const Stored& tonight) {
+    RunOptions options;
+    options.roles = kRoles;
+    auto report = gate_run(tonight, {}, request_, options);
+    EXPECT_TRUE(report.has_value()) << format(report.error());
+    return std::move(*report);
+  }
+  static const analysis::GateRow& row(const analysis::GateReport& report, const std::string& metric) {
+    for (const auto& one : report.rows)
+      if (one.metric == metric) return one;
+    ADD_FAILURE() << "no row " << metric;
+    return report.rows.front();
+  }
+
+  std::filesystem::path folder_;
+  GateRequest request_;
+};
+
+TEST_F(GateOverNights, ANewEnvironmentIsAmberUntilTheOldProductRanInIt) {
+  const Stored accepted = run_of({"r-1"});
+  keep(accepted);
+  request_.pins = {pin_of(accepted)};
+  const Stored tonight = run_of({"r-2", 2, "new", "6.2", 112});
+
+  auto report = judge(tonight);
+  EXPECT_EQ(row(report, "cpu_step_time").verdict.verdict, Verdict::kIncomparable);
+  EXPECT_EQ(analysis::gate_exit_status(report), 3);
+  EXPECT_EQ(row(report, "cpu_step_time").verdict.text,
+            "a new epoch since baseline b-1 (kernel.release: 6.1 -> 6.2); 0 of 5 bridge launches: run the old product "
+            "(old) here with `mbbench gate SUITE --bridge PROGRAM`");
+
+  keep(run_of({"r-3", 2, "another", "6.2", 112, kBridgeCommand}));
+  EXPECT_EQ(analysis::gate_exit_status(judge(tonight)), 3) << "launches of another product bridge nothing";
+  keep(run_of({"r-4", 1, "old", "6.1", 112, kBridgeCommand}));
+  EXPECT_EQ(analysis::gate_exit_status(judge(tonight)), 3) << "nor do launches in the old environment";
+
+  keep(run_of({"r-5", 2, "old", "6.2", 112, kBridgeCommand}));
+  report = judge(tonight);
+  EXPECT_EQ(row(report, "cpu_step_time").verdict.verdict, Verdict::kSame) << row(report, "cpu_step_time").verdict.text;
+  ASSERT_EQ(report.warnings.size(), 1U);
+  EXPECT_NE(report.warnings[0].find("The environment alone made +12.00 %"), std::string::npos) << report.warnings[0];
+  EXPECT_NE(report.warnings[0].find("run r-5"), std::string::npos) << report.warnings[0];
+
+  // The product's own change is seen beside the environment's.
+  report = judge(run_of({"r-6", 2, "new", "6.2", 112 * 0.95}));
+  EXPECT_EQ(row(report, "cpu_step_time").verdict.verdict, Verdict::kFaster);
+}
+
+TEST_F(GateOverNights, EqualBuildAndConfigurationIsNoProductVerdict) {
+  const Stored accepted = run_of({"r-1"});
+  request_.pins = {pin_of(accepted)};
+  auto report = judge(run_of({"r-2", 2, "old", "6.1", 90}));
+  EXPECT_EQ(row(report, "cpu_step_time").verdict.verdict, Verdict::kIncomparable);
+  EXPECT_NE(row(report, "cpu_step_time").verdict.text.find("same build and configuration"), std::string::npos);
+  EXPECT_EQ(judge(run_of({"r-3", 2, "old", "6.1", 100})).rows[0].verdict.verdict, Verdict::kSame);
+
+  Stored other = run_of({"r-4", 2, "old", "6.1", 90});
+  other.cells[0].program_hash = "another";
+  EXPECT_EQ(row(judge(other), "cpu_step_time").verdict.verdict, Verdict::kFaster) << "another program is another work";
+  EXPECT_EQ(row(judge(run_of({"r-5", 2, "new", "6.1", 90})), "cpu_step_time").verdict.verdict, Verdict::kFaster);
+}
+
+TEST_F(GateOverNights, SlowerStandsOnlyWhenFreshLaunchesConfirmIt) {
+  request_.pins = {pin_of(run_of({"r-1"}))};
+  const auto report = judge(run_of({"r-2", 2, "new", "6.1", 110}));
+  EXPECT_EQ(row(report, "cpu_step_time").verdict.verdict, Verdict::kInconclusive);
+  EXPECT_NE(row(report, "cpu_step_time").verdict.text.find("not confirmed"), std::string::npos);
+  EXPECT_EQ(analysis::gate_exit_status(report), 2);
+}
+
+TEST_F(GateOverNights, BaselinesWarnAFortnightBeforeTheyExpire) {
+  Pin pin = pin_of(run_of({"r-1"}));
+  const Stored tonight = run_of({"r-2", 9, "new"});
+  pin.expires_unix_ns = request_.now_unix_ns + 15 * kDay;
+  request_.pins = {pin};
+  EXPECT_TRUE(judge(tonight).warnings.empty());
+  request_.pins[0].expires_unix_ns = request_.now_unix_ns + 13 * kDay;
+  ASSERT_EQ(judge(tonight).warnings.size(), 1U);
+  EXPECT_EQ(judge(tonight).warnings[0], "baseline b-1 of one cpu_step_time ends in 13 days: accept a new one");
+  request_.pins[0].expires_unix_ns = request_.now_unix_ns - kDay;
+  const auto expired = judge(tonight);
+  EXPECT_EQ(row(expired, "cpu_step_time").verdict.verdict, Verdict::kInconclusive) << "never green";
+  EXPECT_NE(row(expired, "cpu_step_time").verdict.text.find("baseline b-1 expired on "), std::string::npos);
+}
+
+TEST_F(GateOverNights, ACellThatStaysSilentFails) {
+  request_.pins = {pin_of(run_of({"r-1"}))};
+  keep(run_of({"r-1", 0}));
+  int64_t day = 1;
+  for (const auto& [id, verdict, status] : {std::tuple{"r-2", Verdict::kInconclusive, 2},
+                                            {"r-3", Verdict::kInconclusive, 2},
+                                            {"r-4", Verdict::kBroken, 4}}) {
+    Stored night = run_of({id, day++, "new"});
+    Cell beside = night.cells[0];
+    beside.name = "beside", beside.identity_hash = "beside";
+    night.cells[0].status = baselines::CellStatus::kSkipped;
+    night.cells.push_back(beside);
+    const auto report = judge(night);
+    EXPECT_EQ(row(report, analysis::kRunRow).verdict.verdict, verdict) << row(report, analysis::kRunRow).verdict.text;
+    EXPECT_EQ(analysis::gate_exit_status(report), status) << id;
+    keep(night);
+  }
+}
+
+TEST_F(GateOverNights, WhatMeasuredNothingIsNeverGreen) {
+  Stored tonight = run_of({"r-2", 2});
+  tonight.cells[0].status = baselines::CellStatus::kSkipped;
+  EXPECT_EQ(analysis::gate_exit_status(judge(tonight)), 4) << "every cell skipped";
+  tonight.cells.clear();
+  EXPECT_EQ(analysis::gate_exit_status(judge(tonight)), 4) << "no cell";
+}
+
+TEST_F(GateOverNights, AMissingStepAndANanAreHarnessErrors) {
+  const auto broken = [&](void (*spoil)(baselines::Launch&)) {
+    Stored tonight = run_of({"r-2", 2});
+    spoil(tonight.cells[0].launches[3]);
+    const auto report = judge(tonight);
+    EXPECT_EQ(report.rows.size(), 1U) << "no metric of such a cell is judged";
+    EXPECT_EQ(analysis::gate_exit_status(report), 4);
+    return report.rows[0].verdict.text;
+  };
+  EXPECT_EQ(broken([](baselines::Launch& l) { l.steps.erase(l.steps.begin() + 7); }),
+            "launch 3: step 7 is missing: step 8 stands in its place");
+  EXPECT_EQ(broken([](baselines::Launch& l) { l.steps.pop_back(); }), "launch 3: 29 of 30 steps were recorded");
+  EXPECT_EQ(broken([](baselines::Launch& l) { l.steps[4].loss = std::nan(""); }),
+            "launch 3: the loss of step 4 is nan");
+  EXPECT_EQ(broken([](baselines::Launch& l) { l.steps[4].wall_ns = 0; }), "launch 3: step 4 has no time");
+  EXPECT_EQ(broken([](baselines::Launch& l) { l.steps.clear(); }), "launch 3: no step was recorded");
+}
+
+TEST(HarnessError, AUsersCommandMayLogEveryTenthStepWithoutALoss) {
+  Cell cell = run_of({"r-1"}).cells[0];
+  cell.knobs.clear();
+  for (auto& launch : cell.launches)
+    for (auto& step : launch.steps) step.index *= 10, step.loss = std::nan("");
+  EXPECT_EQ(analysis::harness_error(cell), "");
+  cell.launches[0].steps[3].index += 10;
+  EXPECT_EQ(analysis::harness_error(cell), "launch 0: step 30 is missing: step 40 stands in its place");
+}
+
+}  // namespace
+}  // namespace mbb::suites
