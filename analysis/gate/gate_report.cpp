@@ -22,15 +22,6 @@ bool is_good(const baselines::Launch& launch) {
   return launch.exit_status == 0 && launch.signal == 0 && launch.reason.empty();
 }
 
-// Thread CPU time of the steady steps. Warm-up marks are those of the wall clock.
-double cpu_median(const baselines::Launch& launch) {
-  std::vector<double> steady;
-  for (const baselines::Step& step : launch.steps)
-    if ((step.flags & (baselines::kStepWarmUp | baselines::kStepProfiled)) == 0U && step.cpu_ns > 0)
-      steady.push_back(static_cast<double>(step.cpu_ns));
-  return median(steady);
-}
-
 double peak_of(const baselines::Cell& cell, const baselines::Launch& launch) {
   int64_t peak = 0;
   for (const auto& map : launch.memory) peak = std::max(peak, map.peak_bytes);
@@ -84,7 +75,7 @@ NightLaunches launch_values(const baselines::Cell& cell, const std::string& metr
   NightLaunches values;
   for (const baselines::Launch& launch : copy.launches) {
     if (!is_good(launch)) continue;
-    const double value = metric == "cpu_step_time" ? cpu_median(launch)
+    const double value = metric == "cpu_step_time" ? cpu_step_ns(launch)
                          : metric == "last_loss"   ? (launch.steps.empty() ? 0.0 : launch.steps.back().loss)
                                                    : peak_of(copy, launch);
     if (std::isfinite(value) && value > 0) values.push_back(value);

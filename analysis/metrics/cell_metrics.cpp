@@ -195,6 +195,19 @@ void add_tracing(Writer& writer, const Cell& cell) {
   }
 }
 
+// Of a cell of one CPU rank. The warm-up marks are those of the wall clock.
+void add_cpu_time(Writer& writer, const Cell& cell) {
+  if (cell.result_class != baselines::ResultClass::kFunctionalCpu || cell.ranks != 1) return;
+  std::vector<double> medians;
+  for (const Launch& launch : cell.launches)
+    if (const double ns = cpu_step_ns(launch); is_good(launch) && ns > 0.0) medians.push_back(ns);
+  if (medians.empty()) return;
+  const Estimate e = over_launches(medians);
+  writer.add("cpu_step_time", e.value, e.low, e.high,
+             medians.size() < 2 ? "" : fmt::format("95 % over {} launches", medians.size()),
+             static_cast<int>(medians.size()));
+}
+
 void add_losses(Writer& writer, const Cell& cell) {
   for (const Launch& launch : cell.launches) {
     if (!is_good(launch) || launch.steps.empty()) continue;
@@ -237,10 +250,18 @@ Status write_metrics(Cell& cell, const StepTime& time, const std::vector<StepBre
   add_memory(writer, cell);
   add_tracing(writer, cell);
   add_losses(writer, cell);
+  add_cpu_time(writer, cell);
   return {};
 }
 
 }  // namespace
+
+double cpu_step_ns(const Launch& launch) {
+  std::vector<double> steady;
+  for (const Step& step : launch.steps)
+    if (is_timed(step) && step.cpu_ns > 0) steady.push_back(static_cast<double>(step.cpu_ns));
+  return median(steady);
+}
 
 StepTime step_time(Cell& cell, StepClock clock) {
   StepTime out;

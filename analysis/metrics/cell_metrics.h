@@ -26,6 +26,10 @@ struct StepTime {
 // Marks steps before the steady state with kStepWarmUp, then estimates. Profiled steps never count.
 StepTime step_time(baselines::Cell& cell, StepClock clock = StepClock::kWall);
 
+// Median CPU time of a launch's steady steps, all ranks' threads together, by the marks that step_time() leaves; NaN
+// when no step has one.
+double cpu_step_ns(const baselines::Launch& launch);
+
 // Replaces cell.metrics. `breakdowns`: one a traced rank and step, any launch; empty when nothing was traced. Fields
 // that cannot be known (MFU of an unknown device) are left out. `uses_fp8`: print MFU against the FP8 peak too.
 // An error: no launch gave a steady step, or the cell's work has a formula and no tokens. Work without a formula is not

@@ -321,6 +321,30 @@ Result<std::vector<SeriesSummary>> Store::list_series() const {
   }
 }
 
+Result<std::vector<HistoryPoint>> Store::history(const std::string& identity_hash, const std::string& metric) const {
+  MB_ASSIGN(Statement query,
+            impl_->database.prepare(
+                "SELECT r.id, m.created_unix_ns, r.command, r.suite, c.name, s.class_hash, s.epoch, "
+                "coalesce((SELECT f.value FROM facts f WHERE f.run = r.n AND f.key = 'build.commit'), ''), "
+                "m.value, m.low, m.high, m.launches, "
+                "coalesce((SELECT v.verdict FROM verdicts v WHERE v.cell = c.id AND v.subject = s.metric "
+                "ORDER BY v.seq DESC LIMIT 1), ''), "
+                "coalesce((SELECT v.against FROM verdicts v WHERE v.cell = c.id AND v.subject = s.metric "
+                "ORDER BY v.seq DESC LIMIT 1), '') "
+                "FROM series s JOIN metrics m ON m.series = s.id JOIN cells c ON c.id = m.cell "
+                "JOIN runs r ON r.n = c.run WHERE s.identity_hash = ?1 AND s.metric = ?2 "
+                "ORDER BY m.created_unix_ns, m.cell"));
+  query.bind_all(identity_hash, metric);
+  std::vector<HistoryPoint> points;
+  while (true) {
+    MB_ASSIGN(const bool row, query.step());
+    if (!row) return points;
+    points.push_back({query.text(0), query.integer(1), query.text(2), query.text(3), query.text(4), query.text(5),
+                      query.text(6), query.text(7), query.real(8), query.real(9), query.real(10), query.small(11),
+                      query.text(12), query.text(13)});
+  }
+}
+
 const fs::path& Store::file() const {
   return impl_->database.file();
 }

@@ -61,6 +61,24 @@ struct SeriesPoint {
   std::string against;  // the baseline of that verdict
 };
 
+// A point of a history: a series over all its machines and epochs, with what a gate said.
+struct HistoryPoint {
+  std::string run;
+  std::int64_t created_unix_ns = 0;
+  std::string command;
+  std::string suite;
+  std::string cell;
+  std::string class_hash;
+  std::string epoch;
+  std::string build;  // commit
+  double value = kNotMeasured;
+  double low = kNotMeasured;
+  double high = kNotMeasured;
+  int launches = 0;
+  std::string verdict;  // of this metric, the last one given; empty: none
+  std::string against;  // baseline
+};
+
 struct SeriesSummary {
   SeriesKey key;
   std::string cell;  // name and labels of its newest point
@@ -112,6 +130,8 @@ class Store {
   // Oldest first. Only ok cells whose numbers count: broken, unstable and numerics-only ones are not in a series.
   Result<std::vector<SeriesPoint>> series(const SeriesKey& key) const;
   Result<std::vector<SeriesSummary>> list_series() const;
+  // Oldest first, all fingerprint classes and epochs of one cell identity.
+  Result<std::vector<HistoryPoint>> history(const std::string& identity_hash, const std::string& metric) const;
 
   const std::filesystem::path& file() const;
   // "wal", or "delete" on a network file system.

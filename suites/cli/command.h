@@ -77,6 +77,8 @@ Command index_command();
 Command doctor_command();
 Command gate_command();
 Command baseline_command();
+Command history_command();
+Command gc_command();
 Command noise_command();
 Command ab_command();
 Command tune_command();

@@ -1,0 +1,166 @@
+// Windowed generalized likelihood ratio over clipped logarithms.
+#include "analysis/changepoint/changes.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "analysis/stats/autocorrelation_time.h"
+#include "analysis/stats/distributions.h"
+#include "analysis/stats/stats.h"
+
+namespace mbb::analysis {
+namespace {
+
+constexpr double kHuber = 2.5;            // robust sigmas that a point counts at most
+constexpr double kNightsOfAYear = 365;    // looks that share the level
+constexpr double kLikelihoodDrop = 7.35;  // of 2·log-likelihood: 95 % set of a change's place, for a change well seen
+constexpr size_t kMemory = 200;           // points before a split that tell its left side
+
+// Mean of values drawn in to `reach` about their median.
+double clipped_mean(std::span<const double> values, double reach) {
+  const double centre = median(values);
+  double sum = 0.0;
+  for (const double v : values) sum += std::clamp(v, centre - reach, centre + reach);
+  return sum / static_cast<double>(values.size());
+}
+
+// Of one point, from differences of neighbours: a step in the series is one odd difference.
+double neighbour_sigma(std::span<const double> logs, double least) {
+  std::vector<double> moves;
+  for (size_t i = 0; i + 1 < logs.size(); ++i) moves.push_back(std::abs(logs[i + 1] - logs[i]));
+  return std::max(least, 1.4826 * median(moves) / std::sqrt(2.0));
+}
+
+struct Split {
+  size_t at = 0;  // first point of the right side
+  double difference = 0;
+  double sigma = std::numeric_limits<double>::infinity();
+  double degrees = 1;
+  double z() const { return std::abs(difference) / sigma; }
+  double p() const { return 2.0 * (1.0 - student_t_cdf(z(), degrees)); }
+};
+
+class Search {
+ public:
+  Search(std::span<const double> logs, const ChangeOptions& options) : logs_(logs), options_(options) {}
+
+  std::vector<Change> run() {
+    std::vector<Change> changes;
+    size_t begin = 0;
+    const double level = options_.false_alarm / (kNightsOfAYear * static_cast<double>(options_.window));
+    for (size_t end = 1; end <= logs_.size(); ++end) {
+      const Split split = best_split(begin, end);
+      if (split.at == 0 || std::abs(std::expm1(split.difference)) < options_.material) continue;
+      if (split.p() > level || confirmed(begin, end, split).p() > level) continue;
+      Change change;
+      change.at = split.at;
+      change.seen = end - 1;
+      change.p = split.p();
+      changes.push_back(change);
+      begin = split.at;
+    }
+    for (size_t i = 0; i < changes.size(); ++i) place(changes, i);
+    return changes;
+  }
+
+ private:
+  // Which split of [begin, end) stands out most, by the noise that neighbours show.
+  Split best_split(size_t begin, size_t end) const {
+    Split best;
+    if (end - begin < options_.fewest_before + options_.fewest_after) return best;
+    const auto known = logs_.subspan(end > kMemory ? end - kMemory : 0, std::min(end, kMemory));
+    const double sigma = neighbour_sigma(known, options_.noise);
+    const double degrees = std::max(1.0, 0.6 * static_cast<double>(known.size() - 1));
+    const size_t last = end - options_.fewest_after;
+    const size_t first = std::max(begin + options_.fewest_before, last > options_.window ? last - options_.window : 0);
+    for (size_t at = first; at <= last; ++at) {
+      const Split split = split_at(begin, at, end, sigma, degrees);
+      if (split.z() > best.z() || best.at == 0) best = split;
+    }
+    return best;
+  }
+
+  Split split_at(size_t begin, size_t at, size_t end, double sigma, double degrees) const {
+    const size_t from = std::max(begin, at > kMemory ? at - kMemory : 0);
+    const auto left = logs_.subspan(from, at - from), right = logs_.subspan(at, end - at);
+    const double reach = kHuber * sigma;
+    Split split;
+    split.at = at;
+    split.difference = clipped_mean(right, reach) - clipped_mean(left, reach);
+    split.sigma = sigma * std::sqrt(1.0 / static_cast<double>(left.size()) + 1.0 / static_cast<double>(right.size()));
+    split.degrees = degrees;
+    return split;
+  }
+
+  // The same split with the noise that is left about its two sides, which slow wandering does not hide from.
+  Split confirmed(size_t begin, size_t end, const Split& found) const {
+    const size_t from = std::max(begin, found.at > kMemory ? found.at - kMemory : 0);
+    std::vector<double> rest;
+    for (const auto side : {logs_.subspan(from, found.at - from), logs_.subspan(found.at, end - found.at)}) {
+      const double centre = median(side);
+      for (const double v : side) rest.push_back(v - centre);
+    }
+    const double tau = autocorrelation_time(rest);
+    const double sigma = std::max(options_.noise, mad_sigma(rest)) * std::sqrt(tau);
+    const double degrees = std::max(1.0, (static_cast<double>(rest.size()) - 2.0) / tau);
+    return split_at(begin, found.at, end, std::max(sigma, neighbour_sigma(rest, options_.noise)), degrees);
+  }
+
+  // The change's place once all that follows it is known, up to the next change.
+  void place(std::vector<Change>& changes, size_t i) const {
+    Change& change = changes[i];
+    const size_t begin = i == 0 ? 0 : changes[i - 1].at;
+    const size_t end = i + 1 < changes.size() ? changes[i + 1].at : logs_.size();
+    const auto stretch = logs_.subspan(begin, end - begin);
+    const double sigma = neighbour_sigma(stretch, options_.noise);
+    const double left = clipped_mean(logs_.subspan(begin, change.at - begin), kHuber * sigma);
+    const double right = clipped_mean(logs_.subspan(change.at, end - change.at), kHuber * sigma);
+    // 2·log-likelihood of each place, less that of the first: a point that moves from right to left changes one term.
+    const auto cost = [&](double value, double centre) {
+      const double off = std::clamp((value - centre) / sigma, -2.0 * kHuber, 2.0 * kHuber);
+      return off * off;
+    };
+    std::vector<double> likelihood{0.0};
+    for (const double v : stretch.first(stretch.size() - 1))
+      likelihood.push_back(likelihood.back() + cost(v, right) - cost(v, left));
+    const size_t best =
+        1 + static_cast<size_t>(std::max_element(likelihood.begin() + 1, likelihood.end()) - likelihood.begin() - 1);
+    change.at = begin + best;
+    change.earliest = change.latest = change.at;
+    for (size_t k = 1; k < likelihood.size(); ++k) {
+      if (likelihood[best] - likelihood[k] > kLikelihoodDrop) continue;
+      change.earliest = std::min(change.earliest, begin + k);
+      change.latest = std::max(change.latest, begin + k);
+    }
+    change.before = std::exp(left);
+    change.after = std::exp(right);
+  }
+
+  std::span<const double> logs_;
+  ChangeOptions options_;
+};
+
+}  // namespace
+
+double stretch_centre(std::span<const double> values) {
+  if (values.empty()) return std::numeric_limits<double>::quiet_NaN();
+  const double sigma = mad_sigma(values);
+  return sigma > 0 ? clipped_mean(values, kHuber * sigma) : median(values);
+}
+
+std::vector<Change> find_changes(std::span<const double> values, const ChangeOptions& options) {
+  std::vector<double> logs;
+  std::vector<size_t> index;
+  for (size_t i = 0; i < values.size(); ++i) {
+    if (!(values[i] > 0.0) || !std::isfinite(values[i])) continue;
+    logs.push_back(std::log(values[i]));
+    index.push_back(i);
+  }
+  std::vector<Change> changes = Search(logs, options).run();
+  for (Change& change : changes)
+    for (size_t* place : {&change.at, &change.earliest, &change.latest, &change.seen}) *place = index[*place];
+  return changes;
+}
+
+}  // namespace mbb::analysis
