@@ -5,11 +5,9 @@
 
 #include "analysis/metrics/metrics.h"
 #include "analysis/report/history.h"
-#include "baselines/pins/pins.h"
-#include "profiler/base/clock.h"
-#include "profiler/base/file.h"
 #include "profiler/base/text.h"
 #include "suites/cli/command.h"
+#include "suites/cli/histories_of.h"
 #include "suites/cli/print.h"
 #include "suites/cli/settings_of.h"
 #include "suites/matrix/suite.h"
@@ -26,38 +24,7 @@ bool is_named(const SeriesSummary& series, std::string_view cell, std::string_vi
   return cell.empty() || cell_matches(std::string(cell), series.cell) || series.key.identity_hash.starts_with(cell);
 }
 
-// Without a metric: what the gate judges speed by, which is the CPU's time where one rank ran on the CPU.
-bool is_main(const SeriesSummary& series, const std::vector<SeriesSummary>& all) {
-  if (series.key.metric == "cpu_step_time") return true;
-  if (series.key.metric != "step_time") return false;
-  return std::none_of(all.begin(), all.end(), [&](const SeriesSummary& other) {
-    return other.key.identity_hash == series.key.identity_hash && other.key.metric == "cpu_step_time";
-  });
-}
-
-// Series that differ in machine or epoch only are one history.
-std::vector<SeriesSummary> one_an_identity(std::vector<SeriesSummary> all) {
-  std::vector<SeriesSummary> kept;
-  for (SeriesSummary& series : all) {
-    const auto same = std::find_if(kept.begin(), kept.end(), [&](const SeriesSummary& k) {
-      return k.key.identity_hash == series.key.identity_hash && k.key.metric == series.key.metric;
-    });
-    if (same == kept.end())
-      kept.push_back(std::move(series));
-    else if (series.newest_unix_ns > same->newest_unix_ns)
-      *same = std::move(series);
-  }
-  return kept;
-}
-
 Result<std::vector<History>> read_histories(const Parsed& parsed, const Settings& settings) {
-  const std::filesystem::path file = store_file(settings.product.runs_dir);
-  if (!file_exists(file))
-    return fail(ErrorCode::kNotFound, fmt::format("there is no store in {}", settings.product.runs_dir),
-                "a series begins with the first run: `mbbench suite NAME` or `mbbench gate NAME`");
-  MB_ASSIGN(const auto store, baselines::Store::open(file, {.read_only = true}));
-  MB_ASSIGN(const auto all, store.list_series());
-  MB_ASSIGN(const auto pins, baselines::read_pins(settings.product.baselines_file));
   std::string cell = parsed.positionals.empty() ? "" : parsed.positionals[0];
   std::string metric = parsed.value("--metric").value_or("");
   if (const size_t colon = cell.find(':'); colon != std::string::npos) {
@@ -71,14 +38,18 @@ Result<std::vector<History>> read_histories(const Parsed& parsed, const Settings
     return fail(ErrorCode::kBadArgument, fmt::format("no metric is called '{}'", printable(metric)),
                 near ? fmt::format("did you mean '{}'?", *near) : "`mbbench help` lists them");
   }
-  std::vector<SeriesSummary> named;
-  for (const SeriesSummary& series : all)
-    if (is_named(series, cell, metric) && (!metric.empty() || is_main(series, all))) named.push_back(series);
-  std::vector<History> histories;
-  for (const SeriesSummary& series : one_an_identity(std::move(named))) {
-    MB_ASSIGN(auto points, store.history(series.key.identity_hash, series.key.metric));
-    History history = analysis::make_history(series, std::move(points), pins, wall_ns());
-    if (!history.points.empty()) histories.push_back(std::move(history));
+  MB_ASSIGN(auto histories, histories_of(settings, [&](const SeriesSummary& series) {
+              if (!is_named(series, cell, metric)) return false;
+              return !metric.empty() || series.key.metric == "cpu_step_time" || series.key.metric == "step_time";
+            }));
+  // Without a metric: what the gate judges speed by, which is the CPU's time where one rank ran on the CPU.
+  if (metric.empty()) {
+    std::vector<std::string> by_cpu;
+    for (const History& h : histories)
+      if (h.metric == "cpu_step_time") by_cpu.push_back(h.identity_hash);
+    std::erase_if(histories, [&](const History& h) {
+      return h.metric == "step_time" && std::find(by_cpu.begin(), by_cpu.end(), h.identity_hash) != by_cpu.end();
+    });
   }
   if (histories.empty())
     return fail(ErrorCode::kNotFound,

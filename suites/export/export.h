@@ -1,10 +1,12 @@
-// A stored run in the formats other tools open: Kineto traces, a memory snapshot, CSV tables, one JSON document.
+// A stored run in the formats other tools open: Kineto traces, a memory snapshot, CSV tables, one JSON document, one
+// HTML page.
 #pragma once
 
 #include <filesystem>
 #include <string>
 #include <vector>
 
+#include "analysis/report/history.h"
 #include "baselines/store/bundle.h"
 #include "baselines/store/records.h"
 #include "profiler/base/error.h"
@@ -17,6 +19,9 @@ struct ExportSource {
   const baselines::Run& run;
   const baselines::BundleReader& reader;
   std::string cell;
+  // For HTML: the run whose timelines stand above, and the series of this run's cells.
+  const ExportSource* against = nullptr;
+  std::vector<analysis::History> histories = {};
 };
 
 // Each writes below or at `to` and returns the files it wrote; nothing to write is an error that says what was not
@@ -30,6 +35,8 @@ Result<std::vector<std::string>> export_memory(const ExportSource& source, const
 Result<std::vector<std::string>> export_csv(const ExportSource& source, const std::filesystem::path& to);
 // The file `to`: run, cells, launches and their tables.
 Result<std::vector<std::string>> export_json(const ExportSource& source, const std::filesystem::path& to);
+// The file `to`: one HTML page that needs nothing beside it.
+Result<std::vector<std::string>> export_html(const ExportSource& source, const std::filesystem::path& to);
 
 // Category of tensors that lie in pinned host memory: listed, never part of a device's sums.
 inline constexpr const char* kPinnedHost = "pinned host memory";
