@@ -12,7 +12,8 @@
 namespace mbb::analysis {
 namespace {
 
-constexpr double kHuber = 2.5;            // robust sigmas that a point counts at most
+constexpr double kHuber = 2.5;            // robust sigmas that a point counts at most in a centre
+constexpr double kMost = 4.0;             // and in the test
 constexpr double kNightsOfAYear = 365;    // looks that share the level
 constexpr double kLikelihoodDrop = 7.35;  // of 2·log-likelihood: 95 % set of a change's place, for a change well seen
 constexpr size_t kMemory = 200;           // points before a split that tell its left side
@@ -51,8 +52,9 @@ class Search {
     const double level = options_.false_alarm / (kNightsOfAYear * static_cast<double>(options_.window));
     for (size_t end = 1; end <= logs_.size(); ++end) {
       const Split split = best_split(begin, end);
-      if (split.at == 0 || std::abs(std::expm1(split.difference)) < options_.material) continue;
-      if (split.p() > level || confirmed(begin, end, split).p() > level) continue;
+      if (split.at == 0 || split.p() > level) continue;
+      const double moved = median(logs_.subspan(split.at, end - split.at)) - left_median(begin, split.at);
+      if (std::abs(std::expm1(moved)) < options_.material || confirmed(begin, end, split.at).p() > level) continue;
       Change change;
       change.at = split.at;
       change.seen = end - 1;
@@ -65,46 +67,57 @@ class Search {
   }
 
  private:
+  double left_median(size_t begin, size_t at) const {
+    const size_t from = std::max(begin, at > kMemory ? at - kMemory : 0);
+    return median(logs_.subspan(from, at - from));
+  }
+
   // Which split of [begin, end) stands out most, by the noise that neighbours show.
   Split best_split(size_t begin, size_t end) const {
-    Split best;
-    if (end - begin < options_.fewest_before + options_.fewest_after) return best;
+    if (end - begin < options_.fewest_before + options_.fewest_after) return {};
     const auto known = logs_.subspan(end > kMemory ? end - kMemory : 0, std::min(end, kMemory));
     const double sigma = neighbour_sigma(known, options_.noise);
-    const double degrees = std::max(1.0, 0.6 * static_cast<double>(known.size() - 1));
     const size_t last = end - options_.fewest_after;
     const size_t first = std::max(begin + options_.fewest_before, last > options_.window ? last - options_.window : 0);
+    return best_of(begin, first, last, end, sigma, sigma, std::max(1.0, 0.6 * static_cast<double>(known.size() - 1)));
+  }
+
+  // Over the splits [first, last]. Points are drawn in to the centre of what lies before the first split, so that a
+  // night counts for kMost `reach` at most whatever it was: two wild nights in a row are no change.
+  Split best_of(size_t begin, size_t first, size_t last, size_t end, double reach, double sigma, double degrees) const {
+    const size_t from = std::max(begin, first > kMemory ? first - kMemory : 0);
+    const double centre = median(logs_.subspan(from, first - from));
+    std::vector<double> sums{0.0};
+    for (size_t i = from; i < end; ++i)
+      sums.push_back(sums.back() + std::clamp(logs_[i] - centre, -kMost * reach, kMost * reach));
+    Split best;
     for (size_t at = first; at <= last; ++at) {
-      const Split split = split_at(begin, at, end, sigma, degrees);
-      if (split.z() > best.z() || best.at == 0) best = split;
+      const auto left = static_cast<double>(at - from), right = static_cast<double>(end - at);
+      Split split;
+      split.at = at;
+      split.difference = (sums.back() - sums[at - from]) / right - sums[at - from] / left;
+      split.sigma = sigma * std::sqrt(1.0 / left + 1.0 / right);
+      split.degrees = degrees;
+      if (best.at == 0 || split.z() > best.z()) best = split;
     }
     return best;
   }
 
-  Split split_at(size_t begin, size_t at, size_t end, double sigma, double degrees) const {
-    const size_t from = std::max(begin, at > kMemory ? at - kMemory : 0);
-    const auto left = logs_.subspan(from, at - from), right = logs_.subspan(at, end - at);
-    const double reach = kHuber * sigma;
-    Split split;
-    split.at = at;
-    split.difference = clipped_mean(right, reach) - clipped_mean(left, reach);
-    split.sigma = sigma * std::sqrt(1.0 / static_cast<double>(left.size()) + 1.0 / static_cast<double>(right.size()));
-    split.degrees = degrees;
-    return split;
-  }
-
   // The same split with the noise that is left about its two sides, which slow wandering does not hide from.
-  Split confirmed(size_t begin, size_t end, const Split& found) const {
-    const size_t from = std::max(begin, found.at > kMemory ? found.at - kMemory : 0);
+  Split confirmed(size_t begin, size_t end, size_t at) const {
+    const size_t from = std::max(begin, at > kMemory ? at - kMemory : 0);
     std::vector<double> rest;
-    for (const auto side : {logs_.subspan(from, found.at - from), logs_.subspan(found.at, end - found.at)}) {
+    for (const auto side : {logs_.subspan(from, at - from), logs_.subspan(at, end - at)}) {
       const double centre = median(side);
       for (const double v : side) rest.push_back(v - centre);
     }
-    const double tau = autocorrelation_time(rest);
-    const double sigma = std::max(options_.noise, mad_sigma(rest)) * std::sqrt(tau);
-    const double degrees = std::max(1.0, (static_cast<double>(rest.size()) - 2.0) / tau);
-    return split_at(begin, found.at, end, std::max(sigma, neighbour_sigma(rest, options_.noise)), degrees);
+    const double sigma = std::max({options_.noise, mad_sigma(rest), neighbour_sigma(rest, options_.noise)});
+    for (double& v : rest) v = std::clamp(v, -kHuber * sigma, kHuber * sigma);
+    const auto count = static_cast<double>(rest.size());
+    const double seen = autocorrelation(rest, 1);
+    const double phi = std::clamp(seen + (1.0 + 3.0 * seen) / count, 0.0, 0.9);  // less its small-sample bias
+    const double tau = std::max(autocorrelation_time(rest), (1.0 + phi) / (1.0 - phi));
+    return best_of(begin, at, at, end, sigma, sigma * std::sqrt(tau), std::max(1.0, (count - 2.0) / tau));
   }
 
   // The change's place once all that follows it is known, up to the next change.

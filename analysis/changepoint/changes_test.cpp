@@ -65,7 +65,7 @@ TEST(Changes, AYearWithoutAChangeShowsNone) {
 // The machine's own slow wandering: AR(1) between nights, heavy tails.
 TEST(Changes, NightsThatHangTogetherAreNoChange) {
   int shown = 0;
-  for (std::uint64_t seed = 1; seed <= 40; ++seed) {
+  for (std::uint64_t seed = 1; seed <= 60; ++seed) {
     SimulatedNoise noise(2000 + seed);
     double state = 0;
     std::vector<double> series;
@@ -75,7 +75,7 @@ TEST(Changes, NightsThatHangTogetherAreNoChange) {
     }
     shown += find_changes(series).empty() ? 0 : 1;
   }
-  EXPECT_LE(shown, 3) << "of 40 years";
+  EXPECT_LE(shown, 3) << "of 60 years at 5 % each";
 }
 
 TEST(Changes, SeveralStepsAreSeveralChangesAndWildNightsAreNone) {
@@ -113,9 +113,10 @@ TEST(Changes, ARealNightlySeriesShowsItsStep) {
   for (const auto& value : json.at("series")) values.push_back(value.get<double>());
   std::vector<size_t> places;
   for (const Change& change : find_changes(values)) places.push_back(change.at);
-  // What the eye sees in the first hundred nights: 26.8 k, 23.6 k, 24.4 k, 28.4 k and 27.2 k. One wild night at 10.
-  for (const size_t step : {15, 71, 95}) EXPECT_EQ(std::count(places.begin(), places.end(), step), 1) << step;
-  EXPECT_EQ(std::count(places.begin(), places.end(), 10U), 0);
+  // What the eye sees: 26.7 k, 23.7 k, 24.5 k, 28.4 k, 27.4 k; and two slow rises after that. A wild night at 10.
+  ASSERT_GE(places.size(), 4U);
+  EXPECT_EQ(std::vector<size_t>(places.begin(), places.begin() + 4), (std::vector<size_t>{15, 61, 71, 95}));
+  EXPECT_LE(places.size(), 8U);
 }
 
 }  // namespace
