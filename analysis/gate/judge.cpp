@@ -18,7 +18,7 @@ using baselines::Verdict;
 
 constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
 constexpr double kPseudoMedianEfficiency = 0.955;  // asymptotic, normal samples
-constexpr double kHuber = 2.5;                     // residuals beyond this many robust sigmas are drawn in
+constexpr double kHuber = 4.0;                     // residuals beyond this many robust sigmas are drawn in
 constexpr size_t kFewestNightsForSigma = 5;
 
 // One night in logarithms, so that changes are relative.

@@ -28,10 +28,10 @@ struct SeriesEvidence {
 };
 
 struct GateOptions {
-  double false_red = 0.05;      // chance that a night's screen suspects any cell of a suite without cause
-  double confirm_alpha = 0.01;  // of the confirmation, one-sided
-  double material = 0.01;       // a change under this is called same when the interval excludes more
-  double night_sigma = 0.001;   // of nights, relative: assumed until enough nights tell it, and never less
+  double false_red = 0.05;       // chance that a night's screen suspects any cell of a suite without cause
+  double confirm_alpha = 0.002;  // of the confirmation, one-sided
+  double material = 0.01;        // a change under this is called same when the interval excludes more
+  double night_sigma = 0.001;    // of nights, relative: assumed until enough nights tell it, and never less
   std::vector<size_t> windows = {1, 2, 3, 5, 7, 10, 14};
 };
 
