@@ -39,9 +39,10 @@ const KnobTable& product_settings() {
            .identity = false},
           {.key = "gate.product",
            .field = field(&ProductSettings::gate, &GateSettings::product),
-           .doc = "Facts of a run (patterns, comma between; run.json of a bundle lists the facts) that are the product under "
-                  "test: they may change from night to night. Declared facts are product unless gate.environment "
-                  "claims them.",
+           .doc = "Facts of a run (patterns, comma between; run.json of a bundle lists them) that are the product "
+                  "under test: "
+                  "they may change from night to night. Declared facts are product unless gate.environment claims "
+                  "them.",
            .identity = false},
           {.key = "gate.environment",
            .field = field(&ProductSettings::gate, &GateSettings::environment),
