@@ -1,0 +1,145 @@
+// The nightly script on a small suite: a planted delay turns it red, reports and archives are there, and its HTML opens
+// in a browser without a network.
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <array>
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <sstream>
+
+namespace mbb::suites {
+namespace {
+
+namespace fs = std::filesystem;
+
+struct Answer {
+  int status = -1;
+  std::string out;
+};
+
+Answer shell(const std::string& line) {
+  Answer answer;
+  FILE* pipe = popen((line + " 2>&1").c_str(), "r");
+  std::array<char, 4096> buffer{};
+  for (size_t got = 0; (got = fread(buffer.data(), 1, buffer.size(), pipe)) > 0;) answer.out.append(buffer.data(), got);
+  const int status = pclose(pipe);
+  answer.status = WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+  return answer;
+}
+
+std::string text_of(const fs::path& file) {
+  std::ostringstream text;
+  text << std::ifstream(file).rdbuf();
+  return text.str();
+}
+
+class Nightly : public testing::Test {
+ protected:
+  void SetUp() override {
+    folder_ = fs::path(testing::TempDir()) / ("mbbench_nightly_" + std::to_string(getpid()) +
+                                              testing::UnitTest::GetInstance()->current_test_info()->name());
+    fs::remove_all(folder_);
+    fs::create_directories(folder_);
+    program_ = fs::absolute(fs::path(MBB_BINARY_DIR) / "bin" / "mbbench").string();
+    std::ofstream(folder_ / "small.toml") << "purpose = \"one rank\"\n[base]\nmicro_batch_size = 1\n"
+                                             "global_batch_size = 2\nseq_length = 16\ntrain_iters = 12\n"
+                                             "[[cell]]\nname = \"one\"\n";
+  }
+  void TearDown() override {
+    if (!HasFailure()) fs::remove_all(folder_);
+  }
+
+  Answer night(int launches, const std::string& knobs = "") const {
+    return shell(std::string(MBB_SOURCE_DIR) + "/ci/nightly/run -p " + program_ + " -s " +
+                 (folder_ / "small.toml").string() + " -n " + std::to_string(launches) + " -o " + out().string() +
+                 " -- " + knobs);
+  }
+  Answer run(const std::string& arguments) const {
+    return shell(program_ + " " + arguments + " runs_dir=" + (out() / "runs").string() +
+                 " baselines_file=" + (out() / "baselines.jsonl").string());
+  }
+  fs::path out() const { return folder_ / "out"; }
+  // The newest night's report of that ending.
+  fs::path report(const std::string& ending) const {
+    fs::path newest;
+    for (const auto& entry : fs::directory_iterator(out() / "reports")) newest = std::max(newest, entry.path());
+    return newest / ("small." + ending);
+  }
+
+  fs::path folder_;
+  std::string program_;
+};
+
+// The delay is as long as the step itself: far beyond what a busy machine does to a thread's own time.
+TEST_F(Nightly, APlantedDelayIsRedAndEverythingElseIsNot) {
+  const Answer first = night(5);
+  ASSERT_EQ(first.status, 0) << first.out;
+  ASSERT_EQ(run("baseline accept @latest --author ada --reason 'first night'").status, 0);
+  const Answer same = night(2);
+  EXPECT_NE(same.status, 1) << same.out;
+  EXPECT_NE(same.status, 4) << same.out;
+
+  const auto history = nlohmann::json::parse(run("history one --metric cpu_step_time --json").out);
+  ASSERT_EQ(history.at("points").size(), 2U);
+  const auto delay_us = static_cast<int64_t>(2 * history.at("points")[0].at("value").get<double>() / 1000);
+  const Answer slow = night(2, "debug.delay_us=" + std::to_string(delay_us));
+  EXPECT_EQ(slow.status, 1) << slow.out;
+  const auto json = nlohmann::json::parse(text_of(report("json")));
+  for (const auto& row : json.at("rows"))
+    EXPECT_EQ(row.at("verdict") == "slower", row.at("metric") == "cpu_step_time") << row;
+  EXPECT_NE(text_of(report("junit.xml")).find("failures=\"1\""), std::string::npos);
+
+  // The verdict is in the store, the history, the page; the bundles are in archives and, being young, still there.
+  const Answer shown = run("history one");
+  EXPECT_NE(shown.out.find("slower"), std::string::npos) << shown.out;
+  EXPECT_NE(text_of(report("html")).find("slower"), std::string::npos);
+  EXPECT_GE(std::distance(fs::directory_iterator(out() / "archive"), fs::directory_iterator()), 4)
+      << "and confirmations";
+  EXPECT_NE(text_of(report("html").parent_path() / "gc.txt").find("evidence of baseline b-"), std::string::npos);
+  EXPECT_NE(text_of(report("html").parent_path() / "gc.txt").find("removed 0 of"), std::string::npos);
+
+  // Whatever the policy, the baseline's evidence stays.
+  const Answer gone = run("gc --dry-run gc.keep_days=0 gc.keep_runs=0");
+  EXPECT_NE(gone.out.find("would remove"), std::string::npos) << gone.out;
+  EXPECT_NE(gone.out.find("evidence of baseline b-"), std::string::npos) << gone.out;
+}
+
+TEST_F(Nightly, ThePageOpensInABrowserWithoutANetwork) {
+  ASSERT_EQ(night(5).status, 0);
+  ASSERT_EQ(run("baseline accept @latest --author ada --reason 'first night'").status, 0);
+  const Answer second = night(2);
+  ASSERT_NE(second.status, 4) << second.out;
+  const fs::path page = report("html");
+  const std::string html = text_of(page);
+  for (const char* asks : {"http:", "https:", " src=", " href=", "@import", "url(h"})
+    EXPECT_EQ(html.find(asks), std::string::npos) << "the page asks for something beside it: " << asks;
+  EXPECT_NE(html.find("aria-label=\"timeline\""), std::string::npos) << "a step of each run was traced";
+  EXPECT_NE(html.find("aria-label=\"history\""), std::string::npos);
+  const std::string browser = shell("command -v chromium").out;
+  if (browser.empty()) GTEST_SKIP() << "no chromium on PATH (Debian's package `chromium`)";
+  const std::string flags =
+      "chromium --headless --no-sandbox --disable-gpu --no-first-run --disable-background-networking "
+      "--host-resolver-rules='MAP * ~NOTFOUND' --user-data-dir=" +
+      (folder_ / "profile").string() + " ";
+  const Answer dom =
+      shell("timeout 200 " + flags + "--dump-dom file://" + fs::absolute(page).string() + " 2>/dev/null");
+  ASSERT_EQ(dom.status, 0) << dom.out.substr(0, 2000);
+  for (const char* part : {"<h2>Verdicts</h2>", "<h2>History</h2>", "<h2>Timelines</h2>", "</svg>", "cpu_step_time"})
+    EXPECT_NE(dom.out.find(part), std::string::npos) << part;
+}
+
+TEST_F(Nightly, ASuiteThatMeasuresNothingLeavesReportsAndIsRed) {
+  std::ofstream(folder_ / "small.toml") << "purpose = \"a GPU that is not here\"\n[base]\nhost.device = \"cuda\"\n"
+                                           "micro_batch_size = 1\nglobal_batch_size = 64\ntrain_iters = 2\ngpus = 64\n"
+                                           "[[cell]]\nname = \"one\"\n";
+  const Answer answer = night(1);
+  EXPECT_EQ(answer.status, 4) << answer.out;
+  EXPECT_TRUE(fs::exists(report("junit.xml"))) << answer.out;
+  EXPECT_TRUE(fs::exists(report("json"))) << answer.out;
+}
+
+}  // namespace
+}  // namespace mbb::suites
