@@ -53,6 +53,11 @@ std::string xml(const std::string& text) {
   return out;
 }
 
+std::string headline_facts(const GateReport& report) {
+  return fmt::format("{}{}{}; product {}", report.host, report.canaries.empty() ? "" : ", ", report.canaries,
+                     report.build);
+}
+
 std::string number_or_null(double value) {
   return std::isfinite(value) ? fmt::format("{:.6g}", value) : "null";
 }
@@ -128,13 +133,13 @@ Table gate_table(const GateReport& report) {
                            {row.verdict.text}}});
   }
   table.footer = report.warnings;
-  table.footer.push_back(fmt::format("{}; product {}", report.host, report.build));
+  table.footer.push_back(headline_facts(report));
   return table;
 }
 
 std::string gate_markdown(const GateReport& report, size_t limit) {
-  const std::string head = fmt::format("{}\n### mbbench gate, {}: {}\n\n{}; product {}; run {}\n\n", kGateMarker,
-                                       report.suite, gate_headline(report), report.host, report.build, report.run);
+  const std::string head = fmt::format("{}\n### mbbench gate, {}: {}\n\n{}; run {}\n\n", kGateMarker, report.suite,
+                                       gate_headline(report), headline_facts(report), report.run);
   std::string text = head;
   for (const std::string& warning : report.warnings) text += fmt::format("> {}\n", warning);
   if (!report.warnings.empty()) text += "\n";
@@ -198,11 +203,12 @@ std::string gate_json(const GateReport& report) {
   std::string warnings;
   for (const std::string& w : report.warnings) warnings += (warnings.empty() ? "" : ", ") + json_quote(w);
   return fmt::format(
-      "{{\"suite\": {}, \"run\": {}, \"build\": {}, \"host\": {}, \"epoch\": {}, \"headline\": {}, \"warnings\": [{}], "
+      "{{\"suite\": {}, \"run\": {}, \"build\": {}, \"host\": {}, \"epoch\": {}, \"canaries\": {}, \"headline\": {}, "
+      "\"warnings\": [{}], "
       "\"rows\": "
       "[{}\n]}}\n",
       json_quote(report.suite), json_quote(report.run), json_quote(report.build), json_quote(report.host),
-      json_quote(report.epoch), json_quote(gate_headline(report)), warnings, rows);
+      json_quote(report.epoch), json_quote(report.canaries), json_quote(gate_headline(report)), warnings, rows);
 }
 
 }  // namespace mbb::analysis

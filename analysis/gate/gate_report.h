@@ -27,9 +27,10 @@ struct GateRow {
 struct GateReport {
   std::string suite;
   std::string run;
-  std::string build;  // commit of the product under test
-  std::string host;   // device and driver, for the headline
-  std::string epoch;  // of the environment
+  std::string build;     // commit of the product under test
+  std::string host;      // device and driver, for the headline
+  std::string epoch;     // of the environment
+  std::string canaries;  // "canaries steady (+0.0 %)"; empty: nothing to compare them with
   std::vector<GateRow> rows;
   std::vector<std::string> warnings;  // baselines that end soon, silent cells, an unknown clock
 };

@@ -179,7 +179,8 @@ Result<int> ab(const Parsed& parsed) {
   Ab experiment(a, b, std::move(suite_a), std::move(suite_b), options, looks);
   MB_ASSIGN(const bool whole, experiment.run());
   if (!whole) return signals.interrupted() ? kExitInterrupted : kExitStopped;
-  analysis::GateReport report{fmt::format("ab {} | {}", a.label, b.label), "", b.label, "A = " + a.label, "", {}, {}};
+  analysis::GateReport report{
+      fmt::format("ab {} | {}", a.label, b.label), "", b.label, "A = " + a.label, "", "", {}, {}};
   for (const auto& [name, s] : experiment.series()) {
     analysis::GateRow row{name, s.metric, "", "A", {}};
     row.verdict.verdict = s.decision.verdict;

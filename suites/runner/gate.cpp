@@ -4,8 +4,10 @@
 #include <fmt/core.h>
 
 #include <algorithm>
+#include <cmath>
 #include <map>
 
+#include "analysis/gate/canary.h"
 #include "analysis/gate/harness.h"
 #include "baselines/store/bundle.h"
 #include "baselines/store/store.h"
@@ -66,6 +68,7 @@ class Gate {
     for (size_t i = 0; i < series_.size(); ++i) report_.rows[series_[i].row].verdict = verdicts[i];
     MB_TRY(confirm_suspects());
     for (Series& s : series_) blame_machine(s);
+    tell_canaries();
     add_silent();
     warn_of_expiry();
     warn_of_bridges();
@@ -130,11 +133,35 @@ class Gate {
     return entry->second;
   }
 
+  // Of the machine, since the runs that the series is held against, as far as the store has them.
+  double slowdown_since(const Series& s) {
+    if (!s.baseline.bridge.empty()) {
+      for (const auto& run : history_.bridges)
+        if (run.id == s.baseline.bridge.front())
+          if (const auto* then = ok_cell(run, s.cell->identity_hash)) return analysis::machine_slowdown(*then, *s.cell);
+      return 0;
+    }
+    if (s.baseline.pin->runs.empty() || !file_exists(request_.store_file)) return 0;
+    const auto store = baselines::Store::open(request_.store_file, {.read_only = true});
+    if (!store) return 0;
+    const auto run = store->load_run(s.baseline.pin->runs.front());
+    const auto* then = run ? ok_cell(*run, s.cell->identity_hash) : nullptr;
+    return then == nullptr ? 0 : analysis::machine_slowdown(*then, *s.cell);
+  }
+
   // The same build in the same configuration cannot have become slower or faster: then it is the machine, and no
   // product verdict is given.
   void blame_machine(const Series& s) {
     analysis::SeriesVerdict& verdict = report_.rows[s.row].verdict;
     if (verdict.verdict != Verdict::kSlower && verdict.verdict != Verdict::kFaster) return;
+    if (verdict.verdict == Verdict::kSlower && analysis::gated_metrics(*s.cell).front() == report_.rows[s.row].metric)
+      if (const double slowdown = slowdown_since(s); analysis::explains(slowdown, verdict.change)) {
+        verdict.verdict = Verdict::kIncomparable;
+        verdict.suspected = false;
+        verdict.text += fmt::format("; the canaries, fixed work, are {} too: the machine changed, not the product",
+                                    percent(slowdown));
+        return;
+      }
     const Pin& pin = *s.baseline.pin;
     if (!is_product_of(pin, run_.fingerprint, options_.roles)) return;
     if (!pin.configuration.empty() && pin.configuration != baselines::configuration_hash(*s.cell)) return;
@@ -174,6 +201,20 @@ class Gate {
                                       fresh ? analysis::launch_values(*fresh, row.metric) : NightLaunches{});
     }
     return {};
+  }
+
+  // The largest slowdown that the canaries of any cell show.
+  void tell_canaries() {
+    double most = 0;
+    bool known = false;
+    for (const Series& s : series_) {
+      if (std::isnan(analysis::canary_times(*s.cell).arithmetic_ns)) continue;
+      known = true;
+      most = std::max(most, slowdown_since(s));
+    }
+    if (!known) return;
+    report_.canaries = analysis::explains(most, most) ? fmt::format("canaries {}: the machine is slower", percent(most))
+                                                      : fmt::format("canaries steady ({})", percent(most));
   }
 
   // Cells that have a baseline here and gave no number tonight.

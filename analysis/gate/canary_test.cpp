@@ -1,0 +1,51 @@
+// Canaries tell a slower machine from a slower product.
+#include "analysis/gate/canary.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+namespace mbb::analysis {
+namespace {
+
+baselines::Cell cell_of(std::int64_t arithmetic_ns, std::int64_t memory_ns) {
+  baselines::Cell cell;
+  for (int i = 0; i < 3; ++i) {
+    baselines::Launch launch;
+    launch.counts = {{"canary_arithmetic_before_ns", arithmetic_ns + i},
+                     {"canary_arithmetic_after_ns", arithmetic_ns - i},
+                     {"canary_memory_before_ns", memory_ns},
+                     {"canary_memory_after_ns", memory_ns},
+                     {"telemetry_samples", 7}};
+    cell.launches.push_back(launch);
+  }
+  return cell;
+}
+
+TEST(Canary, TheLargerSlowdownOfTheTwoCounts) {
+  const auto then = cell_of(1'000'000, 4'000'000);
+  EXPECT_NEAR(machine_slowdown(then, cell_of(1'050'000, 4'000'000)), 0.05, 1e-9);
+  EXPECT_NEAR(machine_slowdown(then, cell_of(1'000'000, 4'400'000)), 0.10, 1e-9);
+  EXPECT_EQ(machine_slowdown(then, cell_of(900'000, 3'900'000)), 0.0) << "a faster machine excuses nothing";
+}
+
+TEST(Canary, WithoutCanariesOrOnAnotherDeviceItSaysNothing) {
+  const auto then = cell_of(1'000'000, 4'000'000);
+  baselines::Cell none, gpu = cell_of(2'000'000, 8'000'000);
+  EXPECT_TRUE(std::isnan(canary_times(none).arithmetic_ns));
+  EXPECT_EQ(machine_slowdown(none, then), 0.0);
+  EXPECT_EQ(machine_slowdown(then, none), 0.0);
+  gpu.result_class = baselines::ResultClass::kMeasured;
+  EXPECT_EQ(machine_slowdown(then, gpu), 0.0) << "a CPU's canary says nothing of a GPU";
+}
+
+TEST(Canary, ASlowdownExplainsAChangeThatItIsHalfOf) {
+  EXPECT_TRUE(explains(0.05, 0.06));
+  EXPECT_TRUE(explains(0.03, 0.06));
+  EXPECT_FALSE(explains(0.02, 0.06));
+  EXPECT_FALSE(explains(0.005, 0.006)) << "too little to tell";
+  EXPECT_FALSE(explains(0.0, 0.02));
+}
+
+}  // namespace
+}  // namespace mbb::analysis
