@@ -113,19 +113,21 @@ class EveryClass : public Cast {
   std::array<std::vector<int>, kGroupKinds.size()> roots_;
 };
 
-using Duration = std::function<int64_t(int player, const Cursor& at, int segment)>;
-
 class Replayer {
  public:
-  Replayer(const Mesh& mesh, Cast& cast, const std::function<const Program*(int player)>& program, Duration duration,
-           const ClassReplayOptions& options)
-      : mesh_(mesh), cast_(cast), duration_(std::move(duration)), options_(options) {
+  // `by_position`: durations by player and walk position; nullptr: each site's own, from `by_site`.
+  Replayer(const Mesh& mesh, Cast& cast, const std::function<const Program*(int player)>& program,
+           const DurationOf* by_position, const SiteDuration* by_site, const ClassReplayOptions& options)
+      : mesh_(mesh), cast_(cast), by_position_(by_position), options_(options) {
     for (int player = 0; player < cast.size(); ++player) {
       RankState state;
       state.rank = cast.rank(player);
       state.program = program(player);
       std::unique_ptr<ReplaySites>& sites = sites_[state.program];
-      if (!sites) sites = std::make_unique<ReplaySites>(*state.program);
+      if (!sites) {
+        sites = std::make_unique<ReplaySites>(*state.program);
+        if (by_site != nullptr) set_durations(*sites, player, *by_site);
+      }
       state.sites = sites.get();
       state.written.resize(sites->slots);
       state.read.resize(sites->slots);
@@ -159,6 +161,12 @@ class Replayer {
   }
 
  private:
+  static void set_durations(ReplaySites& sites, int player, const SiteDuration& by_site) {
+    for (size_t s = 0; s < sites.segments.size(); ++s)
+      for (size_t op = 0; op < sites.segments[s].size(); ++op)
+        sites.segments[s][op].ns = by_site(player, static_cast<int>(s), static_cast<int>(op));
+  }
+
   static bool done(const RankState& r) { return r.at.call == r.program->schedule.size(); }
 
   int micro_batches(const Program& program) const {
@@ -187,7 +195,7 @@ class Replayer {
     const Call& call = r.program->schedule[r.at.call];
     ReplaySite& site = r.sites->segments[static_cast<size_t>(call.segment)][r.at.op];
     const int64_t ready = std::max(ready_ns(r, site, call.micro_batch), r.issued + options_.issue_ns);
-    const int64_t duration = duration_(player, r.at, call.segment);
+    const int64_t duration = by_position_ != nullptr ? (*by_position_)(player, r.at.index) : site.ns;
     int64_t end = ready + duration;
     uint64_t collective = 0;
     if (site.meets != Meeting::kNone && !meet(player, r, site, call, ready, duration, end, collective)) return false;
@@ -310,7 +318,7 @@ class Replayer {
 
   const Mesh& mesh_;
   Cast& cast_;
-  Duration duration_;
+  const DurationOf* by_position_;
   ClassReplayOptions options_;
   std::vector<RankState> ranks_;
   std::map<const Program*, std::unique_ptr<ReplaySites>> sites_;
@@ -327,22 +335,15 @@ class Replayer {
 
 Result<Replay> replay(const Mesh& mesh, std::span<const Program* const> program_of_rank, const DurationOf& duration) {
   EveryRank cast(mesh);
-  return Replayer(
-             mesh, cast, [&](int rank) { return program_of_rank[static_cast<size_t>(rank)]; },
-             [&](int rank, const Cursor& at, int) { return duration(rank, at.index); }, {})
-      .run();
+  const auto program = [&](int rank) { return program_of_rank[static_cast<size_t>(rank)]; };
+  return Replayer(mesh, cast, program, &duration, nullptr, {}).run();
 }
 
 Result<Replay> replay_classes(const Mesh& mesh, std::span<const Program> programs, const SiteDuration& duration,
                               const ClassReplayOptions& options) {
   EveryClass cast(mesh);
-  return Replayer(
-             mesh, cast, [&](int player) { return &programs[static_cast<size_t>(player)]; },
-             [&](int player, const Cursor& at, int segment) {
-               return duration(player, segment, static_cast<int>(at.op));
-             },
-             options)
-      .run();
+  const auto program = [&](int player) { return &programs[static_cast<size_t>(player)]; };
+  return Replayer(mesh, cast, program, nullptr, &duration, options).run();
 }
 
 }  // namespace mbb::trainer

@@ -29,6 +29,7 @@ struct ReplaySite {
   profiler::SpanKind kind = profiler::SpanKind::kCompute;
   profiler::Phase phase = profiler::Phase::kNone;
   profiler::StringId name = 0;  // of the path, once it ran
+  int64_t ns = 0;               // duration, where it is the same in all calls
 };
 
 struct ReplaySites {
