@@ -119,7 +119,7 @@ class Figures {
 
 analysis::Table left_out_table(const PublishedCases& published) {
   analysis::Table table{"left_out",
-                        "published H100 rows left out",
+                        "published rows of the card left out",
                         {{"reason", "reason"}, {"rows", "rows", analysis::Align::kRight}},
                         {},
                         {}};
@@ -130,7 +130,7 @@ analysis::Table left_out_table(const PublishedCases& published) {
 }
 
 Result<int> compare_with_published(const Parsed& parsed, trainer::CostTable costs) {
-  PublishedCases published = published_cases();
+  PublishedCases published = published_cases(costs.hardware);
   MB_ASSIGN(std::vector<PublishedCase> ours, measured_cases(costs));
   const size_t theirs = published.cases.size();
   for (PublishedCase& step : ours) published.cases.push_back(std::move(step));

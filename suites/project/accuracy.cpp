@@ -17,7 +17,12 @@ namespace {
 using baselines::PublishedRow;
 using trainer::CostTable;
 
-constexpr const char* kHardware = "H100";
+// "h100-sxm" is "H100" in published tables.
+std::string published_name(const std::string& hardware) {
+  std::string name = hardware.substr(0, hardware.find('-'));
+  for (char& c : name) c = static_cast<char>(c >= 'a' && c <= 'z' ? c - 'a' + 'A' : c);
+  return name;
+}
 
 bool same_but_scale(const PublishedRow& a, const PublishedRow& b) {
   return a.source == b.source && a.release == b.release && a.model_id == b.model_id && a.precision == b.precision &&
@@ -192,14 +197,15 @@ std::vector<double> before_fit(const CostTable& costs) {
 
 }  // namespace
 
-PublishedCases published_cases() {
+PublishedCases published_cases(const std::string& hardware) {
   PublishedCases out;
+  const std::string name = published_name(hardware);
   const std::vector<PublishedRow>& rows = baselines::published_rows();
   std::vector<const PublishedRow*> usable;
   for (const PublishedRow& row : rows)
-    if (row.hardware == kHardware && published_config(row)) usable.push_back(&row);
+    if (row.hardware == name && published_config(row)) usable.push_back(&row);
   for (const PublishedRow& row : rows) {
-    if (row.hardware != kHardware) continue;
+    if (row.hardware != name) continue;
     std::string reason;
     if (const auto config = published_config(row); !config) reason = config.error().what;
     if (reason.empty()) reason = left_out(row, usable);

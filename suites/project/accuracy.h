@@ -27,7 +27,8 @@ struct PublishedCases {
 
 // Which rows: of those that can be built, series that differ in the number of GPUs alone count with their smallest and
 // their largest; of each model with experts the newest release alone, for their kernels changed most between releases.
-PublishedCases published_cases();
+// `hardware` as the table of cards has it: "h100-sxm".
+PublishedCases published_cases(const std::string& hardware = kDefaultHardware);
 
 // The card's own steps of the table, one H100 each.
 Result<std::vector<PublishedCase>> measured_cases(const trainer::CostTable& costs);

@@ -249,7 +249,8 @@ void scale_to(CostTable& table, const trainer::Hardware& from, const trainer::Ha
   if (to.sm_count > 0) table.sms = to.sm_count;
   table.hardware = to.key;
   table.measured = false;
-  table.published = {};
+  // What another trainer hides is taken over; errors are not.
+  table.published = {.tp_hidden = table.published.tp_hidden};
   table.steps.clear();
   for (trainer::TermFacts& term : table.terms) {
     term.sigma = std::max(term.sigma, 0.2);

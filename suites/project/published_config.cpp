@@ -39,6 +39,7 @@ Result<Recipe> recipe_of(const PublishedRow& row) {
   if (row.precision == "bf16") return Recipe::kBf16;
   if (row.precision == "fp8_current") return Recipe::kFp8Current;
   if (row.precision == "fp8_blockwise") return Recipe::kFp8Blockwise;
+  if (row.precision == "mxfp8") return Recipe::kMxfp8;
   // Bridge's default FP8 on this card is current scaling; NeMo's before it was delayed scaling.
   if (row.precision == "fp8") return is_bridge(row) ? Recipe::kFp8Current : Recipe::kFp8Delayed;
   return unusable(fmt::format("precision {}", row.precision));
