@@ -45,6 +45,28 @@ Result<Recipe> recipe_of(const PublishedRow& row) {
   return unusable(fmt::format("precision {}", row.precision));
 }
 
+// What the trainer's public recipes for this card set beside the mapping, by model.
+struct RecipeFacts {
+  std::string_view model;
+  bool overlaps_exchanges = false;     // all-to-all under another micro-batch
+  std::string_view recompute_modules;  // selective
+  int64_t recompute_layers = 0;        // whole layers, with full sharding
+};
+constexpr RecipeFacts kRecipes[] = {
+    {.model = "qwen3-235b-a22b", .overlaps_exchanges = true},
+    {.model = "gpt-oss-120b", .recompute_modules = "layernorm,moe_act"},
+    {.model = "llama3-8b", .recompute_layers = 5},
+};
+
+RecipeFacts facts_of(const PublishedRow& row) {
+  RecipeFacts facts;
+  for (const RecipeFacts& known : kRecipes)
+    if (known.model == row.model_id) facts = known;
+  // The main branch's document of 2026 says it of its rows.
+  if (row.release.starts_with("main")) facts.overlaps_exchanges = true;
+  return facts;
+}
+
 void set_experts(const PublishedRow& row, Config& config) {
   trainer::ParallelConfig& p = config.parallel;
   p.expert_model_parallel_size = std::max<int64_t>(row.ep, 1);
@@ -52,17 +74,27 @@ void set_experts(const PublishedRow& row, Config& config) {
   p.moe_router_force_load_balancing = true;
   p.moe_dropless_bound = 1;  // with a balanced load no buffer is larger
   p.moe_router_fusion = true;
-  // The main branch's document of 2026 says so of its rows; releases say nothing.
-  if (row.release.starts_with("main")) {
-    config.overlap.overlap_moe_expert_parallel_comm = row.vpp > 1 || row.pp == 1;
-    config.overlap.delay_wgrad_compute = config.overlap.overlap_moe_expert_parallel_comm;
+  const bool overlaps = facts_of(row).overlaps_exchanges && (row.vpp > 1 || row.pp == 1);
+  config.overlap.overlap_moe_expert_parallel_comm = config.overlap.delay_wgrad_compute = overlaps;
+}
+
+void set_recompute(const PublishedRow& row, Config& config) {
+  const RecipeFacts facts = facts_of(row);
+  if (!facts.recompute_modules.empty()) {
+    config.memory.recompute_granularity = trainer::RecomputeGranularity::kSelective;
+    config.memory.recompute_modules = facts.recompute_modules;
+  }
+  if (facts.recompute_layers > 0 && row.sharding.starts_with("FSDP")) {
+    config.memory.recompute_granularity = trainer::RecomputeGranularity::kFull;
+    config.memory.recompute_method = trainer::RecomputeMethod::kBlock;
+    config.memory.recompute_num_layers = facts.recompute_layers;
   }
 }
 
 }  // namespace
 
 bool overlaps_tensor_parallel(const PublishedRow& row) {
-  return row.tp > 1;
+  return row.tp > 1 && row.ep <= 1;
 }
 
 Result<Config> published_config(const PublishedRow& row) {
@@ -94,13 +126,9 @@ Result<Config> published_config(const PublishedRow& row) {
   trainer::DataParallelConfig& d = config.data_parallel;
   d.overlap_grad_reduce = d.overlap_param_gather = true;
   d.grad_reduce_in_fp32 = false;
-  if (row.sharding.starts_with("FSDP")) {
+  if (row.sharding.starts_with("FSDP"))
     d.data_parallel_sharding_strategy = trainer::ShardingStrategy::kOptimGradsParams;
-    // The recipe of its only such model recomputes five layers.
-    config.memory.recompute_granularity = trainer::RecomputeGranularity::kFull;
-    config.memory.recompute_method = trainer::RecomputeMethod::kBlock;
-    config.memory.recompute_num_layers = 5;
-  }
+  set_recompute(row, config);
   config.fusion.cross_entropy_loss_fusion = row.tp == 1;
   return config;
 }

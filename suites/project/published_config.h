@@ -13,8 +13,8 @@ namespace mbb::suites {
 // a mapping that is not stated.
 Result<trainer::Config> published_config(const baselines::PublishedRow& row);
 
-// Tensor-parallel overlap, which those recipes switch on wherever there is tensor parallelism, and which this program
-// has for bf16 alone.
+// Tensor-parallel overlap, which those recipes switch on for dense models wherever there is tensor parallelism, and
+// which this program has for bf16 alone.
 bool overlaps_tensor_parallel(const baselines::PublishedRow& row);
 
 }  // namespace mbb::suites
