@@ -11,6 +11,7 @@
 #include "suites/cli/print.h"
 #include "suites/cli/settings_of.h"
 #include "suites/matrix/suite.h"
+#include "suites/project/projector.h"
 #include "trainer/models/flops.h"
 #include "trainer/models/model.h"
 #include "trainer/run/knobs.h"
@@ -120,12 +121,50 @@ Result<Table> series_table(const Settings& settings) {
   return table;
 }
 
+// Ceilings, and where op costs were measured: what a projection onto the card rests on.
+Result<Table> hardware_table(const Settings&) {
+  Table table{"hardware",
+              "",
+              {{"hardware", "hardware"},
+               {"device", "device"},
+               {"bf16", "bf16 TFLOP/s", Align::kRight, "TFLOP/s"},
+               {"fp8", "fp8 TFLOP/s", Align::kRight, "TFLOP/s"},
+               {"memory", "memory", Align::kRight, "bytes"},
+               {"bandwidth", "memory TB/s", Align::kRight, "TB/s"},
+               {"nvlink", "NVLink GB/s each way", Align::kRight, "GB/s"},
+               {"domain", "domain", Align::kRight},
+               {"costs", "op costs"}},
+              {},
+              {}};
+  const auto number = [](double value, const char* form) {
+    return value > 0 ? analysis::Value{fmt::format(fmt::runtime(form), value), value} : analysis::Value{"-"};
+  };
+  for (const trainer::Hardware& h : trainer::all_hardware()) {
+    MB_ASSIGN(const trainer::CostTable costs, find_costs(h.key));
+    table.rows.push_back({{{h.key},
+                           {h.device_name},
+                           number(h.bf16_tflops, "{:.0f}"),
+                           number(h.fp8_tflops, "{:.0f}"),
+                           {format_bytes(h.memory_bytes), h.memory_bytes},
+                           number(h.memory_bytes_per_s * 1e-12, "{:.2f}"),
+                           number(h.nvlink_bytes_per_s * 1e-9, "{:.0f}"),
+                           {std::to_string(h.nvlink_domain_size), static_cast<double>(h.nvlink_domain_size)},
+                           {costs.measured ? "measured " + costs.date : "ceilings only"}}});
+  }
+  table.footer.push_back(
+      "Peaks are dense. \"ceilings only\": projections take the share of them that the H100's ops reach.");
+  return table;
+}
+
 struct Kind {
   const char* name;
   Result<Table> (*table)(const Settings&);
 };
-constexpr Kind kKinds[] = {
-    {"suites", suites_table}, {"models", models_table}, {"runs", runs_table}, {"series", series_table}};
+constexpr Kind kKinds[] = {{"suites", suites_table},
+                           {"models", models_table},
+                           {"hardware", hardware_table},
+                           {"runs", runs_table},
+                           {"series", series_table}};
 
 Result<int> list(const Parsed& parsed) {
   const std::string& what = parsed.positionals[0];
@@ -151,8 +190,8 @@ Result<int> list(const Parsed& parsed) {
 
 Command list_command() {
   return {"list",
-          "list suites, models, knobs, runs or series",
-          {{"WHAT", "suites | models | knobs | runs | series"}},
+          "list suites, models, hardware, knobs, runs or series",
+          {{"WHAT", "suites | models | hardware | knobs | runs | series"}},
           {kJsonOption, kMarkdownOption},
           true,
           list};

@@ -76,6 +76,13 @@ TEST_F(ProjectCommand, SaysThatAPlanDoesNotFit) {
   EXPECT_TRUE(a.says("DOES NOT FIT")) << a.out;
 }
 
+TEST_F(ProjectCommand, ListsCardsAndWhatTheirCostsRestOn) {
+  const Answer a = run("list hardware");
+  EXPECT_EQ(a.status, 0) << a.out;
+  EXPECT_TRUE(a.says("h100-sxm") && a.says("measured 2026")) << a.out;
+  EXPECT_TRUE(a.says("gb200") && a.says("ceilings only")) << a.out;
+}
+
 TEST_F(ProjectCommand, NamesBadInput) {
   const Answer card = run(std::string(kStep) + "--hardware h100-smx");
   EXPECT_EQ(card.status, 4) << card.out;
