@@ -5,8 +5,8 @@
 #include <map>
 #include <set>
 
+#include "analysis/report/op_groups.h"
 #include "analysis/stats/stats.h"
-#include "profiler/base/text.h"
 
 namespace mbb::viewer {
 namespace {
@@ -31,7 +31,7 @@ KernelRow row_of(const Trace& trace, profiler::StringId name, Gathered& gathered
   row.p95_ns = analysis::quantile(gathered.ns, 0.95);
   row.max_ns = gathered.ns.back();
   std::map<std::string, double> ops;
-  for (const auto& [op, ns] : gathered.by_op) ops[without_layers(trace.strings[op])] += ns;
+  for (const auto& [op, ns] : gathered.by_op) ops[analysis::grouped_path(trace.strings[op])] += ns;
   for (const auto& [op, ns] : ops) row.ops.push_back(op);
   std::stable_sort(row.ops.begin(), row.ops.end(),
                    [&](const std::string& a, const std::string& b) { return ops[a] > ops[b]; });
@@ -39,15 +39,6 @@ KernelRow row_of(const Trace& trace, profiler::StringId name, Gathered& gathered
 }
 
 }  // namespace
-
-std::string without_layers(std::string_view path) {
-  std::vector<std::string> parts;
-  for (const std::string_view part : split(path, '.')) {
-    const bool number = !part.empty() && part.find_first_not_of("0123456789") == std::string_view::npos;
-    parts.emplace_back(number ? "*" : std::string(part));
-  }
-  return join(parts, ".");
-}
 
 Result<KernelTable> kernel_table(const Trace& trace, const std::atomic<bool>& cancelled) {
   std::vector<Gathered> by_name(trace.strings.size());

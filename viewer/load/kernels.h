@@ -31,7 +31,4 @@ struct KernelTable {
 // kCancelled when `cancelled` was set meanwhile. Spans with impossible numbers are left out.
 Result<KernelTable> kernel_table(const profiler::Trace& trace, const std::atomic<bool>& cancelled);
 
-// "layers.12.mlp.fc1.fwd" becomes "layers.*.mlp.fc1.fwd".
-std::string without_layers(std::string_view path);
-
 }  // namespace mbb::viewer

@@ -307,7 +307,10 @@ class ComparePanel : public Panel {
     int shown = 0;
     for (const OpChange& op : rows) {
       const double change = op.change_ns();
-      const Ink ink = change > 0 ? Ink::kSlower : change < 0 ? Ink::kFaster : Ink::kMuted;
+      // Judged where launches tell; with fewer than two on a side the colour says the direction only, faintly.
+      const bool known = op.low_ns <= op.high_ns;
+      const bool inside = known && op.low_ns <= 0 && op.high_ns >= 0;
+      const Ink ink = change == 0 || inside ? Ink::kMuted : change > 0 ? Ink::kSlower : Ink::kFaster;
       row(clean(op.path, 120), running, running + change, ink,
           fmt::format("{} {}{}", change > 0 ? "\xE2\x96\xB2" : "\xE2\x96\xBC", change > 0 ? "+" : "-",
                       format_ns(std::fabs(change))),
@@ -315,7 +318,15 @@ class ComparePanel : public Panel {
       if (ImGui::InvisibleButton(fmt::format("op{}", shown).c_str(), ImVec2(width, line)))
         session.selection.op = op.path;
       if (probe_recording()) probe_item(fmt::format("compare.op.{}", shown));
-      hover_text(fmt::format("{}\nA {}   B {}", clean(op.path, 160), format_ns(op.before_ns), format_ns(op.after_ns)));
+      std::string tip =
+          fmt::format("{}\nA {}   B {}", clean(op.path, 160), format_ns(op.before_ns), format_ns(op.after_ns));
+      if (known)
+        tip += fmt::format("\n95 %: {}{} .. {}{}{}", op.low_ns < 0 ? "-" : "+", format_ns(std::fabs(op.low_ns)),
+                           op.high_ns < 0 ? "-" : "+", format_ns(std::fabs(op.high_ns)),
+                           inside ? ": not told from zero" : "");
+      else
+        tip += "\nno interval: two traced launches on each side are needed";
+      hover_text(tip);
       running += change;
       ++shown;
     }

@@ -7,6 +7,7 @@
 #include <map>
 
 #include "analysis/exposure/op_rows.h"
+#include "analysis/report/op_groups.h"
 #include "analysis/stats/stats.h"
 #include "profiler/base/text.h"
 #include "viewer/load/kernels.h"
@@ -42,7 +43,7 @@ std::map<std::string, OpSum> sums_of(const Launch& launch, const std::string& ra
   std::map<std::string, OpSum> sums;
   for (const OpRow& row : launch.ops) {
     if (row.rank_class != rank_class) continue;
-    const std::string path = grouped ? without_layers(row.path) : row.path;
+    const std::string path = grouped ? analysis::grouped_path(row.path) : row.path;
     OpSum& sum = sums[path];
     if (sum.row.path.empty()) {
       sum.row = row;
