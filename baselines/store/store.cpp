@@ -276,25 +276,16 @@ Result<Run> Store::load_run(const std::string& id) const {
 Result<std::vector<SeriesPoint>> Store::series(const SeriesKey& key) const {
   MB_ASSIGN(Statement query,
             impl_->database.prepare(
-                "SELECT r.id, m.created_unix_ns, m.value, m.low, m.high, m.launches, c.name, "
-                "coalesce((SELECT f.value FROM facts f WHERE f.run = r.n AND f.key = 'build.commit'), ''), "
-                "coalesce(v.verdict, ''), coalesce(v.against, '') FROM series s "
+                "SELECT r.id, m.created_unix_ns, m.value, m.low, m.high, m.launches FROM series s "
                 "JOIN metrics m ON m.series = s.id JOIN cells c ON c.id = m.cell JOIN runs r ON r.n = c.run "
-                "LEFT JOIN verdicts v ON v.cell = c.id AND v.subject = s.metric "
                 "WHERE s.identity_hash = ?1 AND s.class_hash = ?2 AND s.epoch = ?3 AND s.metric = ?4 "
-                "ORDER BY m.created_unix_ns, m.cell, v.seq"));
+                "ORDER BY m.created_unix_ns, m.cell"));
   query.bind_all(key.identity_hash, key.class_hash, key.epoch, key.metric);
   std::vector<SeriesPoint> points;
   while (true) {
     MB_ASSIGN(const bool row, query.step());
     if (!row) return points;
-    if (!points.empty() && points.back().run == query.text(0) && points.back().cell == query.text(6)) {
-      points.back().verdict = query.text(8);  // judged twice: the later word counts
-      points.back().against = query.text(9);
-      continue;
-    }
-    points.push_back({query.text(0), query.integer(1), query.real(2), query.real(3), query.real(4), query.small(5),
-                      query.text(6), query.text(7), query.text(8), query.text(9)});
+    points.push_back({query.text(0), query.integer(1), query.real(2), query.real(3), query.real(4), query.small(5)});
   }
 }
 

@@ -55,10 +55,6 @@ struct SeriesPoint {
   double low = kNotMeasured;
   double high = kNotMeasured;
   int launches = 0;
-  std::string cell;     // its name in that run
-  std::string build;    // the run's build.commit; empty when it does not say
-  std::string verdict;  // on this metric, as stored with the cell: "slower"; empty when it was not judged
-  std::string against;  // the baseline of that verdict
 };
 
 // A point of a history: a series over all its machines and epochs, with what a gate said.

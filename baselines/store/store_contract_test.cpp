@@ -131,24 +131,6 @@ TEST_F(StoreFile, NamesOfRuns) {
   EXPECT_EQ(runs[0].id, c.id);
 }
 
-TEST_F(StoreFile, ASeriesPointSaysItsBuildAndItsVerdict) {
-  Store store = open();
-  StoredRun run = made_up(1);
-  run.fingerprint.facts.push_back({"build.commit", "0123abcd", false});
-  run.cells[0].verdicts.push_back({"step_ns", Verdict::kInconclusive, "b-1", 0.02, 0.01, 0.03, "suspected"});
-  run.cells[0].verdicts.push_back({"step_ns", Verdict::kSlower, "b-1", 0.02, 0.01, 0.03, "confirmed"});
-  put(store, run);
-  const SeriesKey key{run.cells[0].identity_hash, "synthetic-" + run.fingerprint.class_hash, run.epoch, "step_ns"};
-  const auto points = store.series(key).value();
-  ASSERT_EQ(points.size(), 1U) << "two verdicts are one point";
-  EXPECT_EQ(points[0].cell, run.cells[0].name);
-  EXPECT_EQ(points[0].build, "0123abcd");
-  EXPECT_EQ(points[0].verdict, "slower") << "the later word counts";
-  EXPECT_EQ(points[0].against, "b-1");
-  const SeriesKey other{run.cells[1].identity_hash, key.class_hash, run.epoch, "step_ns"};
-  EXPECT_EQ(store.series(other).value().at(0).verdict, "");
-}
-
 TEST_F(StoreFile, SeriesNeverMix) {
   Store store = open();
   for (std::uint64_t i = 1; i <= 4; ++i) {

@@ -171,8 +171,9 @@ Run new_run(const char* tag, const std::string& suite, int minute) {
   run.created_unix_ns = kDayUnixNs + minute * kMinuteNs;
   run.ended_unix_ns = run.created_unix_ns + kMinuteNs;
   run.id = baselines::new_run_id(run.created_unix_ns, static_cast<uint64_t>(minute));
-  run.command = "measured";
+  run.command = "run";
   run.suite = suite;
+  run.spec = "# from baselines/measured: " + suite + "\n";
   run.tag = fmt::format("h100-{}", tag);
   run.fingerprint = profiler::make_fingerprint({{"gpu.model", kDevice, true},
                                                 {"gpu.driver", kDriver, true},

@@ -6,7 +6,9 @@
 
 #include <algorithm>
 
+#include "baselines/pins/pins.h"
 #include "baselines/store/bundle.h"
+#include "profiler/base/clock.h"
 
 namespace mbb::viewer {
 namespace {
@@ -187,22 +189,14 @@ Result<std::vector<baselines::SeriesSummary>> read_series_list(const SourceSpec&
   return store.list_series();
 }
 
-Result<History> read_history(const SourceSpec& source, const std::vector<baselines::SeriesKey>& stretches) {
-  History history;
+Result<analysis::History> read_history(const SourceSpec& source, const baselines::SeriesSummary& of) {
   MB_ASSIGN(const Store store, open_store(source));
-  for (std::size_t i = 0; i < stretches.size(); ++i) {
-    MB_ASSIGN(const std::vector<baselines::SeriesPoint> points, store.series(stretches[i]));
-    for (const baselines::SeriesPoint& point : points) history.points.push_back({point, i});
+  MB_ASSIGN(std::vector<baselines::HistoryPoint> points, store.history(of.key.identity_hash, of.key.metric));
+  std::vector<baselines::Pin> pins;
+  if (!source.baselines.empty()) {
+    MB_ASSIGN(pins, baselines::read_pins(source.baselines));
   }
-  std::stable_sort(history.points.begin(), history.points.end(),
-                   [](const auto& a, const auto& b) { return a.created_unix_ns < b.created_unix_ns; });
-  if (source.baselines.empty() || stretches.empty()) return history;
-  MB_ASSIGN(std::vector<baselines::Pin> pins, baselines::read_pins(source.baselines));
-  for (baselines::Pin& pin : pins) {
-    if (pin.identity_hash == stretches.front().identity_hash && pin.metric == stretches.front().metric)
-      history.pins.push_back(std::move(pin));
-  }
-  return history;
+  return analysis::make_history(of, std::move(points), pins, wall_ns());
 }
 
 Result<std::string> resolve_run(const SourceSpec& source, const std::string& spec) {

@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "baselines/pins/pins.h"
+#include "analysis/report/history.h"
 #include "baselines/store/records.h"
 #include "baselines/store/store.h"
 #include "profiler/base/error.h"
@@ -40,16 +40,9 @@ struct ViewedRun : baselines::Run {
 Result<RunList> read_run_list(const SourceSpec& source);
 Result<ViewedRun> read_run(const SourceSpec& source, const std::string& id);
 Result<std::vector<baselines::SeriesSummary>> read_series_list(const SourceSpec& source);
-
-// One metric of one cell identity over all its stretches: a stretch has one fingerprint class and one epoch.
-struct HistoryPoint : baselines::SeriesPoint {
-  std::size_t stretch = 0;  // number of the key it belongs to
-};
-struct History {
-  std::vector<HistoryPoint> points;  // oldest first
-  std::vector<baselines::Pin> pins;  // accepted baselines of this identity and metric, standing or ended
-};
-Result<History> read_history(const SourceSpec& source, const std::vector<baselines::SeriesKey>& stretches);
+// Of one identity and metric over all machines and epochs, with baselines, verdicts and changes, as `mbbench history`
+// tells it. `of`: any series of that identity and metric.
+Result<analysis::History> read_history(const SourceSpec& source, const baselines::SeriesSummary& of);
 
 // The id meant by what a user writes: @latest, @2, @tag, a prefix, or a bundle folder.
 Result<std::string> resolve_run(const SourceSpec& source, const std::string& spec);

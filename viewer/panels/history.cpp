@@ -6,6 +6,7 @@
 #include <cmath>
 #include <map>
 
+#include "analysis/report/history.h"
 #include "analysis/stats/stats.h"
 #include "profiler/base/text.h"
 #include "viewer/panels/describe.h"
@@ -21,7 +22,11 @@
 namespace mbb::viewer {
 namespace {
 
-using baselines::SeriesPoint;
+using analysis::History;
+using analysis::HistoryBaseline;
+using analysis::HistoryChange;
+using analysis::HistoryEpoch;
+using baselines::HistoryPoint;
 using baselines::SeriesSummary;
 
 // One metric of one cell identity: its series on every machine and in every epoch.
@@ -74,12 +79,22 @@ TableData groups_table(const std::vector<Group>& groups) {
   return data;
 }
 
-std::string stretch_text(const SeriesSummary& series) {
-  return series.key.epoch.empty() ? "machine " + clean(series.key.class_hash, 8)
-                                  : "epoch " + clean(series.key.epoch, 32);
+std::string epoch_text(const HistoryEpoch& epoch) {
+  return epoch.epoch.empty() ? "machine " + clean(epoch.class_hash, 8) : "epoch " + clean(epoch.epoch, 32);
 }
 
-TableCell judgement_cell(const SeriesPoint& point) {
+// Number of the epoch of each point.
+std::vector<std::size_t> epochs_of(const History& history) {
+  std::vector<std::size_t> out(history.points.size(), 0);
+  for (std::size_t i = 0; i < history.epochs.size(); ++i) {
+    for (const std::size_t point : history.epochs[i].points) {
+      if (point < out.size()) out[point] = i;
+    }
+  }
+  return out;
+}
+
+TableCell judgement_cell(const HistoryPoint& point) {
   const Result<baselines::Verdict> verdict = baselines::parse_verdict(point.verdict);
   if (!verdict.has_value()) return text_cell("-", Ink::kFaint);
   TableCell cell = text_cell(verdict_text(*verdict), verdict_ink(*verdict));
@@ -87,41 +102,48 @@ TableCell judgement_cell(const SeriesPoint& point) {
   return cell;
 }
 
-TableData points_table(const Group& group, const History& history) {
+std::string change_text(const HistoryChange& change) {
+  const auto commit = [](const std::string& build) { return build.empty() ? std::string("?") : clean(build, 10); };
+  return fmt::format("{} between {} and {}", percent_text(change.change.relative(), true), commit(change.good),
+                     commit(change.bad));
+}
+
+TableData night_rows(const History& history) {
   TableData data;
   data.columns = {{"when", "UTC", Align::kLeft, 112, "When its run began.", false},
                   {"run", "", Align::kLeft, 150, "Click: run A. Ctrl+click: run B.", true},
-                  {metric_title(group.newest().key.metric), "", Align::kRight, 100,
-                   metric_meaning(group.newest().key.metric), false},
+                  {metric_title(history.metric), "", Align::kRight, 92, metric_meaning(history.metric), false},
                   {"95 %", "", Align::kRight, 150, "Its interval, as stored.", false},
                   {"launches", "", Align::kRight, 60, "Evidence counts launches.", false},
                   {"build", "", Align::kLeft, 84, "Commit of the program that ran.", true},
                   {"epoch", "", Align::kLeft, 0, "Epoch, or the machine's class where the run names none.", false},
-                  {"verdict", "", Align::kLeft, 108, "As the gate stored it with the run.", false}};
-  const std::string& unit = group.newest().unit;
+                  {"verdict", "", Align::kLeft, 104, "As the gate stored it with the run.", false},
+                  {"change", "", Align::kLeft, 0,
+                   "Where a sequential test finds that the series changed, and the commits.", false}};
+  const std::vector<std::size_t> epochs = epochs_of(history);
   for (std::size_t i = history.points.size(); i-- > 0;) {  // newest first
     const HistoryPoint& point = history.points[i];
     const bool interval = std::isfinite(point.low) && std::isfinite(point.high);
-    data.rows.push_back(
-        {number_cell(utc_text(point.created_unix_ns), static_cast<double>(point.created_unix_ns), Ink::kMuted),
-         text_cell(point.run), number_cell(quantity_text(point.value, unit), point.value),
-         text_cell(interval ? quantity_text(point.low, unit) + " .. " + quantity_text(point.high, unit) : "-",
-                   Ink::kMuted),
-         number_cell(std::to_string(point.launches), point.launches, point.launches > 1 ? Ink::kText : Ink::kWarning),
-         text_cell(point.build.substr(0, 10), Ink::kMuted),
-         text_cell(stretch_text(group.stretches[std::min(point.stretch, group.stretches.size() - 1)]), Ink::kMuted),
-         judgement_cell(point)});
-    if (point.launches < 2) data.rows.back()[4].hover = "one launch: not evidence";
+    std::vector<TableCell> row = {
+        number_cell(utc_text(point.created_unix_ns), static_cast<double>(point.created_unix_ns), Ink::kMuted),
+        text_cell(point.run),
+        number_cell(quantity_text(point.value, history.unit), point.value),
+        text_cell(
+            interval ? quantity_text(point.low, history.unit) + " .. " + quantity_text(point.high, history.unit) : "-",
+            Ink::kMuted),
+        number_cell(std::to_string(point.launches), point.launches, point.launches > 1 ? Ink::kText : Ink::kWarning),
+        text_cell(point.build.substr(0, 10), Ink::kMuted),
+        text_cell(epochs[i] < history.epochs.size() ? epoch_text(history.epochs[epochs[i]]) : "", Ink::kMuted),
+        judgement_cell(point),
+        text_cell("")};
+    if (point.launches < 2) row[4].hover = "one launch: not evidence";
+    for (const HistoryChange& change : history.changes) {
+      if (change.change.at == i) row[8] = text_cell(change_text(change), Ink::kWarning);
+    }
+    data.rows.push_back(std::move(row));
     data.keys.push_back(point.run);
   }
   return data;
-}
-
-// Launch medians of all accepted nights of a baseline.
-std::vector<double> values_of(const baselines::Pin& pin) {
-  std::vector<double> all;
-  for (const std::vector<double>& night : pin.nights) all.insert(all.end(), night.begin(), night.end());
-  return all;
 }
 
 class HistoryPanel : public Panel {
@@ -186,11 +208,9 @@ class HistoryPanel : public Panel {
   }
 
   void draw_group(Session& session, const Group& group) {
-    std::vector<baselines::SeriesKey> keys;
-    for (const SeriesSummary& one : group.stretches) keys.push_back(one.key);
-    history_.want(session.worker, fmt::format("{}|{}", group.key(), session.generation),
-                  [source = session.source, keys](const std::atomic<bool>&) { return read_history(source, keys); });
     const SeriesSummary& newest = group.newest();
+    history_.want(session.worker, fmt::format("{}|{}", group.key(), session.generation),
+                  [source = session.source, newest](const std::atomic<bool>&) { return read_history(source, newest); });
     heading(metric_title(newest.key.metric));
     hover_text(metric_meaning(newest.key.metric));
     ImGui::SameLine(0, px(10));
@@ -199,17 +219,19 @@ class HistoryPanel : public Panel {
     if (history_.value() == nullptr) return draw_loading("reading the series");
     const History& history = *history_.value();
     probe_value("history.points", static_cast<long long>(history.points.size()));
-    probe_value("history.stretches", static_cast<long long>(group.stretches.size()));
-    probe_value("history.baselines", static_cast<long long>(history.pins.size()));
-    if (history.points.empty()) return draw_empty("No points", "The runs of this series are gone from the store.");
+    probe_value("history.epochs", static_cast<long long>(history.epochs.size()));
+    probe_value("history.baselines", static_cast<long long>(history.baselines.size()));
+    probe_value("history.changes", static_cast<long long>(history.changes.size()));
+    if (history.points.empty())
+      return draw_empty("No nights in this series", "Comparisons, confirmations and noise experiments are none.");
     if (points_of_ != history_.value_key()) {
-      points_ = points_table(group, history);
+      points_ = night_rows(history);
       points_state_.dirty = true;
       points_of_ = history_.value_key();
     }
     const float room = ImGui::GetContentRegionAvail().y;
     const float below = std::min(px(table_height(std::min<std::size_t>(points_.rows.size(), 12))), room * 0.42F);
-    draw_plot(session, group, history, std::max(px(120), room - below - px(26)));
+    draw_plot(session, history, std::max(px(120), room - below - px(26)));
     draw_signs();
     TableLook look;
     look.selected = session.selection.run;
@@ -228,11 +250,12 @@ class HistoryPanel : public Panel {
                                            {"\xE2\x96\xB2 slower", color(Ink::kSlower), Mark::kDot, true},
                                            {"\xE2\x96\xBC faster", color(Ink::kFaster), Mark::kDot, true},
                                            {"? not decided", color(Ink::kWarning), Mark::kDot, true},
-                                           {"baseline", color(Ink::kAccent, 0.6F), Mark::kDot, true}};
+                                           {"^ change", color(Ink::kWarning, 0.6F), Mark::kDot, true},
+                                           {"\xE2\x80\x95 baseline", color(Ink::kAccent), Mark::kDot, true}};
     draw_legend(items);
   }
 
-  void draw_plot(Session& session, const Group& group, const History& history, float height) {
+  static void draw_plot(Session& session, const History& history, float height) {
     const std::vector<HistoryPoint>& points = history.points;
     Range range;
     for (const HistoryPoint& point : points) {
@@ -240,88 +263,91 @@ class HistoryPanel : public Panel {
       range.add(point.low);
       range.add(point.high);
     }
-    for (const baselines::Pin& pin : history.pins) {
-      for (const double value : values_of(pin)) range.add(value);
-    }
-    const std::string& unit = group.newest().unit;
+    for (const HistoryBaseline& baseline : history.baselines) range.add(baseline.value);
     Plot plot("history.plot", ImVec2(0, height),
               {Range{-0.5, static_cast<double>(points.size()) - 0.5}, "index", "run, oldest first"},
-              {range.padded(0.15), unit, metric_title(group.newest().key.metric)});
-    draw_usual(plot, points);
-    for (const baselines::Pin& pin : history.pins) draw_baseline(plot, pin, points, unit);
-    draw_stretches(plot, group, points);
+              {range.padded(0.15), history.unit, metric_title(history.metric)});
+    const std::vector<std::size_t> epochs = epochs_of(history);
+    draw_usual(plot, points, epochs);
+    for (const HistoryBaseline& baseline : history.baselines) draw_baseline(plot, baseline, points, history.unit);
+    for (const HistoryChange& change : history.changes) draw_change(plot, change);
+    draw_epochs(plot, history, epochs);
     for (std::size_t i = 0; i < points.size(); ++i) draw_point(session, plot, points[i], static_cast<double>(i));
     if (!plot.hovered()) return;
     const double at = std::round(plot.value_x(ImGui::GetIO().MousePos.x));
     if (at < 0 || at >= static_cast<double>(points.size())) return;
-    const HistoryPoint& point = points[static_cast<std::size_t>(at)];
+    const auto index = static_cast<std::size_t>(at);
     plot.cursor(at, color(Ink::kFaint));
-    draw_hover(group, point, unit);
+    draw_hover(points[index], epochs[index] < history.epochs.size() ? epoch_text(history.epochs[epochs[index]]) : "",
+               history.unit);
     if (!plot.clicked()) return;
     if (ImGui::GetIO().KeyCtrl)
-      session.select_other(point.run);
+      session.select_other(points[index].run);
     else
-      session.select_run(point.run);
+      session.select_run(points[index].run);
   }
 
-  // The middle half of the newest stretch: where this series usually lies.
-  static void draw_usual(Plot& plot, const std::vector<HistoryPoint>& points) {
+  // The middle half of the newest epoch: where this series usually lies.
+  static void draw_usual(Plot& plot, const std::vector<HistoryPoint>& points, const std::vector<std::size_t>& epochs) {
     std::vector<double> values;
-    for (const HistoryPoint& point : points) {
-      if (point.stretch == points.back().stretch) values.push_back(point.value);
+    for (std::size_t i = 0; i < points.size(); ++i) {
+      if (epochs[i] == epochs.back()) values.push_back(points[i].value);
     }
     plot.band(analysis::quantile(values, 0.25), analysis::quantile(values, 0.75), color(Ink::kMuted, 0.10F));
     plot.level(analysis::median(values), color(Ink::kMuted), "median");
   }
 
-  // From where it was accepted to where it was ended or expired: the span of its launches and their median.
-  static void draw_baseline(Plot& plot, const baselines::Pin& pin, const std::vector<HistoryPoint>& points,
+  // From where it was accepted to where it expired.
+  static void draw_baseline(Plot& plot, const HistoryBaseline& baseline, const std::vector<HistoryPoint>& points,
                             const std::string& unit) {
-    const std::vector<double> values = values_of(pin);
-    if (values.empty()) return;
     double from = -0.5;
     double to = static_cast<double>(points.size()) - 0.5;
     for (std::size_t i = 0; i < points.size(); ++i) {
-      if (points[i].created_unix_ns < pin.accepted_unix_ns) from = static_cast<double>(i);
-      if (pin.expires_unix_ns != 0 && points[i].created_unix_ns > pin.expires_unix_ns)
+      if (points[i].created_unix_ns < baseline.from_unix_ns) from = static_cast<double>(i);
+      if (baseline.until_unix_ns != 0 && points[i].created_unix_ns > baseline.until_unix_ns)
         to = std::min(to, static_cast<double>(i) - 0.5);
     }
-    const bool stands = pin.ended_by.empty();
-    const float left = plot.x(from);
-    const float right = plot.x(to);
     ImDrawList* draw = ImGui::GetWindowDrawList();
-    const double low = *std::min_element(values.begin(), values.end());
-    const double high = *std::max_element(values.begin(), values.end());
-    draw->AddRectFilled(ImVec2(left, plot.y(high)), ImVec2(right, std::max(plot.y(low), plot.y(high) + 1)),
-                        color(Ink::kAccent, stands ? 0.16F : 0.06F));
-    const float middle = plot.y(analysis::median(values));
-    draw->AddLine(ImVec2(left, middle), ImVec2(right, middle), color(Ink::kAccent, stands ? 0.9F : 0.4F), px(1.5F));
-    const std::string text = fmt::format("{} {}, {} launches", stands ? "baseline" : "ended baseline",
-                                         quantity_text(analysis::median(values), unit), values.size());
-    draw->AddText(fonts().small, fonts().small->FontSize, ImVec2(left + px(4), middle - px(15)),
-                  color(Ink::kAccent, stands ? 1.0F : 0.6F), text.c_str());
+    const float left = plot.x(from);
+    const float at = plot.y(baseline.value);
+    draw->AddLine(ImVec2(left, at), ImVec2(plot.x(to), at), color(Ink::kAccent, baseline.stands ? 1.0F : 0.45F),
+                  px(baseline.stands ? 2.0F : 1.0F));
+    const std::string text =
+        fmt::format("{} {}", baseline.stands ? "baseline" : "ended baseline", quantity_text(baseline.value, unit));
+    draw->AddText(fonts().small, fonts().small->FontSize, ImVec2(left + px(4), at - px(16)),
+                  color(Ink::kAccent, baseline.stands ? 1.0F : 0.6F), text.c_str());
   }
 
-  // Points of one stretch are joined; where the machine or the epoch changes stands a line with the new one's name.
-  static void draw_stretches(Plot& plot, const Group& group, const std::vector<HistoryPoint>& points) {
+  // The points that a change may have come with, and its size.
+  static void draw_change(Plot& plot, const HistoryChange& change) {
+    ImDrawList* draw = ImGui::GetWindowDrawList();
+    const float left = plot.x(static_cast<double>(change.change.earliest) - 0.5);
+    const float right = plot.x(static_cast<double>(change.change.latest) + 0.5);
+    draw->AddRectFilled(ImVec2(left, plot.low().y), ImVec2(right, plot.high().y), color(Ink::kWarning, 0.10F));
+    draw->AddText(fonts().small, fonts().small->FontSize, ImVec2(left + px(3), plot.high().y - px(17)),
+                  color(Ink::kWarning), fmt::format("^ {}", change_text(change)).c_str());
+  }
+
+  // Points of one epoch are joined; where the machine or the epoch changes stands a line with the new one's name.
+  static void draw_epochs(Plot& plot, const History& history, const std::vector<std::size_t>& epochs) {
+    const std::vector<HistoryPoint>& points = history.points;
     std::vector<double> xs;
     std::vector<double> ys;
     ImDrawList* draw = ImGui::GetWindowDrawList();
     for (std::size_t i = 0; i <= points.size(); ++i) {
-      const bool ends = i == points.size() || (i > 0 && points[i].stretch != points[i - 1].stretch);
+      const bool ends = i == points.size() || (i > 0 && epochs[i] != epochs[i - 1]);
       if (ends) {
         plot.line(xs, ys, color(Ink::kMuted, 0.5F), 1);
         xs.clear();
         ys.clear();
       }
       if (i == points.size()) return;
-      if (ends) {
+      if (ends && epochs[i] < history.epochs.size()) {
         const float x = plot.x(static_cast<double>(i) - 0.5);
         for (float y = plot.low().y; y < plot.high().y; y += px(6))
           draw->AddLine(ImVec2(x, y), ImVec2(x, std::min(y + px(3), plot.high().y)), color(Ink::kWarning, 0.8F));
-        const std::size_t stretch = std::min(points[i].stretch, group.stretches.size() - 1);
         draw->AddText(fonts().small, fonts().small->FontSize, ImVec2(x + px(4), plot.low().y + px(2)),
-                      color(Ink::kWarning), stretch_text(group.stretches[stretch]).c_str());
+                      color(Ink::kWarning), epoch_text(history.epochs[epochs[i]]).c_str());
       }
       xs.push_back(static_cast<double>(i));
       ys.push_back(points[i].value);
@@ -349,11 +375,10 @@ class HistoryPanel : public Panel {
     draw->AddText(ImVec2(plot.x(at) - px(4), plot.y(top) - px(18)), color(said), sign);
   }
 
-  static void draw_hover(const Group& group, const HistoryPoint& point, const std::string& unit) {
+  static void draw_hover(const HistoryPoint& point, const std::string& epoch, const std::string& unit) {
     ImGui::BeginTooltip();
     heading(clean(point.run, 60));
-    muted(fmt::format("{} UTC   {}", utc_text(point.created_unix_ns),
-                      stretch_text(group.stretches[std::min(point.stretch, group.stretches.size() - 1)])));
+    muted(fmt::format("{} UTC   {}", utc_text(point.created_unix_ns), epoch));
     ImGui::TextUnformatted(quantity_text(point.value, unit).c_str());
     muted(fmt::format("{} .. {}, {} launch{}", quantity_text(point.low, unit), quantity_text(point.high, unit),
                       point.launches, point.launches == 1 ? ": not evidence" : "es"));

@@ -112,7 +112,7 @@ TEST_F(MorePanelsTest, HistoryShowsEpochsBaselinesAndVerdicts) {
 panel history
 wait
 expect history.points 4
-expect history.stretches 2
+expect history.epochs 2
 expect history.baselines 1
 hover points.row.0
 key Ctrl+C
