@@ -160,6 +160,15 @@ std::vector<double> steady_ns(const Cell& cell) {
   return out;
 }
 
+std::string change_tip(const OpChange& op) {
+  std::string tip =
+      fmt::format("{}\nA {}   B {}", clean(op.path, 160), format_ns(op.before_ns), format_ns(op.after_ns));
+  if (!(op.low_ns <= op.high_ns)) return tip + "\nno interval: two traced launches on each side are needed";
+  const auto signed_ns = [](double ns) { return (ns < 0 ? "-" : "+") + format_ns(std::fabs(ns)); };
+  tip += fmt::format("\n95 %: {} .. {}", signed_ns(op.low_ns), signed_ns(op.high_ns));
+  return op.low_ns <= 0 && op.high_ns >= 0 ? tip + ": not told from zero" : tip;
+}
+
 class ComparePanel : public Panel {
  public:
   void draw(Session& session) override {
@@ -318,15 +327,7 @@ class ComparePanel : public Panel {
       if (ImGui::InvisibleButton(fmt::format("op{}", shown).c_str(), ImVec2(width, line)))
         session.selection.op = op.path;
       if (probe_recording()) probe_item(fmt::format("compare.op.{}", shown));
-      std::string tip =
-          fmt::format("{}\nA {}   B {}", clean(op.path, 160), format_ns(op.before_ns), format_ns(op.after_ns));
-      if (known)
-        tip += fmt::format("\n95 %: {}{} .. {}{}{}", op.low_ns < 0 ? "-" : "+", format_ns(std::fabs(op.low_ns)),
-                           op.high_ns < 0 ? "-" : "+", format_ns(std::fabs(op.high_ns)),
-                           inside ? ": not told from zero" : "");
-      else
-        tip += "\nno interval: two traced launches on each side are needed";
-      hover_text(tip);
+      hover_text(change_tip(op));
       running += change;
       ++shown;
     }
