@@ -23,8 +23,8 @@ std::vector<Knob> debug_knobs() {
        .identity = false},
       {.key = "debug.delay_us",
        .field = field(&Config::debug, &DebugConfig::delay_us),
-       .unit = "us",
        .range = at_least(0),
+       .unit = "us",
        .doc = "A planted regression, to test that a gate finds one: an op `debug.delay` that computes nothing burns so "
               "much CPU time of each rank a step, or spins so long on its GPU. The step program shows it.",
        .identity = false},
