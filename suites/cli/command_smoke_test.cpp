@@ -4,11 +4,14 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <cstdio>
 #include <filesystem>
 #include <fstream>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "baselines/store/bundle.h"
 #include "profiler/base/file.h"
@@ -171,6 +174,46 @@ TEST_F(CommandCli, AFileAndTheShellsOwnNamesAndAKillInBetween) {
   const Answer stopped = run("suite ./long.toml --quiet", "timeout --preserve-status -s TERM 2 ");
   EXPECT_EQ(stopped.status, 75) << stopped.out;
   EXPECT_TRUE(has(stopped, "missing")) << stopped.out;
+}
+
+TEST_F(CommandCli, LaunchesOfAllCellsTakeTurns) {
+  write("two.toml", "purpose = \"x\"\n[command]\nrun = \"sh " + script_ +
+                        " --iters 12\"\n[[cell]]\nname = \"a\"\n[[cell]]\nname = \"b\"\n");
+  const Answer answer = run("suite ./two.toml --quiet --launches 3 --interleave");
+  ASSERT_EQ(answer.status, 0) << answer.out;
+  const auto reader = baselines::BundleReader::open(fs::directory_iterator(folder_ / "mbbench-runs" / "runs")->path());
+  ASSERT_TRUE(reader);
+  const auto stored_run = reader->read_all();
+  ASSERT_TRUE(stored_run);
+  std::vector<std::pair<int64_t, std::string>> starts;
+  for (const baselines::Cell& cell : stored_run->cells) {
+    ASSERT_EQ(cell.launches.size(), 3U);
+    for (const baselines::Launch& launch : cell.launches)
+      starts.emplace_back(launch.started_unix_ns, cell.name + std::to_string(launch.index));
+  }
+  std::sort(starts.begin(), starts.end());
+  std::string order;
+  for (const auto& [when, name] : starts) order += name + " ";
+  EXPECT_EQ(order, "a0 b0 b1 a1 a2 b2 ");
+}
+
+TEST_F(CommandCli, ALaunchEndsWhenItsTimesAreKnown) {
+  const Answer answer = run("run train_iters=300 seq_length=8 gbs=2 mbs=2 layers=1 --steady-steps 20 --quiet");
+  EXPECT_EQ(answer.status, 0) << answer.out;
+  const baselines::Launch launch = stored().launches.at(0);
+  int64_t profiled = 0;
+  for (const baselines::Step& step : launch.steps)
+    if ((step.flags & baselines::kStepProfiled) != 0) {
+      ++profiled;
+      EXPECT_GE(step.index, 20);
+      EXPECT_LT(step.index, 25);
+    }
+  EXPECT_EQ(profiled, 5) << "steps are profiled before a run can end";
+  bool told = false;
+  for (const auto& count : launch.counts) told = told || count.name.starts_with("ended early");
+  EXPECT_EQ(told, launch.steps.size() < 300) << "a machine that never settles runs them all";
+  EXPECT_EQ(run("run --steady-steps 0").status, 64);
+  EXPECT_EQ(run("run --interval -1").status, 64);
 }
 
 TEST_F(CommandCli, OneCommandWithoutASuite) {

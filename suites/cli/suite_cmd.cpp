@@ -47,6 +47,19 @@ Result<RunOptions> run_options(const Parsed& parsed, const Settings& settings, c
       return fail(ErrorCode::kBadArgument, fmt::format("--launches {}: a number from 1 to 1000", printable(*text)));
     options.launches = static_cast<int>(*launches);
   }
+  if (const auto text = parsed.value("--steady-steps")) {
+    const auto steps = parse_int(*text);
+    if (!steps || *steps < 1)
+      return fail(ErrorCode::kBadArgument, fmt::format("--steady-steps {}: a number from 1 on", printable(*text)));
+    options.steady_steps = *steps;
+  }
+  if (const auto text = parsed.value("--interval")) {
+    const auto percent = parse_double(*text);
+    if (!percent || !(*percent > 0) || *percent > 100)
+      return fail(ErrorCode::kBadArgument, fmt::format("--interval {}: percent, above 0", printable(*text)));
+    options.interval_pct = *percent;
+  }
+  options.interleave = parsed.flag("--interleave");
   options.twins = !parsed.flag("--no-twins");
   options.project = cell_projector();
   if (const auto hardware = parsed.value("--hardware")) {
@@ -228,15 +241,19 @@ Result<int> run_one(const Parsed& parsed) {
   return finish(parsed, outcome, options, signals);
 }
 
-const std::vector<OptionSpec> kRunOptions{{"--tag", "NAME", "find the run later as @NAME"},
-                                          {"--launches", "N", "fresh processes a cell (default 1)"},
-                                          {"--require", "CLASS", "'measured': skip what this machine cannot measure"},
-                                          {"--hardware", "H", "project cells whose GPUs are not here on this"},
-                                          {"--no-twins", nullptr, "do not train the twins of cells that ask for GPUs"},
-                                          {"--allow-clock-changes", nullptr, "host.vboost may move the boost slider"},
-                                          {"--quiet", nullptr, "no progress"},
-                                          kJsonOption,
-                                          kMarkdownOption};
+const std::vector<OptionSpec> kRunOptions{
+    {"--tag", "NAME", "find the run later as @NAME"},
+    {"--launches", "N", "fresh processes a cell (default 1)"},
+    {"--steady-steps", "N", "end a launch once it has timed so many steady steps"},
+    {"--interval", "PCT", "end a launch once its median is known within +-PCT %"},
+    {"--interleave", nullptr, "launches of all cells in turns, against drift"},
+    {"--require", "CLASS", "'measured': skip what this machine cannot measure"},
+    {"--hardware", "H", "project cells whose GPUs are not here on this"},
+    {"--no-twins", nullptr, "do not train the twins of cells that ask for GPUs"},
+    {"--allow-clock-changes", nullptr, "host.vboost may move the boost slider"},
+    {"--quiet", nullptr, "no progress"},
+    kJsonOption,
+    kMarkdownOption};
 
 }  // namespace
 

@@ -4,8 +4,10 @@
 #include <fmt/core.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <csignal>
+#include <cstdio>
 #include <optional>
 
 #include "analysis/exposure/breakdown.h"
@@ -22,6 +24,7 @@
 #include "suites/runner/gradients.h"
 #include "suites/runner/memory_history.h"
 #include "suites/runner/op_records.h"
+#include "suites/runner/stopping_rule.h"
 #include "trainer/comm/mpi/run_mpi_rank.h"
 #include "trainer/run/knobs.h"
 #include "trainer/run/layout.h"
@@ -236,6 +239,30 @@ void set_ending(trainer::TrainOptions& options, const trainer::Config& config, c
   };
 }
 
+// With a stopping rule nobody knows where the run ends: steps are profiled once it is warm, unless others are named.
+Result<trainer::ProfileWindow> window_of(const trainer::Config& config, int ranks, bool ends_early) {
+  MB_ASSIGN(trainer::ProfileWindow window, trainer::profile_window(config, ranks));
+  constexpr int64_t kWarm = 20;
+  if (!ends_early || config.profiling.profile_step_start >= 0 || config.profiling.profile_step_end >= 0) return window;
+  const int64_t length = window.end - window.first;
+  window.first = std::min(window.first, kWarm);
+  window.end = window.first + length;
+  return window;
+}
+
+// The rule the parent left, or one that never ends a run.
+Result<StoppingRule> rule_of(const std::filesystem::path& folder, const trainer::ProfileWindow& window) {
+  long long steps = 0;
+  double interval = 0;
+  if (file_exists(folder / kStoppingRuleFile)) {
+    MB_ASSIGN(const std::string text, read_file(folder / kStoppingRuleFile));
+    if (std::sscanf(text.c_str(), "%lld %lf", &steps, &interval) != 2)
+      return fail(ErrorCode::kBadFile,
+                  fmt::format("{}: two numbers are expected", (folder / kStoppingRuleFile).string()));
+  }
+  return StoppingRule(steps, interval, window.first, window.end);
+}
+
 Status train_into(const std::filesystem::path& folder, const std::optional<trainer::MpiPlace>& place,
                   baselines::Launch& launch) {
   MB_ASSIGN(const trainer::Config config, read_config(folder));
@@ -254,7 +281,16 @@ Status train_into(const std::filesystem::path& folder, const std::optional<train
   } else {
     MB_ASSIGN(data, trainer::open_dataset(layout));
   }
-  MB_ASSIGN(const trainer::ProfileWindow window, trainer::profile_window(config, layout.mesh.world_size()));
+  const bool ends_early = file_exists(folder / kStoppingRuleFile);
+  MB_ASSIGN(const trainer::ProfileWindow window, window_of(config, layout.mesh.world_size(), ends_early));
+  MB_ASSIGN(StoppingRule rule, rule_of(folder, window));
+  if (rule.is_active())
+    options.enough = [&](const trainer::StepReport& r) {
+      const bool enough = rule.enough_after(r.index, static_cast<double>(r.wall_ns) * 1e-9);
+      if (enough && r.index + 1 < config.train.train_iters)
+        launch.counts.push_back({"ended early, its times being known well enough, after steps", r.index + 1});
+      return enough;
+    };
   options.trace_first = window.first;
   options.trace_end = window.end;
   options.external_profiler = config.profiling.use_nsys_profiler;

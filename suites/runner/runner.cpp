@@ -252,27 +252,41 @@ class CellRunner {
 
   bool stopped() const { return stopped_; }
 
-  // Runs all launches of a cell and fills what they leave. kIo when the machine does not let us.
-  Status run(const Cell& planned, baselines::Cell& cell) {
-    if (planned.command) return run_command(planned, cell);
+  // What launches leave beside their records, until the cell is settled.
+  struct Left {
     std::vector<analysis::StepBreakdown> breakdowns;
+    std::vector<TrainingLog> logs;  // of a command
+  };
+
+  // One launch, where the cell is still ok and nobody stopped us.
+  Status launch(const Cell& planned, baselines::Cell& cell, int index, Left& left) {
+    if (stopped_ || cell.status != CellStatus::kOk) return {};
+    if (planned.command) return launch_command_of(planned, cell, index, left);
     BoostGuards boost;
     if (const Status set = boost.set(planned.config.host.vboost, cell.ranks); !set) {
       cell.status = CellStatus::kSkipped;
       cell.reason = set.error().what;
+      return {};
     }
-    for (int i = 0; i < options_.launches && cell.status == CellStatus::kOk && !stopped_; ++i)
-      MB_TRY(launch(planned, cell, i, breakdowns));
+    return launch_trainer(planned, cell, index, left.breakdowns);
+  }
+
+  // Metrics and verdicts on the machine, after the last launch.
+  Status settle(const Cell& planned, baselines::Cell& cell, const Left& left) {
     if (stopped_ || cell.status != CellStatus::kOk) return {};
     cell.loss_checksum = cell.launches.front().loss_checksum;
-    if (auto filled = analysis::fill_metrics(cell, breakdowns); !filled) {
+    judge_canaries(cell);
+    if (planned.command) {
+      settle_command(planned, cell, left.logs);
+      return {};
+    }
+    if (auto filled = analysis::fill_metrics(cell, left.breakdowns); !filled) {
       cell.status = CellStatus::kUnstable;
       cell.reason = filled.error().what;
       return {};
     }
     analysis::add_planned_memory(cell);
     analysis::add_block_time(cell);
-    judge_canaries(cell);
     return add_planned_metrics(planned.config, cell);
   }
 
@@ -286,37 +300,33 @@ class CellRunner {
   }
 
  private:
-  // The user's own command, as often as a cell is launched.
-  Status run_command(const Cell& planned, baselines::Cell& cell) {
-    std::vector<TrainingLog> logs;
-    for (int i = 0; i < options_.launches && cell.status == CellStatus::kOk; ++i) {
-      MB_ASSIGN(const std::filesystem::path folder, writer_.launch_folder(cell.name, i));
-      const auto on_step = [&](const LoggedStep& step) {
-        progress_.step(step.index, planned.config.train.train_iters, step.loss);
-      };
-      const Canary before = canary_now();
-      MB_ASSIGN(CommandLaunch done, launch_command(planned, cell, i, folder, options_.stop, on_step));
-      stopped_ = done.end.stopped;
-      if (stopped_) return {};
-      record_canary(done.launch, before, canary_after());
-      if (const auto telemetry = launch_telemetry(folder)) judge_health(cell, done.launch, *telemetry);
-      if (!done.launch.reason.empty()) {
-        cell.status = CellStatus::kBroken;
-        cell.reason = done.launch.reason;
-      }
-      cell.launches.push_back(std::move(done.launch));
-      logs.push_back(std::move(done.log));
+  // The user's own command, once.
+  Status launch_command_of(const Cell& planned, baselines::Cell& cell, int index, Left& left) {
+    MB_ASSIGN(const std::filesystem::path folder, writer_.launch_folder(cell.name, index));
+    const auto on_step = [&](const LoggedStep& step) {
+      progress_.step(step.index, planned.config.train.train_iters, step.loss);
+    };
+    const Canary before = canary_now();
+    MB_ASSIGN(CommandLaunch done, launch_command(planned, cell, index, folder, options_.stop, on_step));
+    stopped_ = done.end.stopped;
+    if (stopped_) return {};
+    record_canary(done.launch, before, canary_after());
+    if (!done.launch.reason.empty()) {
+      cell.status = CellStatus::kBroken;
+      cell.reason = done.launch.reason;
     }
-    if (cell.status != CellStatus::kOk) return {};
-    cell.loss_checksum = cell.launches.front().loss_checksum;
-    settle_command(planned, cell, logs);
-    judge_canaries(cell);
+    if (const auto telemetry = launch_telemetry(folder)) judge_health(cell, done.launch, *telemetry);
+    cell.launches.push_back(std::move(done.launch));
+    left.logs.push_back(std::move(done.log));
     return {};
   }
 
-  Status launch(const Cell& planned, baselines::Cell& cell, int index,
-                std::vector<analysis::StepBreakdown>& breakdowns) {
+  Status launch_trainer(const Cell& planned, baselines::Cell& cell, int index,
+                        std::vector<analysis::StepBreakdown>& breakdowns) {
     MB_ASSIGN(const std::filesystem::path folder, writer_.launch_folder(cell.name, index));
+    if (options_.steady_steps > 0 || options_.interval_pct > 0)
+      MB_TRY(
+          write_file(folder / kStoppingRuleFile, fmt::format("{} {}\n", options_.steady_steps, options_.interval_pct)));
     MB_ASSIGN(ProcessOptions process, launch_process(planned.config, folder, options_));
     process.on_line = [&](std::string_view line) { on_line(line); };
     const Canary before = canary_now();
@@ -503,59 +513,131 @@ Status judge_claims_of(baselines::BundleWriter& writer, const Suite& suite, cons
   return {};
 }
 
-Result<RunOutcome> run_cells(baselines::BundleWriter writer, RunOutcome outcome, const Suite& suite,
-                             const RunOptions& options) {
-  std::vector<baselines::Cell> planned = describe_cells(suite, options);
-  for (baselines::Cell& cell : planned) cell.run = outcome.run.id;
-  std::set<std::string> finished;
-  for (const baselines::Cell& cell : outcome.run.cells) finished.insert(cell.name);
-  Progress progress(planned.size() - finished.size(), options.quiet);
-  CellRunner runner(writer, options, progress);
-  TwinRunner twins(writer.folder() / "twins", options, [&](std::string_view line) { runner.on_line(line); });
-  keep_in_store(options, outcome.run, writer.folder(), nullptr);
-  for (size_t i : execution_order(planned)) {
-    baselines::Cell& cell = planned[i];
-    if (finished.contains(cell.name)) continue;
-    if (options.stop && options.stop->load()) outcome.stopped = true;
-    if (outcome.stopped) break;
-    if (options.require_measured && cell.status == CellStatus::kOk &&
+// The cells of a run, one after another or in turns.
+class CellLoop {
+ public:
+  CellLoop(baselines::BundleWriter writer, RunOutcome outcome, const Suite& suite, const RunOptions& options)
+      : writer_(std::move(writer)),
+        outcome_(std::move(outcome)),
+        suite_(suite),
+        options_(options),
+        cells_(describe_cells(suite, options)),
+        left_(cells_.size()),
+        progress_(cells_.size() - outcome_.run.cells.size(), options.quiet),
+        runner_(writer_, options_, progress_),
+        twins_(writer_.folder() / "twins", options_, [this](std::string_view line) { runner_.on_line(line); }) {}
+
+  Result<RunOutcome> run() {
+    std::set<std::string> finished;
+    for (const baselines::Cell& cell : outcome_.run.cells) finished.insert(cell.name);
+    std::vector<size_t> order = execution_order(cells_);
+    std::erase_if(order, [&](size_t i) { return finished.contains(cells_[i].name); });
+    for (baselines::Cell& cell : cells_) cell.run = outcome_.run.id;
+    keep_in_store(options_, outcome_.run, writer_.folder(), nullptr);
+    if (options_.interleave) MB_TRY(launch_in_turns(order));
+    for (const size_t i : order) {
+      if (stopped()) break;
+      if (!options_.interleave) {
+        MB_TRY(begin(i));
+        for (int launch = 0; launch < options_.launches; ++launch) MB_TRY(this->launch(i, launch));
+      }
+      MB_TRY(finish(i));
+    }
+    return close();
+  }
+
+ private:
+  bool stopped() {
+    if ((options_.stop && options_.stop->load()) || runner_.stopped()) outcome_.stopped = true;
+    return outcome_.stopped;
+  }
+
+  Status launch_in_turns(std::vector<size_t> order) {
+    for (const size_t i : order) MB_TRY(begin(i));
+    for (int launch = 0; launch < options_.launches; ++launch) {
+      for (const size_t i : order) MB_TRY(this->launch(i, launch));
+      std::reverse(order.begin(), order.end());
+    }
+    return {};
+  }
+
+  Status begin(size_t i) {
+    baselines::Cell& cell = cells_[i];
+    if (options_.require_measured && cell.status == CellStatus::kOk &&
         cell.result_class != baselines::ResultClass::kMeasured) {
       cell.status = CellStatus::kSkipped;
       cell.reason = fmt::format("needs {} GPU{}; this machine offers {}", cell.gpus, cell.gpus == 1 ? "" : "s",
                                 class_label(cell));
     }
-    progress.begin_cell(cell.name);
-    MB_TRY(writer.begin_cell(cell));
-    const bool projected = cell.result_class == baselines::ResultClass::kProjected;
-    if (cell.status == CellStatus::kOk && projected)
-      MB_TRY(project_cell(suite.cells[i], cell, suite, options, outcome.basis));
-    else if (cell.status == CellStatus::kOk)
-      MB_TRY(runner.run(suite.cells[i], cell));
-    outcome.stopped = runner.stopped();
-    if (options.twins && !outcome.stopped) {
-      MB_ASSIGN(const bool went_on, judge_twin(suite.cells[i], cell, twins));
-      outcome.stopped = !went_on;
-    }
-    if (outcome.stopped) break;
-    const bool ours = !suite.cells[i].command;  // what another trainer's data, seeds and losses are is not known
-    if (ours) judge_losses(cell, outcome.run.cells);
-    if (ours) MB_TRY(judge_recorded_gradients(writer, cell, outcome.run.cells));
-    if (const auto layout = trainer::resolve(suite.cells[i].config); layout && ours)
-      judge_learning(cell, entropy_of(suite.cells[i].config, layout->model.vocab_size));
-    if (cell.status == CellStatus::kBroken) cell.metrics.clear();
-    MB_TRY(writer.finish_cell(cell));
-    keep_in_store(options, outcome.run, writer.folder(), &cell);
-    progress.end_cell(cell.status == CellStatus::kOk ? "ok" : fmt::format("{}: {}", name(cell.status), cell.reason));
-    outcome.run.cells.push_back(std::move(cell));
+    progress_.begin_cell(cell.name);
+    return writer_.begin_cell(cell);
   }
-  std::sort(outcome.run.cells.begin(), outcome.run.cells.end(),
-            [](const auto& a, const auto& b) { return a.index < b.index; });
-  MB_TRY(judge_claims_of(writer, suite, options, outcome));
-  outcome.run.ended_unix_ns = outcome.stopped ? 0 : wall_ns();
-  outcome.run.exit_status = exit_status(outcome, options.require_measured);
-  MB_TRY(writer.write_run(outcome.run));
-  keep_in_store(options, outcome.run, writer.folder(), nullptr);
-  return outcome;
+
+  Status launch(size_t i, int index) {
+    if (stopped() || cells_[i].result_class == baselines::ResultClass::kProjected) return {};
+    if (options_.interleave) progress_.begin_cell(cells_[i].name);
+    return runner_.launch(suite_.cells[i], cells_[i], index, left_[i]);
+  }
+
+  // Settles, judges and keeps a cell whose launches are over.
+  Status finish(size_t i) {
+    baselines::Cell& cell = cells_[i];
+    if (stopped()) return {};
+    if (cell.status == CellStatus::kOk && cell.result_class == baselines::ResultClass::kProjected)
+      MB_TRY(project_cell(suite_.cells[i], cell, suite_, options_, outcome_.basis));
+    else
+      MB_TRY(runner_.settle(suite_.cells[i], cell, left_[i]));
+    left_[i] = {};
+    if (options_.twins) {
+      MB_ASSIGN(const bool went_on, judge_twin(suite_.cells[i], cell, twins_));
+      outcome_.stopped = !went_on;
+    }
+    if (outcome_.stopped) return {};
+    MB_TRY(judge(i));
+    if (cell.status == CellStatus::kBroken) cell.metrics.clear();
+    MB_TRY(writer_.finish_cell(cell));
+    keep_in_store(options_, outcome_.run, writer_.folder(), &cell);
+    progress_.end_cell(cell.status == CellStatus::kOk ? "ok" : fmt::format("{}: {}", name(cell.status), cell.reason));
+    outcome_.run.cells.push_back(std::move(cell));
+    return {};
+  }
+
+  // Of another trainer neither data nor seeds are known, so that its losses are held against nothing.
+  Status judge(size_t i) {
+    if (suite_.cells[i].command) return {};
+    baselines::Cell& cell = cells_[i];
+    judge_losses(cell, outcome_.run.cells);
+    MB_TRY(judge_recorded_gradients(writer_, cell, outcome_.run.cells));
+    if (const auto layout = trainer::resolve(suite_.cells[i].config))
+      judge_learning(cell, entropy_of(suite_.cells[i].config, layout->model.vocab_size));
+    return {};
+  }
+
+  Result<RunOutcome> close() {
+    std::sort(outcome_.run.cells.begin(), outcome_.run.cells.end(),
+              [](const auto& a, const auto& b) { return a.index < b.index; });
+    MB_TRY(judge_claims_of(writer_, suite_, options_, outcome_));
+    outcome_.run.ended_unix_ns = outcome_.stopped ? 0 : wall_ns();
+    outcome_.run.exit_status = exit_status(outcome_, options_.require_measured);
+    MB_TRY(writer_.write_run(outcome_.run));
+    keep_in_store(options_, outcome_.run, writer_.folder(), nullptr);
+    return std::move(outcome_);
+  }
+
+  baselines::BundleWriter writer_;
+  RunOutcome outcome_;
+  const Suite& suite_;
+  const RunOptions& options_;
+  std::vector<baselines::Cell> cells_;
+  std::vector<CellRunner::Left> left_;
+  Progress progress_;
+  CellRunner runner_;
+  TwinRunner twins_;
+};
+
+Result<RunOutcome> run_cells(baselines::BundleWriter writer, RunOutcome outcome, const Suite& suite,
+                             const RunOptions& options) {
+  return CellLoop(std::move(writer), std::move(outcome), suite, options).run();
 }
 
 }  // namespace

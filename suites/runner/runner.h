@@ -24,7 +24,14 @@ struct RunOptions {
   std::vector<std::string> argv;   // of this process, for the record
   std::filesystem::path runs_dir;  // bundles and store lie here
   std::string tag;
-  int launches = 1;                            // fresh processes a cell
+  int launches = 1;  // fresh processes a cell
+  // A launch of the built-in trainer ends once it has timed so many steady steps, or once the 95 % interval of their
+  // median is within so many percent of it; 0 and 0: at train_iters.
+  int64_t steady_steps = 0;
+  double interval_pct = 0;
+  // All cells' first launches, then all second ones, in turning order, so that a slow drift of the machine falls on all
+  // alike. A kill then loses every cell that is not finished.
+  bool interleave = false;
   std::string program;                         // that runs the launches; empty: this one
   profiler::FactRoles roles = fact_roles({});  // what is product and what environment: the run's epoch
   std::vector<profiler::HostFact> facts;       // declared by the user

@@ -170,7 +170,8 @@ class RankLoop {
     MB_ASSIGN(std::vector<std::string> bindings, gather_at_first(*everyone_, binding_in_force()));
     if (rank_ == 0) shared_.result.bindings = std::move(bindings);
     if (options_.on_joined) options_.on_joined();
-    for (int64_t step = 0; step < l_.config.train.train_iters; ++step) {
+    int64_t last = l_.config.train.train_iters - 1;
+    for (int64_t step = 0; step <= last; ++step) {
       const bool was = step > 0 && in_window(step - 1), is = in_window(step);
       if (was && !is) MB_TRY(end_window(*rank));
       if (is && !was) MB_TRY(begin_window(*rank));
@@ -178,8 +179,10 @@ class RankLoop {
                 inject_fault(l_.config.debug.inject_fault, world_.rank(), step, l_.config.train.train_iters));
       if (leave) return {};
       MB_TRY(one_step(*rank, step));
+      MB_ASSIGN(const bool enough, is_enough());
+      if (enough) last = step;
     }
-    if (in_window(l_.config.train.train_iters - 1)) MB_TRY(end_window(*rank));
+    if (in_window(last)) MB_TRY(end_window(*rank));
     if (rank_ == 0) shared_.result.outside = rank->outside_arena();
     return gather_stats(*rank);
   }
@@ -189,6 +192,14 @@ class RankLoop {
     if (step < options_.trace_first || options_.trace_first >= options_.trace_end) return false;
     const int64_t since = step - options_.trace_first, length = options_.trace_end - options_.trace_first;
     return (options_.trace_period > 0 ? since % options_.trace_period : since) < length;
+  }
+
+  // Rank 0's word on the step that all have just done.
+  Result<bool> is_enough() const {
+    if (!options_.enough) return false;
+    int32_t enough = rank_ == 0 && options_.enough(shared_.result.steps.back()) ? 1 : 0;
+    MB_TRY(from_first(*everyone_, enough));
+    return enough != 0;
   }
 
   // Ranks that are threads have one configuration; processes have what each was told.

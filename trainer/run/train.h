@@ -92,6 +92,9 @@ struct TrainOptions {
   bool capture = true;
   bool external_profiler = false;                  // only bracket the steps for nsys
   std::function<void(const StepReport&)> on_step;  // from rank 0's thread, after each step
+  // From rank 0's thread, after on_step: true when this step was the last, before train_iters. The schedule of the
+  // learning rate stays train_iters'.
+  std::function<bool(const StepReport&)> enough = {};
   // From rank 0's thread after each step, for every rank: what its optimizer reads of each weight's gradient (of the
   // summed loss), local elements [first, first + size). Together the ranks give every element of every weight.
   GradientSink on_gradient = {};

@@ -51,6 +51,35 @@ TrainResult run(const Config& config) {
   return result ? *result : TrainResult{};
 }
 
+TEST(Train, RanksEndTogetherWhenThereIsEnough) {
+  Config config = small();
+  config.parallel.tensor_model_parallel_size = 2;
+  config.parallel.pipeline_model_parallel_size = 2;
+  const auto layout = resolve(config);
+  ASSERT_TRUE(layout) << layout.error().what;
+  const auto programs = build_programs(*layout);
+  ASSERT_TRUE(programs) << programs.error().what;
+  TrainOptions options;
+  options.trace_first = 1;
+  options.trace_end = 4;
+  std::vector<double> losses;
+  options.enough = [&](const StepReport& r) {
+    losses.push_back(r.loss);
+    return r.index == 2;  // inside the window, which still ends well
+  };
+  const auto result = train(*layout, *programs, sample, options);
+  ASSERT_TRUE(result) << result.error().what;
+  ASSERT_EQ(result->steps.size(), 3U);
+  EXPECT_EQ(result->traces.size(), 2U);
+  options.enough = {};
+  const auto whole = train(*layout, *programs, sample, options);
+  ASSERT_TRUE(whole);
+  for (size_t i = 0; i < 3; ++i) {
+    EXPECT_EQ(result->steps[i].loss, whole->steps[i].loss) << "an early end changes no step before it";
+    EXPECT_EQ(result->steps[i].learning_rate, whole->steps[i].learning_rate);
+  }
+}
+
 struct Mapping {
   const char* name;
   int tp, pp, dp;
