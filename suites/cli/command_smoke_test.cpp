@@ -50,9 +50,9 @@ class CommandCli : public testing::Test {
               "\"\ndevice = \"NVIDIA H100 80GB HBM3\"\n" + more + "[[cell]]\nname = \"theirs\"\n");
   }
 
-  Answer run(const std::string& arguments, const std::string& under = "") const {
+  Answer run(const std::string& arguments) const {
     Answer answer;
-    const std::string command = "cd " + folder_.string() + " && " + under + program_ + " " + arguments + " 2>&1";
+    const std::string command = "cd " + folder_.string() + " && " + program_ + " " + arguments + " 2>&1";
     FILE* pipe = popen(command.c_str(), "r");
     std::array<char, 4096> buffer{};
     for (size_t n = 0; (n = fread(buffer.data(), 1, buffer.size(), pipe)) > 0;) answer.out.append(buffer.data(), n);
@@ -170,10 +170,21 @@ TEST_F(CommandCli, AFileAndTheShellsOwnNamesAndAKillInBetween) {
   EXPECT_EQ(cell.result_class, baselines::ResultClass::kFunctionalCpu) << "no device is known";
   EXPECT_LT(metric(cell, "tokens_per_second"), 0) << "nothing says how many tokens a step has";
   fs::remove_all(folder_ / "mbbench-runs");
-  write_suite("long.toml", "--iters 20 --hang");
-  const Answer stopped = run("suite ./long.toml --quiet", "timeout --preserve-status -s TERM 2 ");
+  write_suite("long.toml", "--iters 20; kill -TERM $PPID; sleep 60");
+  const Answer stopped = run("suite ./long.toml --quiet");
   EXPECT_EQ(stopped.status, 75) << stopped.out;
   EXPECT_TRUE(has(stopped, "missing")) << stopped.out;
+}
+
+TEST_F(CommandCli, AStoppedRunGoesOnWithTheCellThatWasLost) {
+  write("two.toml", "purpose = \"x\"\n[[cell]]\nname = \"a\"\ncommand = { run = \"sh " + script_ +
+                        " --iters 12\" }\n[[cell]]\nname = \"b\"\ncommand = { run = \"if [ -e marker ]; then sh " +
+                        script_ + " --iters 12; else touch marker; kill -TERM $PPID; sleep 60; fi\" }\n");
+  const Answer stopped = run("suite ./two.toml --quiet");
+  ASSERT_EQ(stopped.status, 75) << stopped.out;
+  const Answer resumed = run("suite ./two.toml --quiet --resume");
+  EXPECT_EQ(resumed.status, 0) << resumed.out;
+  EXPECT_TRUE(has(resumed, "2 ok, 0 broken")) << resumed.out;
 }
 
 TEST_F(CommandCli, LaunchesOfAllCellsTakeTurns) {

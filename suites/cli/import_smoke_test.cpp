@@ -185,6 +185,16 @@ TEST_F(ImportCli, ALockedOlderNewerOrBrokenStoreIsSaidAndTheBundleStays) {
   EXPECT_TRUE(shown.has("mbbench.sqlite")) << shown.out;
   std::ifstream kept(folder_ / store);
   EXPECT_EQ(std::string(std::istreambuf_iterator<char>(kept), {}).substr(0, 8), "this is ") << "it stays as it was";
+  fs::copy_file(folder_ / "good.sqlite", folder_ / store, fs::copy_options::overwrite_existing);
+  {  // the version that SQLite keeps at byte 60 of the file
+    std::fstream file(folder_ / store, std::ios::in | std::ios::out | std::ios::binary);
+    file.seekp(60);
+    file.write("\0\0\0\x63", 4);
+  }
+  const Answer newer = run("show @latest");
+  EXPECT_EQ(newer.status, 4);
+  EXPECT_TRUE(newer.has("written by a newer mbbench")) << newer.out;
+  EXPECT_TRUE(newer.has("mbbench index")) << newer.out;
   fs::remove(folder_ / store);
   const Answer index = run("index");
   EXPECT_EQ(index.status, 0) << index.out;
