@@ -382,8 +382,10 @@ TEST(Suite, MappingsCpuHoldsTwoHundredCombinationsThatResolve) {
   EXPECT_GE(suite->cells.size(), 200U);
   for (const Cell& cell : suite->cells) EXPECT_TRUE(resolves(cell.config).has_value()) << cell.name;
   // Each value of each axis is in some cell: none was lost to a rule.
-  for (const char* part : {"deepseek-", "gpt_oss-", "-tp4-", "-cp4_a2a_p2p-", "-cp2_list-", "-tp2_cp2_dp-", "-pp2-",
-                           "-flat2-", "-bf16-", "-tp_ring", "-tp_split"})
+  for (const char* part :
+       {"deepseek-", "gpt_oss-",       "-tp4-",     "-cp4_a2a_p2p-", "-cp2_list-",    "-tp2_cp2_dp-", "-pp2-",
+        "-flat2-",   "-bf16-",         "-tp_ring",  "-tp_split",     "-fp8_current-", "-fsdp-",       "-hsdp-",
+        "-ep4-",     "-tp2_ep4_etp1-", "-encoder-", "-vpp2_groups-", "-full-",        "-offloaded-",  "-experts_wgrad"})
     EXPECT_TRUE(std::any_of(suite->cells.begin(), suite->cells.end(), [&](const Cell& cell) {
       return cell.name.find(part) != std::string::npos;
     })) << part;
