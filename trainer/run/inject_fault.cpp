@@ -46,6 +46,9 @@ Result<bool> inject_fault(const std::string& fault, int rank, int64_t step, int6
   if (fault.empty() || step != (steps > 1 ? 1 : 0)) return false;
   const auto asked = parsed(fault);
   if (!asked || asked->rank != rank) return false;
+  // The others wait by then, and have said so: as in a run of hours.
+  constexpr auto kSettles = std::chrono::milliseconds(500);
+  std::this_thread::sleep_for(kSettles);
   if (asked->kind == "return") return true;
   if (asked->kind == "kill") std::raise(SIGKILL);
   while (asked->kind == "hang") std::this_thread::sleep_for(std::chrono::seconds(1));

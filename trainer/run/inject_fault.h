@@ -11,9 +11,9 @@ namespace mbb::trainer {
 // kBadArgument unless `fault` is empty or KIND@RANK with a rank of the world.
 Status check_fault(const std::string& fault, int world_size);
 
-// Before the second step (the first, where it is the only one), on that rank: `exception` and `error` fail, `kill`
-// sends SIGKILL to the rank's process, `hang` runs for ever without a sign of life, `return` gives true: the rank
-// leaves as if it had done everything. `fault` is checked.
+// Half a second into the second step (the first, where it is the only one), on that rank: `exception` and `error` fail,
+// `kill` sends SIGKILL to the rank's process, `hang` runs for ever without a sign of life, `return` gives true: the
+// rank leaves as if it had done everything. `fault` is checked.
 Result<bool> inject_fault(const std::string& fault, int rank, int64_t step, int64_t steps);
 
 }  // namespace mbb::trainer
