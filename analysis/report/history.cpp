@@ -106,8 +106,19 @@ History make_history(const baselines::SeriesSummary& of, std::vector<HistoryPoin
     if (pin.identity_hash != of.key.identity_hash || pin.metric != of.key.metric) continue;
     std::vector<double> all;
     for (const auto& night : pin.nights) all.insert(all.end(), night.begin(), night.end());
-    history.baselines.push_back({pin.id, pin.accepted_unix_ns, pin.expires_unix_ns, pseudo_median(all),
-                                 pin.ended_by.empty() && !baselines::has_expired(pin, now_unix_ns)});
+    HistoryBaseline line{pin.id,
+                         pin.accepted_unix_ns,
+                         pin.expires_unix_ns,
+                         pseudo_median(all),
+                         pin.ended_by.empty() && !baselines::has_expired(pin, now_unix_ns),
+                         {}};
+    for (size_t i = 0; i < history.points.size(); ++i) {
+      const HistoryPoint& p = history.points[i];
+      if (p.class_hash == pin.class_hash && (pin.epoch.empty() || pin.epoch == p.epoch) &&
+          p.created_unix_ns >= pin.accepted_unix_ns)
+        line.points.push_back(i);
+    }
+    history.baselines.push_back(std::move(line));
   }
   return history;
 }
@@ -230,8 +241,7 @@ std::string plot_text(const History& h, size_t width, size_t height) {
     if (!stacks[c].empty()) canvas.put(c, row_of(median(stacks[c])), 'o');
   for (const HistoryBaseline& b : h.baselines) {
     if (!b.stands) continue;
-    for (size_t i = 0; i < h.points.size(); ++i)
-      if (h.points[i].created_unix_ns >= b.from_unix_ns) canvas.put(column_of(i), row_of(b.value), '-', false);
+    for (const size_t i : b.points) canvas.put(column_of(i), row_of(b.value), '-', false);
   }
   for (size_t e = 1; e < h.epochs.size(); ++e) canvas.column(column_of(h.epochs[e].points.front()), ':');
   std::string text;

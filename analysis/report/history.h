@@ -27,6 +27,8 @@ struct HistoryBaseline {
   std::int64_t until_unix_ns = 0;  // expiry; 0: none
   double value = 0;
   bool stands = false;
+  // Of the points that it stands beside: its epoch's, accepted or run since; none when its epoch has no such point.
+  std::vector<size_t> points;
 };
 
 // A change with the commits it lies between: it came with one of the builds after `good`, at the latest with `bad`.

@@ -71,14 +71,12 @@ std::string vertical(double x, const char* stroke, const char* dashes, const std
 std::string marks(const History& h, const Scale& s) {
   std::string out;
   for (const HistoryBaseline& b : h.baselines) {
-    const auto first = std::find_if(h.points.begin(), h.points.end(),
-                                    [&](const auto& p) { return p.created_unix_ns >= b.from_unix_ns; });
-    if (!b.stands || first == h.points.end()) continue;
-    const double from = s.x(static_cast<size_t>(first - h.points.begin()));
+    if (!b.stands || b.points.empty()) continue;
+    const double from = s.x(b.points.front());
     out += fmt::format(
         "<g><title>baseline {0}</title><line x1=\"{1:.1f}\" x2=\"{2}\" y1=\"{3:.1f}\" y2=\"{3:.1f}\" "
         "stroke=\"var(--base)\" stroke-width=\"1.5\"/></g>\n",
-        html_escape(b.id), from - 4, kWidth - kRight, s.y(b.value));
+        html_escape(b.id), from - 4, s.x(b.points.back()) + 4, s.y(b.value));
   }
   const double step = s.points > 1 ? s.x(1) - s.x(0) : 0;
   for (size_t e = 1; e < h.epochs.size(); ++e)

@@ -105,6 +105,7 @@ History history_of_nights() {
   baselines::Pin pin;
   pin.id = "b-1", pin.identity_hash = "identity", pin.metric = "step_time", pin.nights = {{100e6, 100.1e6}};
   pin.accepted_unix_ns = points[3].created_unix_ns;
+  pin.class_hash = "class", pin.epoch = "epoch1";
   return make_history(of, points, {pin}, points.back().created_unix_ns);
 }
 
@@ -119,6 +120,8 @@ TEST(HistoryGolden, EpochsBaselinesAndTheCommitsOfAChange) {
   EXPECT_EQ(h.changes[0].bad, "c10");
   ASSERT_EQ(h.baselines.size(), 1U);
   EXPECT_TRUE(h.baselines[0].stands);
+  EXPECT_EQ(h.baselines[0].points.front(), 3U);
+  EXPECT_EQ(h.baselines[0].points.back(), 29U) << "it stands in its own epoch only";
   const std::string changes = to_text(changes_table(h));
   EXPECT_NE(changes.find("+3.00 %"), std::string::npos) << changes;
   EXPECT_NE(changes.find("c9..c10"), std::string::npos) << changes;
@@ -126,8 +129,16 @@ TEST(HistoryGolden, EpochsBaselinesAndTheCommitsOfAChange) {
 }
 
 TEST(HistoryGolden, PlotInText) {
-  const std::string plot = plot_text(history_of_nights(), 40, 6);
-  EXPECT_EQ(plot, "  124.9 ms |                              :         \n") << plot;
+  EXPECT_EQ(plot_text(history_of_nights(), 40, 6),
+            "  125.0 ms |                              oooooooooo\n"
+            "           |                              :\n"
+            "           |                              :\n"
+            "  109.3 ms |                              :\n"
+            "           |                    oooooooooo:\n"
+            "   98.8 ms |oooooooooooooooooooo----------:\n"
+            "           |____________________^___________________\n"
+            "            2026-09-21 .. 2026-10-30\n");
+  EXPECT_EQ(plot_text({}), "");
 }
 
 TEST(HistoryGolden, PlotInSvg) {

@@ -20,7 +20,7 @@ using profiler::SpanKind;
 using profiler::StepWindow;
 using profiler::Trace;
 
-constexpr double kWidth = 1200, kLeft = 130, kLane = 22, kTop = 22;
+constexpr double kWidth = 1200, kLeft = 130, kLane = 22, kTop = 30;
 constexpr double kThin = 0.6;  // of the picture's units
 
 Result<StepWindow> window_of(const TimelineSide& side, int32_t rank) {
@@ -56,7 +56,10 @@ const char* fill_of(SpanKind kind) {
 
 // Why an op is marked, as a sign; empty: it is not.
 std::string mark_of(const OpPair& op, int64_t step_ns) {
-  if (op.before_ns == 0 || op.after_ns == 0) return op.before_ns == 0 ? "+" : "−";
+  if (op.before_ns == 0 || op.after_ns == 0) {
+    if (1000 * std::max(op.before_ns, op.after_ns) < step_ns) return "";
+    return op.before_ns == 0 ? "+" : "−";
+  }
   const auto change = static_cast<double>(op.change_ns());
   if (std::abs(change) < 0.1 * static_cast<double>(op.before_ns) ||
       std::abs(change) < 0.01 * static_cast<double>(step_ns))

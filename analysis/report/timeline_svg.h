@@ -29,7 +29,8 @@ struct OpPair {
 Result<std::vector<OpPair>> pair_ops(const TimelineSide& before, const TimelineSide& after, int32_t rank);
 
 // `after` alone when `before` has no trace. An op is marked (outlined, with an arrow) when its time changed by a tenth
-// and by a hundredth of the step, or when the other run lacks it. `id` makes inner names unique in a document.
+// and by a hundredth of the step, or when the other run lacks it and it took a thousandth of one. `id` makes inner
+// names unique in a document.
 Result<std::string> timelines_svg(const TimelineSide& before, const TimelineSide& after, int32_t rank,
                                   const std::string& id);
 
