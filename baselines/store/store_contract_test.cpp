@@ -106,6 +106,30 @@ TEST_F(StoreFile, PuttingAgainReplaces) {
   }
 }
 
+TEST_F(StoreFile, AHistoryHoldsAllEpochsWithBuildAndVerdict) {
+  Store store = open();
+  for (const std::uint64_t i : {1, 2, 3}) {
+    StoredRun run = made_up(i);
+    run.command = i == 3 ? "gate" : "suite";
+    run.epoch = i < 2 ? "e1" : "e2";
+    run.fingerprint.facts.push_back({"build.commit", "c" + std::to_string(i)});
+    Cell& cell = run.cells[0];
+    cell.verdicts = {{"step_time", Verdict::kSame, "b-1"}, {"loss", Verdict::kSame, "one"}};
+    if (i == 3) cell.verdicts.push_back({"step_time", Verdict::kSlower, "b-2"});
+    put(store, run);
+  }
+  const Cell cell = made_up(1).cells[0];
+  const auto points = store.history(cell.identity_hash, "step_time");
+  ASSERT_TRUE(points) << points.error().what;
+  ASSERT_EQ(points->size(), 3U);
+  EXPECT_EQ((*points)[0].epoch + (*points)[1].epoch, "e1e2") << "oldest first, over epochs";
+  EXPECT_EQ((*points)[2].build, "c3");
+  EXPECT_EQ((*points)[2].command, "gate");
+  EXPECT_EQ((*points)[2].verdict + " " + (*points)[2].against, "slower b-2") << "the last one given";
+  EXPECT_EQ((*points)[0].verdict, "same");
+  EXPECT_TRUE(store.history(cell.identity_hash, "no such metric").value().empty());
+}
+
 TEST_F(StoreFile, NamesOfRuns) {
   Store store = open();
   EXPECT_EQ(store.resolve("@latest").error().code, ErrorCode::kNotFound);
