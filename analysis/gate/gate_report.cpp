@@ -65,7 +65,13 @@ std::string number_or_null(double value) {
 }  // namespace
 
 std::vector<std::string> gated_metrics(const baselines::Cell& cell) {
-  std::vector<std::string> metrics{"peak_memory", "last_loss"};
+  // A user's own command need not tell its memory or its loss.
+  std::vector<std::string> metrics;
+  const auto some_launch = [&](auto&& has) { return std::any_of(cell.launches.begin(), cell.launches.end(), has); };
+  if (!cell.memory.empty() || some_launch([](const auto& launch) { return !launch.memory.empty(); }))
+    metrics.emplace_back("peak_memory");
+  if (some_launch([](const auto& launch) { return !launch.steps.empty() && std::isfinite(launch.steps.back().loss); }))
+    metrics.emplace_back("last_loss");
   if (cell.numerics_only) return metrics;
   if (cell.result_class == baselines::ResultClass::kMeasured) metrics.insert(metrics.begin(), "step_time");
   if (cell.result_class == baselines::ResultClass::kFunctionalCpu && cell.ranks == 1)

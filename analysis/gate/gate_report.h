@@ -36,7 +36,7 @@ struct GateReport {
 };
 
 // What a metric is gated by. Times: wall for GPUs; thread CPU time for one CPU rank, the one time of such a run that
-// means something. Memory and the last step's loss for every cell.
+// means something. Memory and the last step's loss for every cell that has them.
 std::vector<std::string> gated_metrics(const baselines::Cell& cell);
 // One value a good launch; empty when the cell has none.
 NightLaunches launch_values(const baselines::Cell& cell, const std::string& metric);

@@ -116,8 +116,8 @@ class Ab {
       if (cell.status == baselines::CellStatus::kSkipped) continue;
       Series& s = series_[cell.name];
       const auto gated = analysis::gated_metrics(cell);
-      s.metric = gated.front();
-      const auto values = analysis::launch_values(cell, s.metric);
+      s.metric = gated.empty() ? analysis::kRunRow : gated.front();
+      const auto values = gated.empty() ? analysis::NightLaunches{} : analysis::launch_values(cell, s.metric);
       if (cell.status != baselines::CellStatus::kOk || values.empty()) {
         s.trouble = fmt::format("{}: {}", arms_[arm].label, cell.reason.empty() ? "no number" : cell.reason);
         s.decision.verdict = Verdict::kBroken;

@@ -191,11 +191,13 @@ Result<int> accept(const Parsed& parsed, const Settings& settings) {
       pin.model = cell.model;
       pin.nights = {analysis::launch_values(cell, metric)};
       pin.runs = {run.id};
+      std::int64_t last = run.created_unix_ns;
       for (const auto& night : more) {
         const auto* then = ok_cell(night, cell.identity_hash);
         if (then == nullptr || !analysis::harness_error(*then).empty()) continue;
         pin.nights.push_back(analysis::launch_values(*then, metric));
         pin.runs.push_back(night.id);
+        last = std::max(last, night.created_unix_ns);
       }
       pin.build = fact_of(run, "build.commit");
       pin.epoch = run.epoch;
@@ -203,7 +205,7 @@ Result<int> accept(const Parsed& parsed, const Settings& settings) {
       pin.configuration = baselines::configuration_hash(cell);
       pin.author = author_of(parsed);
       pin.reason = parsed.value("--reason").value_or("");
-      pin.accepted_unix_ns = run.created_unix_ns;
+      pin.accepted_unix_ns = last;  // later nights are held against it
       pin.expires_unix_ns = days == 0 ? 0 : now + days * kDayNs;
       MB_TRY(baselines::append_pin(file, pin));
       ++accepted;

@@ -92,7 +92,14 @@ class Gate {
       add_row(cell, kRunRow, Verdict::kBroken, std::move(error));
       return;
     }
-    for (const std::string& metric : analysis::gated_metrics(cell)) add_metric(cell, metric);
+    const std::vector<std::string> metrics = analysis::gated_metrics(cell);
+    for (const std::string& metric : metrics) add_metric(cell, metric);
+    for (const Pin& pin : request_.pins) {
+      const bool here = pin.identity_hash == cell.identity_hash && pin.class_hash == run_.fingerprint.class_hash &&
+                        (pin.epoch.empty() || pin.epoch == run_.epoch) && pin.ended_by.empty();
+      if (here && std::find(metrics.begin(), metrics.end(), pin.metric) == metrics.end())
+        add_row(cell, pin.metric, Verdict::kBroken, fmt::format("baseline {} has it, tonight has none", pin.id));
+    }
   }
 
   void add_metric(const baselines::Cell& cell, const std::string& metric) {
@@ -154,7 +161,7 @@ class Gate {
   void blame_machine(const Series& s) {
     analysis::SeriesVerdict& verdict = report_.rows[s.row].verdict;
     if (verdict.verdict != Verdict::kSlower && verdict.verdict != Verdict::kFaster) return;
-    if (verdict.verdict == Verdict::kSlower && analysis::gated_metrics(*s.cell).front() == report_.rows[s.row].metric)
+    if (verdict.verdict == Verdict::kSlower && report_.rows[s.row].metric == "cpu_step_time")
       if (const double slowdown = slowdown_since(s); analysis::explains(slowdown, verdict.change)) {
         verdict.verdict = Verdict::kIncomparable;
         verdict.suspected = false;

@@ -68,6 +68,9 @@ Stored run_of(const Night& night) {
   cell.identity_hash = "identity";
   cell.program_hash = "program";
   for (int i = 0; i < 5; ++i) cell.launches.push_back(launch_of(i, night.ms * (1 + 0.0005 * i)));
+  baselines::MemoryMap map;
+  map.peak_bytes = 1 << 20;
+  cell.memory = {map};
   run.cells = {cell};
   return run;
 }
@@ -210,6 +213,16 @@ TEST_F(GateOverNights, ACellThatStaysSilentFails) {
     EXPECT_EQ(analysis::gate_exit_status(report), status) << id;
     keep(night);
   }
+}
+
+TEST_F(GateOverNights, AMetricThatWentMissingIsBroken) {
+  request_.pins = {pin_of(run_of({"r-1"})), pin_of(run_of({"r-1"}), "peak_memory")};
+  Stored tonight = run_of({"r-2", 2, "new"});
+  EXPECT_EQ(row(judge(tonight), "peak_memory").verdict.verdict, Verdict::kSame);
+  tonight.cells[0].memory.clear();
+  const auto report = judge(tonight);
+  EXPECT_EQ(row(report, "peak_memory").verdict.verdict, Verdict::kBroken);
+  EXPECT_EQ(analysis::gate_exit_status(report), 4);
 }
 
 TEST_F(GateOverNights, WhatMeasuredNothingIsNeverGreen) {
