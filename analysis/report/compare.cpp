@@ -100,8 +100,15 @@ double busy_sum(const OpSums& ops) {
   return sum;
 }
 
-// The step of one launch that its op rows account for; NaN where it has none.
+// The step of one launch that its op rows account for; NaN where it has none. Ranks that share cores are accounted for
+// by their replayed steps, which are the traced ones.
 double accounted_step_ns(const Cell& cell, const Launch& launch, StepClock clock) {
+  if (clock == StepClock::kModelled) {
+    std::vector<double> replayed;
+    for (const auto& step : launch.steps)
+      if (step.modelled_ns > 0) replayed.push_back(static_cast<double>(step.modelled_ns));
+    return mean(replayed);
+  }
   Cell alone = cell;
   alone.launches = {launch};
   const std::vector<double> medians = step_time(alone, clock).launch_medians;
@@ -109,7 +116,9 @@ double accounted_step_ns(const Cell& cell, const Launch& launch, StepClock clock
 }
 
 bool has_modelled_steps(const Cell& cell) {
-  return find(cell, "modelled_step_time") != nullptr;
+  return std::any_of(cell.launches.begin(), cell.launches.end(), [](const Launch& launch) {
+    return std::any_of(launch.steps.begin(), launch.steps.end(), [](const auto& step) { return step.modelled_ns > 0; });
+  });
 }
 
 // What a cell's launches say of one rank class: a step and its ops a launch.
@@ -433,6 +442,8 @@ Table ops_table(const Cell& before, const Cell& after, size_t rows) {
   add(changes.back());
   const OpChange sum = step_account(before, after);
   add(sum);
+  if (has_modelled_steps(before) && has_modelled_steps(after))
+    table.footer.push_back("Of the replayed step, with a processor for every rank, since ranks shared cores.");
   if (!(sum.low_ns <= sum.high_ns))
     table.footer.push_back("Intervals need two launches with traced steps on each side.");
   return table;

@@ -148,6 +148,25 @@ TEST(Compare, EveryTermHasAnIntervalOverLaunchesAndTheySumExactly) {
   EXPECT_NE(table.rows.back().values[4].text.find(".."), std::string::npos);
 }
 
+TEST(Compare, RanksThatShareCoresAreAccountedForByTheirReplayedSteps) {
+  Pair pair = runs();
+  Cell& before = pair.before.cells[0];
+  Cell& after = pair.after.cells[0];
+  for (Cell* cell : {&before, &after})
+    for (size_t step : {10, 11}) {
+      cell->launches[0].steps[step].modelled_ns = cell == &before ? 60'000'000 : 50'000'000;
+      cell->launches[0].steps[step].flags |= baselines::kStepProfiled;
+    }
+  add_op(before, "fc1", 60'000'000);
+  add_op(after, "fc1", 50'000'000);
+  const std::vector<OpChange> changes = op_changes(before, after);
+  ASSERT_EQ(changes.size(), 2u);
+  EXPECT_EQ(changes[0].change_ns(), -10e6);
+  EXPECT_EQ(changes[1].path, "not attributed");
+  EXPECT_EQ(changes[1].before_ns, 0) << "of the replayed step, not of what a busy machine's clock says";
+  EXPECT_EQ(step_account(before, after).change_ns(), -10e6);
+}
+
 TEST(Compare, UnequalWorkLeadsWithTokensPerSecondAndGpu) {
   Pair pair = runs();
   pair.after.cells[0].work.tokens_per_step = 2048;

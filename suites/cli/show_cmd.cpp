@@ -263,6 +263,7 @@ Result<int> show(const Parsed& parsed) {
     const size_t rows = static_cast<size_t>(parse_int(parsed.value("--rows").value_or("15")).value_or(15));
     tables = {metrics_table(*cell), ops_table(*cell, rows), memory_table(*cell), counts_table(*cell),
               knobs_table(*cell)};
+    std::erase_if(tables, [](const Table& table) { return table.rows.empty(); });  // a log has no ops and no plan
   } else if (const Table verdicts = verdicts_table(run); !verdicts.rows.empty()) {
     tables.push_back(verdicts);
   }

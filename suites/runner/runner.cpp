@@ -597,6 +597,7 @@ class CellLoop {
     if (cell.status == CellStatus::kBroken) cell.metrics.clear();
     MB_TRY(writer_.finish_cell(cell));
     keep_in_store(options_, outcome_.run, writer_.folder(), &cell);
+    if (options_.interleave) progress_.begin_cell(cell.name);  // another cell's launch was the last
     progress_.end_cell(cell.status == CellStatus::kOk ? "ok" : fmt::format("{}: {}", name(cell.status), cell.reason));
     outcome_.run.cells.push_back(std::move(cell));
     return {};
