@@ -197,7 +197,7 @@ TEST_F(Sources, MegatronTokensOfALargeFileAreSampledWhenOpenedAndAllCheckedWhenR
             std::string::npos)
       << status.error().what;
   std::string wrong = pair.bin;
-  wrong.back() = '\xff';
+  wrong.front() = '\xff';
   write("large.bin", wrong);
   expect_error(open_megatron((folder_ / "large.idx").string(), 250), ErrorCode::kBadFile, "token 255");
 }

@@ -84,6 +84,7 @@ void make_blockable(Config& c, int64_t block, int64_t ways) {
   const int64_t unit = block * ways;
   c.model.hidden_size = c.model.ffn_hidden_size = unit;
   if (c.model.moe_ffn_hidden_size > 0) c.model.moe_ffn_hidden_size = unit;
+  if (c.parallel.moe_expert_capacity_factor > 0) c.parallel.moe_expert_capacity_factor = 0.5;  // rows as many as tokens
   if (c.model.moe_shared_expert_intermediate_size > 0) c.model.moe_shared_expert_intermediate_size = unit;
   if (c.model.kv_lora_rank > 0) {
     c.model.q_lora_rank = c.model.kv_lora_rank = c.model.qk_pos_emb_head_dim = block;
