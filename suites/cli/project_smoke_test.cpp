@@ -105,11 +105,12 @@ TEST_F(ProjectCommand, NamesBadInput) {
 }
 
 TEST_F(ProjectCommand, AdviseRanksWhatFits) {
-  const Answer a = run("advise --model llama3-8b --gpus 8 gbs=8 seq_length=8192 tp=2 cp=1 --rows 3");
+  const Answer a = run("advise --model llama3-8b layers=8 --gpus 8 gbs=8 mbs=1 seq_length=8192 tp=2 cp=1 --rows 3");
   EXPECT_EQ(a.status, 0) << a.out;
   EXPECT_TRUE(a.says("fastest")) << a.out;
   EXPECT_TRUE(a.says("tp2")) << a.out;
   EXPECT_FALSE(a.says("tp4")) << a.out;
+  EXPECT_TRUE(a.says("fit and are ranked")) << a.out;
   const Answer none = run("advise --model llama3.1-405b --gpus 2 gbs=8 seq_length=8192");
   EXPECT_EQ(none.status, 4) << none.out;
   EXPECT_TRUE(none.says("no mapping of llama3.1-405b onto 2 GPUs fits")) << none.out;

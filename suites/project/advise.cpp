@@ -11,6 +11,8 @@
 #include "profiler/base/text.h"
 #include "trainer/models/flops.h"
 #include "trainer/models/hf_config.h"
+#include "trainer/models/transformer.h"
+#include "trainer/passes/precision.h"
 
 namespace mbb::suites {
 namespace {
@@ -63,7 +65,7 @@ std::vector<Mapping> mappings(const Config& base, const trainer::ModelShape& mod
   if (model.is_moe()) expert = divisors(model.moe.num_experts, gpus);
   expert = axis(options, "parallel.expert_model_parallel_size", p.expert_model_parallel_size, expert);
   const std::vector<int64_t> micro =
-      axis(options, "train.micro_batch_size", base.train.micro_batch_size, std::vector<int64_t>{1, 2, 4});
+      axis(options, "train.micro_batch_size", base.train.micro_batch_size, std::vector<int64_t>{1, 2});
   std::vector<Mapping> all;
   for (const int64_t tp : tensor)
     for (const int64_t cp : context)
@@ -210,18 +212,27 @@ class Adviser {
     ++out_.too_large;
   }
 
+  // Of a pipeline the first stage holds most activations and the last one the logits: only their plans are made.
   Result<Advice> project_one(const Config& config) const {
     MB_ASSIGN(const trainer::Layout layout, trainer::resolve(config));
-    MB_ASSIGN(const trainer::StepPrograms programs, trainer::build_programs(layout));
+    trainer::StepPrograms built;
+    const int classes = layout.mesh.rank_class_count();
+    for (int c = 0; c < classes; ++c)
+      built.programs.push_back(trainer::build_program(layout, layout.mesh.rank_class(layout.mesh.representative(c))));
+    built.plans.resize(built.programs.size());
+    const trainer::PlanOptions plan{config.memory.expandable_segments, config.memory.avoid_record_streams};
+    built.plans.front() = trainer::plan_memory(built.programs.front(), plan);
+    if (classes > 1) built.plans.back() = trainer::plan_memory(built.programs.back(), plan);
     Advice advice;
     advice.config = config;
     advice.label = label_of(config);
     // What does not fit is not walked.
     ProjectOptions options;
     options.only_memory = true;
-    MB_ASSIGN(advice.projection, project(layout, programs, costs_, options));
+    MB_ASSIGN(advice.projection, project(layout, built, costs_, options));
     if (!advice.projection.memory.fits()) return advice;
-    MB_ASSIGN(advice.projection, project(layout, programs, costs_));
+    MB_TRY(trainer::check_block_shapes(built.programs.front()));
+    MB_ASSIGN(advice.projection, project(layout, built, costs_));
     return advice;
   }
 
