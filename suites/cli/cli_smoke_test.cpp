@@ -100,6 +100,34 @@ TEST_F(Cli, ASuiteTrainsStoresShowsAndCompares) {
   EXPECT_EQ(run("show @a").out, show.out) << "the store is rebuilt from bundles";
 }
 
+TEST_F(Cli, ASuiteOfGpusThatAreNotHereIsProjectedWithATwin) {
+  const std::string cell = "suite llama3-8b-bf16 --only cp2-128gpu";
+  const Answer plan = run(cell + " --dry-run");
+  EXPECT_EQ(plan.status, 0) << plan.out;
+  EXPECT_NE(plan.out.find("project, and train its twin"), std::string::npos) << plan.out;
+  EXPECT_NE(plan.out.find("GPU-hours"), std::string::npos) << plan.out;
+  const Answer answer = run(cell + " --quiet");
+  EXPECT_EQ(answer.status, 0) << answer.out;
+  for (const char* part : {"projected", "Projection: kernels h100-sxm", "10630 tokens/s/GPU", "1 ok, 0 broken"})
+    EXPECT_NE(answer.out.find(part), std::string::npos) << part << "\n" << answer.out;
+  EXPECT_NE(run("show @latest").out.find("losses equal one rank's within"), std::string::npos);
+  const Answer required = run(cell + " --quiet --require measured");
+  EXPECT_EQ(required.status, 4) << required.out;
+  EXPECT_NE(required.out.find("skipped"), std::string::npos) << required.out;
+}
+
+TEST_F(Cli, SuitesAreListedAndAskedForByName) {
+  const Answer list = run("list suites");
+  EXPECT_EQ(list.status, 0) << list.out;
+  for (const char* part : {"llama3-70b-fp8", "guide-claims", "named skips", "Llama 3 70B pre-training in FP8"})
+    EXPECT_NE(list.out.find(part), std::string::npos) << part;
+  expect_refused("suite llama3-70b-fp9", 4, "did you mean 'llama3-70b-fp8'?");
+  expect_refused("suite llama3-70b-fp8 --max-cells 3 --dry-run", 64, "are more than --max-cells 3");
+  expect_refused("suite llama3-70b-fp8 --only tp16 --dry-run", 4, "no cell matches --only 'tp16'");
+  expect_refused("suite llama3-70b-fp8 --hardware h10 --dry-run", 4, "no hardware is named");
+  expect_refused("suite llama3-70b-fp8 recip=bf16 --dry-run", 64, "did you mean 'recipe'");
+}
+
 TEST_F(Cli, TheProfiledWindowIsTheUsers) {
   ASSERT_EQ(run("run tp=2 mbs=2 gbs=4 seq_length=16 train_iters=12 profile_step_start=4 profile_step_end=6 "
                 "profile_ranks=1 --quiet")

@@ -71,13 +71,23 @@ Result<RunOptions> run_options(const Parsed& parsed, const Settings& settings, c
 
 // Claims as the run's verdicts hold them.
 analysis::Table claims_table(const baselines::Run& run) {
-  analysis::Table table{"claims", "claims", {{"claim", "claim"}, {"cells", "cells"}, {"answer", "answer"}}, {}, {}};
+  using analysis::Align;
+  analysis::Table table{
+      "claims",
+      "claims",
+      {{"claim", "claim"}, {"cells", "cells"}, {"ratio", "ratio", Align::kRight}, {"answer", "answer"}},
+      {},
+      {}};
   constexpr std::string_view kPrefix = "claim ";
   for (const baselines::Cell& cell : run.cells)
-    for (const baselines::VerdictRow& row : cell.verdicts)
-      if (row.subject.starts_with(kPrefix))
-        table.rows.push_back(
-            {{{row.subject.substr(kPrefix.size())}, {fmt::format("{} over {}", cell.name, row.against)}, {row.text}}});
+    for (const baselines::VerdictRow& row : cell.verdicts) {
+      if (!row.subject.starts_with(kPrefix)) continue;
+      const double ratio = 1 + row.change;
+      table.rows.push_back({{{row.subject.substr(kPrefix.size())},
+                             {fmt::format("{} over {}", cell.name, row.against)},
+                             {ratio == ratio ? fmt::format("{:.3f}", ratio) : "-", ratio},
+                             {row.text}}});
+    }
   return table;
 }
 
@@ -180,7 +190,8 @@ Result<int> run_suite(const Parsed& parsed) {
   }
   auto opened = open_suite(parsed.positionals[0], settings, filter, resolves);
   // A bad value is a bad file when it stands in the suite, a bad command line when it was typed.
-  if (!opened && !opened.error().what.starts_with("argument") && opened.error().code == ErrorCode::kBadArgument)
+  const auto typed = [](const std::string& what) { return what.starts_with("argument") || what.starts_with("suite "); };
+  if (!opened && !typed(opened.error().what) && opened.error().code == ErrorCode::kBadArgument)
     opened.error().code = ErrorCode::kBadFile;
   MB_ASSIGN(const Suite suite, std::move(opened));
   if (parsed.flag("--dry-run")) {

@@ -115,8 +115,8 @@ std::vector<size_t> judge_claims(const std::vector<Claim>& claims, std::vector<b
       row.change = result.ratio - 1;
       row.low = result.low - 1;
       row.high = result.high - 1;
-      row.text = fmt::format("{} ({}): {} is {:.3f} of {}'s, said to be {}. {}", name(result.answer),
-                             result.class_label, claim.metric, result.ratio, claim.a, range_text(claim), claim.says);
+      row.text = fmt::format("{} ({}): {} {:.3f}, said to be {}. {}", name(result.answer), result.class_label,
+                             claim.metric, result.ratio, range_text(claim), claim.says);
     }
     std::erase_if(at->verdicts, [&](const auto& old) { return old.subject == row.subject; });
     at->verdicts.push_back(std::move(row));

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "trainer/models/flops.h"
 #include "trainer/run/precision_rules.h"
 
 namespace mbb::suites {
@@ -49,15 +50,19 @@ std::string source_name(const baselines::PublishedRow& row) {
   return fmt::format("{} {}", name, row.release);
 }
 
-std::string teraflops(const baselines::PublishedRow& row) {
-  if (row.attention_flops == "causal" && !std::isnan(row.tflops_per_gpu))
+// In the causal convention: as published, or counted anew from tokens/s with the model's own FLOPs.
+std::string teraflops(const baselines::PublishedRow& row, const trainer::Layout& l) {
+  if (row.attention_flops.starts_with("causal") && !std::isnan(row.tflops_per_gpu))
     return fmt::format("{:.0f} TFLOP/s causal", row.tflops_per_gpu);
-  if (!std::isnan(row.causal_tflops_per_gpu))
-    return fmt::format("{:.0f} TFLOP/s causal (published {:.0f}, attention {})", row.causal_tflops_per_gpu,
-                       row.tflops_per_gpu, row.attention_flops);
-  if (!std::isnan(row.tflops_per_gpu))
-    return fmt::format("{:.0f} TFLOP/s, attention {}", row.tflops_per_gpu, row.attention_flops);
-  return "";
+  if (std::isnan(row.tokens_per_s_per_gpu))
+    return std::isnan(row.tflops_per_gpu)
+               ? ""
+               : fmt::format("{:.0f} TFLOP/s, attention {}", row.tflops_per_gpu, row.attention_flops);
+  const double a_token =
+      trainer::flops_per_token(l.padded_model(), l.sequence, trainer::FlopsConvention::kCausal, l.encoder_sequence);
+  const std::string causal = fmt::format("{:.0f} TFLOP/s causal", row.tokens_per_s_per_gpu * a_token * 1e-12);
+  if (std::isnan(row.tflops_per_gpu)) return causal;
+  return fmt::format("{}, published as {:.0f} with attention {}", causal, row.tflops_per_gpu, row.attention_flops);
 }
 
 }  // namespace
@@ -90,11 +95,11 @@ std::string published_beside(const trainer::Layout& layout, std::string_view har
   const baselines::PublishedRow& newest = rows.front();
   std::string text;
   if (!std::isnan(newest.tokens_per_s_per_gpu)) text = fmt::format("{:.0f} tokens/s/GPU", newest.tokens_per_s_per_gpu);
-  if (const std::string rate = teraflops(newest); !rate.empty()) text += (text.empty() ? "" : ", ") + rate;
+  if (const std::string rate = teraflops(newest, layout); !rate.empty()) text += (text.empty() ? "" : ", ") + rate;
   const bool mapped = newest.tp > 0 || newest.pp > 0 || !newest.sharding.empty();
-  const std::string vague = mapped ? "" : "; mapping not stated";
-  const std::string more = rows.size() > 1 ? fmt::format("; {} older", rows.size() - 1) : "";
-  return fmt::format("{} ({}{}{})", text, source_name(newest), vague, more);
+  const std::string vague = mapped ? "" : ", mapping not stated";
+  const std::string more = rows.size() > 1 ? fmt::format(", {} older", rows.size() - 1) : "";
+  return fmt::format("{}; {}{}{}", text, source_name(newest), vague, more);
 }
 
 }  // namespace mbb::suites

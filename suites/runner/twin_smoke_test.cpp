@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <filesystem>
 
 #include "analysis/metrics/cell_metrics.h"
@@ -164,6 +165,27 @@ TEST_F(TwinSmoke, ATwinThatTrainsOtherwiseBreaksItsCell) {
   ASSERT_TRUE(failed && *failed);
   EXPECT_EQ((*failed)->verdict, baselines::Verdict::kBroken);
   EXPECT_NE((*failed)->text.find("parallel.gpus = 3"), std::string::npos) << (*failed)->text;
+}
+
+TEST_F(TwinSmoke, AStopWhileATwinTrainsLeavesARunToResume) {
+  std::atomic<bool> stop = false;
+  options_.stop = &stop;
+  const CellProjector project = options_.project;
+  options_.project = [&](const ProjectionRequest& request, baselines::Cell& cell, std::string& basis) {
+    stop = true;  // its twin is next
+    return project(request, cell, basis);
+  };
+  const auto outcome = start_run(suite(), options_);
+  ASSERT_TRUE(outcome) << format(outcome.error());
+  EXPECT_TRUE(outcome->stopped);
+  EXPECT_EQ(exit_status(*outcome, false), 75);
+  EXPECT_TRUE(outcome->run.cells.empty()) << "the cell whose twin was cut off is not finished";
+  stop = false;
+  options_.project = project;
+  const auto resumed = resume_run(outcome->bundle, suite(), options_);
+  ASSERT_TRUE(resumed) << format(resumed.error());
+  EXPECT_EQ(exit_status(*resumed, false), 0);
+  EXPECT_EQ(resumed->run.cells.size(), 4U);
 }
 
 TEST_F(TwinSmoke, ARunWhoseSuiteLostACellIsNotResumed) {
