@@ -118,10 +118,11 @@ Result<analysis::Table> plan_table(const Suite& suite, const RunOptions& options
                            {known && on_gpus ? fmt::format("{:.2f}", hours) : "-", hours},
                            {plan_of(cell, suite.cells[i], options)}}});
   }
-  table.footer.push_back(
-      fmt::format("{} of {} cells run; their steps take {} here, and {:.1f} GPU-hours where their GPUs are{}.", runs,
-                  cells.size(), duration(seconds), gpu_hours,
-                  unknown > 0 ? fmt::format("; {} have not run yet and are not counted", unknown) : ""));
+  std::string sum = fmt::format("{} of {} cells run", runs, cells.size());
+  if (seconds > 0) sum += fmt::format("; their steps take {} here", duration(seconds));
+  if (gpu_hours > 0) sum += fmt::format("; {:.1f} GPU-hours where the GPUs they ask for are", gpu_hours);
+  if (unknown > 0) sum += fmt::format("; {} have not run yet and are not counted", unknown);
+  table.footer.push_back(sum + ".");
   for (const Claim& claim : suite.claims)
     table.footer.push_back(fmt::format("claim {}: {} over {}", claim.name, claim.b, claim.a));
   for (const DroppedCell& cell : suite.dropped)

@@ -65,7 +65,8 @@ TEST_F(SuitePlan, SaysWhatRunsWhereAndForHowLong) {
   EXPECT_EQ(text(plan->rows[1], 6), "project, and train its twin");
   EXPECT_EQ(text(plan->rows[2], 6), "skipped: host.vboost = 1 changes clocks, which needs --allow-clock-changes");
   EXPECT_NE(plan->footer[0].find("2 of 3 cells run"), std::string::npos) << plan->footer[0];
-  EXPECT_NE(plan->footer[0].find("819.2 GPU-hours where their GPUs are; 1 have not run yet"), std::string::npos)
+  EXPECT_NE(plan->footer[0].find("819.2 GPU-hours where the GPUs they ask for are; 1 have not run yet"),
+            std::string::npos)
       << plan->footer[0];
 }
 

@@ -1,14 +1,12 @@
-// One projection a cell; with the time of the blocks, from the spans of the whole step.
+// One projection a cell, and its op rows from the spans of the whole step.
 #include "suites/project/cell_projector.h"
 
 #include <fmt/core.h>
 
-#include <algorithm>
-#include <map>
-
 #include "analysis/exposure/breakdown.h"
+#include "analysis/exposure/op_rows.h"
 #include "analysis/metrics/block_time.h"
-#include "analysis/metrics/metrics.h"
+#include "profiler/base/clock.h"
 #include "suites/project/projected_cell.h"
 #include "suites/project/projection_text.h"
 #include "suites/project/projector.h"
@@ -17,16 +15,24 @@
 namespace mbb::suites {
 namespace {
 
-// Exclusive compute of the blocks' ops, of the rank with most.
-double block_ns(const profiler::Trace& trace) {
-  std::map<int32_t, double> by_rank;
-  for (const analysis::StepTimes& step : analysis::break_down(trace))
-    for (const analysis::OpTime& op : step.ops)
-      if (op.kind == profiler::SpanKind::kCompute && analysis::is_block_path(trace.text(op.op)))
-        by_rank[step.breakdown.rank] += static_cast<double>(op.exclusive_ns);
-  double most = 0;
-  for (const auto& [rank, ns] : by_rank) most = std::max(most, ns);
-  return most;
+// Spans of a whole step that are kept for its op rows; a larger step is projected from short walks, without rows.
+constexpr size_t kMostSpans = 4'000'000;
+
+size_t spans_of(const trainer::StepPrograms& programs) {
+  size_t spans = 0;
+  for (const trainer::Program& program : programs.programs)
+    for (const trainer::Call& call : program.schedule)
+      spans += program.segments[static_cast<size_t>(call.segment)].ops.size();
+  return spans;
+}
+
+// The step by op, as a launch without steps: what `compare` and the store read.
+baselines::Launch op_rows(const trainer::Layout& layout, const profiler::Trace& trace) {
+  baselines::Launch launch;
+  launch.started_unix_ns = launch.ended_unix_ns = wall_ns();
+  analysis::fill_op_rows(launch, trace, analysis::break_down(trace),
+                         [&](int32_t rank) { return fmt::format("stage{}", layout.mesh.rank_class(rank).pp); });
+  return launch;
 }
 
 }  // namespace
@@ -35,14 +41,12 @@ CellProjector cell_projector() {
   return [](const ProjectionRequest& request, baselines::Cell& cell, std::string& basis) -> Status {
     MB_ASSIGN(const trainer::CostTable costs, find_costs(request.hardware));
     ProjectOptions options;
-    options.trace = request.blocks;
+    options.trace = request.blocks || spans_of(request.programs) <= kMostSpans;
     MB_ASSIGN(const Projection projection, project(request.layout, request.programs, costs, options));
-    const bool quantized = trainer::is_quantized(request.layout.config.precision.recipe);
-    fill_projected(cell, projection, quantized);
-    if (request.blocks) {
-      const analysis::MetricInfo* info = analysis::find_metric("block_time");
-      const double none = baselines::kNotMeasured;
-      cell.metrics.push_back({info->id, block_ns(projection.trace), none, none, info->unit, 0, ""});
+    fill_projected(cell, projection, trainer::is_quantized(request.layout.config.precision.recipe));
+    if (!projection.trace.spans.empty()) {
+      cell.launches = {op_rows(request.layout, projection.trace)};
+      analysis::add_block_time(cell);
     }
     basis = fmt::format("Projection: {}; {}.", projection.costs, accuracy_line(costs));
     return {};

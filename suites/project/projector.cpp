@@ -17,9 +17,8 @@ namespace {
 using trainer::CostTerm;
 using trainer::kCostTerms;
 
-// Device memory that no plan sees: the driver's context, cuBLAS, cuDNN and NCCL.
-constexpr double kOutsideBytes = 2.0 * 0x1p30;
-constexpr double kNormal80 = 1.2815515655;  // two-sided 80 %
+constexpr double kOutsideBytes = 2.0 * 0x1p30;  // of device memory that no plan sees
+constexpr double kNormal80 = 1.2815515655;      // two-sided 80 %
 
 bool is_tensor_parallel(const trainer::Op& op) {
   if (!op.kind->communicates) return false;
@@ -216,7 +215,7 @@ class Projector {
       out.memory.stage = programs_[c].rank_class.pp;
     }
     if (const auto hardware = trainer::find_hardware(table_.hardware))
-      out.memory.capacity_bytes = static_cast<int64_t>(hardware->memory_bytes - kOutsideBytes);
+      out.memory.capacity_bytes = plan_capacity_bytes(*hardware);
   }
 
   const trainer::Layout& l_;
@@ -228,6 +227,10 @@ class Projector {
 };
 
 }  // namespace
+
+int64_t plan_capacity_bytes(const trainer::Hardware& hardware) {
+  return static_cast<int64_t>(hardware.memory_bytes - kOutsideBytes);
+}
 
 double ProjectedParts::exposed_comm_ns() const {
   double all = 0;

@@ -24,6 +24,9 @@ namespace mbb::suites {
 
 inline constexpr const char* kDefaultHardware = "h100-sxm";
 
+// What a plan may take of a card's memory: what the driver's context, cuBLAS, cuDNN and NCCL take is in no plan.
+int64_t plan_capacity_bytes(const trainer::Hardware& hardware);
+
 struct ProjectOptions {
   bool trace = false;        // walk every micro-batch and keep the spans
   bool parts = true;         // off: the step's time alone, without interval and parts

@@ -26,6 +26,7 @@
 #include "profiler/host/fingerprint.h"
 #include "profiler/host/gpus.h"
 #include "profiler/trace/trace_file.h"
+#include "suites/project/projector.h"
 #include "suites/runner/canary.h"
 #include "suites/runner/child.h"
 #include "suites/runner/claim_verdicts.h"
@@ -90,13 +91,17 @@ void place_on_gpus(baselines::Cell& cell, const RunOptions& options, const std::
 void check_fit(baselines::Cell& cell, const trainer::Layout& layout, const trainer::StepPrograms& programs,
                const std::string& hardware) {
   int64_t capacity = 0;
-  if (cell.result_class == baselines::ResultClass::kProjected) {
-    if (const auto known = trainer::find_hardware(hardware)) capacity = static_cast<int64_t>(known->memory_bytes);
+  const bool projected = cell.result_class == baselines::ResultClass::kProjected;
+  if (projected) {
+    if (const auto known = trainer::find_hardware(hardware)) capacity = plan_capacity_bytes(*known);
   } else if (layout.config.host.device == trainer::Device::kCuda)
     if (const auto gpus = profiler::list_gpus().gpus; !gpus.empty()) capacity = gpus.front().memory_bytes;
   if (const Status fits = trainer::check_memory(layout, programs, capacity); !fits) {
     cell.status = CellStatus::kSkipped;
-    cell.reason = fmt::format("{} ({})", fits.error().what, fits.error().hint);
+    const std::string& what = fits.error().what;
+    // The largest tensors and the remedies stand in the plan, which the cell keeps; a table has a line for it.
+    cell.reason = projected ? fmt::format("does not fit {}: {}", hardware, what.substr(0, what.find(';')))
+                            : fmt::format("{} ({})", what, fits.error().hint);
   }
 }
 
@@ -603,9 +608,10 @@ class CellLoop {
     return {};
   }
 
-  // Of another trainer neither data nor seeds are known, so that its losses are held against nothing.
+  // Of another trainer neither data nor seeds are known, so that its losses are held against nothing; a projection has
+  // none.
   Status judge(size_t i) {
-    if (suite_.cells[i].command) return {};
+    if (suite_.cells[i].command || cells_[i].result_class == baselines::ResultClass::kProjected) return {};
     baselines::Cell& cell = cells_[i];
     judge_losses(cell, outcome_.run.cells);
     MB_TRY(judge_recorded_gradients(writer_, cell, outcome_.run.cells));
