@@ -110,11 +110,14 @@ TEST(SuiteTableGolden, ProjectedRowsShowRatesByGpuTheirTwinAndWhatIsPublished) {
   other.verdicts[0].verdict = baselines::Verdict::kInconclusive;
   EXPECT_EQ(
       to_text(suite_table({cell, other})),
-      "cell          status  class               step  tokens/s/GPU  TFLOP/s/GPU (causal)  MFU (bf16)  exposed comm  "
+      "cell          status  class                  step  tokens/s/GPU  TFLOP/s/GPU (causal)  MFU (bf16)  exposed comm "
+      " "
       "bubble     peak  twin          published\n"
-      "tp4-pp8-vpp5  ok      projected  20.0 s ±800 ms          1638                 736.0           -         4.1 %  "
+      "tp4-pp8-vpp5  ok      projected  20.0 s ±800.0 ms          1638                 736.0           -         4.1 % "
+      " "
       " 0.0 %  3.5 MiB  ok            1639 tokens/s/GPU\n"
-      "tp2           ok      projected  20.0 s ±800 ms          1638                 736.0           -         4.1 %  "
+      "tp2           ok      projected  20.0 s ±800.0 ms          1638                 736.0           -         4.1 % "
+      " "
       " 0.0 %  3.5 MiB  inconclusive  -\n"
       "2 ok, 0 broken.\n"
       "projected: simulated from cost tables, not measured; ± covers 80 % of projections.\n"

@@ -299,7 +299,11 @@ TEST_F(Cli, AStepThatDoesNotFitIsSkippedWithWhatWouldHelp) {
 }
 
 // On a machine with GPUs this would train on one, so it is asked for more than any has.
-TEST_F(Cli, MissingGpusSkipTheCellAndSayWhy) {
+TEST_F(Cli, MissingGpusProjectTheCellOrSkipItAndSayWhy) {
+  const Answer projected = run("run --device cuda gpus=512 gbs=512 recipe=bf16 train_iters=1 --quiet --no-twins");
+  EXPECT_EQ(projected.status, 0) << projected.out;
+  EXPECT_NE(projected.out.find("projected"), std::string::npos) << projected.out;
+  // No rates of a GPU are known in fp32.
   const Answer answer = run("run --device cuda gpus=512 gbs=512 train_iters=1 --quiet");
   EXPECT_EQ(answer.status, 0) << answer.out;
   EXPECT_NE(answer.out.find("skipped"), std::string::npos) << answer.out;

@@ -435,7 +435,8 @@ Status project_cell(const Cell& planned, baselines::Cell& cell, const Suite& sui
   if (!projected) {
     const bool unknown = projected.error().code == ErrorCode::kUnavailable;
     cell.status = unknown ? CellStatus::kSkipped : CellStatus::kBroken;
-    cell.reason = "not projected: " + projected.error().what;
+    cell.reason = fmt::format("needs {} GPU{}, this machine has {}; not projected: {}", cell.ranks,
+                              cell.ranks == 1 ? "" : "s", profiler::list_gpus().gpus.size(), projected.error().what);
     cell.metrics.clear();
     return {};
   }
