@@ -58,7 +58,9 @@ Parsed parsed_of(const Entry& entry, const std::vector<std::string>& argv) {
   parsed.knobs = entry.app->remaining();
   for (const auto& p : entry.command.positionals) {
     const std::string& value = entry.positionals.at(p.name);
-    if (entry.app->count(p.name) > 0) parsed.positionals.push_back(value);
+    if (entry.app->count(p.name) == 0) continue;
+    const bool is_knob = !p.required && entry.command.takes_knobs && value.find('=') != std::string::npos;
+    (is_knob ? parsed.knobs : parsed.positionals).push_back(value);
   }
   for (const auto& [name, values] : entry.values)
     if (!values.empty()) parsed.options[name] = values;

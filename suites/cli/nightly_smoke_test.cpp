@@ -92,6 +92,7 @@ TEST_F(Nightly, APlantedDelayIsRedAndEverythingElseIsNot) {
     EXPECT_EQ(row.at("verdict") == "slower", row.at("metric") == "cpu_step_time") << row;
   EXPECT_NE(text_of(report("junit.xml")).find("failures=\"1\""), std::string::npos);
 
+  EXPECT_NE(run("history").out.find("cpu_step_time"), std::string::npos) << "a knob in the place of a series is a knob";
   // The verdict is in the store, the history, the page; the bundles are in archives and, being young, still there.
   const Answer shown = run("history one");
   EXPECT_NE(shown.out.find("slower"), std::string::npos) << shown.out;
