@@ -398,6 +398,8 @@ class RankLoop {
     if (mine)
       told = fmt::format("{}\n{}\n{}\n{}", mine->communicates ? 1 : 0, mine->micro_batch, mine->op, mine->tensor);
     MB_ASSIGN(const std::vector<std::string> all, gather_at_first(*everyone_, told));
+    // Rank 0 has them all, and its error ends this wait.
+    if (rank_ != 0) return everyone_->barrier();
     const std::string* first = nullptr;
     size_t at = 0;
     for (size_t r = 0; r < all.size(); ++r)

@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <utility>
 
 #include "profiler/base/clock.h"
 #include "profiler/base/text.h"
@@ -133,9 +134,13 @@ void Control::fail(int rank, Error error) {
   const std::lock_guard lock(mutex_);
   if (cause_) return;
   if (rank_ != 0) {
+    // Where another rank stood is known to rank 0, which then tells all.
+    const bool own = rank == rank_;
+    if (!own && std::exchange(accused_, true)) return;
     heartbeat();
     if (peers_[0].wire)
       peers_[0].wire->send({kFailed, {std::to_string(rank), code_text(error), error.what, error.hint}});
+    if (!own) return;
   }
   end({rank, std::move(error), places_->text(rank), {}});
 }

@@ -107,6 +107,7 @@ class Control {
   std::vector<std::atomic<bool>> returned_;
   bool released_ = false;  // rank 0 saw all return
   bool closing_ = false, own_returned_ = false, told_stuck_ = false;
+  bool accused_ = false;  // this rank has told rank 0 of another's fault
   uint64_t seen_life_ = 0;
   int64_t seen_ns_ = 0, ended_ns_ = 0;
   std::thread thread_;

@@ -133,7 +133,6 @@ Status MpiTransfers::wait(const std::function<std::string()>& text, const std::v
           *gone,
           Error{ErrorCode::kRankFailed, fmt::format("the rank returned while another waits for it in {}", text()),
                 "every member of a group makes the same calls; look for a branch that one rank skips"});
-      continue;
     }
     if (round < kYields) {
       sched_yield();
