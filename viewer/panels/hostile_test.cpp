@@ -21,10 +21,11 @@ namespace fs = std::filesystem;
 
 class HostileTest : public StageTest {
  protected:
-  // Every panel, after what lies on the disk has changed.
-  void look_at_all(const std::string& what) {
+  // Every panel (those named in `some`, unless it is empty), after what lies on the disk has changed.
+  void look_at_all(const std::string& what, const std::string& some = "") {
     ++app_->session().generation;
     for (const PanelEntry& entry : panels()) {
+      if (!some.empty() && some.find(entry.name) == std::string::npos) continue;
       play(fmt::format("panel {}\nwait\n", entry.name));
       const std::string state = probe_find_value("state").value_or("(none)");
       EXPECT_TRUE(state == "ready" || state == "empty" || state == "error")
@@ -88,13 +89,13 @@ TEST_F(HostileTest, BentBundleFilesNeverCrash) {
   for (const fs::path& file : files) {
     const std::string good = bytes_of(file);
     put(file, bent(good));
-    look_at_all(file.filename().string());
+    look_at_all(file.filename().string(), "run timeline");
     put(file, good);
   }
   for (const fs::path& file : files) {
     const std::string good = bytes_of(file);
     fs::remove(file);
-    look_at_all(file.filename().string() + " removed");
+    look_at_all(file.filename().string() + " removed", "memory program");
     put(file, good);
   }
 }

@@ -186,6 +186,7 @@ Lane exposed_lane(std::int32_t rank, const Intervals& exposed, ColorBy color_by)
 
 // Instants beyond this (73 years) cannot be subtracted safely, and no trace is that long.
 constexpr std::int64_t kMostNs = std::int64_t{1} << 61U;
+constexpr std::int32_t kMostMicroBatches = 1 << 20;
 
 bool possible(const Trace& trace, const Span& span) {
   return span.start_ns > -kMostNs && span.end_ns < kMostNs && span.track < trace.tracks.size() &&
@@ -243,7 +244,7 @@ Grouped group(const Trace& trace, TimelineModel& model) {
     out.by_track[span.track].push_back(i);
     model.start_ns = std::min(model.start_ns, span.start_ns);
     model.end_ns = std::max(model.end_ns, span.end_ns);
-    model.micro_batches = std::max(model.micro_batches, span.micro_batch + 1);
+    model.micro_batches = std::max(model.micro_batches, std::clamp(span.micro_batch, -1, kMostMicroBatches) + 1);
     if (span.collective != 0) model.by_collective.push_back({span.collective, i});
   }
   if (model.start_ns > model.end_ns) model.start_ns = model.end_ns = 0;
@@ -361,6 +362,7 @@ Result<std::vector<std::uint32_t>> find_linked(const Trace& trace, std::uint32_t
                                                const std::atomic<bool>& cancelled) {
   std::vector<std::uint32_t> out;
   if (span >= trace.spans.size() || trace.spans[span].correlation == 0) return out;
+  if (trace.spans[span].track >= trace.tracks.size()) return out;
   const std::uint32_t correlation = trace.spans[span].correlation;
   const std::int32_t rank = trace.rank_of(trace.spans[span]);
   for (std::uint32_t i = 0; i < trace.spans.size(); ++i) {
