@@ -99,23 +99,23 @@ std::string recipe_of(const std::string& precision) {
   return precision == "fp8-current" ? "fp8_current" : precision;
 }
 
-// The knobs that a row's command line set, as `key = value` lines.
+// The knobs that a row's command line set, as `key=value` lines.
 std::string knob_lines(const Figures& f, const fs::path& measured) {
   std::string lines = fmt::format(
-      "model.name = {}\nmodel.num_layers = {}\ntrain.seq_length = {}\ntrain.micro_batch_size = {}\n"
-      "train.global_batch_size = {}\nprecision.recipe = {}\nhost.device = cuda\n",
+      "model.name={}\nmodel.num_layers={}\ntrain.seq_length={}\ntrain.micro_batch_size={}\n"
+      "train.global_batch_size={}\nprecision.recipe={}\nhost.device=cuda\n",
       f.model, f.layers, f.sequence, f.micro_batch, f.micro_batch * f.micro_batches, recipe_of(f.precision));
   if (const int64_t sms = beside_sms(f.form); sms >= 0)
     lines += fmt::format(
-        "parallel.use_distributed_optimizer = false\ndata_parallel.overlap_optimizer_with_forward = true\n"
-        "data_parallel.bucket_size = 230000000\nhost.side_sms = {}\n",
+        "parallel.use_distributed_optimizer=false\ndata_parallel.overlap_optimizer_with_forward=true\n"
+        "data_parallel.bucket_size=230000000\nhost.side_sms={}\n",
         sms);
   if (f.states.starts_with("bf16 main"))
     lines +=
-        "optimizer.use_precision_aware_optimizer = true\noptimizer.main_params_dtype = bf16\n"
-        "optimizer.exp_avg_dtype = bf16\noptimizer.exp_avg_sq_dtype = bf16\n";
+        "optimizer.use_precision_aware_optimizer=true\noptimizer.main_params_dtype=bf16\n"
+        "optimizer.exp_avg_dtype=bf16\noptimizer.exp_avg_sq_dtype=bf16\n";
   if (f.form.starts_with("tuned"))
-    lines += fmt::format("host.gemm_tuning_file = {}\n", (measured / "gemm-tuning-llama3-8b-bf16.txt").string());
+    lines += fmt::format("host.gemm_tuning_file={}\n", (measured / "gemm-tuning-llama3-8b-bf16.txt").string());
   return lines;
 }
 

@@ -340,22 +340,6 @@ ImageDifference compare(const Image& a, const Image& b) {
   return out;
 }
 
-Image shrunk(const Image& image, int factor) {
-  factor = std::max(1, factor);
-  Image out{image.width / factor, image.height / factor, {}};
-  out.rgb.reserve(static_cast<std::size_t>(out.width) * static_cast<std::size_t>(out.height) * 3);
-  for (int y = 0; y < out.height; ++y) {
-    for (int x = 0; x < out.width; ++x) {
-      for (int c = 0; c < 3; ++c) {
-        int sum = 0;
-        for (int i = 0; i < factor * factor; ++i) sum += image.at(x * factor + i % factor, y * factor + i / factor)[c];
-        out.rgb.push_back(static_cast<std::uint8_t>(sum / (factor * factor)));
-      }
-    }
-  }
-  return out;
-}
-
 int count_colors(const Image& image, int limit) {
   std::set<std::array<std::uint8_t, 3>> seen;
   for (std::size_t i = 0; i + 2 < image.rgb.size() && static_cast<int>(seen.size()) < limit; i += 3) {

@@ -42,9 +42,6 @@ struct ImageDifference {
 };
 ImageDifference compare(const Image& a, const Image& b);
 
-// Each pixel the mean of `factor` x `factor` pixels; what is left over at the right and bottom is cut.
-Image shrunk(const Image& image, int factor);
-
 // Number of different colours, counted up to `limit`: a blank picture has one.
 int count_colors(const Image& image, int limit);
 

@@ -69,18 +69,5 @@ TEST(Png, Comparison) {
   EXPECT_EQ(count_colors(Image{1, 1, {1, 2, 3}}, 5), 1);
 }
 
-TEST(Images, ShrinkingTakesMeans) {
-  Image image{4, 3, {}};
-  for (int y = 0; y < 3; ++y) {
-    for (int x = 0; x < 4; ++x) {
-      for (int c = 0; c < 3; ++c) image.rgb.push_back(static_cast<std::uint8_t>(x < 2 ? 10 * c : 200));
-    }
-  }
-  const Image half = shrunk(image, 2);
-  ASSERT_EQ(half.width, 2);
-  ASSERT_EQ(half.height, 1);
-  EXPECT_EQ(half.rgb, (std::vector<std::uint8_t>{0, 10, 20, 200, 200, 200}));
-}
-
 }  // namespace
 }  // namespace mbb::viewer

@@ -100,28 +100,6 @@ TEST_F(ScreenshotTest, EveryPanelGivesAPictureThatIsNotBlank) {
   }
 }
 
-// A quarter of the size: what is where and in which colour, not the edges of one machine's letters.
-TEST_F(ScreenshotTest, PicturesAreAsAccepted) {
-  constexpr int kShrink = 4;
-  for (const PanelEntry& entry : panels()) {
-    const Result<Image> image = picture(entry);
-    ASSERT_TRUE(image.has_value()) << image.error().what;
-    const Image small = shrunk(*image, kShrink);
-    const fs::path accepted =
-        fs::path(MBB_SOURCE_DIR) / "viewer/screenshots/accepted" / fmt::format("{}.png", entry.name);
-    if (std::getenv("MBBENCH_UPDATE_GOLDENS") != nullptr) {
-      ASSERT_TRUE(write_png(accepted, with_few_colors(small)).has_value());
-    }
-    const Result<Image> golden = read_png(accepted);
-    ASSERT_TRUE(golden.has_value()) << golden.error().what;
-    const ImageDifference difference = compare(small, *golden);
-    ASSERT_TRUE(difference.same_size) << entry.name;
-    const char* advice = "look at it; if it is right, run this test with MBBENCH_UPDATE_GOLDENS=1";
-    EXPECT_LT(difference.mean, 4) << entry.name << ": " << advice;
-    EXPECT_LT(difference.far_fraction, 0.03) << entry.name << ": " << advice;
-  }
-}
-
 TEST_F(ScreenshotTest, PicturesAreReproducible) {
   const std::string words = fmt::format("{} --panel run --size 900x600 --screenshot ", runs_);
   ASSERT_EQ(view(words + (folder_ / "a.png").string()).status, 0);
