@@ -365,7 +365,8 @@ Result<Cell> BundleReader::read_cell(const std::string& name) const {
 Result<Cell> BundleReader::read_begun(const std::string& name) const {
   MB_TRY(check_cell_name(name));
   const fs::path folder = cell_path(folder_, name);
-  const auto parse = [](const std::string& config) { return parse_cell(config, "{}"); };
+  // What came of it is not known yet: the least that a result may say.
+  const auto parse = [](const std::string& config) { return parse_cell(config, R"({"status":"ok"})"); };
   MB_ASSIGN(Cell cell, parse_file(folder / kConfigFile, parse));
   std::error_code error;
   if (fs::exists(folder / kProgramFile, error)) {

@@ -362,7 +362,7 @@ class ComparePanel : public Panel {
     const float height = std::max(room.y, px(150));
     const bool beside = room.x > px(760);
     const float left = facts_.rows.empty() || !beside ? room.x : room.x * 0.5F - px(6);
-    ImGui::BeginChild("metrics.part", ImVec2(left, beside ? height : height / 2), false);
+    ImGui::BeginChild("metrics.part", ImVec2(left, beside || facts_.rows.empty() ? height : height / 2), false);
     heading("metrics");
     if (facts_.rows.empty()) {
       ImGui::SameLine(0, px(10));

@@ -312,7 +312,8 @@ class RunPanel : public Panel {
       for (const double value : all.back().time_ns) ys.add(value);
     }
     ys = with_warm_up(ys, all);
-    Plot plot("run.steps", size, {xs.padded(0.02), "step", "step"}, {ys.padded(0.12), "ns", "step time"});
+    const Range shown{std::max(0.0, ys.padded(0.12).low), ys.padded(0.12).high};
+    Plot plot("run.steps", size, {xs.padded(0.02), "step", "step"}, {shown, "ns", "step time"});
     const Launch* chosen = session.launch_of(cell);
     for (std::size_t i = 0; i < all.size(); ++i) {
       const bool front = &cell.launches[i] == chosen;
