@@ -250,6 +250,7 @@ std::uint64_t live_stamp(const std::vector<fs::path>& bundles) {
     std::error_code error;
     for (fs::directory_iterator cell(bundle / "cells", error), end; !error && cell != end; cell.increment(error)) {
       if (fs::exists(cell->path() / "checksums", error)) continue;
+      stamp = stamp * 31 + stamp_of(cell->path() / "config.json");
       std::error_code none;
       for (fs::directory_iterator launch(cell->path() / "launches", none); !none && launch != end;
            launch.increment(none)) {

@@ -61,19 +61,19 @@ TableData groups_table(const std::vector<Group>& groups) {
   data.columns = {
       {"metric", "", Align::kLeft, 124, "One metric of one cell; hover over a name for its definition.", false},
       {"cell", "", Align::kLeft, 0, "Name of its newest point.", false},
-      {"model", "", Align::kLeft, 104, "", false},
       {"class", "", Align::kLeft, 96, "Series never cross classes.", false},
       {"points", "", Align::kRight, 46, "Runs in the series.", false},
       {"epochs", "", Align::kRight, 50, "Stretches on one machine without a change of environment.", false}};
   for (const Group& group : groups) {
     const SeriesSummary& newest = group.newest();
     data.rows.push_back({text_cell(metric_title(newest.key.metric)), text_cell(newest.cell),
-                         text_cell(newest.model, Ink::kMuted), text_cell(newest.class_label, Ink::kMuted),
+                         text_cell(newest.class_label, Ink::kMuted),
                          number_cell(std::to_string(group.points()), static_cast<double>(group.points())),
                          number_cell(std::to_string(group.stretches.size()),
                                      static_cast<double>(group.stretches.size()), Ink::kMuted)});
     data.rows.back()[0].hover = metric_meaning(newest.key.metric);
-    data.rows.back()[3].hover = data.rows.back()[3].text;
+    data.rows.back()[1].hover = clean(newest.cell + ", " + newest.model, 200);
+    data.rows.back()[2].hover = data.rows.back()[2].text;
     data.keys.push_back(group.key());
   }
   return data;
@@ -110,14 +110,14 @@ std::string change_text(const HistoryChange& change) {
 
 TableData night_rows(const History& history) {
   TableData data;
-  data.columns = {{"when", "UTC", Align::kLeft, 112, "When its run began.", false},
-                  {"run", "", Align::kLeft, 150, "Click: run A. Ctrl+click: run B.", true},
-                  {metric_title(history.metric), "", Align::kRight, 92, metric_meaning(history.metric), false},
-                  {"95 %", "", Align::kRight, 150, "Its interval, as stored.", false},
-                  {"launches", "", Align::kRight, 60, "Evidence counts launches.", false},
-                  {"build", "", Align::kLeft, 84, "Commit of the program that ran.", true},
+  data.columns = {{"when", "UTC", Align::kLeft, 104, "When its run began.", false},
+                  {"run", "", Align::kLeft, 138, "Click: run A. Ctrl+click: run B.", true},
+                  {metric_title(history.metric), "", Align::kRight, 76, metric_meaning(history.metric), false},
+                  {"95 %", "", Align::kRight, 138, "Its interval, as stored.", false},
+                  {"n", "", Align::kRight, 22, "Launches: evidence counts them.", false},
+                  {"build", "", Align::kLeft, 72, "Commit of the program that ran.", true},
                   {"epoch", "", Align::kLeft, 0, "Epoch, or the machine's class where the run names none.", false},
-                  {"verdict", "", Align::kLeft, 104, "As the gate stored it with the run.", false},
+                  {"verdict", "", Align::kLeft, 84, "As the gate stored it with the run.", false},
                   {"change", "", Align::kLeft, 0,
                    "Where a sequential test finds that the series changed, and the commits.", false}};
   const std::vector<std::size_t> epochs = epochs_of(history);
@@ -163,7 +163,7 @@ class HistoryPanel : public Panel {
       built_ = list_.value_key();
     }
     const Group& chosen = choose(session);
-    const float left = std::min(px(580), ImGui::GetContentRegionAvail().x * 0.44F);
+    const float left = std::min(px(440), ImGui::GetContentRegionAvail().x * 0.38F);
     ImGui::BeginChild("list", ImVec2(left, 0), false);
     draw_search(session, "history.search", "find a series", state_.filter, 220);
     draw_list(session, chosen);
