@@ -1,9 +1,15 @@
-// Every recipe learns the shipped text as bf16 does. The aim is that the last losses of 200 steps lie within 1 % of
-// bf16's. Seen: fp8_delayed -1.2 % (lower), nvfp4 +1.5 %, the others within 1 %; at four times the batch fp8_current
-// and fp8_blockwise leave 1 % instead, so a run of this size tells 2 %, and that is what those two are held to.
+// Every recipe learns the shipped text as bf16 does: after 200 steps its loss is within 1 % of bf16's.
+//
+// Judged by the mean over the last twenty steps (each on text that was not seen before), with a learning rate that ends
+// near zero: of three seeds, nvfp4 then ended 0.0 to 0.7 % above bf16, fp8_delayed 0.3 % below to 0.1 % above it. At
+// three times the rate, ending at a tenth of it, two roundings of bf16 itself end up to 0.9 % apart and a recipe up
+// to 2.3 % above or 0.5 % below it, by the seed: weights then still wander, and the loss of one such run says nothing
+// about a recipe.
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <cstdio>
+#include <string>
 
 #include "trainer/run/precision_rules.h"
 #include "trainer/run/train.h"
@@ -25,6 +31,9 @@ Config config_of(Recipe recipe) {
   c.train.micro_batch_size = 2;
   c.train.global_batch_size = 2;
   c.train.train_iters = kSteps;
+  c.train.seed = 1;
+  c.optimizer.lr = 1e-3;
+  c.optimizer.min_lr = 1e-5;
   c.precision.recipe = recipe;
   return c;
 }
@@ -45,21 +54,14 @@ double last_loss(Recipe recipe) {
   return sum / static_cast<double>(kAveraged);
 }
 
-// Relative to bf16's loss.
-double bound_of(Recipe recipe) {
-  return recipe == Recipe::kFp8Delayed || recipe == Recipe::kNvfp4 ? 0.02 : 0.01;
-}
-
 class RecipeLearning : public testing::TestWithParam<Recipe> {};
 
 TEST_P(RecipeLearning, EndsNearBf16) {
-  static const double bf16 = last_loss(Recipe::kBf16);
+  const double bf16 = last_loss(Recipe::kBf16);
   const double mine = last_loss(GetParam());
-  RecordProperty("bf16", std::to_string(bf16));
-  RecordProperty("loss", std::to_string(mine));
-  printf("[          ] loss %.4f, bf16 %.4f, %+.2f %%\n", mine, bf16, 100 * (mine / bf16 - 1));
-  EXPECT_LT(bf16, 3.0);
-  EXPECT_NEAR(mine, bf16, bound_of(GetParam()) * bf16);
+  std::printf("[          ] loss %.4f, bf16 %.4f, %+.2f %%\n", mine, bf16, 100 * (mine / bf16 - 1));
+  EXPECT_LT(bf16, 2.6) << "bf16 has not learned";
+  EXPECT_NEAR(mine, bf16, 0.01 * bf16);
   EXPECT_NE(mine, bf16);
 }
 
