@@ -114,12 +114,12 @@ TEST_F(StoreFile, AHistoryHoldsAllEpochsWithBuildAndVerdict) {
     run.epoch = i < 2 ? "e1" : "e2";
     run.fingerprint.facts.push_back({"build.commit", "c" + std::to_string(i)});
     Cell& cell = run.cells[0];
-    cell.verdicts = {{"step_time", Verdict::kSame, "b-1"}, {"loss", Verdict::kSame, "one"}};
-    if (i == 3) cell.verdicts.push_back({"step_time", Verdict::kSlower, "b-2"});
+    cell.verdicts = {{"step_ns", Verdict::kSame, "b-1"}, {"loss", Verdict::kSame, "one"}};
+    if (i == 3) cell.verdicts.push_back({"step_ns", Verdict::kSlower, "b-2"});
     put(store, run);
   }
   const Cell cell = made_up(1).cells[0];
-  const auto points = store.history(cell.identity_hash, "step_time");
+  const auto points = store.history(cell.identity_hash, "step_ns");
   ASSERT_TRUE(points) << points.error().what;
   ASSERT_EQ(points->size(), 3U);
   EXPECT_EQ((*points)[0].epoch + (*points)[1].epoch, "e1e2") << "oldest first, over epochs";

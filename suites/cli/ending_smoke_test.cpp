@@ -63,12 +63,12 @@ class Ending : public testing::Test {
     return answer;
   }
 
-  // The one cell of the newest bundle.
-  baselines::Cell cell() const {
-    fs::path newest;
-    for (const auto& entry : fs::directory_iterator(folder_ / "mbbench-runs" / "runs"))
-      if (newest.empty() || entry.path() > newest) newest = entry.path();
-    const auto reader = baselines::BundleReader::open(newest);
+  // The one cell of the run that the answer names.
+  baselines::Cell cell(const Answer& answer) const {
+    const size_t at = answer.out.rfind("run r-");
+    if (at == std::string::npos) return {};
+    const std::string run = answer.out.substr(at + 4, std::string_view("r-20261128-0910-4fd7").size());
+    const auto reader = baselines::BundleReader::open(folder_ / "mbbench-runs" / "runs" / run);
     if (!reader) return {};
     const auto all = reader->read_all();
     return all && all->cells.size() == 1 ? all->cells[0] : baselines::Cell{};
@@ -76,7 +76,7 @@ class Ending : public testing::Test {
 
   void expect_broken(const Answer& answer, std::initializer_list<const char*> parts) const {
     EXPECT_EQ(answer.status, 4) << answer.out;
-    const baselines::Cell broken = cell();
+    const baselines::Cell broken = cell(answer);
     EXPECT_EQ(broken.status, baselines::CellStatus::kBroken) << answer.out;
     for (const char* part : parts)
       EXPECT_NE(broken.reason.find(part), std::string::npos) << part << " is not in: " << broken.reason << "\n"
@@ -109,7 +109,7 @@ TEST_F(Ending, ABrokenCellsReplayNamesAllItIsComparedWith) {
   std::ofstream(folder_ / "s.toml") << R"(purpose = "A cell that breaks."
 [base]
 seq_length = 16
-train_iters = 2
+train_iters = 8
 [cover.all]
 total = 4
 reference = { mapping = "one" }
@@ -137,10 +137,10 @@ TEST_F(Ending, ProcessesTrainTheBitsOfThreads) {
       "record_gradients=true --quiet";
   const Answer threads = run(mapping + " gpus=8");
   ASSERT_EQ(threads.status, 0) << threads.out;
-  const baselines::Cell one = cell();
+  const baselines::Cell one = cell(threads);
   const Answer processes = run(mapping, 8);
   ASSERT_EQ(processes.status, 0) << processes.out;
-  const baselines::Cell other = cell();
+  const baselines::Cell other = cell(processes);
   ASSERT_EQ(one.launches.size(), 1U);
   ASSERT_EQ(other.launches.size(), 1U);
   EXPECT_EQ(other.ranks, 8);

@@ -77,8 +77,9 @@ TEST_F(GateCommand, NightsAgainstAnAcceptedBaseline) {
   std::string pins = text_of("mbbench-baselines.jsonl");
   const size_t at = pins.find("\"build\":\"");
   ASSERT_NE(at, std::string::npos);
-  for (size_t line = 0; (line = pins.find("\"build\":\"", line)) != std::string::npos; line += 9)
-    pins.insert(line + 9, "older-");
+  for (const std::string_view key : {"\"build\":\"", "\"product\":\""})
+    for (size_t line = 0; (line = pins.find(key, line)) != std::string::npos; line += key.size())
+      pins.insert(line + key.size(), "older-");
   for (size_t line = 0; (line = pins.find("\"metric\":\"peak_memory\"", line)) != std::string::npos; ++line) {
     const size_t nights = pins.find("\"nights\":[[", line);
     const size_t end = pins.find("]]", nights);

@@ -153,7 +153,7 @@ TEST(Suite, RefusalsNameThePlaceRuleAndRemedy) {
       {"purpose = 'p'\nwhat = 4",
        "error: dir/s.toml:2:1: a suite has no key 'what'\n  hint: a suite has purpose, based_on, hardware, model, "
        "gpus, "
-       "basis, base, cell, sweep, cover, skip, claim"},
+       "basis, base, cell, sweep, cover, skip, claim, command"},
       {"purpose = 'p'\n[base]\ntp = 0\n[[cell]]\nname = 'a'",
        "error: dir/s.toml:3:6: parallel.tensor_model_parallel_size must be at least 1 and at most 65536, not 0\n"
        "  hint: GPUs that share each layer's weights; divides the heads and the MLP width."},
