@@ -48,11 +48,16 @@ App::App(SourceSpec source, std::function<void()> wake) : session_(std::move(sou
 }
 
 bool App::settled() const {
-  if (session_.loading() || session_.worker.pending() > 0) return false;
+  return !animating() && unsettled().empty();
+}
+
+std::string App::unsettled() const {
+  if (session_.runs.loading()) return "the list of runs";
+  if (session_.loading()) return "a run or its trace";
   for (std::size_t i = 0; i < panels_.size(); ++i) {
-    if (panels()[i].name == session_.panel && panels_[i]->loading()) return false;
+    if (panels()[i].name == session_.panel && panels_[i]->loading()) return "panel " + session_.panel;
   }
-  return !animating();
+  return session_.worker.pending() > 0 ? "a query" : "";
 }
 
 bool App::animating() const {

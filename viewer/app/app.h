@@ -24,6 +24,7 @@ class App {
 
   // Nothing is being loaded and nothing moves: what is drawn now stays.
   bool settled() const;
+  std::string unsettled() const;  // what is still being loaded; empty when nothing is
   // The next frame will differ from this one without any input.
   bool animating() const;
 

@@ -109,7 +109,8 @@ Status ScriptRunner::settle(double limit_s) {
     calm = app_.settled() ? calm + 1 : 0;
     if (calm == 0) stage_.wait(0.002);
     if (static_cast<double>(watch.elapsed_ns()) * 1e-9 > limit_s) {
-      return fail(ErrorCode::kTimeout, fmt::format("still loading after {} s", limit_s));
+      return fail(ErrorCode::kTimeout, fmt::format("still loading after {} s: {}", limit_s,
+                                                   app_.animating() ? "an animation" : app_.unsettled()));
     }
   }
   return {};
