@@ -46,7 +46,8 @@ std::string version_of(void* library, const VersionCall& call) {
 Result<LibraryFacts> find_library(const std::vector<std::string>& names, const VersionCall& call) {
   std::string reason;
   for (const std::string& name : names) {
-    void* library = dlopen(name.c_str(), RTLD_LAZY | RTLD_LOCAL);
+    // It stays loaded: what it keeps for the process's life is then still its own, and no leak.
+    void* library = dlopen(name.c_str(), RTLD_LAZY | RTLD_LOCAL | RTLD_NODELETE);
     if (library == nullptr) {
       const char* said = dlerror();
       if (reason.empty() && said != nullptr) reason = said;
