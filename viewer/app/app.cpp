@@ -52,12 +52,14 @@ bool App::settled() const {
 }
 
 std::string App::unsettled() const {
+  // Who still wants an answer that is ready takes it in the next frame.
+  if (session_.worker.pending() == 0) return "";
   if (session_.runs.loading()) return "the list of runs";
   if (session_.loading()) return "a run or its trace";
   for (std::size_t i = 0; i < panels_.size(); ++i) {
     if (panels()[i].name == session_.panel && panels_[i]->loading()) return "panel " + session_.panel;
   }
-  return session_.worker.pending() > 0 ? "a query" : "";
+  return "a query";
 }
 
 bool App::animating() const {

@@ -51,12 +51,8 @@ class Query {
     error_.reset();
   }
 
-  // An answer that nobody wants any more, and that is hence never taken, is no loading.
-  bool loading() const {
-    if (!ticket_) return false;
-    const std::lock_guard lock(ticket_->mutex);
-    return !ticket_->result.has_value();
-  }
+  // Until want() has taken the answer: an answer that nobody wants any more leaves it true.
+  bool loading() const { return ticket_ != nullptr; }
   const T* value() const { return value_.get(); }
   std::shared_ptr<const T> share() const { return value_; }
   const Error* error() const { return error_ ? &*error_ : nullptr; }
