@@ -1,13 +1,7 @@
 // The program as a user meets it: a small suite end to end, kills and resume, bad input with message and exit status.
 #include <gtest/gtest.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
-#include <array>
 #include <csignal>
-#include <cstdio>
-#include <filesystem>
-#include <fstream>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <random>
@@ -18,25 +12,15 @@
 #include "baselines/store/bundle.h"
 #include "profiler/memory/snapshot.h"
 #include "profiler/trace/trace_file.h"
+#include "suites/cli/program_fixture_test.h"
 
 namespace mbb::suites {
 namespace {
 
-namespace fs = std::filesystem;
-
-struct Answer {
-  int status = -1;
-  std::string out;
-};
-
-class Cli : public testing::Test {
+class Cli : public ProgramTest {
  protected:
   void SetUp() override {
-    folder_ = fs::path(testing::TempDir()) / ("mbbench_cli_" + std::to_string(getpid()) + "_" +
-                                              testing::UnitTest::GetInstance()->current_test_info()->name());
-    fs::remove_all(folder_);
-    fs::create_directories(folder_);
-    program_ = fs::absolute(fs::path(MBB_BINARY_DIR) / "bin" / "mbbench").string();
+    ProgramTest::SetUp();
     write("small.toml", R"(purpose = "Two mappings, a few steps."
 [base]
 micro_batch_size = 2
@@ -53,31 +37,12 @@ name = "pp2"
 set = { pp = 2 }
 )");
   }
-  void TearDown() override {
-    if (!HasFailure()) fs::remove_all(folder_);
-  }
-
-  void write(const std::string& name, const std::string& text) { std::ofstream(folder_ / name) << text; }
-
-  Answer run(const std::string& arguments) const {
-    Answer answer;
-    const std::string command = "cd " + folder_.string() + " && " + program_ + " " + arguments + " 2>&1";
-    FILE* pipe = popen(command.c_str(), "r");
-    std::array<char, 4096> buffer{};
-    for (size_t n = 0; (n = fread(buffer.data(), 1, buffer.size(), pipe)) > 0;) answer.out.append(buffer.data(), n);
-    const int status = pclose(pipe);
-    answer.status = WIFEXITED(status) ? WEXITSTATUS(status) : -WTERMSIG(status);
-    return answer;
-  }
 
   void expect_refused(const std::string& arguments, int status, const std::string& part) const {
     const Answer answer = run(arguments);
     EXPECT_EQ(answer.status, status) << arguments << "\n" << answer.out;
     EXPECT_NE(answer.out.find(part), std::string::npos) << arguments << "\n" << answer.out;
   }
-
-  fs::path folder_;
-  std::string program_;
 };
 
 TEST_F(Cli, ASuiteTrainsStoresShowsAndCompares) {

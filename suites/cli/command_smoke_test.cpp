@@ -1,46 +1,25 @@
 // Command cells and imported logs as a user meets them: a script that prints Megatron-Bridge's log runs as a cell, is
 // stored, shown and compared; every way in which a command fails keeps its log and says why.
 #include <gtest/gtest.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 #include <algorithm>
-#include <array>
-#include <cstdio>
-#include <filesystem>
-#include <fstream>
-#include <string>
 #include <utility>
 #include <vector>
 
 #include "baselines/store/bundle.h"
 #include "profiler/base/file.h"
+#include "suites/cli/program_fixture_test.h"
 
 namespace mbb::suites {
 namespace {
 
-namespace fs = std::filesystem;
-
-struct Answer {
-  int status = -1;
-  std::string out;
-};
-
-class CommandCli : public testing::Test {
+class CommandCli : public ProgramTest {
  protected:
   void SetUp() override {
-    folder_ = fs::path(testing::TempDir()) / ("mbbench_command_" + std::to_string(getpid()) + "_" +
-                                              testing::UnitTest::GetInstance()->current_test_info()->name());
-    fs::remove_all(folder_);
-    fs::create_directories(folder_);
-    program_ = fs::absolute(fs::path(MBB_BINARY_DIR) / "bin" / "mbbench").string();
+    ProgramTest::SetUp();
     script_ = fs::absolute(fs::path(MBB_SOURCE_DIR) / "suites" / "foreign" / "stand_in_bridge.sh").string();
   }
-  void TearDown() override {
-    if (!HasFailure()) fs::remove_all(folder_);
-  }
 
-  void write(const std::string& name, const std::string& text) const { std::ofstream(folder_ / name) << text; }
   // One cell that runs the script with these arguments; `more` are lines of [command].
   void write_suite(const std::string& name, const std::string& arguments, const std::string& more = "") const {
     write(name,
@@ -48,17 +27,6 @@ class CommandCli : public testing::Test {
           "global_batch_size = 8\n[command]\nrun = \"sh " +
               script_ + " --gpus {gpus} --seq {seq_length} --gbs {knob.gbs} " + arguments +
               "\"\ndevice = \"NVIDIA H100 80GB HBM3\"\n" + more + "[[cell]]\nname = \"theirs\"\n");
-  }
-
-  Answer run(const std::string& arguments) const {
-    Answer answer;
-    const std::string command = "cd " + folder_.string() + " && " + program_ + " " + arguments + " 2>&1";
-    FILE* pipe = popen(command.c_str(), "r");
-    std::array<char, 4096> buffer{};
-    for (size_t n = 0; (n = fread(buffer.data(), 1, buffer.size(), pipe)) > 0;) answer.out.append(buffer.data(), n);
-    const int status = pclose(pipe);
-    answer.status = WIFEXITED(status) ? WEXITSTATUS(status) : -WTERMSIG(status);
-    return answer;
   }
 
   // The only cell of the newest run.
@@ -79,17 +47,15 @@ class CommandCli : public testing::Test {
       if (one.name == id) return one.value;
     return -1;
   }
-  static bool has(const Answer& answer, const std::string& text) { return answer.out.find(text) != std::string::npos; }
 
-  fs::path folder_;
-  std::string program_, script_;
+  std::string script_;
 };
 
 TEST_F(CommandCli, ATrainersLogBecomesACellLikeOurs) {
   write_suite("theirs.toml", "--iters 40 --step-ms 500");
   const Answer first = run("suite ./theirs.toml --quiet --tag a --launches 2");
   ASSERT_EQ(first.status, 0) << first.out;
-  EXPECT_TRUE(has(first, "measured/NVIDIA H100 80GB HBM3")) << first.out;
+  EXPECT_TRUE(first.has("measured/NVIDIA H100 80GB HBM3")) << first.out;
   const baselines::Cell cell = stored();
   EXPECT_EQ(cell.gpus, 8);
   EXPECT_EQ(cell.model, "llama3-8b");
@@ -103,13 +69,13 @@ TEST_F(CommandCli, ATrainersLogBecomesACellLikeOurs) {
   bool rate = false;
   for (const auto& verdict : cell.verdicts) rate = rate || verdict.subject == "TFLOP/s";
   EXPECT_TRUE(rate) << "the log's rate is set against ours";
-  EXPECT_TRUE(has(run("show @a --cell theirs"), "command.run"));
+  EXPECT_TRUE(run("show @a --cell theirs").has("command.run"));
   write_suite("theirs.toml", "--iters 40 --step-ms 520");
   ASSERT_EQ(run("suite ./theirs.toml --quiet --tag b --launches 2").status, 0);
   const Answer compare = run("compare @a @b");
   EXPECT_EQ(compare.status, 0);
-  EXPECT_TRUE(has(compare, "+4.0 %")) << compare.out;
-  EXPECT_TRUE(has(compare, "command.run")) << compare.out;
+  EXPECT_TRUE(compare.has("+4.0 %")) << compare.out;
+  EXPECT_TRUE(compare.has("command.run")) << compare.out;
 }
 
 TEST_F(CommandCli, EveryWayToFailSaysWhyAndKeepsWhatCame) {
@@ -131,7 +97,7 @@ TEST_F(CommandCli, EveryWayToFailSaysWhyAndKeepsWhatCame) {
     write_suite("bad.toml", one.arguments, one.more);
     const Answer answer = run("suite ./bad.toml --quiet");
     EXPECT_EQ(answer.status, 4) << one.arguments << "\n" << answer.out;
-    EXPECT_TRUE(has(answer, one.says)) << one.arguments << "\n" << answer.out;
+    EXPECT_TRUE(answer.has(one.says)) << one.arguments << "\n" << answer.out;
     const baselines::Cell cell = stored();
     EXPECT_EQ(cell.status, baselines::CellStatus::kBroken);
     EXPECT_TRUE(cell.metrics.empty()) << "a broken cell has no numbers";
@@ -146,7 +112,7 @@ TEST_F(CommandCli, BadCommandsAreRefusedBeforeAnythingRuns) {
     write("bad.toml", "purpose = \"x\"\n[command]\n" + command + "\n[[cell]]\nname = \"a\"\n");
     const Answer answer = run("suite ./bad.toml");
     EXPECT_EQ(answer.status, 4) << answer.out;
-    EXPECT_TRUE(has(answer, part)) << command << "\n" << answer.out;
+    EXPECT_TRUE(answer.has(part)) << command << "\n" << answer.out;
     EXPECT_FALSE(fs::exists(folder_ / "mbbench-runs"));
   };
   refused("run = \"train --tp {tpp}\"", "{tpp}");
@@ -173,7 +139,7 @@ TEST_F(CommandCli, AFileAndTheShellsOwnNamesAndAKillInBetween) {
   write_suite("long.toml", "--iters 20; kill -TERM $PPID; sleep 60");
   const Answer stopped = run("suite ./long.toml --quiet");
   EXPECT_EQ(stopped.status, 75) << stopped.out;
-  EXPECT_TRUE(has(stopped, "missing")) << stopped.out;
+  EXPECT_TRUE(stopped.has("missing")) << stopped.out;
 }
 
 TEST_F(CommandCli, AStoppedRunGoesOnWithTheCellThatWasLost) {
@@ -184,7 +150,7 @@ TEST_F(CommandCli, AStoppedRunGoesOnWithTheCellThatWasLost) {
   ASSERT_EQ(stopped.status, 75) << stopped.out;
   const Answer resumed = run("suite ./two.toml --quiet --resume");
   EXPECT_EQ(resumed.status, 0) << resumed.out;
-  EXPECT_TRUE(has(resumed, "2 ok, 0 broken")) << resumed.out;
+  EXPECT_TRUE(resumed.has("2 ok, 0 broken")) << resumed.out;
 }
 
 TEST_F(CommandCli, LaunchesOfAllCellsTakeTurns) {
@@ -234,7 +200,7 @@ TEST_F(CommandCli, OneCommandWithoutASuite) {
   EXPECT_EQ(stored().launches[0].steps.size(), 20U);
   const Answer bad = run("run --command 'x {nope}'");
   EXPECT_EQ(bad.status, 64) << bad.out;
-  EXPECT_TRUE(has(bad, "{nope}")) << bad.out;
+  EXPECT_TRUE(bad.has("{nope}")) << bad.out;
 }
 
 }  // namespace

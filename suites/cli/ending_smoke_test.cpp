@@ -1,42 +1,17 @@
 // How a run ends when a rank fails, whether ranks are threads or mpirun's processes; and that both train the same bits.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
-#include <sys/wait.h>
-#include <unistd.h>
-
-#include <array>
-#include <cstdio>
-#include <filesystem>
-#include <fstream>
 
 #include "baselines/store/bundle.h"
 #include "profiler/base/text.h"
 #include "profiler/host/library.h"
+#include "suites/cli/program_fixture_test.h"
 
 namespace mbb::suites {
 namespace {
 
-namespace fs = std::filesystem;
-
-struct Answer {
-  int status = -1;
-  std::string out;
-};
-
-class Ending : public testing::Test {
+class Ending : public ProgramTest {
  protected:
-  void SetUp() override {
-    folder_ = fs::path(testing::TempDir()) /
-              fmt::format("mbbench_ending_{}_{}", getpid(),
-                          replace_all(testing::UnitTest::GetInstance()->current_test_info()->name(), "/", "_"));
-    fs::remove_all(folder_);
-    fs::create_directories(folder_);
-    program_ = fs::absolute(fs::path(MBB_BINARY_DIR) / "bin" / "mbbench").string();
-  }
-  void TearDown() override {
-    if (!HasFailure()) fs::remove_all(folder_);
-  }
-
   // "" when mpirun can start this build's ranks, else why not.
   std::string no_mpi() const {
     if (profiler::find_program("mpirun").empty()) return "no mpirun on PATH (openmpi-bin brings it)";
@@ -52,15 +27,7 @@ class Ending : public testing::Test {
                                          "env OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 mpirun -q "
                                          "--oversubscribe -n {} ",
                                          processes);
-    const std::string whole =
-        fmt::format("cd {} && timeout -s KILL 200 {}{} {} 2>&1", folder_.string(), mpirun, program_, arguments);
-    Answer answer;
-    FILE* pipe = popen(whole.c_str(), "r");
-    std::array<char, 4096> buffer{};
-    for (size_t n = 0; (n = fread(buffer.data(), 1, buffer.size(), pipe)) > 0;) answer.out.append(buffer.data(), n);
-    const int status = pclose(pipe);
-    answer.status = WIFEXITED(status) ? WEXITSTATUS(status) : -WTERMSIG(status);
-    return answer;
+    return sh(fmt::format("timeout -s KILL 200 {}{} {}", mpirun, program_, arguments));
   }
 
   // The one cell of the run that the answer names.
@@ -82,9 +49,6 @@ class Ending : public testing::Test {
       EXPECT_NE(broken.reason.find(part), std::string::npos) << part << " is not in: " << broken.reason << "\n"
                                                              << answer.out;
   }
-
-  fs::path folder_;
-  std::string program_;
 };
 
 constexpr const char* kSmall = "run tp=2 pp=2 mbs=1 gbs=4 seq_length=16 train_iters=4 --quiet";

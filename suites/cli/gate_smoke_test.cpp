@@ -1,56 +1,19 @@
 // The gate as a nightly job meets it: first night, accepted baseline, a quiet night, a slower product, reports on disk.
 #include <gtest/gtest.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
-#include <array>
-#include <filesystem>
-#include <fstream>
-#include <sstream>
+#include "suites/cli/program_fixture_test.h"
 
 namespace mbb::suites {
 namespace {
 
-namespace fs = std::filesystem;
-
-struct Answer {
-  int status = -1;
-  std::string out;
-};
-
-class GateCommand : public testing::Test {
+class GateCommand : public ProgramTest {
  protected:
   void SetUp() override {
-    folder_ = fs::path(testing::TempDir()) / ("mbbench_gate_" + std::to_string(getpid()));
-    fs::remove_all(folder_);
-    fs::create_directories(folder_);
+    ProgramTest::SetUp();
     std::ofstream(folder_ / "small.toml")
         << "purpose = \"one rank\"\n[base]\nmicro_batch_size = 1\nglobal_batch_size = 2\n"
            "seq_length = 16\ntrain_iters = 12\n[[cell]]\nname = \"one\"\n";
   }
-  void TearDown() override {
-    if (!HasFailure()) fs::remove_all(folder_);
-  }
-
-  Answer run(const std::string& arguments) const {
-    Answer answer;
-    const std::string program = fs::absolute(fs::path(MBB_BINARY_DIR) / "bin" / "mbbench").string();
-    FILE* pipe = popen(("cd " + folder_.string() + " && " + program + " " + arguments + " 2>&1").c_str(), "r");
-    std::array<char, 4096> buffer{};
-    for (size_t got = 0; (got = fread(buffer.data(), 1, buffer.size(), pipe)) > 0;)
-      answer.out.append(buffer.data(), got);
-    const int status = pclose(pipe);
-    answer.status = WIFEXITED(status) ? WEXITSTATUS(status) : -1;
-    return answer;
-  }
-
-  std::string text_of(const char* file) const {
-    std::ostringstream text;
-    text << std::ifstream(folder_ / file).rdbuf();
-    return text.str();
-  }
-
-  fs::path folder_;
 };
 
 TEST_F(GateCommand, NightsAgainstAnAcceptedBaseline) {
@@ -68,13 +31,14 @@ TEST_F(GateCommand, NightsAgainstAnAcceptedBaseline) {
   EXPECT_NE(quiet.out.find("peak_memory"), std::string::npos) << quiet.out;
   EXPECT_NE(quiet.status, 1) << quiet.out;
   EXPECT_NE(quiet.status, 4) << quiet.out;
-  EXPECT_NE(text_of("j.xml").find("<testsuite name=\"mbbench gate small\" tests=\"3\""), std::string::npos)
-      << text_of("j.xml");
-  EXPECT_EQ(text_of("m.md").rfind("<!-- mbbench gate -->", 0), 0U);
-  EXPECT_NE(text_of("j.json").find("\"verdict\": \"same\""), std::string::npos) << text_of("j.json");
+  EXPECT_NE(text_of(folder_ / "j.xml").find("<testsuite name=\"mbbench gate small\" tests=\"3\""), std::string::npos)
+      << text_of(folder_ / "j.xml");
+  EXPECT_EQ(text_of(folder_ / "m.md").rfind("<!-- mbbench gate -->", 0), 0U);
+  EXPECT_NE(text_of(folder_ / "j.json").find("\"verdict\": \"same\""), std::string::npos)
+      << text_of(folder_ / "j.json");
 
   // A worse loss of the same build and configuration cannot be the product's doing; a planted baseline shows the way.
-  std::string pins = text_of("mbbench-baselines.jsonl");
+  std::string pins = text_of(folder_ / "mbbench-baselines.jsonl");
   const size_t at = pins.find("\"build\":\"");
   ASSERT_NE(at, std::string::npos);
   for (const std::string_view key : {"\"build\":\"", "\"product\":\""})

@@ -1,54 +1,20 @@
 // mbbench import: logs, configurations, traces and snapshots of other tools become runs or knobs, and nothing is left
 // out unseen.
 #include <gtest/gtest.h>
-#include <sys/wait.h>
-#include <unistd.h>
-
-#include <array>
-#include <cstdio>
-#include <filesystem>
-#include <fstream>
-#include <string>
 
 #include "baselines/store/bundle.h"
+#include "suites/cli/program_fixture_test.h"
 
 namespace mbb::suites {
 namespace {
 
-namespace fs = std::filesystem;
-
-struct Answer {
-  int status = -1;
-  std::string out;
-  bool has(const std::string& text) const { return out.find(text) != std::string::npos; }
-};
-
-class ImportCli : public testing::Test {
+class ImportCli : public ProgramTest {
  protected:
   void SetUp() override {
-    folder_ = fs::path(testing::TempDir()) / ("mbbench_import_" + std::to_string(getpid()) + "_" +
-                                              testing::UnitTest::GetInstance()->current_test_info()->name());
-    fs::remove_all(folder_);
-    fs::create_directories(folder_);
-    program_ = fs::absolute(fs::path(MBB_BINARY_DIR) / "bin" / "mbbench").string();
+    ProgramTest::SetUp();
     script_ = fs::absolute(fs::path(MBB_SOURCE_DIR) / "suites" / "foreign" / "stand_in_bridge.sh").string();
     data_ = fs::absolute(fs::path(MBB_SOURCE_DIR) / ".." / "shared" / "data");
   }
-  void TearDown() override {
-    if (!HasFailure()) fs::remove_all(folder_);
-  }
-
-  Answer sh(const std::string& command) const {
-    Answer answer;
-    FILE* pipe = popen(("cd " + folder_.string() + " && " + command + " 2>&1").c_str(), "r");
-    std::array<char, 4096> buffer{};
-    for (size_t n = 0; (n = fread(buffer.data(), 1, buffer.size(), pipe)) > 0;) answer.out.append(buffer.data(), n);
-    const int status = pclose(pipe);
-    answer.status = WIFEXITED(status) ? WEXITSTATUS(status) : -WTERMSIG(status);
-    return answer;
-  }
-  Answer run(const std::string& arguments) const { return sh(program_ + " " + arguments); }
-  void write(const std::string& name, const std::string& text) const { std::ofstream(folder_ / name) << text; }
 
   baselines::Run stored() const {
     const auto reader =
@@ -64,8 +30,8 @@ class ImportCli : public testing::Test {
     return -1;
   }
 
-  fs::path folder_, data_;
-  std::string program_, script_;
+  fs::path data_;
+  std::string script_;
 };
 
 TEST_F(ImportCli, LogsBecomeLaunchesOfACellAndTheirConfigurationKnobs) {

@@ -1,55 +1,21 @@
 // The nightly script on a small suite: a planted delay turns it red, reports and archives are there, and its HTML opens
 // in a browser without a network.
 #include <gtest/gtest.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
-#include <array>
-#include <filesystem>
-#include <fstream>
 #include <nlohmann/json.hpp>
-#include <sstream>
+
+#include "suites/cli/program_fixture_test.h"
 
 namespace mbb::suites {
 namespace {
 
-namespace fs = std::filesystem;
-
-struct Answer {
-  int status = -1;
-  std::string out;
-};
-
-Answer shell(const std::string& line) {
-  Answer answer;
-  FILE* pipe = popen((line + " 2>&1").c_str(), "r");
-  std::array<char, 4096> buffer{};
-  for (size_t got = 0; (got = fread(buffer.data(), 1, buffer.size(), pipe)) > 0;) answer.out.append(buffer.data(), got);
-  const int status = pclose(pipe);
-  answer.status = WIFEXITED(status) ? WEXITSTATUS(status) : -1;
-  return answer;
-}
-
-std::string text_of(const fs::path& file) {
-  std::ostringstream text;
-  text << std::ifstream(file).rdbuf();
-  return text.str();
-}
-
-class Nightly : public testing::Test {
+class Nightly : public ProgramTest {
  protected:
   void SetUp() override {
-    folder_ = fs::path(testing::TempDir()) / ("mbbench_nightly_" + std::to_string(getpid()) +
-                                              testing::UnitTest::GetInstance()->current_test_info()->name());
-    fs::remove_all(folder_);
-    fs::create_directories(folder_);
-    program_ = fs::absolute(fs::path(MBB_BINARY_DIR) / "bin" / "mbbench").string();
+    ProgramTest::SetUp();
     std::ofstream(folder_ / "small.toml") << "purpose = \"one rank\"\n[base]\nmicro_batch_size = 1\n"
                                              "global_batch_size = 2\nseq_length = 16\ntrain_iters = 12\n"
                                              "[[cell]]\nname = \"one\"\n";
-  }
-  void TearDown() override {
-    if (!HasFailure()) fs::remove_all(folder_);
   }
 
   Answer night(int launches, const std::string& knobs = "") const {
@@ -68,9 +34,6 @@ class Nightly : public testing::Test {
     for (const auto& entry : fs::directory_iterator(out() / "reports")) newest = std::max(newest, entry.path());
     return newest / ("small." + ending);
   }
-
-  fs::path folder_;
-  std::string program_;
 };
 
 // The delay is four times the step itself: far beyond what a busy machine does to a thread's own time.

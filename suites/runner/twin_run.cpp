@@ -13,13 +13,13 @@
 #include "suites/runner/child.h"
 #include "suites/runner/equality.h"
 #include "suites/runner/gradients.h"
+#include "suites/runner/launch_process.h"
 #include "suites/runner/process.h"
 #include "trainer/run/knobs.h"
 
 namespace mbb::suites {
 namespace {
 
-constexpr int64_t kSilenceLimitMs = 120'000;
 constexpr const char* kAlone = "one rank";
 
 std::string last_line(const std::filesystem::path& file) {
@@ -38,13 +38,7 @@ Result<std::optional<baselines::Cell>> TwinRunner::train(const trainer::Config& 
   std::error_code ignored;
   std::filesystem::remove_all(folder, ignored);
   MB_TRY(make_dirs(folder));
-  MB_TRY(write_file(folder / kLaunchConfigFile, trainer::knobs().to_lines(config)));
-  ProcessOptions process;
-  MB_ASSIGN(const std::string own, own_program());
-  process.arguments = {options_.program.empty() ? own : options_.program, kLaunchCommand, folder.string()};
-  process.stderr_file = folder / kLaunchLogFile;
-  process.silence_limit_ms = kSilenceLimitMs;
-  process.stop = options_.stop;
+  MB_ASSIGN(ProcessOptions process, launch_process(config, folder, options_));
   process.on_line = on_line_;
   MB_ASSIGN(const ProcessEnd end, run_process(process));
   if (end.stopped) return std::optional<baselines::Cell>();
