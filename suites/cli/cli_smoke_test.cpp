@@ -156,6 +156,18 @@ TEST_F(Cli, ARunIsExportedForOtherTools) {
   EXPECT_GT(json["cells"][0]["launches"][0]["memory"][0]["tensors"].size(), 10U);
 }
 
+TEST_F(Cli, ARunsFolderThatMovedIsReadWhereItLies) {
+  ASSERT_EQ(run("run train_iters=6 --quiet").status, 0);
+  ASSERT_TRUE(run("show @latest").has("telemetry"));
+  ASSERT_EQ(sh("mkdir there && mv mbbench-runs there/").status, 0);
+  const Answer moved = sh("cd there && " + program_ + " show @latest");
+  EXPECT_TRUE(moved.has("\ntelemetry\n") && !moved.has("not read")) << moved.out;
+  ASSERT_EQ(sh("mv there/mbbench-runs/runs there/elsewhere").status, 0);
+  const Answer gone = sh("cd there && " + program_ + " show @latest");
+  EXPECT_EQ(gone.status, 0) << gone.out;
+  EXPECT_TRUE(gone.has("not read: the bundle of run") && gone.has("mbbench index DIR")) << gone.out;
+}
+
 TEST_F(Cli, BadExportsSayWhatIsMissing) {
   ASSERT_EQ(run("run train_iters=6 profile_step_start=3 profile_step_end=3 --quiet").status, 0);
   expect_refused("export @latest --format kineto", 4, "holds no trace");

@@ -1,7 +1,10 @@
 // Settings, runs and signals for the commands.
 #include "suites/cli/settings_of.h"
 
+#include <fmt/core.h>
+
 #include <csignal>
+#include <filesystem>
 
 #include "baselines/store/bundle.h"
 #include "profiler/base/file.h"
@@ -49,7 +52,12 @@ Result<std::filesystem::path> find_bundle(const Settings& settings, const std::s
   MB_ASSIGN(const baselines::Run run, find_run(settings, spec));  // its errors name the runs there are
   MB_ASSIGN(const auto store, baselines::Store::open(store_file(settings.product.runs_dir)));
   MB_ASSIGN(const baselines::RunSummary summary, store.summary(run.id));
-  return std::filesystem::path(summary.bundle);
+  if (std::filesystem::exists(summary.bundle)) return std::filesystem::path(summary.bundle);
+  const std::filesystem::path beside =
+      std::filesystem::path(settings.product.runs_dir) / "runs" / run.id;  // moved with it
+  if (std::filesystem::exists(beside)) return beside;
+  return fail(ErrorCode::kNotFound, fmt::format("the bundle of run {} is not at {}", run.id, summary.bundle),
+              "mbbench index DIR, where it lies now");
 }
 
 StopSignals::StopSignals() {

@@ -11,12 +11,11 @@
 #include "baselines/store/bundle.h"
 #include "profiler/base/clock.h"
 #include "profiler/base/text.h"
-#include "profiler/host/nvml.h"
 #include "profiler/trace/trace_file.h"
 #include "suites/cli/command.h"
+#include "suites/cli/launch_tables.h"
 #include "suites/cli/print.h"
 #include "suites/cli/settings_of.h"
-#include "suites/runner/health.h"
 
 namespace mbb::suites {
 namespace {
@@ -102,59 +101,6 @@ Table ops_table(const baselines::Cell& cell, size_t rows) {
                            {op.bytes > 0 ? fmt::format("{:.2f}", static_cast<double>(op.bytes) / ns) : "-"}}});
   }
   if (ops.size() > rows) table.footer.push_back(fmt::format("{} more; --rows shows them", ops.size() - rows));
-  return table;
-}
-
-std::string range_text(const profiler::SampledRange& range, const char* unit, double scale = 1, int decimals = 0) {
-  if (!(range.low <= range.high)) return "-";
-  return fmt::format("{:.{}f}..{:.{}f}, median {:.{}f} {}", scale * range.low, decimals, scale * range.high, decimals,
-                     scale * range.median, decimals, unit);
-}
-
-// What was sampled while launches ran, of one cell or all.
-Table telemetry_table(const baselines::BundleReader& bundle, const baselines::Run& run, const std::string& only) {
-  Table table{"telemetry",
-              "telemetry",
-              {{"cell", "cell"},
-               {"launch", "launch", Align::kRight},
-               {"what", "of"},
-               {"samples", "samples", Align::kRight},
-               {"clock", "SM clock"},
-               {"power", "power"},
-               {"temperature", "temperature"},
-               {"throttled", "throttled"},
-               {"busy", "busy"}},
-              {},
-              {}};
-  for (const baselines::Cell& cell : run.cells) {
-    if (!only.empty() && cell.name != only) continue;
-    for (const baselines::Launch& launch : cell.launches) {
-      const auto summary = launch_telemetry(bundle.launch_file(cell.name, launch.index, "telemetry.csv").parent_path());
-      if (!summary) continue;
-      const std::string index = std::to_string(launch.index);
-      table.rows.push_back({{{cell.name},
-                             {index},
-                             {"host"},
-                             {std::to_string(summary->samples)},
-                             {"-"},
-                             {"-"},
-                             {"-"},
-                             {"-"},
-                             {range_text(summary->host_busy, "% of all CPUs", 100)}}});
-      for (const profiler::GpuSummary& gpu : summary->gpus)
-        table.rows.push_back({{{cell.name},
-                               {index},
-                               {fmt::format("GPU {}", gpu.gpu)},
-                               {std::to_string(gpu.samples)},
-                               {range_text(gpu.sm_mhz, "MHz")},
-                               {range_text(gpu.power_w, "W")},
-                               {range_text(gpu.temperature_c, "C")},
-                               {gpu.throttled == 0 ? "never"
-                                                   : fmt::format("{} samples: {}", gpu.throttled,
-                                                                 profiler::throttle_text(gpu.throttle_bits))},
-                               {"-"}}});
-    }
-  }
   return table;
 }
 
@@ -267,11 +213,10 @@ Result<int> show(const Parsed& parsed) {
   } else if (const Table verdicts = verdicts_table(run); !verdicts.rows.empty()) {
     tables.push_back(verdicts);
   }
-  if (const auto folder = find_bundle(settings, parsed.positionals[0]))
-    if (const auto bundle = baselines::BundleReader::open(*folder))
-      if (const Table sampled = telemetry_table(*bundle, run, parsed.value("--cell").value_or(""));
-          !sampled.rows.empty())
-        tables.push_back(sampled);
+  const std::string only = parsed.value("--cell").value_or("");
+  if (Table captures = capture_table(run, only); !captures.rows.empty()) tables.push_back(std::move(captures));
+  MB_ASSIGN(Table sampled, telemetry_of(settings, parsed.positionals[0], run, only));
+  if (!sampled.rows.empty() || !sampled.footer.empty()) tables.push_back(std::move(sampled));
   MB_ASSIGN(const Table cost, cost_table(parsed, run));
   if (!cost.rows.empty()) tables.push_back(cost);
   print_tables(parsed, tables);

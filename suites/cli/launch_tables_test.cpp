@@ -1,0 +1,44 @@
+// What the capture table says of counts that launches left.
+#include "suites/cli/launch_tables.h"
+
+#include <gtest/gtest.h>
+
+namespace mbb::suites {
+namespace {
+
+baselines::Run with_counts(std::vector<baselines::NamedCount> counts) {
+  baselines::Run run;
+  baselines::Cell cell;
+  cell.name = "one";
+  cell.launches.emplace_back();
+  cell.launches[0].counts = std::move(counts);
+  run.cells = {cell};
+  return run;
+}
+
+TEST(CaptureTable, SaysWhatShareOfTheDevicesTimeHasNoOp) {
+  const auto table = capture_table(with_counts({{"captured_device_events", 200},
+                                                {"captured_device_ns", 4'000'000},
+                                                {"unattributed_device_ns", 1'000'000},
+                                                {"capture_dropped_records", 3}}),
+                                   "");
+  ASSERT_EQ(table.rows.size(), 1U);
+  const auto& cells = table.rows[0].values;
+  EXPECT_EQ(cells[2].text, "200");
+  EXPECT_EQ(cells[4].text, "25.00 %");
+  EXPECT_EQ(cells[5].text, "3");
+  EXPECT_EQ(cells[6].text, "-");
+}
+
+TEST(CaptureTable, SaysWhyAWindowWasNotCaptured) {
+  const auto run = with_counts({{"capture: timed op by op: CUPTI is held by Nsight Compute", 1}});
+  const auto table = capture_table(run, "one");
+  ASSERT_EQ(table.rows.size(), 1U);
+  EXPECT_EQ(table.rows[0].values[2].text, "-");
+  EXPECT_EQ(table.rows[0].values[6].text, "timed op by op: CUPTI is held by Nsight Compute");
+  EXPECT_TRUE(capture_table(run, "another").rows.empty());
+  EXPECT_TRUE(capture_table(with_counts({{"telemetry_samples", 9}}), "").rows.empty());
+}
+
+}  // namespace
+}  // namespace mbb::suites
