@@ -69,6 +69,7 @@ Command compare_command();
 Command explain_command();
 Command project_command();
 Command advise_command();
+Command diagnose_command();
 Command knobs_command();
 Command config_command();
 Command export_command();

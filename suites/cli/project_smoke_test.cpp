@@ -34,6 +34,24 @@ TEST_F(ProjectCommand, KeepsAProjectionAsARun) {
   EXPECT_TRUE(timeline.has("compute")) << timeline.out;
 }
 
+TEST_F(ProjectCommand, DiagnoseNamesLossesAndWhatAKnobIsWorth) {
+  ASSERT_EQ(run(std::string(kStep) + "overlap_grad_reduce=false --save").status, 0);
+  const Answer told = run("diagnose @latest");
+  EXPECT_EQ(told.status, 0) << told.out;
+  EXPECT_TRUE(told.has("TP communication exposed") && told.has("tp_comm_overlap=true")) << told.out;
+  EXPECT_TRUE(told.has("DP communication exposed")) << told.out;
+  EXPECT_TRUE(told.has("pipeline bubble") && told.has("virtual_pipeline_model_parallel_size=")) << told.out;
+  EXPECT_TRUE(told.has("recipe=fp8") && told.has("projected on h100-sxm: nothing here was measured.")) << told.out;
+  EXPECT_EQ(run("diagnose @latest --cell nosuch").status, 4);
+  EXPECT_EQ(run("diagnose @latest --hardware h1000").status, 4);
+
+  ASSERT_EQ(run("run train_iters=4 --quiet").status, 0);
+  const Answer cpu = run("diagnose @latest");
+  EXPECT_EQ(cpu.status, 64) << cpu.out;
+  EXPECT_TRUE(cpu.has("its time says nothing of a GPU") && cpu.has("--hardware")) << cpu.out;
+  EXPECT_TRUE(run("diagnose @latest --hardware h100-sxm").has("no rates for products of f32"));
+}
+
 TEST_F(ProjectCommand, SaysThatAPlanDoesNotFit) {
   const Answer a = run("project model=llama3-70b gpus=8 tp=8 gbs=8 seq_length=8192 recipe=bf16");
   EXPECT_EQ(a.status, 0) << a.out;
