@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
 # Runs beside the carried programs on the GPU machine: facts, GPU tests, then product and peer in turn for every case.
 # Results go to ./results: environment.txt, tests.log, product.jsonl, peer.jsonl, ops.txt.
+#   on_device.sh [ROUNDS] [CASES]   CASES: a regular expression of names
 set -u
-rounds=${1:-2}
+rounds=${1:-2} only=${2:-.}
 mkdir -p results
 
 # The libraries a Python installation carries serve too, where the system has none.
@@ -25,26 +26,31 @@ if [ -x ./cuda_gpu ]; then
   tail -3 results/tests.log
 fi
 
-# A line of cases.txt: model layers seq micro-batch precision.
+# model layers seq micro-batch precision
 peer() {
-  python3 - "$@" <<'PY' 2>results/peer.err
+  python3 - "$@" <<'PY' 2>>results/peer.err
 import sys, torch_llama as t
 from torch.nn.attention import SDPBackend
 name, layers, seq, mbs, precision = sys.argv[1:]
-names = {"llama3-70b-tp4shard": "llama3-70b-tp4"}
-fp8 = precision.startswith("fp8")
-t.run(names.get(name, name), int(layers), int(seq), int(mbs), fp8, SDPBackend.CUDNN_ATTENTION)
+t.run(name, int(layers), int(seq), int(mbs), precision == "fp8", SDPBackend.CUDNN_ATTENTION)
 PY
 }
-while read -r model layers seq mbs precision; do
-  case $model in ''|'#'*) continue ;; esac
-  for round in $(seq "$rounds"); do
-    ops=0; [ "$round" != 1 ] || ops=1
-    out=$(./mbbench-step --model "$model" --layers "$layers" --seq "$seq" --mbs "$mbs" --recipe "$precision" \
-      --ops $ops 2>&1) || failed=1
-    echo "$out" | grep '^{' | tee -a results/product.jsonl || echo "$model $precision: $(echo "$out" | tail -2)"
-    { echo "$model $layers $seq $mbs $precision"; echo "$out" | grep -v '^{'; } >> results/ops.txt
-    [ ! -f torch_llama.py ] || peer "$model" "$layers" "$seq" "$mbs" "$precision" | tee -a results/peer.jsonl
-  done
-done < cases.txt
+# Product and peer in turn; cases in a row that have one peer share its run.
+for round in $(seq "$rounds"); do
+  last_peer=
+  while IFS='|' read -r name args peer goals; do
+    name=$(echo $name) peer=$(echo $peer)
+    case $name in ''|'#'*) continue ;; esac
+    [[ $name =~ $only ]] || continue
+    ops=0; [ "$round" != 1 ] || ops=2
+    out=$(timeout 300 ./mbbench-step $args --name "$name" --ops $ops 2>&1) || failed=1
+    echo "$out" | grep '^{' | tee -a results/product.jsonl || echo "$name: $(echo "$out" | tail -2)"
+    { echo "$name"; echo "$out" | grep -v '^{'; } >> results/ops.txt
+    if [ -f torch_llama.py ] && [ "$peer" != - ] && [ "$peer" != "$last_peer" ]; then
+      peer $peer | tee -a results/peer.jsonl
+      last_peer=$peer
+    fi
+  done < cases.txt
+done
+nvidia-smi --query-gpu=$facts --format=csv,noheader | tee -a results/environment.txt
 exit $failed

@@ -26,8 +26,9 @@ struct Options {
 
 constexpr const char* kUsage =
     "mbbench-floor [--out FILE] [--seconds S] [--only TEXT] [--cases NAME,...]\n"
-    "  Measures GEMMs (up to 16 cuBLASLt algorithms each), attention, our memory-bound kernels and the copy "
-    "bandwidth.\n"
+    "  Measures GEMMs (up to 16 cuBLASLt algorithms each), attention, our memory-bound kernels, grouped products and "
+    "the "
+    "copy bandwidth.\n"
     "  --seconds S    sustained time of each measurement, a quarter of it warm-up (default 0.5)\n"
     "  --only TEXT    only rows whose section, name or use contains TEXT, e.g. attention or \"fc1 fprop\"\n";
 
@@ -143,6 +144,8 @@ Status run(const Options& options) {
   keep(floor_copy(context));
   keep(floor_attention_rows(context, cases));
   keep(floor_kernels(context, cases.front()));
+  MB_ASSIGN(auto grouped, floor_grouped_rows(context));
+  keep(std::move(grouped));
   MB_ASSIGN(auto gemms, floor_gemm_rows(context, cases));
   keep(std::move(gemms));
   if (options.out.empty()) return {};

@@ -12,7 +12,7 @@
 namespace mbb::suites {
 
 struct FloorRow {
-  std::string section;  // copy, gemm, attention, kernel
+  std::string section;  // copy, gemm, attention, kernel, grouped
   std::string name;     // the GEMM's key, or the op
   std::string uses;     // which cases need it: "llama3-8b fc1 fprop x8, ..."
   double work = 0.0;    // FLOPs, or bytes
@@ -62,5 +62,6 @@ std::vector<FloorRow> floor_copy(FloorContext& context);
 Result<std::vector<FloorRow>> floor_gemm_rows(FloorContext& context, const std::vector<FloorCase>& cases);
 std::vector<FloorRow> floor_attention_rows(FloorContext& context, const std::vector<FloorCase>& cases);
 std::vector<FloorRow> floor_kernels(FloorContext& context, const FloorCase& c);
+Result<std::vector<FloorRow>> floor_grouped_rows(FloorContext& context);
 
 }  // namespace mbb::suites

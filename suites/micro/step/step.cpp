@@ -1,21 +1,24 @@
 // mbbench-step: whole training steps of the speed targets' cases on one GPU, with the time of every op kind.
 //
-// Prints one JSON line a case, like the PyTorch peers beside the project, and on request a table of device time by op
-// kind and role from one step whose ops are timed one by one.
+// Prints one JSON line a case, like the PyTorch peers beside the project: times, tokens/s, MFU, what the optimizer
+// keeps, time from the program's start to the first timed step, clocks and power meanwhile. On request some more steps
+// are timed op by op, and the best of each op says where the step's time went (suites/project/step_account.h).
 #include <fmt/core.h>
 
 #include <algorithm>
 #include <cstdlib>
-#include <map>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
+#include "profiler/base/clock.h"
+#include "profiler/capture/telemetry.h"
+#include "suites/project/projector.h"
+#include "suites/project/step_account.h"
 #include "trainer/data/rng.h"
 #include "trainer/execute/executor.h"
 #include "trainer/models/flops.h"
-#include "trainer/ops/op_kind.h"
-#include "trainer/program/walk.h"
+#include "trainer/models/hardware.h"
 #include "trainer/run/knobs.h"
 #include "trainer/run/train.h"
 
@@ -28,13 +31,20 @@ constexpr const char* kUsage =
     "mbbench-step --model NAME [--layers N] [--seq N] [--mbs N] [--gbs N] [--recipe fp32|bf16|fp8] [--steps N] "
     "[--device "
     "cuda|cpu]\n"
-    "             [--ops 1]   (also one step op by op, summed by kind and role)\n"
+    "             [--name TEXT]   (of the case, for the line that is printed; default the model's)\n"
+    "             [--ops N]   (also N steps op by op, and where the step's time went)\n"
+    "             [--hardware KEY]   (whose ceilings and peaks; default h100-sxm)\n"
     "             [--tune 1]  (only choose GEMM algorithms into host.gemm_tuning_file, as `mbbench tune`)\n"
     "             [KNOB=VALUE ...]\n";
 
+constexpr int64_t kUntimed = 3;      // steps before the first timed one
+constexpr size_t kKindsShown = 40;   // rows of the table by kind
+constexpr uint64_t kPowerCap = 0x4;  // NVML's throttle reason
+
 struct Options {
   Config config;
-  bool ops = false;
+  std::string name, hardware = "h100-sxm";
+  int64_t ops = 0;
   bool tune = false;
 };
 
@@ -70,7 +80,11 @@ Result<Options> parse(int argc, char** argv) {
     else if (flag == "--steps")
       o.config.train.train_iters = number;
     else if (flag == "--ops")
-      o.ops = number != 0;
+      o.ops = number;
+    else if (flag == "--name")
+      o.name = value;
+    else if (flag == "--hardware")
+      o.hardware = value;
     else if (flag == "--tune")
       o.tune = number != 0;
     else if (flag == "--recipe" && (value == "bf16" || value == "fp32" || value == "fp8"))
@@ -82,6 +96,10 @@ Result<Options> parse(int argc, char** argv) {
     else
       return fail(ErrorCode::kBadArgument, "not understood: " + flag + " " + value, kUsage);
   }
+  if (o.ops < 0 || o.ops + kUntimed >= o.config.train.train_iters)
+    return fail(ErrorCode::kBadArgument,
+                fmt::format("--ops {}: {} steps leave none to time as they run", o.ops, o.config.train.train_iters),
+                fmt::format("--steps above {}", o.ops + kUntimed));
   o.config.train.global_batch_size = gbs == 0 ? o.config.train.micro_batch_size : gbs;
   for (const std::string& setting : knob_settings) {
     const size_t at = setting.find('=');
@@ -99,13 +117,15 @@ const char* recipe_name(Recipe recipe) {
 }
 
 // What the optimizer keeps, which the whole step depends on.
-std::string states_of(const OptimizerConfig& o) {
-  if (!o.use_precision_aware_optimizer) return "fp32 master, moments, main grads";
+std::string states_of(const Config& config) {
+  const OptimizerConfig& o = config.optimizer;
+  const char* grads = config.data_parallel.grad_reduce_in_fp32 ? "fp32" : "bf16";
+  if (!o.use_precision_aware_optimizer) return fmt::format("fp32 master and moments, {} main grads", grads);
   const auto type = [](StateType t) {
     return t == StateType::kFp32 ? "fp32" : t == StateType::kBf16 ? "bf16" : "fp16 or fp8";
   };
-  return fmt::format("{} main parameters, {} and {} moments, fp32 main grads", type(o.main_params_dtype),
-                     type(o.exp_avg_dtype), type(o.exp_avg_sq_dtype));
+  return fmt::format("{} main parameters, {} and {} moments, {} main grads", type(o.main_params_dtype),
+                     type(o.exp_avg_dtype), type(o.exp_avg_sq_dtype), grads);
 }
 
 double median(std::vector<double> values) {
@@ -113,36 +133,51 @@ double median(std::vector<double> values) {
   return values[values.size() / 2];
 }
 
-void print_ops(const Program& program, const std::vector<int64_t>& op_ns) {
-  struct Row {
-    double ms = 0, flops = 0, bytes = 0;
-    int count = 0;
-  };
-  std::map<std::string, Row> rows;
-  double total = 0;
-  size_t at = 0;
-  walk(program, [&](int, const Call&, int, const Op& op) {
-    const OpView view{program, op};
-    Row& row = rows[op.role == Role::kNone ? std::string(op.kind->name) : cost_key(view)];
-    const double ms = static_cast<double>(op_ns[at++]) * 1e-6;
-    row.ms += ms, row.flops += op_flops(view), row.bytes += op_bytes(view), row.count += 1;
-    total += ms;
-  });
-  std::vector<std::pair<std::string, Row>> sorted(rows.begin(), rows.end());
-  std::sort(sorted.begin(), sorted.end(), [](const auto& a, const auto& b) { return a.second.ms > b.second.ms; });
-  for (const auto& [kind, row] : sorted)
-    fmt::print("  {:<52} x{:<4} {:8.3f} ms {:5.1f} % {:7.1f} TFLOP/s {:6.3f} TB/s\n", kind, row.count, row.ms,
-               100 * row.ms / total, row.flops / row.ms * 1e-9, row.bytes / row.ms * 1e-9);
-  fmt::print("  ops one by one: {:.2f} ms\n", total);
+// The card while steps were timed, from first to last of them.
+void add_telemetry(const std::vector<profiler::TelemetrySample>& samples, int64_t from_ns, int64_t to_ns,
+                   nlohmann::json& line) {
+  double mhz = 0, watts = 0, capped = 0, count = 0, celsius = 0;
+  for (const profiler::TelemetrySample& s : samples) {
+    if (s.gpu != 0 || s.failed || s.at_ns < from_ns || s.at_ns > to_ns) continue;
+    mhz += s.device.sm_mhz, watts += s.device.power_w, count += 1;
+    capped += (s.device.throttle_reasons & kPowerCap) != 0 ? 1 : 0;
+    celsius = std::max(celsius, static_cast<double>(s.device.temperature_c));
+  }
+  if (count == 0) return;  // no NVML here
+  line["sm_mhz"] = mhz / count;
+  line["power_w"] = watts / count;
+  line["power_capped"] = capped / count;
+  line["temperature_c"] = celsius;
 }
 
-Status run(const Options& options) {
-  MB_ASSIGN(const Layout layout, resolve(options.config));
-  MB_ASSIGN(const StepPrograms programs, build_programs(layout));
+nlohmann::json to_json(const StepAccount& account) {
+  nlohmann::json parts;
+  for (const AccountRow& row : account.parts)
+    parts[row.name] = {{"ms", row.ms}, {"ceiling_ms", row.ceiling_ms}, {"lost_ms", row.lost_ms()}};
+  return {{"parts", parts},
+          {"between_ops_ms", account.between_ops_ms()},
+          {"step_efficiency", account.step_efficiency()},
+          {"floor_ratio", account.floor_ratio()}};
+}
+
+// Each op's best time over the steps that were timed op by op.
+std::vector<int64_t> best_times(const TrainResult& result) {
+  std::vector<int64_t> best;
+  for (const auto& step : result.op_ns) {
+    if (best.empty()) best = step[0];
+    for (size_t i = 0; i < best.size(); ++i) best[i] = std::min(best[i], step[0][i]);
+  }
+  return best;
+}
+
+struct Watched {
+  TrainResult result;
+  std::vector<profiler::TelemetrySample> telemetry;
+  int64_t first_ns = 0, last_ns = 0;  // when the timed steps began and ended
+};
+
+Result<Watched> watch(const Layout& layout, const StepPrograms& programs, const Options& options) {
   const auto& train_config = layout.config.train;
-  if (options.tune)
-    return tune_gemms(layout.config.host, programs.programs[0], programs.plans[0], layout.mesh,
-                      static_cast<uint64_t>(train_config.seed));
   const int64_t vocab = layout.model.vocab_size;
   const SampleSource data = [&](int64_t sample, std::span<int32_t> tokens) -> Status {
     const RandomStream random(static_cast<uint64_t>(train_config.seed), "bench.tokens", 0);
@@ -150,42 +185,77 @@ Status run(const Options& options) {
       tokens[i] = static_cast<int32_t>(random.below(static_cast<uint64_t>(vocab), static_cast<uint64_t>(sample), i));
     return {};
   };
+  Watched watched;
   TrainOptions train_options;
   train_options.capture = false;
-  if (options.ops) {
-    train_options.trace_first = train_config.train_iters - 1;
-    train_options.trace_end = train_config.train_iters;
-  }
-  MB_ASSIGN(const TrainResult result, train(layout, programs, data, train_options));
+  train_options.trace_first = train_config.train_iters - options.ops;
+  train_options.trace_end = train_config.train_iters;
+  train_options.on_step = [&](const StepReport& step) {
+    if (step.index < kUntimed) watched.first_ns = monotonic_ns();
+    if (step.index < train_options.trace_first) watched.last_ns = monotonic_ns();
+  };
+  profiler::TelemetryOptions telemetry_options;
+  telemetry_options.gpus = {0};
+  telemetry_options.period_ms = 20;
+  profiler::Telemetry telemetry(telemetry_options);
+  MB_ASSIGN(watched.result, train(layout, programs, data, train_options));
+  watched.telemetry = telemetry.stop();
+  return watched;
+}
+
+Status run(const Options& options, int64_t start_ns) {
+  MB_ASSIGN(const CostTable table, find_costs(options.hardware));
+  MB_ASSIGN(const Hardware hardware, find_hardware(options.hardware));
+  MB_ASSIGN(const Layout layout, resolve(options.config));
+  MB_ASSIGN(const StepPrograms programs, build_programs(layout));
+  const auto& train_config = layout.config.train;
+  if (options.tune)
+    return tune_gemms(layout.config.host, programs.programs[0], programs.plans[0], layout.mesh,
+                      static_cast<uint64_t>(train_config.seed));
+  MB_ASSIGN(const Watched watched, watch(layout, programs, options));
+  const TrainResult& result = watched.result;
   std::vector<double> whole, half, losses;
   for (const StepReport& step : result.steps) {
     losses.push_back(step.loss);
-    if (step.index < 3 || (options.ops && step.index == train_config.train_iters - 1)) continue;
+    if (step.index < kUntimed || step.index >= train_config.train_iters - options.ops) continue;
     whole.push_back(static_cast<double>(step.device_ns) * 1e-6);
     half.push_back(static_cast<double>(step.device_forward_backward_ns) * 1e-6);
   }
-  if (!whole.empty()) {
+  if (!whole.empty() && layout.config.host.device == Device::kCuda) {
     const double tokens = static_cast<double>(layout.tokens_per_step()), ms = median(whole);
+    const auto mfu = [&](FlopsConvention convention) {
+      return flops_per_token(layout.model, layout.sequence, convention) * tokens / ms * 1e-9 / hardware.bf16_tflops;
+    };
     nlohmann::json line{
+        {"name", options.name.empty() ? layout.model.name : options.name},
         {"case", layout.model.name},
         {"layers", layout.model.num_layers},
         {"seq", layout.sequence},
         {"mbs", layout.micro_batch},
         {"micro_batches", layout.micro_batches},
         {"prec", recipe_name(layout.config.precision.recipe)},
-        {"states", states_of(layout.config.optimizer)},
+        {"states", states_of(layout.config)},
         {"step_ms", ms},
         {"fwdbwd_ms", median(half)},
         {"spread", {*std::min_element(whole.begin(), whole.end()), *std::max_element(whole.begin(), whole.end())}},
         {"tokens_s", tokens / ms * 1e3},
+        {"mfu_bf16_causal", mfu(FlopsConvention::kCausal)},
+        {"mfu_bf16_full", mfu(FlopsConvention::kFull)},
+        {"launch_s", static_cast<double>(watched.first_ns - start_ns) * 1e-9},
         {"loss", losses.back()},
         {"first_loss", losses.front()},
         {"arena_gb", static_cast<double>(programs.plans[0].arena_bytes) / (1 << 30)}};
-    fmt::print("{}\n", line.dump());
+    add_telemetry(watched.telemetry, watched.first_ns, watched.last_ns, line);
+    std::string text;
+    if (!result.op_ns.empty()) {
+      MB_ASSIGN(const StepAccount account, account_step(table, programs.programs[0], best_times(result), ms));
+      line.update(to_json(account));
+      text = format(account, kKindsShown);
+    }
+    fmt::print("{}\n{}", line.dump(), text);
   }
-  if (layout.config.host.device == Device::kCpu || options.config.train.train_iters <= 4)
+  if (layout.config.host.device == Device::kCpu || train_config.train_iters <= 4)
     for (size_t i = 0; i < losses.size(); ++i) fmt::print("loss {} {:.7f}\n", i, losses[i]);
-  if (options.ops && !result.op_ns.empty()) print_ops(programs.programs[0], result.op_ns[0][0]);
   return {};
 }
 
@@ -193,8 +263,9 @@ Status run(const Options& options) {
 }  // namespace mbb::suites
 
 int main(int argc, char** argv) {
+  const int64_t start_ns = mbb::monotonic_ns();
   const auto options = mbb::suites::parse(argc, argv);
-  const auto status = options ? mbb::suites::run(*options) : tl::unexpected(options.error());
+  const auto status = options ? mbb::suites::run(*options, start_ns) : tl::unexpected(options.error());
   if (status) return 0;
   fmt::print(stderr, "{}\n", mbb::format(status.error()));
   return options ? 4 : 64;

@@ -1,8 +1,10 @@
-// Grouped matrix products of experts: tensor-core tiles of 128 x 128 in bf16, and a scalar kernel for anything else.
+// Grouped matrix products of experts: on Hopper its own kernel (grouped_wgmma.cu), else tensor-core tiles of 128 x 128
+// in bf16, and a scalar kernel for anything else.
 //
 // Expert segments begin at any row and their lengths live on the device, so a block finds its (expert, tile) by walking
 // the segments; there are as many blocks as the worst split of the buffer needs, and those past the last tile end.
 #include "trainer/ops/cuda/expert_kernels.h"
+#include "trainer/ops/cuda/grouped_wgmma.h"
 #include "trainer/ops/cuda/mma.cuh"
 #include "trainer/ops/cuda/status.h"
 #include "trainer/ops/cuda/vector.cuh"
@@ -240,6 +242,8 @@ template <bool kWeightTransposed>
 Status rows_product(const char* kernel, const GroupedGemm& g, const void* x, const void* w, void* y, int64_t in,
                     int64_t out, const Launch& launch) {
   if (g.rows == 0) return {};
+  if (on_wgmma(g, {x, w, y}))
+    return grouped_wgmma(kWeightTransposed ? GroupedForm::kDgrad : GroupedForm::kFprop, g, x, w, y, false, launch);
   if (on_tensor_cores(g, x, w, y)) {
     MB_TRY(ok(cudaMemsetAsync(y, 0, static_cast<size_t>(g.rows * out * 2), launch.stream), "clearing expert rows"));
     MB_TRY(allow(grouped_rows_kernel<kWeightTransposed>));
@@ -271,6 +275,7 @@ Status grouped_dgrad(const GroupedGemm& g, const void* dy, const void* w, void* 
 
 Status grouped_wgrad(const GroupedGemm& g, const void* dy, const void* x, float* dw, bool accumulate,
                      const Launch& launch) {
+  if (on_wgmma(g, {dy, x, dw})) return grouped_wgmma(GroupedForm::kWgrad, g, dy, x, dw, accumulate, launch);
   if (on_tensor_cores(g, dy, x, dw)) {
     MB_TRY(allow(grouped_wgrad_kernel));
     const dim3 grid(tiles(g.k), tiles(g.n), static_cast<unsigned>(g.experts));

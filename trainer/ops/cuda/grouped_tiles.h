@@ -1,0 +1,43 @@
+// Tiles of grouped matrix products on Hopper's tensor cores, and the order in which blocks take them: pure, shared by
+// the kernel, its launch and its tests.
+#pragma once
+
+#include <cstdint>
+
+#include "trainer/ops/cuda/kernel_plan.h"
+
+namespace mbb::trainer::cuda {
+
+// A block's two warpgroups multiply 64 x 256 each; a third moves data through the stages.
+inline constexpr int kGroupedRows = 128, kGroupedColumns = 256, kGroupedDepth = 64, kGroupedStages = 4;
+inline constexpr int kGroupedThreads = 3 * 128;
+inline constexpr int kGroupedStageBytes = (kGroupedRows + kGroupedColumns) * kGroupedDepth * 2;
+// Row tiles that follow each other before the column changes: a group's rows stay in L2 while columns pass by once.
+inline constexpr int kGroupedHeight = 16;
+
+constexpr int grouped_tiles(int64_t rows, int64_t columns) {
+  return static_cast<int>((rows + kGroupedRows - 1) / kGroupedRows *
+                          ((columns + kGroupedColumns - 1) / kGroupedColumns));
+}
+
+struct GroupedTile {
+  int row = 0, column = 0;  // the first of the tile
+};
+
+// Tile `index` of the grouped_tiles(rows, columns) of one expert's result.
+constexpr GroupedTile grouped_tile(int64_t rows, int64_t columns, int index) {
+  const int row_tiles = static_cast<int>((rows + kGroupedRows - 1) / kGroupedRows);
+  const int column_tiles = static_cast<int>((columns + kGroupedColumns - 1) / kGroupedColumns);
+  const int group = index / (kGroupedHeight * column_tiles), inside = index - group * kGroupedHeight * column_tiles;
+  const int left = row_tiles - group * kGroupedHeight, height = left < kGroupedHeight ? left : kGroupedHeight;
+  return {(group * kGroupedHeight + inside % height) * kGroupedRows, inside / height * kGroupedColumns};
+}
+
+enum class GroupedForm { kFprop, kDgrad, kWgrad };
+const char* name(GroupedForm form);
+
+// `rows` of a buffer over all experts, weights [experts, n, k]. Persistent blocks, fewer where the worst split of the
+// rows has fewer tiles.
+KernelPlan plan_grouped(GroupedForm form, int64_t rows, int64_t experts, int64_t n, int64_t k, Sms sms);
+
+}  // namespace mbb::trainer::cuda

@@ -1,0 +1,72 @@
+// Launch of grouped matrix products on Hopper: the operands' boxes, then one persistent kernel.
+#include "trainer/ops/cuda/grouped_wgmma.h"
+
+#include "trainer/ops/cuda/grouped_wgmma_kernel.cuh"
+#include "trainer/ops/cuda/status.h"
+#include "trainer/ops/cuda/tensor_map.h"
+
+namespace mbb::trainer::cuda {
+namespace {
+
+// A matrix of rows of the buffer; boxes of 64 columns.
+Result<CUtensorMap> rows_map(const void* data, int64_t rows, int64_t columns, int box_rows) {
+  return bf16_map(data, {{columns, 2, 64}, {rows, columns * 2, box_rows}});
+}
+Result<CUtensorMap> weights_map(const void* data, const GroupedGemm& g, int box_rows) {
+  return bf16_map(data, {{g.k, 2, 64}, {g.n, g.k * 2, box_rows}, {g.experts, g.n * g.k * 2, 1}});
+}
+
+template <GroupedForm kForm>
+Status start(const GroupedGemm& g, const CUtensorMap& left, const CUtensorMap& right, void* out, bool accumulate,
+             const Launch& launch) {
+  const KernelPlan plan = plan_grouped(kForm, g.rows, g.experts, g.n, g.k, launch.sms);
+  GroupedWork work;
+  work.segments = g.segments;
+  work.experts = static_cast<int>(g.experts);
+  work.rows = static_cast<int>(g.n);
+  work.columns = static_cast<int>(kForm == GroupedForm::kFprop ? g.n : g.k);
+  work.depth = static_cast<int>(kForm == GroupedForm::kFprop ? g.k : g.n);
+  MB_TRY(ok(
+      cudaFuncSetAttribute(grouped_wgmma_kernel<kForm>, cudaFuncAttributeMaxDynamicSharedMemorySize, plan.smem_bytes),
+      plan.kernel));
+  grouped_wgmma_kernel<kForm>
+      <<<static_cast<unsigned>(plan.grid_x), plan.block, static_cast<size_t>(plan.smem_bytes), launch.stream>>>(
+          left, right, work, out, accumulate);
+  return launched(plan.kernel);
+}
+
+Status clear_unfilled(const GroupedGemm& g, int64_t columns, void* y, const Launch& launch) {
+  clear_unfilled_kernel<<<static_cast<unsigned>(launch.sms.count), 1024, 0, launch.stream>>>(
+      g.segments, static_cast<int>(g.experts), static_cast<int>(g.rows), static_cast<int>(columns),
+      static_cast<bf16*>(y));
+  return launched("clear_unfilled");
+}
+
+}  // namespace
+
+bool on_wgmma(const GroupedGemm& g, std::initializer_list<const void*> addresses) {
+  uintptr_t all = 0;
+  for (const void* p : addresses) all |= reinterpret_cast<uintptr_t>(p);
+  if (g.portable || g.element != Element::kBf16 || g.rows == 0 || g.n % 8 != 0 || g.k % 8 != 0 || all % 16 != 0)
+    return false;
+  int device = 0, major = 0;
+  return cudaGetDevice(&device) == cudaSuccess &&
+         cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device) == cudaSuccess && major == 9;
+}
+
+Status grouped_wgmma(GroupedForm form, const GroupedGemm& g, const void* left, const void* right, void* out,
+                     bool accumulate, const Launch& launch) {
+  if (form == GroupedForm::kWgrad) {
+    MB_ASSIGN(const CUtensorMap dy, rows_map(left, g.rows, g.n, kGroupedDepth));
+    MB_ASSIGN(const CUtensorMap x, rows_map(right, g.rows, g.k, kGroupedDepth));
+    return start<GroupedForm::kWgrad>(g, dy, x, out, accumulate, launch);
+  }
+  const bool forward = form == GroupedForm::kFprop;
+  MB_TRY(clear_unfilled(g, forward ? g.n : g.k, out, launch));
+  MB_ASSIGN(const CUtensorMap rows, rows_map(left, g.rows, forward ? g.k : g.n, kGroupedRows));
+  MB_ASSIGN(const CUtensorMap weights, weights_map(right, g, forward ? kGroupedColumns : kGroupedDepth));
+  return forward ? start<GroupedForm::kFprop>(g, rows, weights, out, accumulate, launch)
+                 : start<GroupedForm::kDgrad>(g, rows, weights, out, accumulate, launch);
+}
+
+}  // namespace mbb::trainer::cuda
