@@ -103,12 +103,6 @@ Status resolve_data_parallel(Config& config) {
   if (!d.grad_reduce_in_fp32 && config.precision.recipe == Recipe::kFp32)
     return refuse("data_parallel.grad_reduce_in_fp32 = false with precision.recipe = fp32, which has no bf16 gradients",
                   "choose precision.recipe = bf16");
-  if (!d.grad_reduce_in_fp32 && config.host.device == Device::kCuda)
-    return fail(
-        ErrorCode::kUnavailable,
-        "data_parallel.grad_reduce_in_fp32 = false with host.device = cuda, whose weight-gradient kernels write "
-        "fp32",
-        "use host.device = cpu, or fp32 main gradients");
   return {};
 }
 

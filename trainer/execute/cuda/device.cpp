@@ -14,6 +14,7 @@ namespace mbb::trainer::cuda {
 namespace {
 
 constexpr const char* kScratch = "scratch memory of an op";
+constexpr const char* kGradientScratch = "fp32 stand-ins of bf16 gradients";
 
 }  // namespace
 
@@ -59,7 +60,8 @@ Device::~Device() {
   for (auto& [key, table] : rope_) cudaFree(table);
   for (auto& [key, table] : constants_) cudaFree(table);
   for (const Lane& lane : lanes_) {
-    cudaFree(lane.scratch);
+    cudaFree(lane.scratch.data);
+    cudaFree(lane.gradient_scratch.data);
     cudaFree(lane.gemm_workspace);
   }
   cudnn_.reset();
@@ -108,22 +110,27 @@ CudnnAttention* Device::cudnn() {
 }
 
 Result<void*> Device::scratch(int64_t bytes) {
-  Lane& lane = *lane_;
-  if (bytes <= lane.scratch_bytes) return lane.scratch;
+  return grow(lane_->scratch, bytes, kScratch);
+}
+
+Result<void*> Device::gradient_scratch(int64_t bytes) {
+  return grow(lane_->gradient_scratch, bytes, kGradientScratch);
+}
+
+Result<void*> Device::grow(Growing& memory, int64_t bytes, const char* what) {
+  if (bytes <= memory.bytes) return memory.data;
   cudaStreamCaptureStatus capturing = cudaStreamCaptureStatusNone;
-  MB_TRY(ok(cudaStreamIsCapturing(lane.stream, &capturing), "growing scratch memory"));
+  MB_TRY(ok(cudaStreamIsCapturing(lane_->stream, &capturing), "growing scratch memory"));
   MB_CHECK(capturing == cudaStreamCaptureStatusNone, "scratch memory grows while a step is captured");
-  MB_TRY(ok(cudaStreamSynchronize(lane.stream), "growing scratch memory"));
-  MB_TRY(ok(cudaFree(lane.scratch), "growing scratch memory"));
-  extra_bytes_ -= lane.scratch_bytes;
-  const auto entry =
-      std::find(allocations_.begin(), allocations_.end(), std::pair(std::string(kScratch), lane.scratch_bytes));
+  MB_TRY(ok(cudaStreamSynchronize(lane_->stream), "growing scratch memory"));
+  MB_TRY(ok(cudaFree(memory.data), "growing scratch memory"));
+  extra_bytes_ -= memory.bytes;
+  const auto entry = std::find(allocations_.begin(), allocations_.end(), std::pair(std::string(what), memory.bytes));
   if (entry != allocations_.end()) allocations_.erase(entry);
-  lane.scratch = nullptr;
-  lane.scratch_bytes = 0;
-  MB_ASSIGN(lane.scratch, allocate(bytes, kScratch));
-  lane.scratch_bytes = bytes;
-  return lane.scratch;
+  memory = {};
+  MB_ASSIGN(memory.data, allocate(bytes, what));
+  memory.bytes = bytes;
+  return memory.data;
 }
 
 Result<const void*> Device::constant(const void* owner, std::span<const std::byte> bytes) {

@@ -56,6 +56,8 @@ class Device {
 
   // Scratch for one op, valid until the next op of this stream asks. Grows only before a step is captured.
   Result<void*> scratch(int64_t bytes);
+  // The same for fp32 stand-ins of bf16 gradients, beside what the op itself asks for.
+  Result<void*> gradient_scratch(int64_t bytes);
   // A constant table of an op, uploaded once; `owner` is its key.
   Result<const void*> constant(const void* owner, std::span<const std::byte> bytes);
   // cos and sin of positions 0 .. seq-1, times the attributes' factor: [seq, turned/2, 2].
@@ -70,12 +72,18 @@ class Device {
   Device() = default;
   Result<void*> allocate(int64_t bytes, const char* what);
 
+  // Memory of a lane that grows until a step is captured.
+  struct Growing {
+    void* data = nullptr;
+    int64_t bytes = 0;
+  };
+  Result<void*> grow(Growing& memory, int64_t bytes, const char* what);
+
   // What ops that run at the same time must not share.
   struct Lane {
     cudaStream_t stream = nullptr;
     void* gemm_workspace = nullptr;
-    void* scratch = nullptr;
-    int64_t scratch_bytes = 0;
+    Growing scratch, gradient_scratch;
     int confined_sms = 0;
   };
   std::array<Lane, kStreams> lanes_;

@@ -145,6 +145,16 @@ const Setting kSettings[] = {
        c.optimizer.main_params_dtype = StateType::kBf16;
        c.optimizer.exp_avg_dtype = c.optimizer.exp_avg_sq_dtype = StateType::kBf16;
      }},
+    {"bf16_gradients",
+     [](Config& c) {
+       c.precision.recipe = Recipe::kBf16;
+       c.data_parallel.grad_reduce_in_fp32 = false;
+     }},
+    {"fp8_bf16_gradients",
+     [](Config& c) {
+       c.precision.recipe = Recipe::kFp8Current;
+       c.data_parallel.grad_reduce_in_fp32 = false;
+     }},
     {"optimizer_beside",
      [](Config& c) {
        c.parallel.use_distributed_optimizer = false;

@@ -3,6 +3,7 @@
 
 #include <array>
 
+#include "trainer/execute/cuda/f32_gradients.h"
 #include "trainer/ops/cuda/any_shape.h"
 #include "trainer/ops/cuda/status.h"
 #include "trainer/ops/cuda/unfused_attention.h"
@@ -18,12 +19,12 @@ struct Named {
 constexpr std::array kFunctions = {
     Named{"gemm", gemm_op},
     Named{"rmsnorm", rmsnorm_op},
-    Named{"rmsnorm_grad", rmsnorm_grad_op},
+    Named{"rmsnorm_grad", f32_gradients<rmsnorm_grad_op>},
     Named{"embedding", embedding_op},
     Named{"embedding_grad", embedding_grad_op},
     Named{"rope", rope_op},
     Named{"attention", attention_op},
-    Named{"attention_grad", attention_grad_op},
+    Named{"attention_grad", f32_gradients<attention_grad_op>},
     Named{"swiglu", swiglu_op},
     Named{"swiglu_grad", swiglu_grad_op},
     Named{"add", add_op},
@@ -32,7 +33,7 @@ constexpr std::array kFunctions = {
     Named{"copy", copy_op},
     Named{"gemm_add", gemm_op},
     Named{"gemm_scaled_add", gemm_scaled_op},
-    Named{"rmsnorm_grad_add", rmsnorm_grad_add_op},
+    Named{"rmsnorm_grad_add", f32_gradients<rmsnorm_grad_add_op>},
     Named{"cross_entropy_fused", cross_entropy_fused_op},
     Named{"quantize", quantize_op},
     Named{"rmsnorm_quantize", rmsnorm_quantize_op},
@@ -45,13 +46,13 @@ constexpr std::array kFunctions = {
     Named{"cross_entropy_loss", cross_entropy_loss_op},
     Named{"cross_entropy_grad", cross_entropy_grad_op},
     Named{"layernorm", layernorm_op},
-    Named{"layernorm_grad", layernorm_grad_op},
+    Named{"layernorm_grad", f32_gradients<layernorm_grad_op>},
     Named{"bias_add", bias_add_op},
-    Named{"bias_add_grad", bias_add_grad_op},
+    Named{"bias_add_grad", f32_gradients<bias_add_grad_op>},
     Named{"position_embedding", position_embedding_op},
-    Named{"position_embedding_grad", position_embedding_grad_op},
+    Named{"position_embedding_grad", f32_gradients<position_embedding_grad_op>},
     Named{"qk_norm", qk_norm_op},
-    Named{"qk_norm_grad", qk_norm_grad_op},
+    Named{"qk_norm_grad", f32_gradients<qk_norm_grad_op>},
     Named{"activation", activation_op},
     Named{"activation_grad", activation_grad_op},
     Named{"dropout", dropout_op},
@@ -61,7 +62,7 @@ constexpr std::array kFunctions = {
     Named{"shift_tokens", shift_tokens_op},
     Named{"cross_attention", cross_attention_op},
     Named{"cross_attention_grad", cross_attention_grad_op},
-    Named{"router_gemm", router_gemm_op},
+    Named{"router_gemm", f32_gradients<router_gemm_op>},
     Named{"router_select", router_select_op},
     Named{"router_weights", router_weights_op},
     Named{"router_weights_grad", router_weights_grad_op},
@@ -88,7 +89,7 @@ constexpr std::array kFunctions = {
     Named{"grouped_gemm_dgrad", grouped_gemm_dgrad_op},
     Named{"grouped_gemm_wgrad", grouped_gemm_wgrad_op},
     Named{"grouped_bias", grouped_bias_op},
-    Named{"grouped_bias_grad", grouped_bias_grad_op},
+    Named{"grouped_bias_grad", f32_gradients<grouped_bias_grad_op>},
     Named{"group_identity", group_identity_op},
     Named{"bias_activation", bias_activation_op},
     Named{"bias_activation_grad", bias_activation_grad_op},

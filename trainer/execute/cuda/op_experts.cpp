@@ -2,6 +2,7 @@
 #include <array>
 #include <string>
 
+#include "trainer/execute/cuda/f32_gradients.h"
 #include "trainer/execute/cuda/op_call.h"
 #include "trainer/ops/cuda/expert_kernels.h"
 
@@ -168,10 +169,12 @@ Status grouped_gemm_dgrad_op(const OpCall& call) {
 }
 
 Status grouped_gemm_wgrad_op(const OpCall& call) {
-  MB_ASSIGN(const GroupedGemm g,
-            grouped(call, call.in[0], call.in[0].shape().cols(), call.in[1].shape().cols(), call.in[2]));
-  return grouped_wgrad(g, call.in[0].data, call.in[1].data, call.out[0].as<float>(),
-                       call.attrs<GroupedGemmAttrs>().accumulate, call.device.launch());
+  MB_ASSIGN(GroupedGemm g, grouped(call, call.in[0], call.in[0].shape().cols(), call.in[1].shape().cols(), call.in[2]));
+  MB_ASSIGN(g.gradient, element_of(*call.out[0].tensor));
+  if (g.gradient != Element::kF32 && !grouped_on_hopper(g, {call.in[0].data, call.in[1].data, call.out[0].data}))
+    return with_f32_gradients(call, grouped_gemm_wgrad_op);
+  return grouped_wgrad(g, call.in[0].data, call.in[1].data, call.out[0].data, call.attrs<GroupedGemmAttrs>().accumulate,
+                       call.device.launch());
 }
 
 Status grouped_bias_op(const OpCall& call) {

@@ -1,4 +1,5 @@
 // CUDA functions of RMSNorm, embedding and rotary embedding.
+#include "trainer/execute/cuda/f32_gradients.h"
 #include "trainer/execute/cuda/op_call.h"
 #include "trainer/ops/cuda/any_shape.h"
 #include "trainer/ops/cuda/block_kernels.h"
@@ -57,12 +58,14 @@ Status embedding_grad_op(const OpCall& call) {
   e.vocab = call.in[2].shape().rows();
   e.first = e.vocab * call.coordinates.tp;
   e.ids = call.in[1].as<const int32_t>();
-  auto* dtable = call.out[0].as<float>();
+  void* const dtable = call.out[0].data;
+  MB_ASSIGN(e.gradient, element_of(*call.out[0].tensor));
+  const bool vectors = vectorizes(e.cols, {call.in[0].data, dtable});
+  if (!vectors && e.gradient != Element::kF32) return with_f32_gradients(call, embedding_grad_op);
   if (!call.attrs<EmbeddingAttrs>().accumulate)
     MB_TRY(ok(cudaMemsetAsync(dtable, 0, static_cast<size_t>(call.out[0].tensor->bytes()), call.device.stream()),
               "clearing the embedding gradient"));
-  if (!vectorizes(e.cols, {call.in[0].data, dtable}))
-    return any_embedding_backward(e, call.in[0].data, dtable, call.device.stream());
+  if (!vectors) return any_embedding_backward(e, call.in[0].data, static_cast<float*>(dtable), call.device.stream());
   MB_ASSIGN(void* const workspace, call.device.scratch(embedding_workspace(e.tokens)));
   return embedding_backward(e, call.in[0].data, dtable, workspace, call.device.launch());
 }

@@ -101,9 +101,10 @@ Status grad_square_sum_op(const OpCall& call) {
   const int64_t shard = bucket.sharded ? elements / bucket.group_size : elements;
   MB_ASSIGN(const Pieces table, pieces(call, bucket, elements, 0.0f));
   MB_ASSIGN(void* const partials, call.device.scratch(kNormPartials * 8));
-  const auto* grads = call.in[0].as<const float>() +
-                      (call.in[0].elements() == elements && bucket.sharded ? shard * call.shard_index : 0);
-  return square_sum(Element::kF32, grads, shard, table.table, table.count, static_cast<double*>(partials),
+  MB_ASSIGN(const Element element, element_of(*call.in[0].tensor));
+  const int64_t first = call.in[0].elements() == elements && bucket.sharded ? shard * call.shard_index : 0;
+  const auto* grads = call.in[0].as<const std::byte>() + first * bytes_of(element);
+  return square_sum(element, grads, shard, table.table, table.count, static_cast<double*>(partials),
                     call.out[0].as<double>(), call.device.launch());
 }
 

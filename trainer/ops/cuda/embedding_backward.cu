@@ -13,10 +13,10 @@ constexpr int kBlock = 128;
 
 // Blocks (sorted position, 1024-column stripe); only the first position of each id works, over the whole run of that
 // id.
-template <typename T>
+template <typename T, typename Gradient>
 __global__ void __launch_bounds__(kBlock)
-    embedding_backward_kernel(const int32_t* ids, const int32_t* positions, const T* dy, float* dtable, int64_t tokens,
-                              int64_t cols, int64_t vocab, int64_t first) {
+    embedding_backward_kernel(const int32_t* ids, const int32_t* positions, const T* dy, Gradient* dtable,
+                              int64_t tokens, int64_t cols, int64_t vocab, int64_t first) {
   const int64_t start = blockIdx.x;
   const int32_t id = ids[start];
   if (start > 0 && ids[start - 1] == id) return;
@@ -61,7 +61,7 @@ int64_t embedding_workspace(int64_t tokens) {
   return 3 * aligned(tokens * 4) + aligned(static_cast<int64_t>(sort_bytes(tokens)));
 }
 
-Status embedding_backward(const Embedding& args, const void* dy, float* dtable, void* workspace, const Launch& launch) {
+Status embedding_backward(const Embedding& args, const void* dy, void* dtable, void* workspace, const Launch& launch) {
   if (args.cols % 8 != 0) return fail(ErrorCode::kBadArgument, "embedding_backward: columns must be a multiple of 8");
   if (args.tokens == 0) return {};
   auto* bytes = static_cast<unsigned char*>(workspace);
@@ -76,12 +76,17 @@ Status embedding_backward(const Embedding& args, const void* dy, float* dtable, 
             "sorting tokens for the embedding gradient"));
   const dim3 grid(static_cast<unsigned>(args.tokens),
                   static_cast<unsigned>((args.cols + kBlock * 8 - 1) / (kBlock * 8)));
+  const auto start = [&]<typename T, typename Gradient>(T, Gradient) {
+    embedding_backward_kernel<T, Gradient>
+        <<<grid, kBlock, 0, launch.stream>>>(ids, positions, static_cast<const T*>(dy), static_cast<Gradient*>(dtable),
+                                             args.tokens, args.cols, args.vocab, args.first);
+  };
   if (args.element == Element::kF32)
-    embedding_backward_kernel<float><<<grid, kBlock, 0, launch.stream>>>(
-        ids, positions, static_cast<const float*>(dy), dtable, args.tokens, args.cols, args.vocab, args.first);
+    start(float{}, float{});
+  else if (args.gradient == Element::kF32)
+    start(bf16{}, float{});
   else
-    embedding_backward_kernel<bf16><<<grid, kBlock, 0, launch.stream>>>(
-        ids, positions, static_cast<const bf16*>(dy), dtable, args.tokens, args.cols, args.vocab, args.first);
+    start(bf16{}, bf16{});
   return launched("embedding_backward");
 }
 

@@ -3,6 +3,8 @@
 // and router.cpp: segments i32 [2, experts] = first row and rows of each expert in a buffer of static size.
 #pragma once
 
+#include <initializer_list>
+
 #include "trainer/ops/attrs.h"
 #include "trainer/ops/cuda/kernels.h"
 
@@ -62,13 +64,17 @@ Status grouped_bias_grad(Element element, RowShape shape, const void* dy, const 
 // own where the device has them.
 struct GroupedGemm {
   Element element = Element::kBf16;
+  Element gradient = Element::kF32;  // of dw
   int64_t rows = 0, experts = 0, n = 0, k = 0;
   const int32_t* segments = nullptr;
   bool portable = false;  // not Hopper's own instructions: to compare with
 };
 Status grouped_fprop(const GroupedGemm& args, const void* x, const void* w, void* y, const Launch& launch);
 Status grouped_dgrad(const GroupedGemm& args, const void* dy, const void* w, void* dx, const Launch& launch);
-Status grouped_wgrad(const GroupedGemm& args, const void* dy, const void* x, float* dw, bool accumulate,
+// dw is `gradient`; bf16 where grouped_on_hopper().
+Status grouped_wgrad(const GroupedGemm& args, const void* dy, const void* x, void* dw, bool accumulate,
                      const Launch& launch);
+// Whether a product with these addresses runs on Hopper's own instructions.
+bool grouped_on_hopper(const GroupedGemm& args, std::initializer_list<const void*> addresses);
 
 }  // namespace mbb::trainer::cuda

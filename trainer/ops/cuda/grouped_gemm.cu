@@ -242,7 +242,7 @@ template <bool kWeightTransposed>
 Status rows_product(const char* kernel, const GroupedGemm& g, const void* x, const void* w, void* y, int64_t in,
                     int64_t out, const Launch& launch) {
   if (g.rows == 0) return {};
-  if (on_wgmma(g, {x, w, y}))
+  if (grouped_on_hopper(g, {x, w, y}))
     return grouped_wgmma(kWeightTransposed ? GroupedForm::kDgrad : GroupedForm::kFprop, g, x, w, y, false, launch);
   if (on_tensor_cores(g, x, w, y)) {
     MB_TRY(ok(cudaMemsetAsync(y, 0, static_cast<size_t>(g.rows * out * 2), launch.stream), "clearing expert rows"));
@@ -273,9 +273,12 @@ Status grouped_dgrad(const GroupedGemm& g, const void* dy, const void* w, void* 
   return rows_product<true>("grouped_dgrad", g, dy, w, dx, g.n, g.k, launch);
 }
 
-Status grouped_wgrad(const GroupedGemm& g, const void* dy, const void* x, float* dw, bool accumulate,
+Status grouped_wgrad(const GroupedGemm& g, const void* dy, const void* x, void* to, bool accumulate,
                      const Launch& launch) {
-  if (on_wgmma(g, {dy, x, dw})) return grouped_wgmma(GroupedForm::kWgrad, g, dy, x, dw, accumulate, launch);
+  if (grouped_on_hopper(g, {dy, x, to})) return grouped_wgmma(GroupedForm::kWgrad, g, dy, x, to, accumulate, launch);
+  if (g.gradient != Element::kF32)
+    return fail(ErrorCode::kBadArgument, "grouped_wgrad: bf16 gradients are Hopper's kernel's alone");
+  auto* const dw = static_cast<float*>(to);
   if (on_tensor_cores(g, dy, x, dw)) {
     MB_TRY(allow(grouped_wgrad_kernel));
     const dim3 grid(tiles(g.k), tiles(g.n), static_cast<unsigned>(g.experts));

@@ -1,6 +1,7 @@
 // Grouped matrix products against double references and against the portable kernel, with experts that begin anywhere,
 // hold any number of rows, and leave rows between them that nobody may read.
 #include <limits>
+#include <memory>
 
 #include "trainer/ops/cuda/expert_kernels.h"
 #include "trainer/ops/cuda/gpu_fixture_test.h"
@@ -65,13 +66,22 @@ TEST_F(Grouped, EqualsDoubleReferences) {
     Tensor y(Element::kBf16, static_cast<size_t>(g_.rows * s.n)),
         dx(Element::kBf16, static_cast<size_t>(g_.rows * s.k));
     Tensor dw(Element::kF32, weights()), sum = Tensor::random(Element::kF32, weights(), random_, 10.0f);
-    const std::vector<float> before = sum.host();
+    Tensor half(Element::kBf16, weights()), half_sum = Tensor::random(Element::kBf16, weights(), random_, 10.0f);
+    const std::vector<float> before = sum.host(), half_before = half_sum.host();
     expect_ok(grouped_fprop(g_, x.get(), w.get(), y.get(), launch_));
     expect_ok(grouped_dgrad(g_, dy.get(), w.get(), dx.get(), launch_));
     expect_ok(grouped_wgrad(g_, dy.get(), x.get(), dw.floats(), false, launch_));
     expect_ok(grouped_wgrad(g_, dy.get(), x.get(), sum.floats(), true, launch_));
+    const bool on_hopper = grouped_on_hopper(g_, {dy.get(), x.get(), half.get()});
+    g_.gradient = Element::kBf16;
+    if (on_hopper) {
+      expect_ok(grouped_wgrad(g_, dy.get(), x.get(), half.get(), false, launch_));
+      expect_ok(grouped_wgrad(g_, dy.get(), x.get(), half_sum.get(), true, launch_));
+    }
+    g_.gradient = Element::kF32;
 
-    std::vector<double> ref_y(y.size(), 0.0), ref_dx(dx.size(), 0.0), ref_dw(weights(), 0.0), ref_sum(weights());
+    std::vector<double> ref_y(y.size(), 0.0), ref_dx(dx.size(), 0.0), ref_dw(weights(), 0.0), ref_sum(weights()),
+        ref_half(weights());
     for (int64_t r = 0; r < g_.rows; ++r) {
       const int e = expert_of(r);
       if (e < 0) continue;
@@ -84,11 +94,15 @@ TEST_F(Grouped, EqualsDoubleReferences) {
           ref_dw[at] += static_cast<double>(dy[rn]) * x[rk];
         }
     }
-    for (size_t i = 0; i < ref_sum.size(); ++i) ref_sum[i] = before[i] + ref_dw[i];
+    for (size_t i = 0; i < ref_sum.size(); ++i)
+      ref_sum[i] = before[i] + ref_dw[i], ref_half[i] = half_before[i] + ref_dw[i];
     EXPECT_LT(relative_error(y.pull(), ref_y), 5e-3) << "fprop";
     EXPECT_LT(relative_error(dx.pull(), ref_dx), 5e-3) << "dgrad";
     EXPECT_LT(relative_error(dw.pull(), ref_dw), 1e-5) << "wgrad";
     EXPECT_LT(relative_error(sum.pull(), ref_sum), 1e-5) << "wgrad, added";
+    if (!on_hopper) continue;
+    EXPECT_LT(relative_error(half.pull(), ref_dw), 5e-3) << "wgrad in bf16";
+    EXPECT_LT(relative_error(half_sum.pull(), ref_half), 5e-3) << "wgrad in bf16, added";
   }
 }
 

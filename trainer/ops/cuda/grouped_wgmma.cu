@@ -16,7 +16,7 @@ Result<CUtensorMap> weights_map(const void* data, const GroupedGemm& g, int box_
   return bf16_map(data, {{g.k, 2, 64}, {g.n, g.k * 2, box_rows}, {g.experts, g.n * g.k * 2, 1}});
 }
 
-template <GroupedForm kForm>
+template <GroupedForm kForm, typename Out>
 Status start(const GroupedGemm& g, const CUtensorMap& left, const CUtensorMap& right, void* out, bool accumulate,
              const Launch& launch) {
   const KernelPlan plan = plan_grouped(kForm, g.rows, g.experts, g.n, g.k, launch.sms);
@@ -26,12 +26,12 @@ Status start(const GroupedGemm& g, const CUtensorMap& left, const CUtensorMap& r
   work.rows = static_cast<int>(g.n);
   work.columns = static_cast<int>(kForm == GroupedForm::kFprop ? g.n : g.k);
   work.depth = static_cast<int>(kForm == GroupedForm::kFprop ? g.k : g.n);
-  MB_TRY(ok(
-      cudaFuncSetAttribute(grouped_wgmma_kernel<kForm>, cudaFuncAttributeMaxDynamicSharedMemorySize, plan.smem_bytes),
-      plan.kernel));
-  grouped_wgmma_kernel<kForm>
+  MB_TRY(ok(cudaFuncSetAttribute(grouped_wgmma_kernel<kForm, Out>, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                 plan.smem_bytes),
+            plan.kernel));
+  grouped_wgmma_kernel<kForm, Out>
       <<<static_cast<unsigned>(plan.grid_x), plan.block, static_cast<size_t>(plan.smem_bytes), launch.stream>>>(
-          left, right, work, out, accumulate);
+          left, right, work, static_cast<Out*>(out), accumulate);
   return launched(plan.kernel);
 }
 
@@ -44,7 +44,7 @@ Status clear_unfilled(const GroupedGemm& g, int64_t columns, void* y, const Laun
 
 }  // namespace
 
-bool on_wgmma(const GroupedGemm& g, std::initializer_list<const void*> addresses) {
+bool grouped_on_hopper(const GroupedGemm& g, std::initializer_list<const void*> addresses) {
   uintptr_t all = 0;
   for (const void* p : addresses) all |= reinterpret_cast<uintptr_t>(p);
   if (g.portable || g.element != Element::kBf16 || g.rows == 0 || g.n % 8 != 0 || g.k % 8 != 0 || all % 16 != 0)
@@ -59,14 +59,15 @@ Status grouped_wgmma(GroupedForm form, const GroupedGemm& g, const void* left, c
   if (form == GroupedForm::kWgrad) {
     MB_ASSIGN(const CUtensorMap dy, rows_map(left, g.rows, g.n, kGroupedDepth));
     MB_ASSIGN(const CUtensorMap x, rows_map(right, g.rows, g.k, kGroupedDepth));
-    return start<GroupedForm::kWgrad>(g, dy, x, out, accumulate, launch);
+    return g.gradient == Element::kF32 ? start<GroupedForm::kWgrad, float>(g, dy, x, out, accumulate, launch)
+                                       : start<GroupedForm::kWgrad, bf16>(g, dy, x, out, accumulate, launch);
   }
   const bool forward = form == GroupedForm::kFprop;
   MB_TRY(clear_unfilled(g, forward ? g.n : g.k, out, launch));
   MB_ASSIGN(const CUtensorMap rows, rows_map(left, g.rows, forward ? g.k : g.n, kGroupedRows));
   MB_ASSIGN(const CUtensorMap weights, weights_map(right, g, forward ? kGroupedColumns : kGroupedDepth));
-  return forward ? start<GroupedForm::kFprop>(g, rows, weights, out, accumulate, launch)
-                 : start<GroupedForm::kDgrad>(g, rows, weights, out, accumulate, launch);
+  return forward ? start<GroupedForm::kFprop, bf16>(g, rows, weights, out, accumulate, launch)
+                 : start<GroupedForm::kDgrad, bf16>(g, rows, weights, out, accumulate, launch);
 }
 
 }  // namespace mbb::trainer::cuda

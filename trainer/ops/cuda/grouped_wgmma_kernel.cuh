@@ -159,13 +159,29 @@ __device__ __forceinline__ void store_bf16(const float (&d)[128], bf16* out, int
     }
 }
 
-__device__ __forceinline__ void store_f32(const float (&d)[128], float* out, int row0, int rows, int column0,
-                                          int columns, bool accumulate) {
+// Two neighbouring elements of a gradient.
+__device__ __forceinline__ float2 load_pair(const float* from) {
+  return *reinterpret_cast<const float2*>(from);
+}
+__device__ __forceinline__ float2 load_pair(const bf16* from) {
+  return __bfloat1622float2(*reinterpret_cast<const __nv_bfloat162*>(from));
+}
+__device__ __forceinline__ void store_pair(float* to, float a, float b) {
+  *reinterpret_cast<float2*>(to) = make_float2(a, b);
+}
+__device__ __forceinline__ void store_pair(bf16* to, float a, float b) {
+  *reinterpret_cast<uint32_t*>(to) = pack_bf16(a, b);
+}
+
+// The same for gradients, which are added to what is there when `accumulate`.
+template <typename Out>
+__device__ __forceinline__ void store_gradient(const float (&d)[128], Out* out, int row0, int rows, int column0,
+                                               int columns, bool accumulate) {
   const int lane = threadIdx.x & 31, row = row0 + (threadIdx.x & 127) / 32 * 16 + (lane >> 2);
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
     const int at = row + half * 8;
-    float* const to = out + int64_t{at} * columns + column0 + (lane & 3) * 2;
+    Out* const to = out + int64_t{at} * columns + column0 + (lane & 3) * 2;
 #pragma unroll
     for (int part = 0; part < 4; ++part) {
       float2 old[8];
@@ -173,14 +189,12 @@ __device__ __forceinline__ void store_f32(const float (&d)[128], float* out, int
       for (int j = 0; j < 8; ++j) {
         const int column = (part * 8 + j) * 8;
         old[j] = make_float2(0.0f, 0.0f);
-        if (accumulate && at < rows && column0 + column < columns)
-          old[j] = *reinterpret_cast<const float2*>(to + column);
+        if (accumulate && at < rows && column0 + column < columns) old[j] = load_pair(to + column);
       }
 #pragma unroll
       for (int j = 0; j < 8; ++j) {
         const int column = (part * 8 + j) * 8, i = (part * 8 + j) * 4 + half * 2;
-        if (at < rows && column0 + column < columns)
-          *reinterpret_cast<float2*>(to + column) = make_float2(old[j].x + d[i], old[j].y + d[i + 1]);
+        if (at < rows && column0 + column < columns) store_pair(to + column, old[j].x + d[i], old[j].y + d[i + 1]);
       }
     }
   }
@@ -226,10 +240,10 @@ __device__ __forceinline__ void multiply_steps(const StageMap& map, StageTurn& t
   if (steps > 0 && signals) barrier_arrive(map.empty(previous));
 }
 
-template <GroupedForm kForm>
+template <GroupedForm kForm, typename Out>
 __global__ void __launch_bounds__(kGroupedThreads, 1)
     grouped_wgmma_kernel(const __grid_constant__ CUtensorMap left, const __grid_constant__ CUtensorMap right,
-                         const __grid_constant__ GroupedWork work, void* out, bool accumulate) {
+                         const __grid_constant__ GroupedWork work, Out* out, bool accumulate) {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
   extern __shared__ __align__(1024) unsigned char memory[];
   const StageMap map{(shared_address(memory) + 1023u) & ~1023u};
@@ -266,11 +280,10 @@ __global__ void __launch_bounds__(kGroupedThreads, 1)
       multiply_steps<kForm>(map, turn, group, tile.depth, active, d);
       if (!active) continue;
       if constexpr (kForm == GroupedForm::kWgrad)
-        store_f32(d, static_cast<float*>(out) + int64_t{tile.expert} * work.rows * work.columns, row0, tile.rows,
-                  tile.at.column, work.columns, accumulate);
+        store_gradient(d, out + int64_t{tile.expert} * work.rows * work.columns, row0, tile.rows, tile.at.column,
+                       work.columns, accumulate);
       else
-        store_bf16(d, static_cast<bf16*>(out) + int64_t{tile.first} * work.columns, row0, tile.rows, tile.at.column,
-                   work.columns);
+        store_bf16(d, out + int64_t{tile.first} * work.columns, row0, tile.rows, tile.at.column, work.columns);
     }
   }
 #endif

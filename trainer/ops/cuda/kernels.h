@@ -95,6 +95,7 @@ Status rope_table(float* table, int64_t seq, int head_dim, double base, const La
 // (vocab-parallel).
 struct Embedding {
   Element element = Element::kBf16;  // of table, y, dy
+  Element gradient = Element::kF32;  // of dtable
   int64_t tokens = 0;
   int64_t cols = 0;
   int64_t vocab = 0;
@@ -102,9 +103,10 @@ struct Embedding {
   const int32_t* ids = nullptr;
 };
 Status embedding_forward(const Embedding& args, const void* table, void* y, const Launch& launch);
-// dtable[id] += sum of the id's dy rows in token order, fp32, deterministic. workspace: embedding_workspace() bytes.
+// dtable[id] += sum of the id's dy rows in token order, summed in fp32, deterministic. workspace: embedding_workspace()
+// bytes.
 int64_t embedding_workspace(int64_t tokens);
-Status embedding_backward(const Embedding& args, const void* dy, float* dtable, void* workspace, const Launch& launch);
+Status embedding_backward(const Embedding& args, const void* dy, void* dtable, void* workspace, const Launch& launch);
 
 // Cross entropy over a slice [first, first + vocab) of the vocabulary; logits [rows, vocab] bf16 or fp32.
 struct CrossEntropy {
