@@ -17,8 +17,11 @@ struct ExpertCase {
   int64_t pairs, experts, hidden, ffn;  // pairs: tokens x chosen experts that arrive here
 };
 
-// Mixtral 8x7B with 4096 tokens; a quarter of DeepSeek-V3's experts (expert parallel 4) with their share of 16384.
-constexpr ExpertCase kCases[] = {{"mixtral-8x7b", 8192, 8, 4096, 14336}, {"deepseek-v3-ep4", 32768, 64, 7168, 2048}};
+// Mixtral 8x7B with 4096 tokens; a quarter of DeepSeek-V3's experts (expert parallel 4) with their share of 16384; one
+// expert of Llama's shape, which cuBLASLt multiplies in the section before.
+constexpr ExpertCase kCases[] = {{"mixtral-8x7b", 8192, 8, 4096, 14336},
+                                 {"deepseek-v3-ep4", 32768, 64, 7168, 2048},
+                                 {"llama3-8b as one expert", 8192, 1, 4096, 14336}};
 
 // Rows of each expert where every pair chooses with equal chances.
 std::vector<int32_t> segments_of(const ExpertCase& c) {
