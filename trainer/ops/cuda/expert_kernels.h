@@ -62,12 +62,17 @@ Status grouped_bias_grad(Element element, RowShape shape, const void* dy, const 
 //   fprop y[rows, n] = x[rows, k] * w^T;  dgrad dx[rows, k] = dy[rows, n] * w;  wgrad dw[experts, n, k] (+)= dy^T * x.
 // Rows of y and dx that no expert fills become zero. bf16 with n and k multiples of 8 runs on tensor cores, Hopper's
 // own where the device has them.
+enum class GroupedKernel {
+  kBest,
+  kNoClusters,  // Hopper's instructions, every block alone: to compare with
+  kPortable,    // not Hopper's own instructions: likewise
+};
 struct GroupedGemm {
   Element element = Element::kBf16;
   Element gradient = Element::kF32;  // of dw
   int64_t rows = 0, experts = 0, n = 0, k = 0;
   const int32_t* segments = nullptr;
-  bool portable = false;  // not Hopper's own instructions: to compare with
+  GroupedKernel kernel = GroupedKernel::kBest;
 };
 Status grouped_fprop(const GroupedGemm& args, const void* x, const void* w, void* y, const Launch& launch);
 Status grouped_dgrad(const GroupedGemm& args, const void* dy, const void* w, void* dx, const Launch& launch);
