@@ -49,8 +49,8 @@ Result<std::vector<FloorRow>> floor_grouped_rows(FloorContext& x) {
       g.segments = static_cast<const int32_t*>(x.pool.scratch());
       const auto in = [&](int64_t count) { return x.pool.input(Element::kBf16, count); };
       for (const char* role : {"fprop", "dgrad", "wgrad", "wgrad beta1"})
-        for (const auto& [kernel, called] : {std::pair{GroupedKernel::kBest, ""},
-                                             {GroupedKernel::kNoClusters, " alone"},
+        for (const auto& [kernel, called] : {std::pair{GroupedKernel::kAlone, ""},
+                                             {GroupedKernel::kClusters, " clusters"},
                                              {GroupedKernel::kPortable, " portable"}}) {
           FloorRow row;
           row.section = "grouped", row.uses = c.name;

@@ -63,16 +63,16 @@ Status grouped_bias_grad(Element element, RowShape shape, const void* dy, const 
 // Rows of y and dx that no expert fills become zero. bf16 with n and k multiples of 8 runs on tensor cores, Hopper's
 // own where the device has them.
 enum class GroupedKernel {
-  kBest,
-  kNoClusters,  // Hopper's instructions, every block alone: to compare with
-  kPortable,    // not Hopper's own instructions: likewise
+  kAlone,     // Hopper's instructions, every block alone
+  kClusters,  // two blocks share an operand
+  kPortable,  // not Hopper's own instructions: to compare with
 };
 struct GroupedGemm {
   Element element = Element::kBf16;
   Element gradient = Element::kF32;  // of dw
   int64_t rows = 0, experts = 0, n = 0, k = 0;
   const int32_t* segments = nullptr;
-  GroupedKernel kernel = GroupedKernel::kBest;
+  GroupedKernel kernel = GroupedKernel::kAlone;
 };
 Status grouped_fprop(const GroupedGemm& args, const void* x, const void* w, void* y, const Launch& launch);
 Status grouped_dgrad(const GroupedGemm& args, const void* dy, const void* w, void* dx, const Launch& launch);

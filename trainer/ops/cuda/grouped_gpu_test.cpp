@@ -123,8 +123,8 @@ TEST_F(Grouped, EqualsThePortableKernelWhereBlocksTakeManyTiles) {
       for (Tensor* t : {&y, &dx, &dw}) all.emplace_back(t->pull().begin(), t->pull().end());
       return all;
     };
-    const auto reference = results(GroupedKernel::kPortable), got = results(GroupedKernel::kBest),
-               again = results(GroupedKernel::kBest), alone = results(GroupedKernel::kNoClusters);
+    const auto reference = results(GroupedKernel::kPortable), got = results(GroupedKernel::kClusters),
+               again = results(GroupedKernel::kClusters), alone = results(GroupedKernel::kAlone);
     for (size_t i = 0; i < reference.size(); ++i) {
       EXPECT_EQ(got[i], alone[i]) << "clusters change the bits: " << i;
       EXPECT_LT(relative_error(got[i], reference[i]), i == 2 ? 1e-5 : 5e-3) << i;

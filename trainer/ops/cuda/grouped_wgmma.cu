@@ -50,7 +50,7 @@ Status start(const GroupedGemm& g, const Operands& operands, void* out, bool acc
 // With the operand that two blocks share, or with none.
 template <GroupedForm kForm, GroupedShare kShare, typename Out>
 Status start_shared(const GroupedGemm& g, const Operands& operands, void* out, bool accumulate, const Launch& launch) {
-  const bool share = g.kernel == GroupedKernel::kBest && grouped_share(kForm, g.n, g.k) == kShare;
+  const bool share = g.kernel == GroupedKernel::kClusters && grouped_share(kForm, g.n, g.k) == kShare;
   return share ? start<kForm, kShare, Out>(g, operands, out, accumulate, launch)
                : start<kForm, GroupedShare::kNone, Out>(g, operands, out, accumulate, launch);
 }

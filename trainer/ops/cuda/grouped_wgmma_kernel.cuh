@@ -188,30 +188,36 @@ __device__ __forceinline__ void store_pair(bf16* to, float a, float b) {
   *reinterpret_cast<uint32_t*>(to) = pack_bf16(a, b);
 }
 
-// The same for gradients, which are added to what is there when `accumulate`.
+// The same for gradients, which are added to what is there when `accumulate`: 16 loads of a thread are under way at
+// once.
 template <typename Out>
-__device__ __forceinline__ void store_gradient(const float (&d)[128], Out* out, int row0, int rows, int column0,
-                                               int columns, bool accumulate) {
+__device__ __forceinline__ void store_gradient(float (&d)[128], Out* out, int row0, int rows, int column0, int columns,
+                                               bool accumulate) {
   const int lane = threadIdx.x & 31, row = row0 + (threadIdx.x & 127) / 32 * 16 + (lane >> 2);
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
     const int at = row + half * 8;
+    if (at >= rows) continue;
     Out* const to = out + int64_t{at} * columns + column0 + (lane & 3) * 2;
+    if (accumulate) {
 #pragma unroll
-    for (int part = 0; part < 4; ++part) {
-      float2 old[8];
+      for (int part = 0; part < 2; ++part) {
+        float2 old[16];
 #pragma unroll
-      for (int j = 0; j < 8; ++j) {
-        const int column = (part * 8 + j) * 8;
-        old[j] = make_float2(0.0f, 0.0f);
-        if (accumulate && at < rows && column0 + column < columns) old[j] = load_pair(to + column);
-      }
+        for (int j = 0; j < 16; ++j) {
+          const int column = (part * 16 + j) * 8;
+          old[j] = load_pair(to + (column0 + column < columns ? column : 0));  // no branch: loads do not wait
+        }
 #pragma unroll
-      for (int j = 0; j < 8; ++j) {
-        const int column = (part * 8 + j) * 8, i = (part * 8 + j) * 4 + half * 2;
-        if (at < rows && column0 + column < columns) store_pair(to + column, old[j].x + d[i], old[j].y + d[i + 1]);
+        for (int j = 0; j < 16; ++j) {
+          const int i = (part * 16 + j) * 4 + half * 2;
+          d[i] += old[j].x, d[i + 1] += old[j].y;
+        }
       }
     }
+#pragma unroll
+    for (int j = 0; j < 32; ++j)
+      if (column0 + j * 8 < columns) store_pair(to + j * 8, d[j * 4 + half * 2], d[j * 4 + half * 2 + 1]);
   }
 }
 
