@@ -69,7 +69,7 @@ class Messages {
 TensorId memory_of(BlockBuilder& k, Messages& messages, const Chunk& chunk) {
   const Layout& l = k.layout();
   if (chunk.encoder) return encoder_block(k);
-  const int64_t sequence = l.encoder_sequence / (l.memory_is_sharded() ? l.tp : 1);
+  const int64_t sequence = l.local_encoder_sequence() / (l.memory_is_sharded() ? l.tp : 1);
   if (chunk.embedding) return messages.receive(kReshardRecv, to_next_mesh(l), "memory.reshard_recv", sequence);
   return messages.receive(kRecv, to_next_stage(l), "memory.recv", sequence);
 }

@@ -41,9 +41,8 @@ std::optional<Step> step_of(const RingAttrs& a, int64_t query_rows, int64_t key_
   // Neighbours of the inner group hold their parts together: rank after rank of a pack, one part otherwise.
   const int held = static_cast<int>(queries.starts.size() / 2);
   const Positions keys = group_positions(a.core.keys.sequence, a.size * held, source * held, held);
-  MB_CHECK(a.core.causal, "a ring attends causally");
-  // Which rows of a pack meet is known when the step runs only.
-  if (a.core.packed) return cut(a, keys, j, {0, query_rows}, {0, key_rows});
+  // Which rows of a pack meet is known when the step runs only; both ways all meet.
+  if (a.core.packed || !a.core.causal) return cut(a, keys, j, {0, query_rows}, {0, key_rows});
   Rows q{query_rows, 0}, k{key_rows, 0};
   int64_t q_end = 0, k_end = 0;
   for (int64_t qr = 0; qr < query_rows; qr += queries.run) {
@@ -118,6 +117,7 @@ class Expansion {
       if (!step) continue;
       const std::string path = fmt::format("{}.step{}", op.path, j);
       std::vector<TensorId> in{rows_of(op.in[0], step->queries, path + ".q"), rows_of(held, step->keys, path + ".kv")};
+      if (a.core.relative_buckets > 0) in.push_back(op.in[2]);
       const std::vector<TensorId> extras = step_extras(op, a.core, 2);
       in.insert(in.end(), extras.begin(), extras.end());
       const auto part = b_.emit(kCrossAttention, path, in, step->attrs, {.out_path = path + ".out"});
@@ -132,19 +132,22 @@ class Expansion {
     TensorId dq, dkv;
   };
 
-  // The gradients of one step. The own keys' step (which sees every query) carries the sinks' gradient.
+  // The gradients of one step. The own keys' step (which sees every query) carries the sinks' gradient; the bias
+  // table's is the sum over all steps, of which the first one begins.
   StepGrads step_grads(const std::vector<Op>& variants, const Step& step, TensorId kv) {
     const Op& op = variants[0];
-    const bool with_sinks = std::get<RingAttrs>(op.attrs).core.sinks && step.j == 0;
+    const AttentionAttrs& core = std::get<RingAttrs>(op.attrs).core;
+    const bool begins = step.j == 0;
+    const bool with_weight = core.relative_buckets > 0 || (core.sinks && begins);
     const std::string path = fmt::format("{}.step{}", op.path, step.j);
     std::vector<TensorId> in{rows_of(op.in[0], step.queries, path + ".dout"),
                              rows_of(op.in[1], step.queries, path + ".q"), rows_of(kv, step.keys, path + ".kv"),
                              rows_of(op.in[3], step.queries, path + ".out"), op.in[4]};
-    if (with_sinks) in.push_back(op.in[5]);
-    const std::vector<TensorId> extras = step_extras(op, std::get<RingAttrs>(op.attrs).core, 5);
+    if (with_weight) in.push_back(op.in[5]);
+    const std::vector<TensorId> extras = step_extras(op, core, 5);
     in.insert(in.end(), extras.begin(), extras.end());
     EmitOptions options{.category = Category::kGradient, .out_path = path + ".out"};
-    if (!with_sinks) {
+    if (!with_weight) {
       const auto out = b_.emit(kCrossAttentionGrad, path, in, step.attrs, options);
       return {out[0], out[1]};
     }
@@ -152,12 +155,13 @@ class Expansion {
     options.out = {op.out[0], kNoTensor, kNoTensor};
     for (const Op& variant : variants) {
       AttentionAttrs attrs = step.attrs;
-      attrs.sinks = true;
-      attrs.accumulate = std::get<RingAttrs>(variant.attrs).core.accumulate;
-      options.when = variant.when;
+      attrs.sinks = core.sinks;
+      attrs.accumulate = !begins || std::get<RingAttrs>(variant.attrs).core.accumulate;
+      if (begins) options.when = variant.when;
       std::vector<TensorId> reads = in;
       if (attrs.accumulate) reads.push_back(op.out[0]);
       options.out = b_.emit(kCrossAttentionGrad, path, reads, attrs, options);
+      if (!begins) break;
     }
     return {options.out[1], options.out[2]};
   }

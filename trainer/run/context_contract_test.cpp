@@ -25,7 +25,8 @@ const Small& family(std::string_view name) {
 Config config_of_five_steps(std::string_view name) {
   Config c = config_of(family(name));
   c.train.train_iters = 5;
-  if (c.model.num_query_groups > 0) c.model.num_query_groups = 4;  // an a2a of four ranks divides them
+  if (c.train.encoder_seq_length > 0) c.train.encoder_seq_length = 16;  // four ranks' chunks
+  if (c.model.num_query_groups > 0) c.model.num_query_groups = 4;       // an a2a of four ranks divides them
   return c;
 }
 
@@ -71,8 +72,30 @@ TEST_P(Context, EveryMappingAndCommTypeEqualsOneRank) {
 
 INSTANTIATE_TEST_SUITE_P(Families, Context,
                          testing::Values("llama31", "gpt", "gpt_dropout", "qwen3", "gpt_oss", "mixtral",
-                                         "mixtral_balanced", "qwen3_moe", "deepseek_v3", "deepseek_v3_mtp"),
+                                         "mixtral_balanced", "qwen3_moe", "deepseek_v3", "deepseek_v3_mtp", "t5"),
                          [](const auto& test) { return std::string(test.param); });
+
+// An encoder of another length, dropout in both, the encoder on ranks of its own, table gradients that are added apart.
+TEST(ContextEncoder, EveryFormEqualsOneRank) {
+  Config base = config_of_five_steps("t5");
+  base.train.encoder_seq_length = 24;
+  base.train.hidden_dropout = base.train.attention_dropout = 0.1;
+  const auto one = train_and_collect(base);
+  ASSERT_TRUE(one.has_value()) << format(one.error());
+  for (const char* comm : {"p2p", "all_gather", "a2a"}) {
+    SCOPED_TRACE(comm);
+    expect_equal(mapped(base, kMappings[0], comm), *one);
+    Config apart = mapped(base, kMappings[0], comm);
+    apart.fusion.gradient_accumulation_fusion = false;
+    apart.memory.recompute_granularity = RecomputeGranularity::kFull;
+    expect_equal(apart, *one);
+    Config meshes = mapped(base, {"cp2_tp2", 2, 2, 1, 1}, comm);
+    meshes.parallel.encoder_pipeline_model_parallel_size = 1;
+    meshes.parallel.encoder_tensor_model_parallel_size = 1;
+    meshes.parallel.gpus = 2 * (1 + 2);  // DP·CP·(encoder TP·PP + decoder TP·PP)
+    expect_equal(meshes, *one);
+  }
+}
 
 // What these tests would see: one wrong position, key range, merge or exchange anywhere in the programs.
 TEST(ContextFaults, ShowInTheGradients) {
@@ -162,13 +185,22 @@ TEST(ContextRules, HeadsAndSizesOfAllToAllAreNamed) {
 }
 
 TEST(ContextModels, WhatCannotBeCutIsRefused) {
-  for (const char* name : {"t5", "mixtral_capacity"}) {
+  const auto refused = [](const char* name, const std::function<void(Config&)>& change) {
     Config c = config_of_five_steps(name);
     c.parallel.context_parallel_size = 2;
+    change(c);
     const auto layout = resolve(c);
-    ASSERT_FALSE(layout.has_value()) << name;
-    EXPECT_NE(layout.error().what.find("parallel.context_parallel_size"), std::string::npos);
-  }
+    return layout ? std::string("accepted") : layout.error().what;
+  };
+  EXPECT_NE(refused("mixtral_capacity", [](Config&) {}).find("parallel.context_parallel_size"), std::string::npos);
+  EXPECT_EQ(refused("t5", [](Config&) {}), "accepted");
+  EXPECT_EQ(refused("t5", [](Config& c) { c.train.encoder_seq_length = 18; }),
+            "train.encoder_seq_length = 18 is no multiple of 2 × parallel.context_parallel_size = 4");
+  const auto rows = [](Config& c) {
+    c.packing.sequences = SequenceLengths::kUniform;
+    c.train.micro_batch_size = 1;
+  };
+  EXPECT_NE(refused("t5", rows).find("packing.sequences and an encoder"), std::string::npos) << refused("t5", rows);
 }
 
 }  // namespace

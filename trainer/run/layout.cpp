@@ -58,7 +58,9 @@ Status check_encoder(const Layout& l) {
                     "sequence",
                     kEncoderTp),
         fmt::format("set parallel.sequence_parallel = true, or {} = 1", kEncoderTp));
-  if (own_mesh) MB_TRY(divides(l.tp, kTp, l.encoder_sequence, "train.encoder_seq_length (across meshes)"));
+  if (own_mesh)
+    MB_TRY(
+        divides(l.tp, kTp, l.local_encoder_sequence(), "train.encoder_seq_length / context parallel (across meshes)"));
   return {};
 }
 
@@ -145,7 +147,8 @@ Status check_tensor_parallel(const Layout& l) {
   MB_TRY(divides(l.tp, kTp, l.model.moe.shared_ffn_hidden_size, "model.moe_shared_expert_intermediate_size"));
   if (l.sequence_parallel) {
     MB_TRY(divides(l.tp, kTp, l.local_sequence(), "train.seq_length / context parallel (sequence parallel)"));
-    MB_TRY(divides(l.tp, kTp, l.encoder_sequence, "train.encoder_seq_length (sequence parallel)"));
+    MB_TRY(divides(l.tp, kTp, l.local_encoder_sequence(),
+                   "train.encoder_seq_length / context parallel (sequence parallel)"));
   }
   if (l.config.parallel.sequence_parallel.value_or(false) && l.tp == 1)
     return fail(ErrorCode::kBadArgument, fmt::format("parallel.sequence_parallel = true needs {} above 1", kTp));

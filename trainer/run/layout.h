@@ -73,6 +73,11 @@ struct Layout {
   // Tokens of a sequence that one context-parallel rank holds, and where they lie.
   int64_t local_sequence() const { return sequence / cp; }
   Positions positions(int cp_coordinate) const { return context_positions(sequence, cp, cp_coordinate); }
+  // The same of the encoder's tokens, where there are any.
+  int64_t local_encoder_sequence() const { return encoder_sequence / cp; }
+  Positions encoder_positions(int cp_coordinate) const {
+    return encoder_sequence == 0 ? Positions{} : context_positions(encoder_sequence, cp, cp_coordinate);
+  }
   // The model with its vocabulary as it is padded: what FLOPs are counted by (NUMERICS, section 2).
   ModelShape padded_model() const {
     ModelShape padded = model;

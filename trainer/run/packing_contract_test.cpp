@@ -197,7 +197,7 @@ TEST(PackingContextRows, WhatCannotBeIsRefused) {
             "packing.packed_sequence_size = 30 is no multiple of 2 × parallel.context_parallel_size = 4");
   EXPECT_NE(refused("mixtral_balanced", [](Config&) {}).find("parallel.moe_router_force_load_balancing"),
             std::string::npos);
-  EXPECT_NE(refused("t5", [](Config&) {}).find("an encoder and a decoder"), std::string::npos);
+  EXPECT_NE(refused("t5", [](Config&) {}).find("packing.sequences and an encoder"), std::string::npos);
 }
 
 TEST(PackingKnobs, RefusalsNameKnobAndRemedy) {

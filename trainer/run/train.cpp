@@ -39,7 +39,7 @@ struct BatchReader {
   const SequenceDataset* sequences;
   int64_t step;
   int dp_rank;
-  Positions positions;  // of this context-parallel rank
+  Positions positions, encoder_positions;  // of this context-parallel rank
 
   // Samples of micro-batch m on data-parallel rank d are [(m·dp + d)·b, ... + b) of the step's global batch.
   int64_t index(int micro_batch, size_t i) const {
@@ -47,7 +47,7 @@ struct BatchReader {
            static_cast<int64_t>(i);
   }
 
-  // A sample is the encoder's tokens (if there is one), then the decoder's, then one label more. Of the decoder's a
+  // A sample is the encoder's tokens (if there is one), then the decoder's, then one label more. Of both a
   // context-parallel rank takes its own.
   Status tokens_and_labels(int micro_batch, std::span<int32_t> tokens, std::span<int32_t> labels) const {
     if (sequences != nullptr) return rows(micro_batch, tokens, labels);
@@ -100,7 +100,8 @@ struct BatchReader {
         MB_TRY(sequences->encoder_row(index(micro_batch, i), std::span(sample).first(encoder_tokens.size() / b), {}));
       else
         MB_TRY(data(index(micro_batch, i), sample));
-      for (size_t s = 0; s < static_cast<size_t>(layout.encoder_sequence); ++s) encoder_tokens[s * b + i] = sample[s];
+      for (int64_t s = 0; s < layout.local_encoder_sequence(); ++s)
+        encoder_tokens[static_cast<size_t>(s) * b + i] = sample[static_cast<size_t>(encoder_positions.at(s))];
     }
     return {};
   }
@@ -287,7 +288,8 @@ class RankLoop {
     StepInput input;
     input.record = record_of(o, rate, step);
     const MeshCoordinates at = l_.mesh.coordinates(world_.rank());
-    const BatchReader reader{l_, data_, options_.sequences, step, at.dp, l_.positions(at.cp)};
+    const BatchReader reader{
+        l_, data_, options_.sequences, step, at.dp, l_.positions(at.cp), l_.encoder_positions(at.cp)};
     input.batch = [&](int m, std::span<int32_t> tokens, std::span<int32_t> labels) {
       return reader.tokens_and_labels(m, tokens, labels);
     };

@@ -81,7 +81,7 @@ inline void record_gradients(const Program& program, const Mesh& mesh, int world
 inline StepInput patterned_input(const Layout& l, const Mesh& mesh, int world_rank, int64_t step) {
   const MeshCoordinates coordinates = mesh.coordinates(world_rank);
   const int dp_rank = coordinates.dp;
-  const Positions positions = l.positions(coordinates.cp);
+  const Positions positions = l.positions(coordinates.cp), encoder_positions = l.encoder_positions(coordinates.cp);
   const auto index = [&l, dp_rank, step](int m, size_t i) {
     return step * l.global_batch + (int64_t{m} * l.dp + dp_rank) * l.micro_batch + static_cast<int64_t>(i);
   };
@@ -108,13 +108,14 @@ inline StepInput patterned_input(const Layout& l, const Mesh& mesh, int world_ra
     }
     return {};
   };
-  input.extra = [=](int m, std::span<int32_t> samples, std::span<int32_t> encoder_tokens) -> Status {
+  input.extra = [=, &l](int m, std::span<int32_t> samples, std::span<int32_t> encoder_tokens) -> Status {
     std::vector<int32_t> sample;
     for (size_t i = 0; i < b; ++i) {
       if (!samples.empty()) samples[i] = static_cast<int32_t>(index(m, i));
       if (encoder_tokens.empty()) continue;
       MB_TRY(read(index(m, i), sample));
-      for (size_t s = 0; s < first; ++s) encoder_tokens[s * b + i] = sample[s];
+      for (int64_t s = 0; s < l.local_encoder_sequence(); ++s)
+        encoder_tokens[static_cast<size_t>(s) * b + i] = sample[static_cast<size_t>(encoder_positions.at(s))];
     }
     return {};
   };

@@ -93,8 +93,14 @@ class BlockBuilder {
   };
   std::vector<ExpertState>& expert_states() { return expert_states_; }
 
-  // Where this rank class's tokens lie in the sequence.
-  Positions positions() const { return l_.positions(b_.program().rank_class.cp); }
+  // What is built from here on reads the encoder's tokens, or no more.
+  void set_encoder(bool encoder) { encoder_ = encoder; }
+  // The sequence that is read: its tokens over all context-parallel ranks, and where this rank class's lie in it.
+  int64_t sequence() const { return encoder_ ? l_.encoder_sequence : l_.sequence; }
+  Positions positions() const {
+    const int at = b_.program().rank_class.cp;
+    return encoder_ ? l_.encoder_positions(at) : l_.positions(at);
+  }
 
   CommAttrs tp_comm() const { return {.group = GroupKind::kTp, .group_size = l_.tp}; }
   Init normal() const { return {Init::Kind::kNormal, l_.config.optimizer.init_method_std}; }
@@ -107,6 +113,7 @@ class BlockBuilder {
 
   Builder& b_;
   const Layout& l_;
+  bool encoder_ = false;
   std::map<std::string, TensorId> weights_;
   std::vector<ExpertState> expert_states_;
 };

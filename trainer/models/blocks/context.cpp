@@ -27,14 +27,14 @@ TensorId core_over(BlockBuilder& k, const std::string& path, std::vector<TensorI
                             {.out_path = path + ".split.out"});
   in[0] = split[0];
   in.insert(in.begin() + 1, split[1]);
-  if (!attrs.packed) attrs.queries = attrs.keys = context_positions(k.layout().sequence, ring.size, ring.index);
+  if (!attrs.packed) attrs.queries = attrs.keys = context_positions(k.sequence(), ring.size, ring.index);
   if (!gathered)
     return b.emit(kRingAttention, path + ".core.fwd", in, RingAttrs{attrs, ring.group, ring.size, ring.index},
                   options)[0];
   in[1] = b.emit1(kAllGather, path + ".kv.all_gather.fwd", {split[1]},
                   CommAttrs{.group = ring.group, .group_size = ring.size},
                   {.stream = Stream::kCp, .category = Category::kComm});
-  attrs.keys = gathered_positions(k.layout().sequence, ring.size);
+  attrs.keys = gathered_positions(k.sequence(), ring.size);
   return b.emit(kCrossAttention, path + ".core.fwd", in, attrs, options)[0];
 }
 
@@ -89,9 +89,9 @@ TensorId context_attention(BlockBuilder& k, const std::string& path, std::vector
   const bool ring = comm == CpComm::kA2aP2p;
   const int inner = whole_heads ? 1 : ring ? l.mesh.sizes().cp_a2a : l.cp;
   // What is known of a pack's rows before it is there: whose they are.
-  if (attrs.packed) attrs.queries = attrs.keys = group_positions(l.sequence, l.cp, at / inner * inner, inner);
+  if (attrs.packed) attrs.queries = attrs.keys = group_positions(k.sequence(), l.cp, at / inner * inner, inner);
   if (whole_heads) return core_over(k, path, std::move(in), attrs, {GroupKind::kCp, l.cp, at}, comm == CpComm::kGather);
-  const Exchange exchange{ring ? GroupKind::kCpA2a : GroupKind::kCp, inner, at % inner, l.sequence / (2 * l.cp),
+  const Exchange exchange{ring ? GroupKind::kCpA2a : GroupKind::kCp, inner, at % inner, k.sequence() / (2 * l.cp),
                           !attrs.packed};
   in[0] = to_heads(k.builder(), path, in[0], qkv_parts(attrs), exchange);
   const int64_t columns = int64_t{attrs.heads} * attrs.value_dim();
