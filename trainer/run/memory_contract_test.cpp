@@ -3,7 +3,9 @@
 #include "trainer/execute/cpu/cpu_rank.h"
 #include "trainer/models/small_families.h"
 #include "trainer/passes/one_step_test.h"
+#include "trainer/program/packed_rows.h"
 #include "trainer/program/sample_programs_test.h"
+#include "trainer/run/training_data.h"
 
 namespace mbb::trainer {
 namespace {
@@ -11,14 +13,57 @@ namespace {
 using Arenas = std::map<Space, std::vector<std::byte>>;
 constexpr Space kSpaces[] = {Space::kDevice, Space::kHost};
 
+// Packs of forty short documents.
+SequenceDataset short_packs(const Layout& layout) {
+  std::vector<std::vector<int32_t>> documents;
+  for (int d = 0; d < 40; ++d) {
+    documents.emplace_back();
+    for (int i = 0; i < 3 + (d * 5) % 20; ++i) documents.back().push_back((d * 7 + i * i * 3 + i) % 64);
+  }
+  auto source = make_in_memory("forty documents", documents, 64);
+  EXPECT_TRUE(source.has_value());
+  SequenceCuts cuts{.lengths = SequenceLengths::kDocuments, .longest = layout.config.train.seq_length};
+  if (layout.model.is_encoder_decoder()) cuts.longest_encoder = cuts.longest;
+  auto data = SequenceDataset::open(std::move(*source), cuts, row_options(layout));
+  EXPECT_TRUE(data.has_value()) << (data ? "" : format(data.error()));
+  return std::move(*data);
+}
+
+// One step of packs: micro-batch m of a data-parallel rank is a row of `rows`.
+StepInput packs_input(const Layout& l, const SequenceDataset& rows, const MeshCoordinates& at) {
+  StepInput in = one_step_input(l, at.dp);
+  const auto row_of = [&l, dp = at.dp](int m) { return int64_t{m} * l.dp + dp; };
+  in.batch = [=, &l, &rows, cp = at.cp](int m, std::span<int32_t> tokens, std::span<int32_t> labels) -> Status {
+    std::vector<int32_t> row_tokens(static_cast<size_t>(l.sequence)), row_labels(row_tokens.size());
+    std::vector<int32_t> first(static_cast<size_t>(l.sequences_of_row()) + 1);
+    MB_TRY(rows.row(row_of(m), row_tokens, row_labels, first));
+    const std::vector<PackedRow> mine = packed_rows(l.positions(cp), first, l.local_sequence());
+    for (size_t s = 0; s < mine.size(); ++s) {
+      if (!tokens.empty()) tokens[s] = row_tokens[static_cast<size_t>(mine[s].at)];
+      if (!labels.empty()) labels[s] = row_labels[static_cast<size_t>(mine[s].at)];
+    }
+    return {};
+  };
+  in.starts = [=, &rows](int m, std::span<int32_t> first) { return rows.row(row_of(m), {}, {}, first); };
+  in.encoder_starts = [=, &rows](int m, std::span<int32_t> first) { return rows.encoder_row(row_of(m), {}, first); };
+  in.extra = [=, &rows](int m, std::span<int32_t> samples, std::span<int32_t> encoder) -> Status {
+    for (int32_t& sample : samples) sample = static_cast<int32_t>(row_of(m));
+    return encoder.empty() ? Status{} : rows.encoder_row(row_of(m), encoder, {});
+  };
+  return in;
+}
+
 // Every rank's arenas after one step that began with `poison` everywhere.
 std::vector<Arenas> arenas_after_a_step(const Layout& layout, const StepPrograms& programs, uint8_t poison) {
+  std::optional<SequenceDataset> rows;
+  if (layout.packed()) rows.emplace(short_packs(layout));
   const int ranks = layout.mesh.world_size();
   std::vector<Arenas> arenas(static_cast<size_t>(ranks));
   const Status ran = run_ranks(ranks, [&](World& world) -> Status {
     const auto c = static_cast<size_t>(layout.mesh.rank_class_index(world.rank()));
     MB_ASSIGN(auto rank, CpuRank::create(programs.programs[c], programs.plans[c], layout.mesh, world, 1234, poison));
-    MB_TRY(rank->step(one_step_input(layout, layout.mesh.coordinates(world.rank()).dp)));
+    const MeshCoordinates at = layout.mesh.coordinates(world.rank());
+    MB_TRY(rank->step(rows ? packs_input(layout, *rows, at) : one_step_input(layout, at.dp)));
     for (const Space space : kSpaces) {
       const auto bytes = rank->arena(space);
       arenas[static_cast<size_t>(world.rank())][space].assign(bytes.begin(), bytes.end());
@@ -51,6 +96,7 @@ void expect_touched_bytes_are_the_plan(const Config& config) {
   SCOPED_TRACE(mapping_of(built));
   const auto a = arenas_after_a_step(built.layout, built.programs, 0xff);
   const auto b = arenas_after_a_step(built.layout, built.programs, 0x55);
+  ASSERT_EQ(static_cast<int>(a.size()), built.layout.mesh.world_size());
   for (size_t rank = 0; rank < a.size(); ++rank) {
     const auto c = static_cast<size_t>(built.layout.mesh.rank_class_index(static_cast<int>(rank)));
     for (const Space space : kSpaces)
@@ -97,6 +143,33 @@ TEST(MemoryPlanRun, HoldsForEveryRecipeStateAndAdapter) {
     if (recipe == Recipe::kFp8Current) with.optimizer.exp_avg_dtype = StateType::kFp32;
     if (recipe == Recipe::kBf16) with.memory.lora_rank = 4;
     expect_touched_bytes_are_the_plan(with);
+  }
+}
+
+TEST(MemoryPlanRun, HoldsForPacksOfEveryMapping) {
+  struct Mapped {
+    int tp, cp, pp, dp;
+  };
+  for (const Small& family : kFamilies) {
+    const std::string name = family.name;
+    if (name != "llama31" && name != "t5" && name != "deepseek_v3_mtp" && name != "gpt_oss") continue;
+    for (const auto& [tp, cp, pp, dp] : {Mapped{1, 1, 1, 1}, {2, 1, 1, 2}, {1, 1, 2, 1}, {1, 2, 1, 1}, {2, 2, 2, 1}}) {
+      if (name == "t5" && cp > 1) continue;  // refused
+      SCOPED_TRACE(name);
+      Config c = config_of(family);
+      c.packing.sequences = SequenceLengths::kDocuments;
+      c.packing.packed_sequence_size = 32;
+      c.packing.max_sequences = 6;
+      c.train.seq_length = 12;
+      c.train.micro_batch_size = 1;
+      c.train.global_batch_size = 4;
+      c.parallel.tensor_model_parallel_size = tp;
+      c.parallel.context_parallel_size = cp;
+      c.parallel.pipeline_model_parallel_size = pp;
+      c.parallel.gpus = tp * cp * pp * dp;
+      if (pp > 1) c.memory.recompute_granularity = RecomputeGranularity::kFull;
+      expect_touched_bytes_are_the_plan(c);
+    }
   }
 }
 
