@@ -173,7 +173,10 @@ void print_replays(const Parsed& parsed, const RunOutcome& outcome) {
     if (cell.status != baselines::CellStatus::kBroken) continue;
     std::string command = same;
     const References with = references_of(cell, outcome.run.cells);
-    for (const baselines::Cell* reference : {with.exact, with.rounded})
+    std::vector<const baselines::Cell*> references{with.exact, with.rounded};
+    for (const References::Pair& pair : with.other_seeds)
+      references.insert(references.end(), {pair.exact, pair.rounded});
+    for (const baselines::Cell* reference : references)
       if (reference != nullptr && reference != &cell) command += fmt::format(" --only {}", reference->name);
     fmt::print("replay  {} --only {}\n", command, cell.name);
   }

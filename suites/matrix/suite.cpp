@@ -448,7 +448,8 @@ class Expander {
     MB_TRY(expect(*covers, TomlKind::kTable, "'cover' (written [cover.NAME])"));
     for (const TomlNode& cover : covers->items) {
       MB_TRY(expect(cover, TomlKind::kTable, fmt::format("'cover.{}'", printable(cover.key))));
-      MB_TRY(check_keys(cover, {"axes", "set", "where", "total", "seed", "reference", "yields"}, "a [cover.NAME]"));
+      MB_TRY(check_keys(cover, {"axes", "set", "where", "total", "seed", "reference", "reference_seeds", "yields"},
+                        "a [cover.NAME]"));
       const size_t cells = suite_.cells.size(), dropped = suite_.dropped.size();
       MB_TRY(add_cover(cover));
       MB_TRY(check_yield(cover, "cover", cells, dropped));
@@ -484,8 +485,9 @@ class Expander {
     return node->integer;
   }
 
+  // `seed`: of `reference_seeds`, or nothing.
   Result<Cell> named_combination(const Settings& common, const std::vector<NamedAxis>& axes, const Combination& at,
-                                 const TomlNode& cover) const {
+                                 const TomlNode& cover, const TomlNode* seed = nullptr) const {
     Settings settings = common;
     std::vector<std::string> labels;
     for (size_t i = 0; i < axes.size(); ++i) {
@@ -493,6 +495,10 @@ class Expander {
       MB_ASSIGN(const std::vector<FileValue> knobs, knobs_of(file_, value));
       for (const FileValue& knob : knobs) MB_TRY(set_from_file(settings, file_, knob, Layer::kSuite, false));
       labels.push_back(value.key);
+    }
+    if (seed != nullptr) {
+      MB_TRY(set_from_file(settings, file_, {"train.seed", seed}, Layer::kSuite, false));
+      labels.push_back(fmt::format("seed{}", seed->integer));
     }
     MB_TRY(apply_command_line(settings));
     Cell cell = make_cell(join(labels, "-"), std::move(settings));
@@ -540,8 +546,33 @@ class Expander {
     return all;
   }
 
+  // `reference_seeds`, which `reference` cells are trained from besides their own.
+  Result<std::vector<const TomlNode*>> reference_seeds(const TomlNode& cover) const {
+    std::vector<const TomlNode*> seeds;
+    const TomlNode* list = cover.find("reference_seeds");
+    if (list == nullptr) return seeds;
+    MB_TRY(expect(*list, TomlKind::kArray, "'reference_seeds'"));
+    if (cover.find("reference") == nullptr)
+      return file_.error(list->at, "'reference_seeds' without 'reference'", "say which cells are references");
+    for (const TomlNode& seed : list->items) {
+      MB_TRY(expect(seed, TomlKind::kInteger, "each of 'reference_seeds'"));
+      seeds.push_back(&seed);
+    }
+    return seeds;
+  }
+
+  // Adds a cell unless one of the same configuration is there.
+  Status add_combination(Cell cell, const TomlNode& cover) {
+    const auto [same, is_new] = configs_.emplace(configuration_of(cell), cell.name);
+    if (is_new) places_.emplace(cell.name, cover.at);
+    if (is_new) suite_.cells.push_back(std::move(cell));
+    if (suite_.cells.size() > kMaxCells) return too_many(cover.at, suite_.cells.size());
+    return {};
+  }
+
   Status add_cover(const TomlNode& cover) {
     MB_ASSIGN(const std::vector<NamedAxis> axes, named_axes(cover));
+    MB_ASSIGN(const std::vector<const TomlNode*> seeds, reference_seeds(cover));
     std::optional<Condition> where;
     if (const TomlNode* node = cover.find("where")) {
       MB_ASSIGN(where, condition(*node, "'where'"));
@@ -574,13 +605,16 @@ class Expander {
     const Cover found = cover_pairs(sizes, allowed, filter_.total.value_or(static_cast<size_t>(total)),
                                     filter_.seed.value_or(static_cast<uint64_t>(seed)));
     MB_TRY(trouble);
+    const size_t references = wanted.size();
     wanted.insert(wanted.end(), found.combinations.begin(), found.combinations.end());
-    for (const Combination& at : wanted) {
-      MB_ASSIGN(Cell cell, named_combination(common, axes, at, cover));
-      const auto [same, is_new] = configs_.emplace(configuration_of(cell), cell.name);
-      if (is_new) places_.emplace(cell.name, cover.at);
-      if (is_new) suite_.cells.push_back(std::move(cell));
-      if (suite_.cells.size() > kMaxCells) return too_many(cover.at, suite_.cells.size());
+    for (size_t i = 0; i < wanted.size(); ++i) {
+      MB_ASSIGN(Cell cell, named_combination(common, axes, wanted[i], cover));
+      MB_TRY(add_combination(std::move(cell), cover));
+      if (i >= references) continue;
+      for (const TomlNode* other : seeds) {
+        MB_ASSIGN(Cell again, named_combination(common, axes, wanted[i], cover, other));
+        MB_TRY(add_combination(std::move(again), cover));
+      }
     }
     for (const Cover::Pair& pair : found.uncovered)
       suite_.dropped.push_back({fmt::format("{} with {}", axes[pair.axis_a].values[pair.value_a]->key,

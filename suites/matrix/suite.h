@@ -14,6 +14,7 @@
 //   [cover.NAME]  axes.AXIS.VALUE = { knobs }, set, where, yields as of a sweep; total = N, seed = S
 //       combinations in which every two values of two axes meet, and random ones up to `total`
 //       reference = { AXIS = "VALUE", ... }: besides, every combination of the axes it does not name
+//       reference_seeds = [S, ...]: those again, trained from each of these train.seed, as CELL-seedS
 //   [[claim]]  what is said of two cells: claims.h
 //
 // Order of layers: settings < basis < [base] < cell, sweep or cover `set` < axes < command line. Conditions read knobs

@@ -284,6 +284,25 @@ TEST(Suite, ACoverMeetsEveryPairAndKeepsItsReferences) {
   EXPECT_LT(covering->cells.size(), suite->cells.size());
 }
 
+TEST(Suite, ReferencesOfACoverAreTrainedFromOtherSeedsToo) {
+  std::string text = kCover;
+  text.replace(text.find("where"), 0, "reference_seeds = [2, 3]\n");
+  const auto suite = expand(text);
+  ASSERT_TRUE(suite.has_value()) << suite.error().what;
+  std::map<std::string, int64_t> seeds;
+  for (const Cell& cell : suite->cells) seeds[cell.name] = cell.config.train.seed;
+  EXPECT_EQ(seeds.size(), 10U + 4 * 2);
+  EXPECT_EQ(seeds.at("large-one-bf16"), 1234);
+  EXPECT_EQ(seeds.at("large-one-bf16-seed2"), 2);
+  EXPECT_EQ(seeds.at("small-one-fp32-seed3"), 3);
+  // A seed of the command line is every cell's.
+  Settings typed;
+  typed.command_line.push_back({"seed", "7"});
+  const auto alike = expand(text, typed);
+  ASSERT_TRUE(alike.has_value()) << alike.error().what;
+  EXPECT_EQ(alike->cells.size(), 10U);
+}
+
 TEST(Suite, RefusalsOfCoversNameThePlace) {
   const auto refused = [](std::string from, std::string to) {
     std::string text = kCover;
@@ -296,6 +315,11 @@ TEST(Suite, RefusalsOfCoversNameThePlace) {
   EXPECT_NE(refused("tp2 = { tp = 2 }", "tp2 = 2").find("'mapping.tp2' must be a table"), std::string::npos);
   EXPECT_NE(refused("tp2 = { tp = 2 }", "tp2 = { tq = 2 }").find("tq"), std::string::npos);
   EXPECT_NE(refused("total", "totals").find("has no key 'totals'"), std::string::npos);
+  EXPECT_NE(refused("where", "reference_seeds = 2\nwhere").find("'reference_seeds' must be"), std::string::npos);
+  EXPECT_NE(refused("where", "reference_seeds = [\"a\"]\nwhere").find("each of 'reference_seeds' must be"),
+            std::string::npos);
+  EXPECT_NE(refused("reference = { mapping = \"one\" }", "reference_seeds = [2]").find("without 'reference'"),
+            std::string::npos);
 }
 
 const char* const kBased = R"(purpose = "test"

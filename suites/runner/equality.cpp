@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <map>
 
 #include "trainer/run/knob_effect.h"
 
@@ -17,9 +18,15 @@ const baselines::KnobValue* find_knob(const baselines::Cell& cell, std::string_v
   return nullptr;
 }
 
+constexpr std::string_view kSeed = "train.seed";
+
+std::string value_of(const baselines::Cell& cell, std::string_view key) {
+  const auto* knob = find_knob(cell, key);
+  return knob ? knob->value : "";
+}
+
 std::string recipe_of(const baselines::Cell& cell) {
-  const auto* recipe = find_knob(cell, "precision.recipe");
-  return recipe ? recipe->value : "";
+  return value_of(cell, "precision.recipe");
 }
 
 bool is_reference(const baselines::Cell& cell) {
@@ -48,15 +55,40 @@ void break_cell(baselines::Cell& cell, std::string reason) {
 
 }  // namespace
 
-std::string work_key(const baselines::Cell& cell, bool precision) {
+std::string work_key(const baselines::Cell& cell, bool precision, bool seed) {
   std::string key = cell.model;
   for (const auto& knob : cell.knobs) {
     const trainer::KnobEffect effect = trainer::effect_of(knob.key);
     if (effect == trainer::KnobEffect::kHow || (!precision && effect == trainer::KnobEffect::kRounding)) continue;
+    if (!seed && knob.key == kSeed) continue;
     key += "\n" + knob.key + "=" + knob.value;
   }
   return key;
 }
+
+namespace {
+
+// Pairs of one-rank cells that did `cell`'s work from other seeds, in fp32 and in its recipe.
+std::vector<References::Pair> other_seeds_of(const baselines::Cell& cell,
+                                             const std::vector<baselines::Cell>& finished) {
+  const std::string rounded_key = work_key(cell, true, false), exact_key = work_key(cell, false, false);
+  const std::string recipe = recipe_of(cell), seed = value_of(cell, kSeed);
+  std::map<std::string, References::Pair> by_seed;
+  for (const baselines::Cell& other : finished) {
+    if (!is_reference(other) || other.device != cell.device || other.model != cell.model) continue;
+    const std::string theirs = value_of(other, kSeed);
+    if (theirs == seed) continue;
+    const std::string in = recipe_of(other);
+    if (in == recipe && work_key(other, true, false) == rounded_key) by_seed[theirs].rounded = &other;
+    if (in == "fp32" && work_key(other, false, false) == exact_key) by_seed[theirs].exact = &other;
+  }
+  std::vector<References::Pair> pairs;
+  for (const auto& [of, pair] : by_seed)
+    if (pair.exact != nullptr && pair.rounded != nullptr) pairs.push_back(pair);
+  return pairs;
+}
+
+}  // namespace
 
 References references_of(const baselines::Cell& cell, const std::vector<baselines::Cell>& finished) {
   References found;
@@ -69,6 +101,7 @@ References references_of(const baselines::Cell& cell, const std::vector<baseline
   }
   // What one rank's rounding does is not known: the first one-rank cell of a precision is compared with nothing.
   if (!exact && found.rounded == nullptr) found.exact = nullptr;
+  if (!exact && found.exact != nullptr) found.other_seeds = other_seeds_of(cell, finished);
   return found;
 }
 
@@ -79,21 +112,25 @@ double rounded_mean(int64_t tokens) {
   return tokens > 0 ? 0x1p-9 / std::sqrt(static_cast<double>(tokens)) : 0;
 }
 
-// Lower precision: the largest difference from fp32 over all steps, of the cell and of one rank.
+// Lower precision: the largest difference from fp32 over all steps, of the cell and of one rank over its seeds.
 void judge_rounded(baselines::Cell& cell, const References& with, baselines::VerdictRow& row) {
   const auto& exact = with.exact->launches.front().steps;
-  const double one = largest_deviation(with.rounded->launches.front().steps, exact).relative;
+  double one = largest_deviation(with.rounded->launches.front().steps, exact).relative;
+  for (const References::Pair& pair : with.other_seeds)
+    one = std::max(
+        one, largest_deviation(pair.rounded->launches.front().steps, pair.exact->launches.front().steps).relative);
+  const std::string seeds = with.other_seeds.empty() ? "" : fmt::format(" over {} seeds", with.other_seeds.size() + 1);
   for (const baselines::Launch& launch : cell.launches) {
     const Deviation mine = largest_deviation(launch.steps, exact);
     row.change = std::max(std::isnan(row.change) ? 0.0 : row.change, mine.relative);
     if (launch.steps.size() != exact.size())
       break_cell(cell, fmt::format("{} steps where {} has {}", launch.steps.size(), with.exact->name, exact.size()));
     else if (!(mine.relative <= std::max(2 * one, rounded_mean(exact.front().tokens))))
-      break_cell(cell, fmt::format("loss of step {} differs from {} by {:.2e}, more than twice the {:.2e} of {}",
-                                   mine.step, with.exact->name, mine.relative, one, with.rounded->name));
+      break_cell(cell, fmt::format("loss of step {} differs from {} by {:.2e}, more than twice the {:.2e} of {}{}",
+                                   mine.step, with.exact->name, mine.relative, one, with.rounded->name, seeds));
   }
-  row.text = fmt::format("losses are within {:.1e} of {}, one rank's in this precision within {:.1e}", row.change,
-                         with.exact->name, one);
+  row.text = fmt::format("losses are within {:.1e} of {}, one rank's in this precision within {:.1e}{}", row.change,
+                         with.exact->name, one, seeds);
 }
 
 void judge_exact(baselines::Cell& cell, const baselines::Cell& reference, baselines::VerdictRow& row) {
@@ -133,6 +170,7 @@ void judge_losses(baselines::Cell& cell, const std::vector<baselines::Cell>& fin
 
 void judge_learning(baselines::Cell& cell, double unigram_entropy) {
   if (cell.status != baselines::CellStatus::kOk || cell.launches.empty() || cell.launches.front().steps.empty()) return;
+  if (std::isnan(unigram_entropy)) return;  // tokens that teach nothing, or that nobody can count
   const auto& steps = cell.launches.front().steps;
   const size_t count = std::min<size_t>(5, steps.size());
   double loss = 0;

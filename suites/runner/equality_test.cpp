@@ -94,6 +94,33 @@ TEST(Equality, LowerPrecisionMayBeOffByTwiceWhatOneRankIs) {
   EXPECT_NE(far.reason.find("more than twice"), std::string::npos) << far.reason;
 }
 
+// One seed's rounding may cancel: the seeds together say how far it goes.
+TEST(Equality, OneRankMayComeNearByChanceWithOneSeedAndNotWithAll) {
+  const auto seeded = [](baselines::Cell c, const char* seed) {
+    c.knobs[2].value = seed;
+    return c;
+  };
+  const baselines::Cell exact = cell("one", 1, {5.0, 4.0}), lucky = cell("one-fp8", 1, {5.0, 4.00001}, "fp8_current");
+  const baselines::Cell other = seeded(cell("one-seed2", 1, {6.0, 5.0}), "2");
+  const baselines::Cell other_fp8 = seeded(cell("one-fp8-seed2", 1, {6.0, 5.01}, "fp8_current"), "2");
+  const auto status_of = [&](double loss, std::vector<baselines::Cell> finished) {
+    baselines::Cell two = cell("tp2", 2, {5.0, loss}, "fp8_current");
+    judge_losses(two, finished);
+    EXPECT_EQ(two.verdicts.size(), 1U);
+    return two.status;
+  };
+  EXPECT_EQ(status_of(4.01, {exact, lucky}), baselines::CellStatus::kBroken);
+  EXPECT_EQ(status_of(4.01, {exact, lucky, other, other_fp8}), baselines::CellStatus::kOk);
+  EXPECT_EQ(status_of(4.02, {exact, lucky, other, other_fp8}), baselines::CellStatus::kBroken) << "twice 2e-3";
+  EXPECT_EQ(status_of(4.01, {exact, lucky, other}), baselines::CellStatus::kBroken) << "half a pair";
+  EXPECT_EQ(status_of(4.01, {exact, lucky, other, seeded(cell("b", 1, {6.0, 5.01}, "bf16"), "2")}),
+            baselines::CellStatus::kBroken)
+      << "another recipe";
+  baselines::Cell foreign = other, foreign_fp8 = other_fp8;
+  foreign.model = foreign_fp8.model = "n";
+  EXPECT_EQ(status_of(4.01, {exact, lucky, foreign, foreign_fp8}), baselines::CellStatus::kBroken) << "another model";
+}
+
 TEST(Equality, HowWorkIsOverlappedIsNoOtherWork) {
   baselines::Cell two = cell("tp2", 2, {5.0, 1.0});
   two.knobs.push_back({"overlap.tp_comm_overlap", "true"});
@@ -117,6 +144,17 @@ TEST(Equality, TheFirstOneRankCellOfAPrecisionHasNothingToCompareWith) {
   EXPECT_EQ(with.exact, nullptr);
   EXPECT_EQ(with.rounded, nullptr);
   EXPECT_NE(references_of(cell("tp2", 2, {5.0, 4.0}), finished).exact, nullptr);
+}
+
+TEST(Learning, IsJudgedWhereTheEntropyOfTheDataIsKnown) {
+  const auto verdict = [](double loss, double entropy) {
+    baselines::Cell one = cell("one", 1, {5.0, loss, loss, loss, loss, loss});
+    judge_learning(one, entropy);
+    return one.verdicts.empty() ? std::string("none") : std::string(name(one.verdicts[0].verdict));
+  };
+  EXPECT_EQ(verdict(3.0, 3.1), "same");
+  EXPECT_EQ(verdict(3.2, 3.1), "inconclusive");
+  EXPECT_EQ(verdict(3.0, std::numeric_limits<double>::quiet_NaN()), "none");
 }
 
 TEST(GradientVerdict, NamesTheWeightThatDiffers) {
