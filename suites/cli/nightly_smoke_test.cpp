@@ -1,5 +1,5 @@
-// The nightly script on a small suite: a planted delay turns it red, reports and archives are there, and its HTML opens
-// in a browser without a network.
+// The nightly scripts on a small suite: a planted delay turns the gate red, reports and archives are there, and its
+// HTML opens in a browser without a network; the equality matrix by a seed.
 #include <gtest/gtest.h>
 
 #include <nlohmann/json.hpp>
@@ -93,6 +93,23 @@ TEST_F(Nightly, ThePageOpensInABrowserWithoutANetwork) {
   ASSERT_EQ(dom.status, 0) << dom.out.substr(0, 2000);
   for (const char* part : {"<h2>Verdicts</h2>", "<h2>History</h2>", "<h2>Timelines</h2>", "</svg>", "cpu_step_time"})
     EXPECT_NE(dom.out.find(part), std::string::npos) << part;
+}
+
+TEST_F(Nightly, TheEqualityMatrixBySeedSaysHowToRunWhatBrokeAgain) {
+  const std::string script = std::string(MBB_SOURCE_DIR) + "/ci/nightly/equality";
+  const auto matrix = [&](const std::string& options) {
+    return shell(script + " -p " + program_ + " -S 7 -c 0 -o " + out().string() + " -- " + options);
+  };
+  const Answer equal = matrix("--only llama-one-flat-fp32-auto-kept-plain");
+  EXPECT_EQ(equal.status, 0) << equal.out;
+  EXPECT_NE(equal.out.find("3 ok, 0 broken"), std::string::npos) << "its own seed and two others: " << equal.out;
+  EXPECT_FALSE(fs::exists(out() / "runs-7"));
+  const Answer broken = matrix("inject_fault=error@0 --only llama-one-flat-fp32-auto-kept-plain-seed2");
+  EXPECT_EQ(broken.status, 4) << broken.out;
+  EXPECT_NE(broken.out.find("replay  mbbench suite mappings-cpu --seed 7 --combinations 0"), std::string::npos)
+      << broken.out;
+  EXPECT_TRUE(fs::exists(out() / "runs-7")) << broken.out;
+  EXPECT_EQ(shell(script + " -c many").status, 64);
 }
 
 TEST_F(Nightly, ASuiteThatMeasuresNothingLeavesReportsAndIsRed) {
