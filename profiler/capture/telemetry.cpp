@@ -10,6 +10,7 @@
 #include <condition_variable>
 #include <mutex>
 #include <thread>
+#include <utility>
 
 #include "profiler/base/clock.h"
 #include "profiler/base/file.h"
@@ -132,6 +133,11 @@ void Telemetry::sample() {
   impl_->samples.insert(impl_->samples.end(), fresh.begin(), fresh.end());
 }
 
+std::vector<TelemetrySample> Telemetry::drain() {
+  const std::lock_guard lock(impl_->mutex);
+  return std::exchange(impl_->samples, {});
+}
+
 std::vector<TelemetrySample> Telemetry::stop() {
   {
     const std::lock_guard lock(impl_->mutex);
@@ -142,10 +148,12 @@ std::vector<TelemetrySample> Telemetry::stop() {
   return std::move(impl_->samples);
 }
 
-std::string telemetry_csv(const std::vector<TelemetrySample>& samples) {
-  std::string out =
-      "at_ns,gpu,sm_mhz,memory_mhz,power_w,temperature_c,throttle_reasons,ecc_corrected,ecc_uncorrected,nvlink_tx_kib,"
-      "nvlink_rx_kib,host_busy,process_cpus,failed\n";
+std::string telemetry_csv(const std::vector<TelemetrySample>& samples, bool header) {
+  std::string out;
+  if (header)
+    out =
+        "at_ns,gpu,sm_mhz,memory_mhz,power_w,temperature_c,throttle_reasons,ecc_corrected,ecc_uncorrected,"
+        "nvlink_tx_kib,nvlink_rx_kib,host_busy,process_cpus,failed\n";
   const auto known = [](int64_t value) { return value >= 0 ? std::to_string(value) : std::string(); };
   for (const TelemetrySample& s : samples) {
     if (s.gpu < 0) {

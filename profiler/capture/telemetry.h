@@ -38,7 +38,9 @@ class Telemetry {
   Telemetry& operator=(const Telemetry&) = delete;
   ~Telemetry();
 
-  // Stops and returns what was sampled, in time order.
+  // What was sampled since the last call, in time order; sampling goes on.
+  std::vector<TelemetrySample> drain();
+  // Stops and returns what was sampled since the last drain().
   std::vector<TelemetrySample> stop();
   const std::string& note() const { return note_; }
 
@@ -54,7 +56,8 @@ class Telemetry {
   std::unique_ptr<Impl> impl_;
 };
 
-// "at_ns,gpu,sm_mhz,...": one row a sample, empty fields where a row has no such value.
-std::string telemetry_csv(const std::vector<TelemetrySample>& samples);
+// "at_ns,gpu,sm_mhz,...": one row a sample, empty fields where a row has no such value. Without the header row: what
+// follows rows that are written already.
+std::string telemetry_csv(const std::vector<TelemetrySample>& samples, bool header = true);
 
 }  // namespace mbb::profiler

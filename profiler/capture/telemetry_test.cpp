@@ -27,8 +27,13 @@ class MadeUpNvml final : public Nvml {
 
 TEST(Telemetry, SamplesCardsAndHost) {
   Telemetry telemetry({.gpus = {0, 1}, .period_ms = 10, .launch_cpus = {}}, std::make_unique<MadeUpNvml>());
-  std::this_thread::sleep_for(std::chrono::milliseconds(150));
-  const auto samples = telemetry.stop();
+  std::this_thread::sleep_for(std::chrono::milliseconds(75));
+  auto samples = telemetry.drain();
+  EXPECT_GE(samples.size(), 3U);
+  std::this_thread::sleep_for(std::chrono::milliseconds(75));
+  const auto rest = telemetry.stop();
+  EXPECT_GE(rest.size(), 3U);
+  samples.insert(samples.end(), rest.begin(), rest.end());
   ASSERT_GE(samples.size(), 9U);
   int host = 0, card = 0, failed = 0;
   for (size_t i = 0; i < samples.size(); ++i) {
@@ -45,6 +50,9 @@ TEST(Telemetry, SamplesCardsAndHost) {
   EXPECT_EQ(host, card);
   EXPECT_EQ(failed, card) << "card 1 fails each time and is counted";
   EXPECT_LE(host, 40) << "ten milliseconds apart";
+  const auto halves = telemetry_csv({samples.begin(), samples.begin() + 2}) +
+                      telemetry_csv({samples.begin() + 2, samples.end()}, false);
+  EXPECT_EQ(halves, telemetry_csv(samples)) << "rows that follow rows";
   const auto table = CsvTable::parse(telemetry_csv(samples));
   ASSERT_TRUE(table) << table.error().what;
   EXPECT_EQ(table->rows(), samples.size());

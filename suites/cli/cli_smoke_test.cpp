@@ -188,6 +188,24 @@ TEST_F(Cli, BadExportsSayWhatIsMissing) {
   EXPECT_NE(clocks.out.find("--allow-clock-changes"), std::string::npos) << clocks.out;
 }
 
+// A stand-in nvidia-smi keeps the slider in a file and lists what it was set to.
+TEST_F(Cli, TheBoostSliderMovesForACellThatMayAndReturns) {
+  write("slider", "1\n");
+  write("nvidia-smi",
+        "#!/bin/sh\n[ \"$1\" = boost-slider ] || exit 9\n"
+        "if [ \"$2\" = -l ]; then\n  echo \"|   0   vboost    0/4    $(cat " +
+            (folder_ / "slider").string() + ") |\"\n  exit 0\nfi\necho \"$3\" > " + (folder_ / "slider").string() +
+            "\necho \"$3\" >> " + (folder_ / "set").string() + "\n");
+  fs::permissions(folder_ / "nvidia-smi", fs::perms::owner_all);
+  const std::string small = "PATH=\"$PWD:$PATH\" " + program_ + " run train_iters=6 --quiet vboost=3";
+  const Answer refused = sh(small);
+  EXPECT_NE(refused.out.find("skipped"), std::string::npos) << refused.out;
+  EXPECT_FALSE(fs::exists(folder_ / "set"));
+  const Answer moved = sh(small + " --allow-clock-changes");
+  EXPECT_EQ(moved.status, 0) << moved.out;
+  EXPECT_EQ(text_of(folder_ / "set"), "3\n1\n");
+}
+
 // HolisticTraceAnalysis, where a Python with it is: MBBENCH_TEST_PYTHON, or python3.
 TEST_F(Cli, HolisticTraceAnalysisAgreesOnOurExport) {
   const char* const set = std::getenv("MBBENCH_TEST_PYTHON");

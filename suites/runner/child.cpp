@@ -8,6 +8,7 @@
 #include <atomic>
 #include <csignal>
 #include <cstdio>
+#include <memory>
 #include <optional>
 
 #include "analysis/exposure/breakdown.h"
@@ -173,31 +174,37 @@ void add_bindings(baselines::Launch& launch, const trainer::TrainResult& result)
     launch.counts.push_back({fmt::format("cpus of rank {}: {}", rank, result.bindings[rank]), 1});
 }
 
-// Telemetry of a launch: telemetry.csv beside its traces.
+// Telemetry of a launch: telemetry.csv beside its traces, written as the run goes on.
 class Watch {
  public:
-  Watch(const trainer::Config& config, const trainer::Layout& layout)
-      : gpus_(options_of(config, layout).gpus), telemetry_(options_of(config, layout)) {}
+  Watch(const trainer::Config& config, const trainer::Layout& layout, const std::filesystem::path& folder)
+      : gpus_(options_of(config, layout).gpus),
+        path_(folder / kTelemetryFile),
+        file_(std::fopen(path_.c_str(), "w")),
+        telemetry_(options_of(config, layout)) {}
 
-  Status finish(const std::filesystem::path& folder, baselines::Launch& launch) {
-    const std::vector<profiler::TelemetrySample> samples = telemetry_.stop();
+  // What was sampled since the last time.
+  void write() { add(telemetry_.drain()); }
+
+  Status finish(baselines::Launch& launch) {
+    add(telemetry_.stop());
+    if (file_ == nullptr || std::fflush(file_.get()) != 0 || std::ferror(file_.get()) != 0)
+      return fail(ErrorCode::kUnavailable, fmt::format("writing {}", path_.string()), "is there room on the disk?");
     if (!telemetry_.note().empty()) launch.counts.push_back({"telemetry: " + telemetry_.note(), 1});
-    constexpr uint64_t kIdle = 1;
-    int64_t throttled = 0, failed = 0;
-    for (const profiler::TelemetrySample& sample : samples) {
-      if (sample.gpu >= 0 && (sample.device.throttle_reasons & ~kIdle) != 0) ++throttled;
-      if (sample.failed) ++failed;
-    }
-    launch.counts.push_back({"telemetry_samples", static_cast<int64_t>(samples.size())});
-    if (throttled > 0) launch.counts.push_back({"telemetry_throttled_samples", throttled});
-    if (failed > 0) launch.counts.push_back({"telemetry_failed_samples", failed});
+    launch.counts.push_back({"telemetry_samples", samples_});
+    if (throttled_ > 0) launch.counts.push_back({"telemetry_throttled_samples", throttled_});
+    if (failed_ > 0) launch.counts.push_back({"telemetry_failed_samples", failed_});
     for (const int gpu : gpus_)  // as found, or as host.vboost set it
       if (const auto slider = profiler::read_boost_slider(gpu))
         launch.counts.push_back({fmt::format("vboost of GPU {}", gpu), slider->value});
-    return write_file(folder / kTelemetryFile, profiler::telemetry_csv(samples));
+    return {};
   }
 
  private:
+  struct Close {
+    void operator()(std::FILE* file) const { std::fclose(file); }
+  };
+
   static profiler::TelemetryOptions options_of(const trainer::Config& config, const trainer::Layout& layout) {
     profiler::TelemetryOptions options;
     if (config.host.device == trainer::Device::kCuda)
@@ -206,9 +213,35 @@ class Watch {
     return options;
   }
 
+  void add(const std::vector<profiler::TelemetrySample>& samples) {
+    constexpr uint64_t kIdle = 1;
+    for (const profiler::TelemetrySample& sample : samples) {
+      if (sample.gpu >= 0 && (sample.device.throttle_reasons & ~kIdle) != 0) ++throttled_;
+      if (sample.failed) ++failed_;
+    }
+    if (file_ != nullptr && (!samples.empty() || samples_ == 0)) {
+      const std::string rows = profiler::telemetry_csv(samples, std::ftell(file_.get()) == 0);
+      std::fwrite(rows.data(), 1, rows.size(), file_.get());
+      std::fflush(file_.get());
+    }
+    samples_ += static_cast<int64_t>(samples.size());
+  }
+
   std::vector<int> gpus_;
+  std::filesystem::path path_;
+  std::unique_ptr<std::FILE, Close> file_;  // null where it cannot be opened: finish() says so
+  int64_t samples_ = 0, throttled_ = 0, failed_ = 0;
   profiler::Telemetry telemetry_;
 };
+
+// Log lines and telemetry leave this process when all ranks are at their host work.
+void write_at_host_work(trainer::TrainOptions& options, Watch& watch) {
+  options.on_host_work = [&watch](int rank, int64_t) {
+    if (rank != 0) return;
+    std::fflush(stdout);
+    watch.write();
+  };
+}
 
 // A thread that runs for ever can only be ended with its process; the record first.
 void end_stuck(const std::filesystem::path& folder, bool writes, baselines::Launch& launch, const Error& error) {
@@ -299,7 +332,6 @@ Status train_into(const std::filesystem::path& folder, const std::optional<train
   options.on_step = [&](const trainer::StepReport& r) {
     (void)live.add(step_of(r, options));  // only watched: write_launch() has the steps that count
     fmt::print("step {} {} {:.6f}\n", r.index + 1, config.train.train_iters, r.loss);
-    std::fflush(stdout);
   };
   const trainer::SampleSource sample = [&](int64_t index, std::span<int32_t> tokens) {
     return data->sample(index, tokens);
@@ -311,9 +343,10 @@ Status train_into(const std::filesystem::path& folder, const std::optional<train
                               std::span<const float> part) { recorder.add(rank, step, weight, first, part); };
   if (place && place->rank > 0) return trainer::train(layout, programs, sample, options).map([](const auto&) {});
   MB_TRY(check_snapshot_path(config, folder));
-  Watch watch(config, layout);
+  Watch watch(config, layout, folder);
+  write_at_host_work(options, watch);
   MB_ASSIGN(trainer::TrainResult result, trainer::train(layout, programs, sample, options));
-  MB_TRY(watch.finish(folder, launch));
+  MB_TRY(watch.finish(launch));
   if (config.debug.record_gradients) MB_TRY(recorder.write(folder));
   for (const trainer::StepReport& r : result.steps) launch.steps.push_back(step_of(r, options));
   add_bindings(launch, result);

@@ -14,7 +14,6 @@
 
 namespace mbb::trainer {
 
-enum class Tokenizer { kBytes };
 enum class TokenDrop { kProbs, kPosition };
 enum class MoeExchange { kPadded, kCounts };
 enum class LrDecay { kCosine, kLinear, kConstant };
@@ -63,7 +62,6 @@ struct ModelConfig {
 struct DataConfig {
   DataKind kind = DataKind::kAuto;
   std::string path;  // empty: the text shipped with the project
-  Tokenizer tokenizer = Tokenizer::kBytes;
 };
 
 struct TrainConfig {
@@ -213,7 +211,8 @@ struct TpOverlapConfig {
 struct HostConfig {
   Device device = Device::kCpu;
   std::string cpu_binding = "none";
-  int64_t vboost = -1;  // -1: as found
+  int64_t vboost = -1;             // -1: as found
+  int64_t manual_gc_interval = 1;  // steps; 0 = no rank waits for the others' host work
   bool enable_cuda_graph = true;
   int64_t side_sms = 0;
   std::string gemm_tuning_file;  // empty: GEMMs are timed when a run starts

@@ -4,9 +4,11 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include <chrono>
 #include <map>
-#include <set>
+#include <thread>
 
+#include "profiler/base/file.h"
 #include "profiler/base/text.h"
 #include "trainer/execute/executor.h"
 #include "trainer/program/explain.h"
@@ -42,7 +44,8 @@ const Settings kAware{"recipe=bf16", "use_precision_aware_optimizer=true"};
 struct Try {
   std::string value;
   Settings with;
-  bool refused = false;  // layers that divide without it do not divide with it: the slots it adds are its effect
+  bool refused = false;  // what is laid out without it is not with it: that is its effect
+  int64_t slow_ms = 0;   // the first sample takes so long
 };
 const std::map<std::string, Try> kTries{
     {"train.encoder_seq_length", {"12", kT5}},
@@ -97,6 +100,7 @@ const std::map<std::string, Try> kTries{
     {"overlap.delay_wgrad_compute", {"true", kMoe + Settings{"ep=2"}}},
     {"parallel.context_parallel_size", {"2", {}}},
     {"parallel.cp_comm_type", {"all_gather", {"cp=2"}}},
+    {"parallel.nvlink_domain_size", {"2", {"tp=2", "cp=2"}, true}},
     {"parallel.hierarchical_context_parallel_sizes",
      {"4,1",
       {"cp=4", "cp_comm_type=a2a+p2p", "hierarchical_context_parallel_sizes=2,2", "num_attention_heads=4",
@@ -136,7 +140,9 @@ const std::map<std::string, Try> kTries{
     {"data_parallel.defer_embedding_wgrad_compute", {"true", {"pp=2"}}},
     {"data.kind", {"synthetic", {}}},
     {"data.path", {MBB_SOURCE_DIR "/LICENSE", {}}},
+    {"host.device", {"cuda", {}}},  // asked for; where there is none, refused by its name
     {"host.cpu_binding", {"0", {"gpus=2"}}},
+    {"host.no_progress_limit_s", {"60", {"no_progress_limit_s=1"}, false, 1'500}},
     {"host.gemm_tuning_file", {"choices.txt", {}}},
     {"packing.sequences", {"lognormal", {}}},
     {"packing.packed_sequence_size", {"64", {"sequences=uniform"}}},
@@ -159,7 +165,7 @@ Config config_of(const Settings& settings) {
 }
 
 // Everything a knob may change, as text.
-std::string observe(const Config& config) {
+std::string observe(const Config& config, int64_t slow_ms = 0) {
   const auto layout = resolve(config);
   if (!layout) return "does not resolve: " + layout.error().what;
   const auto programs = build_programs(*layout);
@@ -171,6 +177,11 @@ std::string observe(const Config& config) {
   for (const MemoryPlan& plan : programs->plans) seen += fmt::format(" {} {}", plan.arena_bytes, plan.host_bytes);
   if (const Status fits = check_memory(*layout, *programs); !fits) return seen + " refused: " + fits.error().what;
   TrainOptions options;
+  options.no_progress_ms = config.host.no_progress_limit_s * 1'000;
+  std::string worked;
+  options.on_host_work = [&](int rank, int64_t step) {
+    if (rank == 0) worked += fmt::format(" worked after {}", step);
+  };
   std::optional<SequenceDataset> rows;
   std::optional<Dataset> windows;
   if (layout->has_sequences()) {
@@ -184,9 +195,13 @@ std::string observe(const Config& config) {
     if (!opened) return seen + opened.error().what;
     windows.emplace(std::move(*opened));
   }
-  const auto data = [&](int64_t sample, std::span<int32_t> tokens) { return windows->sample(sample, tokens); };
+  const auto data = [&](int64_t sample, std::span<int32_t> tokens) {
+    if (sample == 0) std::this_thread::sleep_for(std::chrono::milliseconds(slow_ms));
+    return windows->sample(sample, tokens);
+  };
   const auto result = train(*layout, *programs, data, options);
   if (!result) return seen + result.error().what;
+  seen += worked;
   for (const std::string& cpus : result->bindings) seen += " on " + cpus;
   for (const StepReport& step : result->steps)
     seen += fmt::format(" {} {} {} {}", step.loss, step.grad_norm, step.learning_rate, step.tokens);
@@ -215,18 +230,25 @@ TEST_P(KnobEffects, AnotherValueChangesWhatIsBuiltOrDone) {
   const Settings with = kBase + (known == kTries.end() ? Settings{} : known->second.with);
   const Config before = config_of(with);
   const std::string value = known == kTries.end() ? another(*knob, before) : known->second.value;
-  const std::string was = observe(before);
+  const int64_t slow_ms = known == kTries.end() ? 0 : known->second.slow_ms;
+  const std::string was = observe(before, slow_ms);
   ASSERT_FALSE(was.starts_with("does not")) << was;
-  const std::string is = observe(config_of(with + Settings{knob->key + "=" + value}));
+  const std::string is = observe(config_of(with + Settings{knob->key + "=" + value}), slow_ms);
   EXPECT_EQ(is.starts_with("does not"), known != kTries.end() && known->second.refused)
       << knob->key << " = " << value << " " << is << "; say in kTries which value goes with which others";
   EXPECT_NE(is, was) << knob->key << " = " << value << " changes nothing";
 }
 
-// Knobs of one value; what needs a device: which one runs, and its clocks; what only refuses a placement (mesh_test),
-// or ends a run that hangs (suites/cli/ending_smoke_test.cpp).
-const std::set<std::string, std::less<>> kElsewhere{"data.tokenizer", "host.device", "host.vboost",
-                                                    "parallel.nvlink_domain_size", "host.no_progress_limit_s"};
+// Held by a test of its own, which names the knob: what a launch does to the machine around it.
+const std::map<std::string, std::string, std::less<>> kElsewhere{{"host.vboost", "suites/cli/cli_smoke_test.cpp"}};
+
+TEST(KnobEffects, KnobsHeldElsewhereAreNamedThere) {
+  for (const auto& [key, file] : kElsewhere) {
+    const auto text = read_file(std::string(MBB_SOURCE_DIR "/") + file);
+    ASSERT_TRUE(text.has_value()) << file;
+    EXPECT_NE(text->find(key.substr(key.find('.') + 1) + "="), std::string::npos) << file << " does not set " << key;
+  }
+}
 
 std::vector<std::string> keys() {
   std::vector<std::string> all;

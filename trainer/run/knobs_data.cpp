@@ -1,4 +1,4 @@
-// Knobs of [data]: what is read and how it becomes tokens.
+// Knobs of [data]: what is read; its kind says how it becomes tokens.
 #include "trainer/run/knobs.h"
 
 namespace mbb::trainer {
@@ -18,10 +18,6 @@ std::vector<Knob> data_knobs() {
        .field = field(&Config::data, &DataConfig::path),
        .doc = "File to train on; empty = the text shipped with the project. Its hash is stored with the run.",
        .path = true},
-      {.key = "data.tokenizer",
-       .field = field(&Config::data, &DataConfig::tokenizer),
-       .choices = {choice("bytes", Tokenizer::kBytes, "one token a byte, vocabulary 256")},
-       .doc = "How text becomes tokens."},
   };
 }
 

@@ -20,6 +20,16 @@ std::vector<Knob> host_knobs() {
        .doc =
            "The driver's video boost slider during the cell; -1 = as found. Changing it needs --allow-clock-changes, "
            "and the old value returns whatever ends the run."},
+      {.key = "host.manual_gc_interval",
+       .field = field(&Config::host, &HostConfig::manual_gc_interval),
+       .range = within(0, 1'000'000),
+       .unit = "steps",
+       .doc =
+           "All periodic host work (step reports and log lines, traced times, telemetry) happens after every so many "
+           "steps, at the same step on every rank, and none goes on before all are done; 0 = after each step, while "
+           "the other ranks go on: what such work costs where it is not aligned.",
+       .history = "Megatron-Core: 0, Python's collector runs when it likes; here nothing collects, and what is left to "
+                  "do between steps is aligned."},
       {.key = "host.enable_cuda_graph",
        .field = field(&Config::host, &HostConfig::enable_cuda_graph),
        .doc =

@@ -180,7 +180,8 @@ class RankLoop {
                 inject_fault(l_.config.debug.inject_fault, world_.rank(), step, l_.config.train.train_iters));
       if (leave) return {};
       MB_TRY(one_step(*rank, step));
-      MB_ASSIGN(const bool enough, is_enough());
+      if (!works_after(step, last)) continue;
+      MB_ASSIGN(const bool enough, host_work(step));
       if (enough) last = step;
     }
     if (in_window(last)) MB_TRY(end_window(*rank));
@@ -195,10 +196,40 @@ class RankLoop {
     return (options_.trace_period > 0 ? since % options_.trace_period : since) < length;
   }
 
-  // Rank 0's word on the step that all have just done.
-  Result<bool> is_enough() const {
+  // host.manual_gc_interval: after which steps all ranks do what waits for the host.
+  bool works_after(int64_t step, int64_t last) const {
+    const int64_t interval = std::max<int64_t>(1, l_.config.host.manual_gc_interval);
+    return step == last || (step + 1) % interval == 0;
+  }
+  bool steps_wait_for_host_work() const { return l_.config.host.manual_gc_interval > 0; }
+
+  // Hands the steps since the last time to rank 0, which reports them. True when rank 0 has seen enough.
+  Result<bool> host_work(int64_t step) {
+    MB_ASSIGN(const std::vector<std::string> all_times, gather_at_first(*everyone_, bytes_of_values(kept_times_)));
+    std::vector<std::vector<std::string>> all_op_ns(kept_op_ns_.size());
+    for (size_t i = 0; i < kept_op_ns_.size(); ++i) {
+      if (kept_op_ns_[i].empty()) continue;  // the same steps on all ranks
+      MB_ASSIGN(all_op_ns[i], gather_at_first(*everyone_, bytes_of_values(kept_op_ns_[i])));
+    }
+    kept_times_.clear();
+    kept_op_ns_.clear();
+    std::vector<StepReport> reports = std::exchange(kept_reports_, {});
+    for (size_t i = 0; i < reports.size(); ++i) add_times(reports[i], i, all_times);
+    // The word first: unaligned ranks go on with it while rank 0 does the rest.
+    MB_ASSIGN(const bool enough, is_enough(reports));
+    for (size_t i = 0; i < reports.size(); ++i) {
+      if (!all_op_ns[i].empty()) MB_TRY(replay_step(reports[i], all_op_ns[i]));
+      shared_.result.steps.push_back(reports[i]);
+      if (options_.on_step) options_.on_step(reports[i]);
+    }
+    if (options_.on_host_work) options_.on_host_work(world_.rank(), step);
+    return enough;
+  }
+
+  // Rank 0's word on the steps that all have just done.
+  Result<bool> is_enough(const std::vector<StepReport>& reports) const {
     if (!options_.enough) return false;
-    int32_t enough = rank_ == 0 && options_.enough(shared_.result.steps.back()) ? 1 : 0;
+    int32_t enough = std::any_of(reports.begin(), reports.end(), options_.enough) ? 1 : 0;
     MB_TRY(from_first(*everyone_, enough));
     return enough != 0;
   }
@@ -298,7 +329,7 @@ class RankLoop {
     };
     input.starts = [&](int m, std::span<int32_t> first) { return reader.starts(m, first); };
     input.encoder_starts = [&](int m, std::span<int32_t> first) { return reader.encoder_starts(m, first); };
-    MB_TRY(everyone_->barrier());
+    if (steps_wait_for_host_work() || step == 0) MB_TRY(everyone_->barrier());
     if (options_.stop && options_.stop->load())
       return fail(ErrorCode::kCancelled, fmt::format("stopped before step {}", step));
     std::vector<int64_t> op_ns;
@@ -312,18 +343,13 @@ class RankLoop {
           {world_.rank(), static_cast<int32_t>(step), times.start_ns, times.end_ns});
     times.cpu_ns = thread_cpu_ns() - cpu_begin;
     if (options_.on_gradient) MB_TRY(hand_out_gradients(rank, step));
-    if (output.found_inf || !std::isfinite(output.loss())) return not_finite(rank, input, output, step);
-    MB_ASSIGN(const std::vector<std::string> all_times,
-              gather_at_first(*everyone_, bytes_of_values<StepTimes>({times})));
-    std::vector<std::string> all_op_ns;
-    if (op_by_op) {
-      MB_ASSIGN(all_op_ns, gather_at_first(*everyone_, bytes_of_values(op_ns)));
+    if (output.found_inf || !std::isfinite(output.loss())) {
+      if (!kept_times_.empty()) MB_TRY(host_work(step - 1));  // the good steps before it
+      return not_finite(rank, input, output, step);
     }
-    if (rank_ != 0) return {};
-    StepReport r = report_of(output, all_times, rank.device_times(), step, rate);
-    if (op_by_op) MB_TRY(replay_step(r, all_op_ns));
-    shared_.result.steps.push_back(r);
-    if (options_.on_step) options_.on_step(r);
+    kept_times_.push_back(times);
+    kept_op_ns_.push_back(std::move(op_ns));
+    if (rank_ == 0) kept_reports_.push_back(report_of(output, rank.device_times(), step, rate));
     return {};
   }
 
@@ -415,13 +441,11 @@ class RankLoop {
     return fail(ErrorCode::kNumerics, what, "lower optimizer.lr or raise the precision of that op's inputs");
   }
 
-  StepReport report_of(const StepOutput& output, const std::vector<std::string>& all_times, const DeviceTimes& device,
-                       int64_t step, double rate) const {
-    StepReport r;
-    r.index = step;
+  // Times of the `at`-th step that is reported now.
+  void add_times(StepReport& r, size_t at, const std::vector<std::string>& all_times) const {
     int64_t first = INT64_MAX, last = 0;
     for (const std::string& bytes : all_times) {
-      const StepTimes times = values_of_bytes<StepTimes>(bytes).at(0);
+      const StepTimes times = values_of_bytes<StepTimes>(bytes).at(at);
       first = std::min(first, times.start_ns);
       last = std::max(last, times.end_ns);
       // Processes of several hosts have no clock in common: the longest step of a rank.
@@ -429,6 +453,11 @@ class RankLoop {
       r.cpu_ns += times.cpu_ns;
     }
     if (!options_.mpi) r.wall_ns = last - first;
+  }
+
+  StepReport report_of(const StepOutput& output, const DeviceTimes& device, int64_t step, double rate) const {
+    StepReport r;
+    r.index = step;
     r.device_ns = device.step_ns;
     r.device_forward_backward_ns = device.forward_backward_ns;
     r.loss = output.loss();
@@ -482,6 +511,10 @@ class RankLoop {
   size_t rank_;
   Tracing tracing_ = Tracing::kOff;
   std::unique_ptr<Communicator> everyone_;
+  // Of the steps since the last host work; reports on rank 0, op times empty where a step is not traced.
+  std::vector<StepTimes> kept_times_;
+  std::vector<std::vector<int64_t>> kept_op_ns_;
+  std::vector<StepReport> kept_reports_;
 };
 
 }  // namespace

@@ -90,10 +90,14 @@ struct TrainOptions {
   int64_t trace_end = 0;
   int64_t trace_period = 0;  // above 0: the window comes again every so many steps; `captured` is the last one's
   bool capture = true;
-  bool external_profiler = false;                  // only bracket the steps for nsys
-  std::function<void(const StepReport&)> on_step;  // from rank 0's thread, after each step
-  // From rank 0's thread, after on_step: true when this step was the last, before train_iters. The schedule of the
-  // learning rate stays train_iters'.
+  bool external_profiler = false;  // only bracket the steps for nsys
+  // From rank 0's thread, for each step in order, when host work is due (host.manual_gc_interval).
+  std::function<void(const StepReport&)> on_step;
+  // From every rank's thread, behind on_step: host work is due after this step, on all ranks. Unless the interval is 0
+  // no rank begins another step before all are done with it.
+  std::function<void(int rank, int64_t step)> on_host_work = {};
+  // From rank 0's thread, before on_step: true when this step was enough; the run ends with the steps that are reported
+  // now, before train_iters. The schedule of the learning rate stays train_iters'.
   std::function<bool(const StepReport&)> enough = {};
   // From rank 0's thread after each step, for every rank: what its optimizer reads of each weight's gradient (of the
   // summed loss), local elements [first, first + size). Together the ranks give every element of every weight.

@@ -4,9 +4,13 @@
 
 #include <gtest/gtest.h>
 
+#include <atomic>
+#include <chrono>
 #include <cmath>
 #include <map>
+#include <mutex>
 #include <string_view>
+#include <thread>
 
 #include "trainer/data/rng.h"
 #include "trainer/program/verify.h"
@@ -78,6 +82,113 @@ TEST(Train, RanksEndTogetherWhenThereIsEnough) {
     EXPECT_EQ(result->steps[i].loss, whole->steps[i].loss) << "an early end changes no step before it";
     EXPECT_EQ(result->steps[i].learning_rate, whole->steps[i].learning_rate);
   }
+}
+
+Config two_replicas(int64_t interval) {
+  Config config = small();
+  config.train.train_iters = 8;
+  config.parallel.gpus = 2;
+  config.host.manual_gc_interval = interval;
+  return config;
+}
+
+// What rank 0 reports and what every rank is told, in order.
+struct HostWork {
+  std::string reported;                    // "0 1 2 | 3 ...", a bar at each host work
+  std::map<int, std::vector<int64_t>> by;  // rank: the steps it worked after
+  Result<TrainResult> result = TrainResult{};
+};
+
+HostWork host_work_of(const Config& config, TrainOptions options = {}) {
+  HostWork seen;
+  std::mutex mutex;
+  options.on_step = [&](const StepReport& r) { seen.reported += std::to_string(r.index) + " "; };
+  options.on_host_work = [&](int rank, int64_t step) {
+    const std::lock_guard lock(mutex);
+    seen.by[rank].push_back(step);
+    if (rank == 0) seen.reported += "| ";
+  };
+  const auto layout = resolve(config);
+  const auto programs = build_programs(*layout);
+  seen.result = train(*layout, *programs, sample, options);
+  return seen;
+}
+
+TEST(HostWork, HappensAfterTheSameStepsOnEveryRank) {
+  TrainOptions traced;
+  traced.trace_first = 1;
+  traced.trace_end = 4;
+  const HostWork third = host_work_of(two_replicas(3), traced);
+  ASSERT_TRUE(third.result) << third.result.error().what;
+  EXPECT_EQ(third.reported, "0 1 2 | 3 4 5 | 6 7 | ");
+  EXPECT_EQ(third.by, (std::map<int, std::vector<int64_t>>{{0, {2, 5, 7}}, {1, {2, 5, 7}}}));
+  // Put off, not lost: what each step reports, and its trace.
+  const HostWork each = host_work_of(two_replicas(1), traced);
+  ASSERT_TRUE(each.result);
+  EXPECT_EQ(each.reported, "0 | 1 | 2 | 3 | 4 | 5 | 6 | 7 | ");
+  EXPECT_EQ(third.result->traces.size(), 3U);
+  ASSERT_EQ(third.result->steps.size(), each.result->steps.size());
+  for (size_t i = 0; i < each.result->steps.size(); ++i) {
+    const StepReport &a = third.result->steps[i], &b = each.result->steps[i];
+    EXPECT_EQ(a.index, b.index);
+    EXPECT_EQ(a.loss, b.loss);
+    EXPECT_GT(a.wall_ns, 0);
+    EXPECT_GT(a.cpu_ns, 0);
+    EXPECT_EQ(a.modelled_ns > 0, i >= 1 && i < 4) << "step " << i;
+  }
+}
+
+TEST(HostWork, ARunThatHasEnoughEndsWithTheStepsThatWereDone) {
+  TrainOptions options;
+  options.enough = [](const StepReport& r) { return r.index == 3; };
+  const HostWork third = host_work_of(two_replicas(3), options);
+  ASSERT_TRUE(third.result) << third.result.error().what;
+  EXPECT_EQ(third.reported, "0 1 2 | 3 4 5 | ");
+}
+
+TEST(HostWork, StepsBeforeOneThatIsNotFiniteAreReported) {
+  Config config = two_replicas(100);
+  config.optimizer.lr = config.optimizer.min_lr = 1e30;
+  config.optimizer.clip_grad = 0;
+  config.optimizer.lr_warmup_iters = 0;
+  const HostWork seen = host_work_of(config);
+  ASSERT_FALSE(seen.result);
+  EXPECT_EQ(seen.result.error().code, ErrorCode::kNumerics) << seen.result.error().what;
+  EXPECT_TRUE(seen.reported.starts_with("0 ")) << seen.reported;
+  EXPECT_EQ(seen.by.at(0), seen.by.at(1));
+}
+
+// Whether rank 1 begins step 3 while rank 0 is at its work after step 2.
+bool goes_on_meanwhile(int64_t interval, std::chrono::milliseconds wait) {
+  const Config config = two_replicas(interval);
+  const auto layout = resolve(config);
+  const auto programs = build_programs(*layout);
+  std::atomic<int64_t> read = 0;
+  bool seen = false;
+  TrainOptions options;
+  options.on_host_work = [&](int rank, int64_t step) {
+    if (rank != 0 || step != 2) return;
+    const auto end = std::chrono::steady_clock::now() + wait;
+    while (!seen && std::chrono::steady_clock::now() < end) {
+      seen = read.load() >= (step + 1) * config.train.global_batch_size;
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
+  };
+  const auto data = [&](int64_t index, std::span<int32_t> tokens) {
+    int64_t most = read.load();
+    while (most < index && !read.compare_exchange_weak(most, index)) {
+    }
+    return sample(index, tokens);
+  };
+  const auto result = train(*layout, *programs, data, options);
+  EXPECT_TRUE(result) << (result ? "" : result.error().what);
+  return seen;
+}
+
+TEST(HostWork, NobodyGoesOnBeforeAllAreDoneUnlessUnaligned) {
+  EXPECT_FALSE(goes_on_meanwhile(1, std::chrono::milliseconds(300)));
+  EXPECT_FALSE(goes_on_meanwhile(3, std::chrono::milliseconds(300)));
+  EXPECT_TRUE(goes_on_meanwhile(0, std::chrono::minutes(1)));
 }
 
 struct Mapping {
