@@ -13,7 +13,7 @@
 
 namespace mbb::profiler {
 
-inline constexpr uint32_t kCudaTableAbi = 3;
+inline constexpr uint32_t kCudaTableAbi = 4;
 
 struct CudaDeviceFacts {
   char name[256];
@@ -42,7 +42,8 @@ struct CudaRankRequest {
   int32_t device;
   int32_t rank;
   uint64_t seed;
-  bool graphs;              // capture the step after its first run
+  bool graphs;              // capture after the first step, ...
+  const char* graph_scope;  // ... as trainer/execute/graph_pieces.h names it; null: all of it
   bool tune;                // choose cuBLASLt's algorithm for every GEMM before the first step
   bool write_tuning;        // take time over it, and write the choices to tuning_file
   const char* tuning_file;  // choices made before; null or empty: none, GEMMs are timed briefly
@@ -60,6 +61,14 @@ struct CudaMemoryFacts {
   int64_t arena_bytes;        // the memory plan
   int64_t extra_bytes;        // workspaces, scratch, tables
   int64_t device_used_bytes;  // of the whole device, as the driver says
+};
+
+// The first op of a step that wrote a value that is not finite.
+struct CudaNotFinite {
+  bool found;
+  CudaText op, tensor;
+  int32_t micro_batch;
+  bool communicates;
 };
 
 struct CudaTable {
@@ -80,6 +89,11 @@ struct CudaTable {
   void (*rank_times)(void* rank, CudaStepTimes* times);
   void (*rank_memory)(void* rank, CudaMemoryFacts* facts);
 
+  // Runs the step again, op by op, looking at every value written.
+  bool (*rank_find_not_finite)(void* rank, const void* input, CudaNotFinite* found, CudaText* error);
+
+  // Note number `index` on what a library or the driver did not take, and what runs instead; false behind the last.
+  bool (*rank_note)(void* rank, int32_t index, CudaText* note);
   // Allocation number `index` beside the arena; false behind the last.
   bool (*rank_allocation)(void* rank, int32_t index, CudaText* what, int64_t* bytes);
 

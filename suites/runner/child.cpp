@@ -99,6 +99,7 @@ void keep_ranks(profiler::Trace& trace, const trainer::ProfileWindow& window) {
 
 // What capture could not do or lost is a named count of the launch.
 void count_capture(baselines::Launch& launch, const trainer::TrainResult& result) {
+  for (const std::string& note : result.notes) launch.counts.push_back({"device: " + note, 1});
   if (!result.capture_note.empty()) launch.counts.push_back({"capture: " + result.capture_note, 1});
   if (!result.captured) return;
   const profiler::Attribution& a = result.captured->attribution;

@@ -7,6 +7,7 @@
 #include <cstring>
 
 #include "profiler/host/cuda_table.h"
+#include "trainer/execute/graph_pieces.h"
 #include "trainer/program/walk.h"
 
 namespace mbb::trainer {
@@ -60,8 +61,17 @@ class CudaExecutor final : public Executor {
     return output;
   }
   CommStats stats(GroupKind) const override { return {}; }
-  Status read(TensorId, std::span<std::byte>) override {
-    return fail(ErrorCode::kUnavailable, "tensors of a CUDA rank are not read back", "use host.device = cpu");
+  Result<std::optional<NotFinite>> find_not_finite(const StepInput& input) override {
+    CudaText error{};
+    profiler::CudaNotFinite found{};
+    MB_TRY(profiler::cuda_answer(table_.rank_find_not_finite(rank_, &input, &found, &error), error));
+    if (!found.found) return std::optional<NotFinite>{};
+    return std::optional(NotFinite{found.op.text, found.tensor.text, found.micro_batch, found.communicates});
+  }
+  Status read(TensorId tensor, std::span<std::byte> to) override {
+    CudaText error{};
+    return profiler::cuda_answer(table_.rank_read(rank_, tensor, 0, to.data(), static_cast<int64_t>(to.size()), &error),
+                                 error);
   }
   DeviceTimes device_times() const override {
     profiler::CudaStepTimes times{};
@@ -86,6 +96,12 @@ class CudaExecutor final : public Executor {
     // The rest of what the driver counts as used: contexts, modules, library workspaces, other processes.
     const int64_t rest = facts.device_used_bytes - facts.arena_bytes - known;
     if (rest > 0) all.push_back({"driver and libraries", rest});
+    return all;
+  }
+  std::vector<std::string> notes() const override {
+    std::vector<std::string> all;
+    CudaText note{};
+    for (int32_t i = 0; table_.rank_note(rank_, i, &note); ++i) all.emplace_back(note.text);
     return all;
   }
   int64_t extra_bytes() const override {
@@ -124,7 +140,8 @@ Result<void*> open_rank(const CudaTable& table, profiler::CudaRankRequest reques
 
 profiler::CudaRankRequest rank_request(const HostConfig& host) {
   profiler::CudaRankRequest request{};
-  request.graphs = host.enable_cuda_graph;
+  request.graphs = captures(host);
+  request.graph_scope = host.cuda_graph_scope.c_str();
   request.tuning_file = host.gemm_tuning_file.c_str();
   request.side_sms = static_cast<int32_t>(host.side_sms);
   return request;

@@ -31,8 +31,8 @@ class Executor {
   virtual ~Executor() = default;
   // One step. With `op_ns` each op's own time is stored in walk order (CPU time, or device time of ops run one by one).
   virtual Result<StepOutput> step(const StepInput& input, std::vector<int64_t>* op_ns) = 0;
-  // Runs the step again, as CpuRank::step does with `not_finite`. Nothing where the device cannot tell.
-  virtual Result<std::optional<NotFinite>> find_not_finite(const StepInput&) { return std::optional<NotFinite>{}; }
+  // Runs the step again, as CpuRank::step does with `not_finite`.
+  virtual Result<std::optional<NotFinite>> find_not_finite(const StepInput& input) = 0;
   virtual CommStats stats(GroupKind kind) const = 0;
   // Copies the bytes of a tensor's first slot, as the last step left them.
   virtual Status read(TensorId tensor, std::span<std::byte> to) = 0;
@@ -43,6 +43,8 @@ class Executor {
   virtual Status capture_changed() { return {}; }
   // What the rank holds beside the arena (workspaces, tables, what the driver and libraries took); empty on the CPU.
   virtual std::vector<OutsideBytes> outside_arena() const { return {}; }
+  // What a library or the driver did not take on this rank, and what runs instead.
+  virtual std::vector<std::string> notes() const { return {}; }
   // Bytes beside the arena (workspaces, tables); 0 on the CPU.
   virtual int64_t extra_bytes() const { return 0; }
 };

@@ -23,6 +23,7 @@ enum class Recipe { kFp32, kBf16, kFp8Delayed, kFp8Current, kFp8Blockwise, kMxfp
 enum class StateType { kFp32, kBf16, kFp16, kFp8 };
 enum class AmaxAlgorithm { kMax, kMostRecent };
 enum class Device { kCpu, kCuda };
+enum class GraphImpl { kNone, kLocal };
 enum class RecomputeGranularity { kNone, kSelective, kFull };
 enum class RecomputeMethod { kUniform, kBlock };
 enum class GdrLevel { kAsFound, kLoc, kPix, kPxb, kPhb, kSys };  // how far apart GPU and NIC may be, in NCCL's words
@@ -214,6 +215,8 @@ struct HostConfig {
   int64_t vboost = -1;             // -1: as found
   int64_t manual_gc_interval = 1;  // steps; 0 = no rank waits for the others' host work
   bool enable_cuda_graph = true;
+  GraphImpl cuda_graph_impl = GraphImpl::kLocal;
+  std::string cuda_graph_scope = "full_iteration";  // names with commas between, of execute/graph_pieces.h
   int64_t side_sms = 0;
   std::string gemm_tuning_file;  // empty: GEMMs are timed when a run starts
   int64_t no_progress_limit_s = 120;

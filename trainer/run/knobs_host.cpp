@@ -32,10 +32,21 @@ std::vector<Knob> host_knobs() {
                   "do between steps is aligned."},
       {.key = "host.enable_cuda_graph",
        .field = field(&Config::host, &HostConfig::enable_cuda_graph),
-       .doc =
-           "After its first step the forward and backward and the optimizer are each captured and replayed as a CUDA "
-           "graph.",
+       .doc = "After its first step what host.cuda_graph_scope holds is captured and replayed as CUDA graphs.",
        .history = "Megatron-Core: off; here nothing in a step depends on the host, so that a capture costs nothing."},
+      {.key = "host.cuda_graph_impl",
+       .field = field(&Config::host, &HostConfig::cuda_graph_impl),
+       .choices = {choice("none", GraphImpl::kNone, "every op is launched"),
+                   choice("local", GraphImpl::kLocal, "the executor captures its own ops")},
+       .doc = "Who captures CUDA graphs where host.enable_cuda_graph is on.",
+       .history = "Megatron-Core: none."},
+      {.key = "host.cuda_graph_scope",
+       .field = field(&Config::host, &HostConfig::cuda_graph_scope),
+       .doc = "What is captured, commas between: attn, mlp (experts too), moe_router; layer, all of a layer; "
+              "full_iteration, the forward and backward as one graph and the optimizer as another. Pieces with the "
+              "same ops on the same buffers share a graph; what no scope holds is launched op by op, and streams meet "
+              "where a piece ends. Shapes never vary in a step, so that none is refused for its shapes.",
+       .history = "Megatron-Core: empty, which captures layers."},
       {.key = "host.side_sms",
        .field = field(&Config::host, &HostConfig::side_sms),
        .range = within(0, 128),

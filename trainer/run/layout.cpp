@@ -7,6 +7,7 @@
 #include <limits>
 #include <numeric>
 
+#include "trainer/execute/graph_pieces.h"
 #include "trainer/models/hf_config.h"
 #include "trainer/run/context_rules.h"
 #include "trainer/run/inject_fault.h"
@@ -349,6 +350,7 @@ Result<Layout> resolve(const Config& config) {
   if (l.model.is_moe()) sizes.etp = l.etp;
   MB_ASSIGN(l.mesh, Mesh::make(sizes));
   MB_TRY(profile_window(config, l.mesh.world_size()));
+  MB_TRY(check_graphs(config.host, l.model.moe.num_experts));
   MB_TRY(check_fault(config.debug.inject_fault, l.mesh.world_size()));
   if (config.profiling.use_nsys_profiler && config.host.device != Device::kCuda)
     return fail(ErrorCode::kBadArgument, "profiling.use_nsys_profiler = true needs host.device = cuda",

@@ -186,6 +186,7 @@ class RankLoop {
     }
     if (in_window(last)) MB_TRY(end_window(*rank));
     if (rank_ == 0) shared_.result.outside = rank->outside_arena();
+    if (rank_ == 0) shared_.result.notes = rank->notes();
     return gather_stats(*rank);
   }
 

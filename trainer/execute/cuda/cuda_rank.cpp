@@ -1,4 +1,4 @@
-// Binds operands and orders streams once, enqueues in walk order, captures after the first step.
+// Opens a rank: memory, operands, first values; and what a step takes from the host and gives back.
 #include "trainer/execute/cuda/cuda_rank.h"
 
 #include <fmt/core.h>
@@ -10,9 +10,9 @@
 #include <utility>
 
 #include "profiler/base/file.h"
-#include "profiler/capture/cupti/cupti_capture.h"
 #include "trainer/data/rng.h"
 #include "trainer/execute/cuda/initial_values.h"
+#include "trainer/execute/cuda/op_mark.h"
 #include "trainer/ops/cuda/status.h"
 #include "trainer/program/walk.h"
 #include "trainer/run/initial_state.h"
@@ -36,15 +36,6 @@ const BucketAttrs* bucket_of(const Op& op) {
   if (const auto* adam = std::get_if<AdamAttrs>(&op.attrs)) return &adam->bucket;
   return nullptr;
 }
-
-// What a thread launches while this lives belongs to one op, in a capture.
-class OpMark {
- public:
-  explicit OpMark(uint32_t id) { profiler::cupti::mark(id); }
-  OpMark(const OpMark&) = delete;
-  OpMark& operator=(const OpMark&) = delete;
-  ~OpMark() { profiler::cupti::unmark(); }
-};
 
 }  // namespace
 
@@ -77,23 +68,11 @@ CudaRank::~CudaRank() {
   for (cudaEvent_t event : {start_, optimizer_, end_}) destroy(event);
   cudaFreeHost(staging_);
   cudaFreeHost(host_arena_);
-  cudaFree(arena_);
-}
-
-void CudaRank::drop_graphs() {
-  for (Part& part : parts_)
-    if (part.graph != nullptr) cudaGraphExecDestroy(std::exchange(part.graph, nullptr));
-}
-
-Status CudaRank::recapture() {
-  if (parts_[0].graph == nullptr) return {};
-  drop_graphs();
-  return capture();
 }
 
 Status CudaRank::bind_all() {
   walk_.clear();
-  return walk(program_, [&](int, const Call& call, int, const Op& op) -> Status {
+  return walk(program_, [&](int index, const Call& call, int, const Op& op) -> Status {
     Bound bound;
     bound.op = &op;
     bound.function = find_op_function(op.kind->cuda);
@@ -107,6 +86,7 @@ Status CudaRank::bind_all() {
     bind(bound.out, op.out);
     if (const BucketAttrs* bucket = bucket_of(op); bucket != nullptr && bucket->sharded)
       bound.shard_index = mesh_.group_index(bucket->shard_group, request_.rank);
+    bound.call = index;
     bound.micro_batch = call.micro_batch;
     bound.optimizer = program_.segment(call).kind == SegmentKind::kOptimizer;
     bound.id = static_cast<uint32_t>(walk_.size() + 1);
@@ -117,45 +97,13 @@ Status CudaRank::bind_all() {
   });
 }
 
-Status CudaRank::plan_parts() {
-  const auto optimizer = std::find_if(walk_.begin(), walk_.end(), [](const Bound& b) { return b.optimizer; });
-  const auto middle = static_cast<size_t>(optimizer - walk_.begin());
-  parts_[0].begin = 0, parts_[0].end = parts_[1].begin = middle, parts_[1].end = walk_.size();
-  for (Part& part : parts_) {
-    std::vector<LaneOp> ops;
-    for (size_t i = part.begin; i < part.end; ++i) {
-      LaneOp op{walk_[i].op->stream, {}};
-      const auto add = [&](const std::vector<Operand>& operands, bool write) {
-        for (const Operand& o : operands) {
-          const auto begin = static_cast<int64_t>(reinterpret_cast<intptr_t>(o.data));  // device or pinned host
-          op.accesses.push_back({begin, begin + o.tensor->bytes(), write});
-        }
-      };
-      add(walk_[i].in, false);
-      add(walk_[i].out, true);
-      ops.push_back(std::move(op));
-    }
-    part.lanes = plan_lanes(ops);
-    part.ended.assign(ops.size(), nullptr);
-    for (size_t i = 0; i < ops.size(); ++i)
-      if (part.lanes.signals[i])
-        MB_TRY(ok(cudaEventCreateWithFlags(&part.ended[i], cudaEventDisableTiming), "creating an event"));
-  }
-  for (cudaEvent_t& event : forks_)
-    MB_TRY(ok(cudaEventCreateWithFlags(&event, cudaEventDisableTiming), "creating an event"));
-  return {};
-}
-
 Status CudaRank::allocate() {
   size_t free_bytes = 0, total_bytes = 0;
   MB_TRY(ok(cudaMemGetInfo(&free_bytes, &total_bytes), "reading free device memory"));
   MB_TRY(check_fits(program_, plan_, static_cast<int64_t>(free_bytes)));
-  const auto bytes = static_cast<size_t>(std::max<int64_t>(plan_.arena_bytes, MemoryPlan::kAlign));
-  MB_TRY(ok(cudaMalloc(reinterpret_cast<void**>(&arena_), bytes), "allocating the arena"));
-  for (const Tensor& t : program_.tensors)
-    if (t.space == Space::kHost && t.scope == Scope::kPersistent)
-      return fail(ErrorCode::kUnavailable, "weights in host memory do not run on CUDA",
-                  "set memory.cpu_offloading_weights = false, or host.device = cpu");
+  MB_ASSIGN(arena_, Arena::open(plan_, request_.device));
+  device_->count("pages of the arena beyond the plan", arena_->slack_bytes());
+  if (!arena_->note().empty()) device_->refuse("memory.expandable_segments", arena_->note());
   if (plan_.host_bytes > 0)
     MB_TRY(ok(cudaMallocHost(reinterpret_cast<void**>(&host_arena_), static_cast<size_t>(plan_.host_bytes)),
               "allocating the pinned host arena"));
@@ -176,17 +124,13 @@ Status CudaRank::tune() {
   const std::string file = request_.tuning_file == nullptr ? "" : request_.tuning_file;
   if (!file.empty() && (!request_.write_tuning || file_exists(file))) MB_TRY(device_->load_tuning(file));
   const TuneEffort effort = request_.write_tuning ? TuneEffort::thorough() : TuneEffort::quick();
-  MB_TRY(fill_normal(Element::kBf16, arena_, 0, plan_.arena_bytes / 2, request_.seed, 1.0f, stream));
+  for (const Arena::Block& block : arena_->blocks())
+    MB_TRY(fill_normal(Element::kBf16, block.data, 0, block.bytes / 2, request_.seed, 1.0f, stream));
   for (size_t i = 0; i < walk_.size(); ++i) {
     const Bound& bound = walk_[i];
     if (bound.function != gemm_op && bound.function != gemm_scaled_op) continue;
-    const OpCall call{*bound.op,
-                      bound.in,
-                      bound.out,
-                      coordinates_,
-                      bound.shard_index,
-                      *device_,
-                      sm_target(parts_[i < parts_[1].begin ? 0 : 1], i)};
+    const OpCall call{
+        *bound.op, bound.in, bound.out, coordinates_, bound.shard_index, *device_, sm_target(part_of(i), i)};
     Status status = bound.function == gemm_op ? tune_gemm_op(call, effort) : tune_gemm_scaled_op(call, effort);
     if (!status)
       return tl::unexpected<Error>(std::move(status.error()).during(fmt::format("tuning op {}", bound.op->path)));
@@ -197,7 +141,8 @@ Status CudaRank::tune() {
 
 Status CudaRank::initial_values() {
   const cudaStream_t stream = device_->stream();
-  MB_TRY(ok(cudaMemsetAsync(arena_, 0xff, static_cast<size_t>(plan_.arena_bytes), stream), "poisoning the arena"));
+  for (const Arena::Block& block : arena_->blocks())
+    MB_TRY(ok(cudaMemsetAsync(block.data, 0xff, static_cast<size_t>(block.bytes), stream), "poisoning the arena"));
   for (size_t i = 0; i < program_.tensors.size(); ++i) {
     const Tensor& t = program_.tensors[i];
     const bool used = t.view_of == kNoTensor && !plan_.offsets[i].empty();
@@ -319,93 +264,6 @@ Status CudaRank::upload(const StepInput& input) {
   return {};
 }
 
-// SMs a GEMM may take while confined kernels of another stream run beside it; 0: all.
-int CudaRank::sm_target(const Part& part, size_t position) const {
-  if (request_.side_sms == 0 || !part.lanes.beside[position - part.begin]) return 0;
-  return (device_->sms() - request_.side_sms) / 2 * 2;  // clusters of two
-}
-
-Status CudaRank::run_op(const Part& part, size_t position) {
-  const Bound& bound = walk_[position];
-  MB_TRY(device_->use(bound.op->stream, bound.op->stream == Stream::kCompute ? 0 : request_.side_sms));
-  const OpCall call{
-      *bound.op, bound.in, bound.out, coordinates_, bound.shard_index, *device_, sm_target(part, position)};
-  const profiler::nvtx::Range range(bound.range, bound.micro_batch);
-  const OpMark mark(bound.id);
-  Status status = bound.function(call);
-  if (!status)
-    return tl::unexpected<Error>(
-        std::move(status.error()).during(fmt::format("op {}, micro-batch {}", bound.op->path, bound.micro_batch)));
-  return status;
-}
-
-// Op by op; NVTX ranges for every call of a segment and every op.
-Status CudaRank::run_part(const Part& part) {
-  std::array<bool, kStreams> used{};
-  for (size_t i = part.begin; i < part.end; ++i) used[static_cast<size_t>(walk_[i].op->stream)] = true;
-  const auto compute = static_cast<size_t>(Stream::kCompute);
-  used[compute] = false;
-  const cudaStream_t stream = device_->stream_of(Stream::kCompute);
-  const bool forks = std::find(used.begin(), used.end(), true) != used.end();
-  if (forks) MB_TRY(ok(cudaEventRecord(forks_[compute], stream), "parting streams"));
-  for (size_t s = 0; s < used.size(); ++s) {
-    if (!used[s]) continue;
-    MB_TRY(device_->use(static_cast<Stream>(s)));
-    MB_TRY(ok(cudaStreamWaitEvent(device_->stream(), forks_[compute]), "parting streams"));
-  }
-  std::optional<profiler::nvtx::Range> call_range;
-  profiler::nvtx::Text segment = nullptr;
-  int micro_batch = -1;
-  for (size_t i = part.begin; i < part.end; ++i) {
-    const size_t at = i - part.begin;
-    if (walk_[i].segment != segment || walk_[i].micro_batch != micro_batch) {
-      segment = walk_[i].segment, micro_batch = walk_[i].micro_batch;
-      call_range.reset();
-      call_range.emplace(segment, micro_batch);
-    }
-    MB_TRY(device_->use(walk_[i].op->stream));
-    for (const int earlier : part.lanes.waits[at])
-      MB_TRY(ok(cudaStreamWaitEvent(device_->stream(), part.ended[static_cast<size_t>(earlier)]), "ordering streams"));
-    MB_TRY(run_op(part, i));
-    if (part.ended[at] != nullptr) MB_TRY(ok(cudaEventRecord(part.ended[at], device_->stream()), "ordering streams"));
-  }
-  for (size_t s = 0; s < used.size(); ++s) {
-    if (!used[s]) continue;
-    MB_TRY(ok(cudaEventRecord(forks_[s], device_->stream_of(static_cast<Stream>(s))), "joining streams"));
-    MB_TRY(ok(cudaStreamWaitEvent(stream, forks_[s]), "joining streams"));
-  }
-  return device_->use(Stream::kCompute);
-}
-
-Status CudaRank::enqueue() {
-  const cudaStream_t stream = device_->stream();
-  for (const Part& part : parts_) {
-    if (&part == &parts_[1]) MB_TRY(ok(cudaEventRecord(optimizer_, stream), "timing the step"));
-    if (part.graph != nullptr)
-      MB_TRY(ok(cudaGraphLaunch(part.graph, stream), "launching a captured step"));
-    else
-      MB_TRY(run_part(part));
-  }
-  return {};
-}
-
-Status CudaRank::capture() {
-  const cudaStream_t stream = device_->stream();
-  for (Part& part : parts_) {
-    if (part.begin == part.end) continue;
-    MB_TRY(ok(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal), "starting a capture"));
-    const Status status = run_part(part);
-    cudaGraph_t graph = nullptr;
-    const Status ended = ok(cudaStreamEndCapture(stream, &graph), "ending a capture");
-    MB_TRY(status);
-    MB_TRY(ended);
-    const Status made = ok(cudaGraphInstantiate(&part.graph, graph, 0), "instantiating a graph");
-    cudaGraphDestroy(graph);
-    MB_TRY(made);
-  }
-  return {};
-}
-
 Status CudaRank::finish(StepOutput* output) {
   const cudaStream_t stream = device_->stream();
   const OpMark mark(op_id(1));
@@ -415,20 +273,38 @@ Status CudaRank::finish(StepOutput* output) {
   MB_TRY(
       ok(cudaMemcpyAsync(back + kStagingAlign, data(program_.ports.grad_scale, 0), 12, cudaMemcpyDeviceToHost, stream),
          "reading the gradient norm"));
-  MB_TRY(ok(cudaStreamSynchronize(stream), "running a step"));
+  const Ports& ports = program_.ports;
+  std::vector<TensorId> beside = ports.mtp_losses;  // losses beside the main one, two doubles each
+  if (ports.router_losses != kNoTensor) beside.push_back(ports.router_losses);
+  MB_CHECK(16 * (1 + static_cast<int64_t>(beside.size())) <= kStagingAlign, "more losses than the staging holds");
+  for (size_t i = 0; i < beside.size(); ++i)
+    MB_TRY(ok(cudaMemcpyAsync(back + 16 * (i + 1), data(beside[i], 0), 16, cudaMemcpyDeviceToHost, stream),
+              "reading the losses beside the main one"));
+  if (Status ran = ok(cudaStreamSynchronize(stream), "running a step"); !ran) {
+    // Work is asynchronous: this is where the device says what went wrong in any op since the last step.
+    ran.error().hint = "host.enable_cuda_graph = false with CUDA_LAUNCH_BLOCKING=1 in the environment names the op";
+    return ran;
+  }
   const auto* loss = reinterpret_cast<const double*>(back);
   const auto* scale = reinterpret_cast<const float*>(back + kStagingAlign);
   output->loss_sum = loss[0];
   output->tokens = loss[1];
   output->grad_norm = static_cast<double>(scale[1]);
   output->found_inf = scale[2] != 0.0f;
+  for (size_t i = 0; i < beside.size(); ++i) {
+    const double* const two = loss + 2 * (i + 1);
+    if (beside[i] == ports.router_losses)
+      output->balance_loss_sum = two[0], output->z_loss_sum = two[1];
+    else
+      output->mtp_loss_sum += two[0], output->mtp_tokens += two[1];
+  }
   return {};
 }
 
 Status CudaRank::step(const StepInput& input, StepOutput* output) {
   const cudaStream_t stream = device_->stream();
   const profiler::nvtx::Range range(profiler::nvtx::text("step"), steps_);
-  if (request_.graphs && steps_ > 0 && parts_[0].graph == nullptr) MB_TRY(capture());
+  if (request_.graphs && steps_ > 0 && graphs_.empty()) MB_TRY(capture());
   MB_TRY(upload(input));
   MB_TRY(ok(cudaEventRecord(start_, stream), "timing the step"));
   MB_TRY(enqueue());
@@ -440,34 +316,6 @@ Status CudaRank::step(const StepInput& input, StepOutput* output) {
   times_ = {forward_backward, whole};
   ++steps_;
   return {};
-}
-
-Status CudaRank::timed_step(const StepInput& input, StepOutput* output, int64_t* op_ns) {
-  const cudaStream_t stream = device_->stream();
-  MB_TRY(upload(input));
-  std::vector<cudaEvent_t> events(walk_.size() + 1, nullptr);
-  Status status;
-  for (cudaEvent_t& event : events)
-    if (status) status = ok(cudaEventCreate(&event), "creating an event");
-  // One after another, each on its own stream: what an op grew or keeps there serves later steps too.
-  if (status) status = ok(cudaEventRecord(events.front(), stream), "timing an op");
-  for (size_t i = 0; status && i < walk_.size(); ++i) {
-    status = device_->use(walk_[i].op->stream);
-    if (status) status = ok(cudaStreamWaitEvent(device_->stream(), events[i]), "timing an op");
-    if (status) status = run_op(parts_[i < parts_[1].begin ? 0 : 1], i);
-    if (status) status = ok(cudaEventRecord(events[i + 1], device_->stream()), "timing an op");
-  }
-  if (status) status = device_->use(Stream::kCompute);
-  if (status) status = ok(cudaStreamWaitEvent(stream, events.back()), "timing an op");
-  if (status) status = finish(output);
-  for (size_t i = 0; status && i < walk_.size(); ++i) {
-    float ms = 0.0f;
-    status = ok(cudaEventElapsedTime(&ms, events[i], events[i + 1]), "timing an op");
-    op_ns[i] = static_cast<int64_t>(static_cast<double>(ms) * 1e6);
-  }
-  for (cudaEvent_t event : events)
-    if (event != nullptr) cudaEventDestroy(event);
-  return status;
 }
 
 Status CudaRank::read(TensorId tensor, int slot_index, void* to, int64_t bytes) {

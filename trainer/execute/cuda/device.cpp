@@ -78,6 +78,18 @@ Result<void*> Device::allocate(int64_t bytes, const char* what) {
   return data;
 }
 
+void Device::count(const std::string& what, int64_t bytes) {
+  const auto known =
+      std::find_if(allocations_.begin(), allocations_.end(), [&](const auto& a) { return a.first == what; });
+  if (known != allocations_.end()) {
+    extra_bytes_ += bytes - known->second;
+    known->second = bytes;
+  } else if (bytes > 0) {
+    extra_bytes_ += bytes;
+    allocations_.emplace_back(what, bytes);
+  }
+}
+
 Status Device::load_tuning(const std::string& path) {
   MB_ASSIGN(const std::string text, read_file(path));
   auto read = GemmTuning::parse(text, machine_);
@@ -107,6 +119,10 @@ CudnnAttention* Device::cudnn() {
       cudnn_reason_ = opened.error().what;
   }
   return cudnn_.get();
+}
+
+void Device::refuse(const std::string& problem, const std::string& reason) {
+  if (refused_.insert(problem).second) notes_.push_back(problem + ": " + reason);
 }
 
 Result<void*> Device::scratch(int64_t bytes) {

@@ -54,6 +54,11 @@ class Device {
   CudnnAttention* cudnn();
   const std::string& cudnn_reason() const { return cudnn_reason_; }
 
+  // What a library did not take, with its words and what computes it instead: said once a problem.
+  bool refused(const std::string& problem) const { return refused_.contains(problem); }
+  void refuse(const std::string& problem, const std::string& reason);
+  const std::vector<std::string>& notes() const { return notes_; }
+
   // Scratch for one op, valid until the next op of this stream asks. Grows only before a step is captured.
   Result<void*> scratch(int64_t bytes);
   // The same for fp32 stand-ins of bf16 gradients, beside what the op itself asks for.
@@ -65,6 +70,8 @@ class Device {
 
   // Bytes beside the memory plan's arena: workspaces, scratch, tables.
   int64_t extra_bytes() const { return extra_bytes_; }
+  // Counts bytes that others hold here by name; again: the new count.
+  void count(const std::string& what, int64_t bytes);
   // The same, one by one: what for, and bytes.
   const std::vector<std::pair<std::string, int64_t>>& allocations() const { return allocations_; }
 
@@ -98,6 +105,8 @@ class Device {
   TuningMachine machine_;
   std::unique_ptr<GemmTuning> tuning_;
   std::set<std::string> chosen_;
+  std::set<std::string> refused_;
+  std::vector<std::string> notes_;
   std::map<const void*, void*> constants_;
   std::map<std::tuple<int64_t, int, double, double, std::vector<double>>, float*> rope_;
 };

@@ -4,6 +4,7 @@
 #include "trainer/data/rng.h"
 #include "trainer/models/small_families.h"
 #include "trainer/ops/cuda/gpu_fixture_test.h"
+#include "trainer/run/precision_rules.h"
 #include "trainer/run/train.h"
 
 namespace mbb::trainer::cuda {
@@ -81,10 +82,55 @@ Config wide_llama() {
   return c;
 }
 
+// Whole blocks of 128 in every matrix.
+Config block_llama() {
+  Config c = wide_llama();
+  c.model.hidden_size = 128;
+  c.model.ffn_hidden_size = 256;
+  c.model.kv_channels = 32;
+  c.train.seq_length = 64;
+  return c;
+}
+
+// Graphs of parts train as no graphs do, bit by bit: the same kernels on the same buffers.
+TEST_P(FamiliesOnDevice, GraphsOfAnyScopeChangeNothing) {
+  Config c = config_of(GetParam());
+  const std::vector<double> plain = on_device(c, false);
+  std::vector<const char*> scopes{"attn", "mlp", "attn,mlp", "layer", "full_iteration"};
+  const auto layout = resolve(c);
+  ASSERT_TRUE(layout.has_value()) << format(layout.error());
+  if (layout->model.is_moe()) scopes.push_back("attn,moe_router");
+  for (const char* scope : scopes) {
+    c.host.cuda_graph_scope = scope;
+    EXPECT_EQ(on_device(c, true), plain) << scope;
+  }
+}
+
+// Experts' products in FP8 and in narrower blocks.
+TEST_P(FamiliesOnDevice, QuantizedRecipesStayAsNearAsTheOracles) {
+  Config c = config_of(GetParam());
+  c.model.hidden_size = 64;
+  c.model.ffn_hidden_size = 96;
+  if (c.model.moe_ffn_hidden_size > 0) c.model.moe_ffn_hidden_size = 32;
+  const std::vector<double> exact = losses(c);
+  int trained = 0;
+  for (const Recipe recipe : {Recipe::kFp8Delayed, Recipe::kFp8Current, Recipe::kMxfp8, Recipe::kNvfp4}) {
+    c.precision.recipe = recipe;
+    const auto layout = resolve(c);
+    ASSERT_TRUE(layout.has_value()) << format(layout.error());
+    if (!build_programs(*layout)) continue;  // a matrix that does not divide into blocks: the precision tests say which
+    ++trained;
+    const double bound = std::max(2.0 * furthest(losses(c), exact), 2e-3);
+    EXPECT_LT(furthest(on_device(c, true), exact), bound) << recipe_name(c);
+  }
+  EXPECT_GE(trained, 2);
+}
+
 // A setting that the device must train like the oracle does.
 struct Setting {
   const char* name;
   void (*set)(Config&);
+  Config (*of)() = wide_llama;
 };
 
 void PrintTo(const Setting& setting, std::ostream* out) {
@@ -95,7 +141,7 @@ class SettingsOnDevice : public GpuTest, public testing::WithParamInterface<Sett
 
 // fp32 within 1e-4; what rounds more within twice the oracle's own distance from fp32, or a rounding of the loss.
 TEST_P(SettingsOnDevice, TrainLikeTheOracle) {
-  Config c = wide_llama();
+  Config c = GetParam().of();
   const std::vector<double> exact = losses(c);
   GetParam().set(c);
   const std::vector<double> oracle = losses(c);
@@ -168,6 +214,26 @@ const Setting kSettings[] = {
        c.data_parallel.overlap_optimizer_with_forward = true;
        c.data_parallel.bucket_size = 20000;
        c.host.side_sms = 16;
+     }},
+    {"fp8_blockwise", [](Config& c) { c.precision.recipe = Recipe::kFp8Blockwise; }, block_llama},
+    {"fp8_blockwise_any_scale",
+     [](Config& c) {
+       c.precision.recipe = Recipe::kFp8Blockwise;
+       c.precision.fp8_power_of_two_scales = false;
+     },
+     block_llama},
+    {"mxfp8", [](Config& c) { c.precision.recipe = Recipe::kMxfp8; }, block_llama},
+    {"nvfp4", [](Config& c) { c.precision.recipe = Recipe::kNvfp4; }, block_llama},
+    {"slabs", [](Config& c) { c.memory.expandable_segments = false; }},
+    {"offload",
+     [](Config& c) {
+       c.memory.cpu_offloading = true;
+       c.memory.cpu_offloading_num_layers = 1;
+     }},
+    {"offload_weights",
+     [](Config& c) {
+       c.memory.cpu_offloading = c.memory.cpu_offloading_weights = true;
+       c.memory.cpu_offloading_num_layers = 1;
      }},
     {"recompute", [](Config& c) { c.memory.recompute_granularity = RecomputeGranularity::kFull; }},
 };

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <span>
+#include <string>
 #include <string_view>
 
 #include "trainer/execute/cuda/device.h"
@@ -62,6 +63,9 @@ inline Launch norm_launch(const OpCall& call) {
 // behind the `beside` bytes that the op itself will ask for.
 Result<const int32_t*> own_starts(const OpCall& call, size_t operand, int64_t tokens, int64_t beside);
 
+// The grouped kernels know one piece of rows an expert, and all experts in one launch.
+Status one_piece_an_expert(const std::string& path, int64_t experts, const Operand& segments);
+
 // fp32 or bf16, as the kernels know them; anything else is an error that names the tensor.
 Result<Element> element_of(const Tensor& tensor);
 
@@ -91,6 +95,11 @@ Status rmsnorm_quantize_op(const OpCall& call);
 Status swiglu_quantize_op(const OpCall& call);
 Status swiglu_grad_quantize_op(const OpCall& call);
 Status gemm_scaled_op(const OpCall& call);
+Status quantize_blocks_op(const OpCall& call);
+Status gemm_blocks_op(const OpCall& call);
+Status grouped_gemm_quantized_op(const OpCall& call);
+Status grouped_gemm_quantized_dgrad_op(const OpCall& call);
+Status grouped_gemm_quantized_wgrad_op(const OpCall& call);
 Status tune_gemm_scaled_op(const OpCall& call, const TuneEffort& effort);
 Status rmsnorm_grad_add_op(const OpCall& call);
 Status cross_entropy_fused_op(const OpCall& call);

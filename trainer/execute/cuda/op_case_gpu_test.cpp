@@ -11,7 +11,7 @@
 #include "trainer/ops/cuda/gpu_fixture_test.h"
 #include "trainer/ops/op_case.h"
 #include "trainer/ops/table.h"
-#include "trainer/precision/fp8.h"
+#include "trainer/precision/scales.h"
 #include "trainer/program/autodiff.h"
 #include "trainer/program/builder.h"
 
@@ -94,11 +94,64 @@ void add_expert_cases(std::vector<OpCase>& all) {
   all.push_back({"router_select/many", &kRouterSelect, {{{64, 2, 256}}, {{256}}}, router, false});
 }
 
+// GEMMs of the formats that this device emulates, and whole tensors in them.
+void add_narrow_cases(std::vector<OpCase>& all) {
+  const auto codes = [](Shape shape, DType dtype) { return CaseInput{shape, dtype}; };
+  const auto inverse = CaseInput{{1}, DType::kF32, Fill::kPositive};
+  const auto fp4 = [&](Shape shape) { return codes(shape, DType::kE2M1); };
+  GemmBlocksAttrs mx, nv;
+  mx.block = 32, nv.block = 16;
+  all.push_back({"gemm_blocks/mxfp8",
+                 &kGemmBlocks,
+                 {codes({48, 256}, DType::kE4M3), codes({144, 256}, DType::kE4M3), codes({48, 8}, DType::kE8M0),
+                  codes({144, 8}, DType::kE8M0)},
+                 mx,
+                 false});
+  const auto scales = [&](int64_t lines) { return CaseInput{{lines, 16}, DType::kE4M3, Fill::kPositive}; };
+  all.push_back({"gemm_blocks/nvfp4",
+                 &kGemmBlocks,
+                 {fp4({48, 256}), fp4({144, 256}), scales(48), scales(144), inverse, inverse},
+                 nv,
+                 false});
+  nv.accumulate = true, nv.out = DType::kF32;
+  all.push_back({"gemm_blocks/nvfp4-accumulate",
+                 &kGemmBlocks,
+                 {fp4({48, 256}), fp4({144, 256}), scales(48), scales(144), inverse, inverse, {{48, 144}}},
+                 nv,
+                 false});
+  // Past one tile on both sides, with the last tile and the last block partly filled.
+  const std::vector<CaseInput> x{{{154, 2, 200}, DType::kBf16}};
+  const auto quantize = [&](const char* name, DType to, BlockScale scale, int block, bool square) {
+    all.push_back({name, &kQuantizeBlocks, x,
+                   QuantizeBlocksAttrs{.to = to, .scale = scale, .block = block, .square = square}, false});
+  };
+  quantize("quantize_blocks/odd-tiles", DType::kE4M3, BlockScale::kPowerOfTwo, 128, false);
+  quantize("quantize_blocks/odd-tiles-square", DType::kE4M3, BlockScale::kF32, 128, true);
+  quantize("quantize_blocks/odd-tiles-fp4", DType::kE2M1, BlockScale::kE4M3, 16, false);
+  quantize("quantize_blocks/odd-tiles-mx", DType::kE5M2, BlockScale::kE8M0, 32, false);
+  const CaseInput pair{{2}, DType::kF32, Fill::kPositive}, segments{{2, 5}, DType::kI32, Fill::kSegments, 700};
+  GroupedQuantizedAttrs grouped;
+  grouped.grouped.useful_rows = 700, grouped.local_experts = 5;
+  all.push_back({"grouped_gemm_quantized/wide",
+                 &kGroupedGemmQuantized,
+                 {codes({700, 136}, DType::kE4M3), codes({5, 200, 136}, DType::kE4M3), pair, pair, segments},
+                 grouped,
+                 false});
+  grouped.block = 32;
+  all.push_back({"grouped_gemm_quantized/mxfp8",
+                 &kGroupedGemmQuantized,
+                 {codes({700, 128}, DType::kE4M3), codes({5, 64, 128}, DType::kE4M3), codes({700, 4}, DType::kE8M0),
+                  codes({320, 4}, DType::kE8M0), segments},
+                 grouped,
+                 false});
+}
+
 std::vector<OpCase> all_cases() {
   auto cases = op_cases();
   add_wide_cases(cases);
   add_block_cases(cases);
   add_expert_cases(cases);
+  add_narrow_cases(cases);
   return cases;
 }
 
@@ -226,8 +279,17 @@ class OpOnBoth {
         static_cast<int32_t*>(data)[i] = static_cast<int32_t>(values[static_cast<size_t>(i)]);
         continue;
       }
+      if (t.dtype == DType::kE2M1) {
+        set_fp4(static_cast<uint8_t*>(data), i, static_cast<uint8_t>(random_() & 15));
+        continue;
+      }
+      if (t.dtype == DType::kE8M0) {
+        static_cast<uint8_t*>(data)[i] = static_cast<uint8_t>(120 + random_() % 16);
+        continue;
+      }
       if (bits_of(t.dtype) == 8) {  // small exponents: no NaN, and sums that fp32 holds
-        static_cast<uint8_t*>(data)[i] = static_cast<uint8_t>(random_() & 0xb7);
+        static_cast<uint8_t*>(data)[i] =
+            static_cast<uint8_t>(random_() & (input.fill == Fill::kPositive ? 0x37 : 0xb7));
         continue;
       }
       // A grad scale's third field is found_inf: an update with it set would compare nothing.
@@ -253,7 +315,11 @@ class OpOnBoth {
       if (t.dtype == DType::kI32) out[i] = reinterpret_cast<const int32_t*>(data)[i];
       if (t.dtype == DType::kF64) out[i] = reinterpret_cast<const double*>(data)[i];
       if (t.dtype == DType::kF32) out[i] = reinterpret_cast<const float*>(data)[i];
-      if (bits_of(t.dtype) == 8) out[i] = mbb::trainer::from_fp8(reinterpret_cast<const uint8_t*>(data)[i], t.dtype);
+      if (t.dtype == DType::kE2M1)
+        out[i] = from_fp4(fp4_at(reinterpret_cast<const uint8_t*>(data), static_cast<int64_t>(i)));
+      if (t.dtype == DType::kE8M0) out[i] = static_cast<double>(from_e8m0(reinterpret_cast<const uint8_t*>(data)[i]));
+      if (t.dtype == DType::kE4M3 || t.dtype == DType::kE5M2)
+        out[i] = mbb::trainer::from_fp8(reinterpret_cast<const uint8_t*>(data)[i], t.dtype);
       if (t.dtype == DType::kBf16) out[i] = from_bf16(reinterpret_cast<const uint16_t*>(data)[i]);
     }
     return out;
@@ -261,7 +327,7 @@ class OpOnBoth {
 
   // FP8 values may round the other way where the two sides' values differ in their last bit.
   double bound(const HostTensor& t) const {
-    if (bits_of(t.dtype) == 8) return 2e-2;
+    if (bits_of(t.dtype) <= 8) return 2e-2;
     if (t.dtype == DType::kI32) return 1e-12;
     return variant_.bf16 || t.dtype == DType::kBf16 ? 1.5e-2 : 1e-4;
   }
@@ -302,24 +368,11 @@ TEST_P(OpCasesOnDevice, EqualTheOracle) {
 INSTANTIATE_TEST_SUITE_P(All, OpCasesOnDevice, testing::ValuesIn(variants()), test_name);
 
 // A record that names a CUDA function has one. Collectives are the communicators'; what only programs over several
-// ranks hold, block-scaled FP8 and quantized experts run on the CPU alone so far: the list says which, and is held to
-// it.
+// ranks hold runs on the CPU alone so far: the list says which, and is held to it.
 TEST(OpFunctions, EveryNamedOneExists) {
-  const std::set<std::string_view> missing{"quantize_blocks",
-                                           "gemm_blocks",
-                                           "grouped_gemm_quantized",
-                                           "grouped_gemm_quantized_dgrad",
-                                           "grouped_gemm_quantized_wgrad",
-                                           "merge_attention",
-                                           "add_parts",
-                                           "gemm_rows",
-                                           "pack_fp8",
-                                           "unpack_fp8",
-                                           "split_columns",
-                                           "join_columns",
-                                           "columns_to_rows",
-                                           "rows_to_columns",
-                                           "reorder_runs"};
+  const std::set<std::string_view> missing{"merge_attention", "add_parts",     "gemm_rows",    "pack_fp8",
+                                           "unpack_fp8",      "split_columns", "join_columns", "columns_to_rows",
+                                           "rows_to_columns", "reorder_runs"};
   for (const OpKind* kind : op_table()) {
     if (kind->cuda.empty() || kind->communicates) continue;
     EXPECT_EQ(find_op_function(kind->cuda) == nullptr, missing.contains(kind->cuda)) << kind->name;

@@ -31,13 +31,6 @@ Result<Routed> routed(const Operand& buffer, const Operand& rows) {
   return r;
 }
 
-// The kernels know one piece of rows an expert, and all experts in one launch.
-Status one_piece_an_expert(const std::string& path, int64_t experts, const Operand& segments) {
-  if (experts == 0 || experts == segments.shape()[1]) return {};
-  return fail(ErrorCode::kUnavailable, "CUDA: " + path + " reads experts' rows in several pieces",
-              "use parallel.expert_model_parallel_size = 1, or host.device = cpu");
-}
-
 Result<GroupedGemm> grouped(const OpCall& call, const Operand& of, int64_t n, int64_t k, const Operand& segments) {
   const auto& a = call.attrs<GroupedGemmAttrs>();
   MB_TRY(one_piece_an_expert(call.op.path, a.experts, segments));
@@ -52,6 +45,12 @@ Result<GroupedGemm> grouped(const OpCall& call, const Operand& of, int64_t n, in
 }
 
 }  // namespace
+
+Status one_piece_an_expert(const std::string& path, int64_t experts, const Operand& segments) {
+  if (experts == 0 || experts == segments.shape()[1]) return {};
+  return fail(ErrorCode::kUnavailable, "CUDA: " + path + " reads experts' rows in several pieces",
+              "use parallel.expert_model_parallel_size = 1, or host.device = cpu");
+}
 
 Status router_select_op(const OpCall& call) {
   MB_TRY(all_fp32({&call.in[0]}));

@@ -123,7 +123,9 @@ Status adamw_op(const OpCall& call) {
   AdamBucket b;
   MB_ASSIGN(b.gradients, element_of(*call.in[0].tensor));
   MB_ASSIGN(b.moments, element_of(*call.in[2].tensor));
-  MB_ASSIGN(const Element weights, element_of(*call.in[1].tensor));
+  // FP8 weights are written behind the update, from the master (bucket_quantize).
+  const bool later = has_master && call.in[1].tensor->dtype == DType::kE4M3;
+  MB_ASSIGN(const Element weights, later ? Result<Element>(Element::kE4m3) : element_of(*call.in[1].tensor));
   b.count = call.in[2].elements();
   const int64_t begin = a.bucket.sharded ? b.count * call.shard_index : 0;
   const int64_t elements = bucket_elements(call, a.bucket);

@@ -73,6 +73,9 @@ struct GroupedGemm {
   int64_t rows = 0, experts = 0, n = 0, k = 0;
   const int32_t* segments = nullptr;
   GroupedKernel kernel = GroupedKernel::kAlone;
+  // Device scalars that results are multiplied with, both or neither: the operands' inverse scales.
+  const float* a_scale = nullptr;
+  const float* b_scale = nullptr;
 };
 Status grouped_fprop(const GroupedGemm& args, const void* x, const void* w, void* y, const Launch& launch);
 Status grouped_dgrad(const GroupedGemm& args, const void* dy, const void* w, void* dx, const Launch& launch);

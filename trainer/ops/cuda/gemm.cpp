@@ -53,6 +53,15 @@ struct Descriptors {
   }
 };
 
+cublasLtMatmulMatrixScale_t scale_mode(BlockScaling blocks) {
+  switch (blocks) {
+    case BlockScaling::kRows: return CUBLASLT_MATMUL_MATRIX_SCALE_VEC128_32F;
+    case BlockScaling::kSquare: return CUBLASLT_MATMUL_MATRIX_SCALE_BLK128x128_32F;
+    case BlockScaling::kNone: break;
+  }
+  return CUBLASLT_MATMUL_MATRIX_SCALE_SCALAR_32F;
+}
+
 template <typename T>
 Status set(cublasLtMatmulDesc_t descriptor, cublasLtMatmulDescAttributes_t attribute, const T& value) {
   return lt(cublasLtMatmulDescSetAttribute(descriptor, attribute, &value, sizeof(value)), "describing a GEMM");
@@ -74,11 +83,14 @@ Status describe(const GemmProblem& p, Descriptors& to) {
   if (is_fp8(p.a)) {
     const int8_t fast = p.fast_accumulation ? 1 : 0;
     MB_TRY(set(to.operation, CUBLASLT_MATMUL_DESC_FAST_ACCUM, fast));
+    MB_TRY(set(to.operation, CUBLASLT_MATMUL_DESC_A_SCALE_MODE, scale_mode(p.b_blocks)));
+    MB_TRY(set(to.operation, CUBLASLT_MATMUL_DESC_B_SCALE_MODE, scale_mode(p.a_blocks)));
     // The heuristic looks at whether scales are present, not at where they are.
     const void* placeholder = &to;
     MB_TRY(set(to.operation, CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, placeholder));
     MB_TRY(set(to.operation, CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, placeholder));
   }
+  if (p.device_factors) MB_TRY(set(to.operation, CUBLASLT_MATMUL_DESC_POINTER_MODE, CUBLASLT_POINTER_MODE_DEVICE));
   if (p.sm_target > 0) {
     const int32_t sms = p.sm_target;
     MB_TRY(set(to.operation, CUBLASLT_MATMUL_DESC_SM_COUNT_TARGET, sms));
@@ -121,15 +133,17 @@ class LtGemm final : public Gemm {
       MB_TRY(set(plan->operation, CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, buffers.a_scale));
     }
     const float alpha = 1.0f, beta = problem.accumulate || problem.add_c ? 1.0f : 0.0f;
+    const float* const factor = problem.device_factors ? buffers.factors : &alpha;
+    const float* const of_c = problem.device_factors ? buffers.factors + 1 : &beta;
     const void* c = problem.add_c ? buffers.c : buffers.d;
-    return lt(cublasLtMatmul(handle_, plan->operation, &alpha, buffers.b, plan->left, buffers.a, plan->right, &beta, c,
+    return lt(cublasLtMatmul(handle_, plan->operation, factor, buffers.b, plan->left, buffers.a, plan->right, of_c, c,
                              plan->out, buffers.d, plan->out, &plan->algorithm, buffers.workspace,
                              static_cast<size_t>(kGemmWorkspace), stream),
               "GEMM " + key(problem));
   }
 
  private:
-  using Key = std::array<int64_t, 13>;
+  using Key = std::array<int64_t, 16>;
   static Key key_of(const GemmProblem& p) {
     return {p.m,
             p.n,
@@ -142,6 +156,9 @@ class LtGemm final : public Gemm {
             p.accumulate,
             p.add_c,
             p.fast_accumulation,
+            static_cast<int64_t>(p.a_blocks),
+            static_cast<int64_t>(p.b_blocks),
+            p.device_factors,
             p.sm_target,
             p.alignment};
   }

@@ -25,6 +25,9 @@ namespace mbb::trainer::cuda {
 
 inline constexpr int64_t kGemmWorkspace = int64_t{32} << 20;
 
+// Scales of an FP8 operand's inner blocks instead of one of the whole operand.
+enum class BlockScaling { kNone, kRows, kSquare };  // 1 x 128, 128 x 128
+
 struct GemmProblem {
   int64_t m = 0, n = 0, k = 0;
   bool a_transposed = false;  // A is stored [k, m]
@@ -35,6 +38,9 @@ struct GemmProblem {
   bool accumulate = false;         // D += ...
   bool add_c = false;              // D = ... + C, C of D's type and shape (a residual)
   bool fast_accumulation = false;  // FP8 only: accumulate in the tensor core's own width
+  BlockScaling a_blocks = BlockScaling::kNone;
+  BlockScaling b_blocks = BlockScaling::kNone;
+  bool device_factors = false;     // D = factor · A*B + beta · C, both read on the device
   int sm_target = 0;               // 0: all SMs
   int alignment = 256;             // bytes to which every address is aligned, at most 256
 };
@@ -54,7 +60,8 @@ struct GemmBuffers {
   const void* c = nullptr;  // add_c
   void* d = nullptr;
   const float* a_scale = nullptr;  // FP8: device scalars that dequantize (inverse scales), 16-byte aligned
-  const float* b_scale = nullptr;
+  const float* b_scale = nullptr;  // or, of blocks, library_scales() (block_scaled.h)
+  const float* factors = nullptr;  // device_factors: {factor, beta}
   void* workspace = nullptr;  // kGemmWorkspace bytes, owned by the stream
 };
 

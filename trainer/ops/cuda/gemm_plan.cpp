@@ -45,10 +45,15 @@ double gemm_flops(const GemmProblem& problem) {
 }
 
 std::string key(const GemmProblem& p) {
-  return fmt::format("m{} n{} k{} {}{} {} {} {} beta{}{}{}{}{}", p.m, p.n, p.k, p.a_transposed ? 't' : 'n',
+  constexpr const char* kBlocks[] = {"", "1x128", "128x128"};
+  const bool blocks = p.a_blocks != BlockScaling::kNone || p.b_blocks != BlockScaling::kNone;
+  return fmt::format("m{} n{} k{} {}{} {} {} {} beta{}{}{}{}{}{}{}", p.m, p.n, p.k, p.a_transposed ? 't' : 'n',
                      p.b_transposed ? 't' : 'n', name(p.a), name(p.b), name(p.d), p.accumulate ? 1 : 0,
                      p.add_c ? " c" : "", p.fast_accumulation ? " fast" : "",
-                     p.sm_target > 0 ? fmt::format(" sm{}", p.sm_target) : "",
+                     blocks ? fmt::format(" blocks {}·{}", kBlocks[static_cast<int>(p.a_blocks)],
+                                          kBlocks[static_cast<int>(p.b_blocks)])
+                            : "",
+                     p.device_factors ? " factors" : "", p.sm_target > 0 ? fmt::format(" sm{}", p.sm_target) : "",
                      p.alignment < 256 ? fmt::format(" align{}", p.alignment) : "");
 }
 

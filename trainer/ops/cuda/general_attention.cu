@@ -170,7 +170,8 @@ __global__ void dq_kernel(View<T> a, const T* dout, const float* lse, const floa
 // A block a key: over the query heads of its group in order, dS and P of its queries, then dK and dV.
 template <typename T>
 __global__ void dkv_kernel(View<T> a, const T* dout, const float* lse, const float* delta, T* dkv) {
-  extern __shared__ float both[];  // dS, then P
+  extern __shared__ float both[];  // dS, then P, each in whole 16-byte words
+  const int64_t stride = (a.queries + 3) / 4 * 4;
   const int64_t j = blockIdx.x, group = blockIdx.y, b = blockIdx.z, ratio = a.heads / a.kv_heads;
   const int64_t first = a.first(j), last = a.last(j), span = max(last - first, int64_t{0});
   const int width = max(a.d, a.dv);
@@ -180,14 +181,14 @@ __global__ void dkv_kernel(View<T> a, const T* dout, const float* lse, const flo
     for (int64_t head = group * ratio; head < (group + 1) * ratio; ++head) {
       __syncthreads();
       for (int64_t i = threadIdx.x; i < span; i += blockDim.x) {
-        both[i] = both[a.queries + i] = 0.0f;
+        both[i] = both[stride + i] = 0.0f;
         if (a.sees(first + i, j))
-          both[i] = score_gradient(a, dout, lse, delta, first + i, j, b, head, both[a.queries + i]);
+          both[i] = score_gradient(a, dout, lse, delta, first + i, j, b, head, both[stride + i]);
       }
       __syncthreads();
       for (int64_t i = 0; i < span; ++i) {
         if (e < a.d) dk += both[i] * to_float(a.q[a.query_at(first + i, b, head) + e]);
-        if (e < a.dv) dv += both[a.queries + i] * to_float(dout[a.out_at(first + i, b, head) + e]);
+        if (e < a.dv) dv += both[stride + i] * to_float(dout[a.out_at(first + i, b, head) + e]);
       }
     }
     if (e < a.d) dkv[a.key_at(j, b, group) + e] = from_float<T>(a.scale * dk);
@@ -241,9 +242,10 @@ int64_t rows_of(const GeneralAttention& g) {
   return g.batch * g.attrs->heads * g.queries;
 }
 
-// Scores a query has at most.
+// Scores a query has at most, in whole 16-byte words: the compiler reads the last few of a sum as one vector.
 int64_t scores_of(const GeneralAttention& g) {
-  return g.attrs->causal && g.attrs->window > 0 ? std::min<int64_t>(g.attrs->window, g.keys) : g.keys;
+  const int64_t most = g.attrs->causal && g.attrs->window > 0 ? std::min<int64_t>(g.attrs->window, g.keys) : g.keys;
+  return (most + 3) / 4 * 4;
 }
 
 template <typename T>
@@ -263,7 +265,7 @@ Status backward(const GeneralAttention& g, const GeneralAttentionGrad& d, cudaSt
   auto* delta = static_cast<float*>(d.workspace);
   float* parts = delta + rows_of(g);
   const auto* dout = static_cast<const T*>(d.dout);
-  const int64_t query_bytes = scores_of(g) * 4, key_bytes = g.queries * 8;
+  const int64_t query_bytes = scores_of(g) * 4, key_bytes = (g.queries + 3) / 4 * 4 * 8;
   MB_TRY(allow_shared(dq_kernel<T>, query_bytes));
   MB_TRY(allow_shared(dkv_kernel<T>, key_bytes));
   delta_kernel<T><<<queries, 32, 0, stream>>>(a, static_cast<const T*>(d.out), dout, delta);

@@ -24,6 +24,10 @@ struct Segment {        // no initializers: it lies in shared memory
   int64_t tile;         // within the expert
 };
 
+__device__ __forceinline__ float factor_of(const GroupedGemm& g) {
+  return g.a_scale == nullptr ? 1.0f : *g.a_scale * *g.b_scale;
+}
+
 // The expert and tile of row tile `index` over all segments; expert -1 past the end. The whole block calls.
 __device__ Segment find_segment(const int32_t* segments, int64_t experts, int64_t index) {
   __shared__ Segment found;
@@ -173,9 +177,11 @@ __global__ void __launch_bounds__(kThreads)
   const Piece a{x + s.first * in, in, s.rows, in};
   const Piece b{w + s.expert * g.n * g.k, g.k, out, in};
   multiply_tile<false, kWeightTransposed>(a, b, row0, column0, acc);
+  const float factor = factor_of(g);
   for_results(acc, [&](int row, int column, float first, float second) {
     if (row0 + row >= s.rows || column0 + column >= out) return;
-    *reinterpret_cast<uint32_t*>(y + (s.first + row0 + row) * out + column0 + column) = pack_bf16(first, second);
+    *reinterpret_cast<uint32_t*>(y + (s.first + row0 + row) * out + column0 + column) =
+        pack_bf16(factor * first, factor * second);
   });
 }
 
@@ -186,11 +192,12 @@ __global__ void __launch_bounds__(kThreads)
   const int64_t row0 = int64_t{blockIdx.y} * kTile, column0 = int64_t{blockIdx.x} * kTile;
   multiply_tile<true, true>({dy + first * g.n, g.n, g.n, rows}, {x + first * g.k, g.k, g.k, rows}, row0, column0, acc);
   float* to = dw + expert * g.n * g.k;
+  const float factor = factor_of(g);
   for_results(acc, [&](int row, int column, float a, float b) {
     if (row0 + row >= g.n || column0 + column >= g.k) return;
     auto* at = reinterpret_cast<float2*>(to + (row0 + row) * g.k + column0 + column);
     const float2 old = accumulate ? *at : make_float2(0.0f, 0.0f);
-    *at = make_float2(old.x + a, old.y + b);
+    *at = make_float2(old.x + factor * a, old.y + factor * b);
   });
 }
 
@@ -207,7 +214,7 @@ __global__ void any_rows_kernel(GroupedGemm g, const T* x, const T* w, T* y, int
       for (int64_t i = 0; i < in; ++i)
         sum += to_float(x[row * in + i]) *
                to_float(w[expert * g.n * g.k + (kWeightTransposed ? i * g.k + c : c * g.k + i)]);
-    y[row * out + c] = from_float<T>(sum);
+    y[row * out + c] = from_float<T>(factor_of(g) * sum);
   }
 }
 
@@ -218,6 +225,7 @@ __global__ void any_wgrad_kernel(GroupedGemm g, const T* dy, const T* x, float* 
   for (int64_t c = threadIdx.x; c < g.k; c += blockDim.x) {
     float sum = 0.0f;
     for (int64_t r = first; r < end; ++r) sum += to_float(dy[r * g.n + row]) * to_float(x[r * g.k + c]);
+    sum *= factor_of(g);
     float* to = dw + (expert * g.n + row) * g.k + c;
     *to = accumulate ? *to + sum : sum;
   }

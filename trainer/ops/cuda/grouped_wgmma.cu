@@ -26,6 +26,7 @@ Status start(const GroupedGemm& g, const Operands& operands, void* out, bool acc
   const KernelPlan plan = plan_grouped(kForm, kShare, g.rows, g.experts, g.n, g.k, launch.sms);
   GroupedWork work;
   work.segments = g.segments;
+  work.left_scale = g.a_scale, work.right_scale = g.b_scale;
   work.experts = static_cast<int>(g.experts);
   work.rows = static_cast<int>(g.n);
   work.columns = static_cast<int>(kForm == GroupedForm::kFprop ? g.n : g.k);

@@ -22,6 +22,8 @@ struct GroupedWork {
   int rows = 0;     // of wgrad's result; the others read theirs from the segments
   int columns = 0;  // of the result
   int depth = 0;    // of the reduction; wgrad reads its own from the segments
+  const float* left_scale = nullptr;  // device scalars that results are multiplied with, both or neither
+  const float* right_scale = nullptr;
 };
 
 struct ExpertTile {
@@ -324,6 +326,11 @@ __global__ void __launch_bounds__(kGroupedThreads, 1)
       const bool active = row0 < tile.rows && tile.at.column < work.columns;
       multiply_steps<kForm, kShare>(map, turn, group, tile.depth, active, d);
       if (!active) continue;
+      if (work.left_scale != nullptr) {
+        const float factor = *work.left_scale * *work.right_scale;
+#pragma unroll
+        for (int i = 0; i < 128; ++i) d[i] *= factor;
+      }
       if constexpr (kForm == GroupedForm::kWgrad)
         store_gradient(d, out + int64_t{tile.expert} * work.rows * work.columns, row0, tile.rows, tile.at.column,
                        work.columns, accumulate);

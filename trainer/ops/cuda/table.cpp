@@ -103,6 +103,27 @@ void rank_memory(void* rank, profiler::CudaMemoryFacts* facts) {
   *facts = as_rank(rank).memory();
 }
 
+bool rank_find_not_finite(void* rank, const void* input, profiler::CudaNotFinite* found, CudaText* error) {
+  *found = {};
+  auto answered = as_rank(rank).find_not_finite(*static_cast<const StepInput*>(input));
+  if (!answered) return answer(tl::unexpected(answered.error()), error);
+  if (!answered->has_value()) return true;
+  const NotFinite& first = **answered;
+  found->found = true;
+  write(&found->op, first.op);
+  write(&found->tensor, first.tensor);
+  found->micro_batch = first.micro_batch;
+  found->communicates = first.communicates;
+  return true;
+}
+
+bool rank_note(void* rank, int32_t index, CudaText* note) {
+  const auto& all = as_rank(rank).notes();
+  if (index < 0 || static_cast<size_t>(index) >= all.size()) return false;
+  write(note, all[static_cast<size_t>(index)]);
+  return true;
+}
+
 bool rank_allocation(void* rank, int32_t index, CudaText* what, int64_t* bytes) {
   const auto& all = as_rank(rank).allocations();
   if (index < 0 || static_cast<size_t>(index) >= all.size()) return false;
@@ -137,6 +158,8 @@ constexpr CudaTable kTable = {profiler::kCudaTableAbi,
                               rank_read,
                               rank_times,
                               rank_memory,
+                              rank_find_not_finite,
+                              rank_note,
                               rank_allocation,
                               capture_begin,
                               capture_end,

@@ -1,0 +1,234 @@
+// CUDA functions of block-scaled operands and of experts' quantized operands. A GEMM the library does not take with
+// such scales (every one but FP8 in blocks of 128 on Hopper) reads the codes' values in bf16: they fit it exactly
+// where block scales are powers of two or E4M3, and scales of whole tensors multiply the result in fp32.
+#include <algorithm>
+
+#include "trainer/execute/cuda/op_call.h"
+#include "trainer/ops/cuda/block_scaled.h"
+#include "trainer/ops/cuda/expert_kernels.h"
+#include "trainer/ops/cuda/status.h"
+
+namespace mbb::trainer::cuda {
+namespace {
+
+constexpr int64_t kBlockOfLibrary = 128;
+
+int64_t aligned(int64_t bytes) {
+  return (bytes + 255) / 256 * 256;
+}
+
+int64_t blocks(int64_t extent) {
+  return (extent + kBlockOfLibrary - 1) / kBlockOfLibrary;
+}
+
+Result<CodeType> code_of(const Tensor& tensor) {
+  switch (tensor.dtype) {
+    case DType::kE4M3: return CodeType::kE4M3;
+    case DType::kE5M2: return CodeType::kE5M2;
+    case DType::kE2M1: return CodeType::kE2M1;
+    default: break;
+  }
+  return fail(ErrorCode::kBadArgument, "CUDA: " + tensor.path + " holds no codes of a narrow format");
+}
+
+ScaleType scale_of(const Tensor& scales) {
+  return scales.dtype == DType::kE8M0   ? ScaleType::kE8M0
+         : scales.dtype == DType::kE4M3 ? ScaleType::kE4M3
+                                        : ScaleType::kF32;
+}
+
+// Writes an operand's values in bf16; without `scales` its codes' own.
+Status values_of(const OpCall& call, const Operand& q, const Operand* scales, int block, bool square, bool turned,
+                 void* out) {
+  DecodeBlocks d;
+  MB_ASSIGN(d.code, code_of(*q.tensor));
+  d.scale = scales == nullptr ? ScaleType::kNone : scale_of(*scales->tensor);
+  d.inner = q.shape().cols(), d.lines = q.elements() / d.inner;
+  d.block = block, d.square = square, d.turned = turned;
+  return decode_blocks(d, q.data, scales == nullptr ? nullptr : scales->data, out, call.device.launch());
+}
+
+// Operands of gemm_blocks.
+struct BlocksCall {
+  int64_t m = 0, n = 0, k = 0;
+  bool with_inverse = false;
+  Element out = Element::kBf16;
+};
+
+GemmProblem product_of(const OpCall& call, const BlocksCall& b) {
+  GemmProblem p;
+  p.m = b.m, p.n = b.n, p.k = b.k;
+  p.b_transposed = true;
+  p.d = b.out;
+  p.add_c = call.attrs<GemmBlocksAttrs>().accumulate;
+  p.sm_target = call.sm_target;
+  return p;
+}
+
+GemmBuffers buffers_of(const OpCall& call) {
+  GemmBuffers g;
+  g.d = call.out[0].data;
+  if (call.attrs<GemmBlocksAttrs>().accumulate) g.c = call.in.back().data;
+  g.workspace = call.device.gemm_workspace();
+  return g;
+}
+
+bool may_be_native(const OpCall& call, const BlocksCall& b) {
+  const auto& a = call.attrs<GemmBlocksAttrs>();
+  const auto fits = [](const Operand& q, const Operand& scales, bool square, int64_t lines) {
+    return q.tensor->dtype == DType::kE4M3 && scales.tensor->dtype == DType::kF32 && (square || lines % 4 == 0);
+  };
+  return a.block == kBlockOfLibrary && !b.with_inverse && b.k % 16 == 0 &&
+         fits(call.in[0], call.in[2], a.a_square, b.m) && fits(call.in[1], call.in[3], a.b_square, b.n);
+}
+
+Status native(const OpCall& call, const GemmProblem& p) {
+  const auto& a = call.attrs<GemmBlocksAttrs>();
+  const auto table = [&](int64_t lines, bool square) { return std::pair(square ? blocks(lines) : lines, blocks(p.k)); };
+  const auto [a_lines, across] = table(p.m, a.a_square);
+  const auto b_lines = table(p.n, a.b_square).first;
+  const int64_t a_bytes = aligned(library_scales_bytes(a_lines, across, a.a_square));
+  MB_ASSIGN(void* const scratch,
+            call.device.scratch(a_bytes + aligned(library_scales_bytes(b_lines, across, a.b_square))));
+  auto* const a_scales = static_cast<float*>(scratch);
+  auto* const b_scales = reinterpret_cast<float*>(static_cast<std::byte*>(scratch) + a_bytes);
+  MB_TRY(library_scales(a_lines, across, a.a_square, call.in[2].as<const float>(), a_scales, call.device.launch()));
+  MB_TRY(library_scales(b_lines, across, a.b_square, call.in[3].as<const float>(), b_scales, call.device.launch()));
+  GemmBuffers g = buffers_of(call);
+  g.a = call.in[0].data, g.b = call.in[1].data;
+  g.a_scale = a_scales, g.b_scale = b_scales;
+  return call.device.gemm().run(p, g, call.device.stream());
+}
+
+Status emulated(const OpCall& call, const BlocksCall& b) {
+  const auto& a = call.attrs<GemmBlocksAttrs>();
+  const int64_t a_bytes = aligned(b.m * b.k * 2), b_bytes = aligned(b.n * b.k * 2);
+  MB_ASSIGN(void* const scratch, call.device.scratch(a_bytes + b_bytes + 256));
+  auto* const at = static_cast<std::byte*>(scratch);
+  MB_TRY(values_of(call, call.in[0], &call.in[2], a.block, a.a_square, false, at));
+  MB_TRY(values_of(call, call.in[1], &call.in[3], a.block, a.b_square, false, at + a_bytes));
+  GemmProblem p = product_of(call, b);
+  GemmBuffers g = buffers_of(call);
+  g.a = at, g.b = at + a_bytes;
+  if (b.with_inverse) {
+    auto* const factors = reinterpret_cast<float*>(at + a_bytes + b_bytes);
+    MB_TRY(gemm_factors(call.in[4].as<const float>(), call.in[5].as<const float>(), p.add_c ? 1.0f : 0.0f, factors,
+                        call.device.launch()));
+    p.device_factors = true;
+    g.factors = factors;
+  }
+  p.alignment = gemm_alignment(g);
+  return call.device.gemm().run(p, g, call.device.stream());
+}
+
+}  // namespace
+
+Status quantize_blocks_op(const OpCall& call) {
+  const auto& a = call.attrs<QuantizeBlocksAttrs>();
+  QuantizeBlocks q;
+  q.attrs = &a;
+  MB_ASSIGN(q.from, element_of(*call.in[0].tensor));
+  q.shape = {call.in[0].shape().rows(), call.in[0].shape().cols()};
+  q.rows = {call.out[0].data, call.out[1].data};
+  q.columns = {call.out[2].data, call.out[3].data};
+  if (a.scale == BlockScale::kE4M3) {
+    q.rows.inverse = call.out[4].as<float>(), q.columns.inverse = call.out[5].as<float>();
+    MB_ASSIGN(void* const amax, call.device.scratch(8));
+    q.amax = static_cast<float*>(amax);
+  }
+  if (a.stochastic) {
+    q.samples = call.in[1].as<const int32_t>(), q.batch = call.in[1].elements();
+    q.record = call.in[2].as<const float>();
+  }
+  return quantize_blocks(q, call.in[0].data, call.device.launch());
+}
+
+Status gemm_blocks_op(const OpCall& call) {
+  const auto& a = call.attrs<GemmBlocksAttrs>();
+  BlocksCall b;
+  b.k = call.in[0].shape().cols(), b.m = call.in[0].elements() / b.k, b.n = call.in[1].elements() / b.k;
+  b.with_inverse = call.in.size() >= 6;
+  MB_ASSIGN(b.out, element_of(*call.out[0].tensor));
+  if (!may_be_native(call, b)) return emulated(call, b);
+  GemmProblem p = product_of(call, b);
+  p.a = p.b = Element::kE4m3;
+  p.a_blocks = a.a_square ? BlockScaling::kSquare : BlockScaling::kRows;
+  p.b_blocks = a.b_square ? BlockScaling::kSquare : BlockScaling::kRows;
+  GemmBuffers g = buffers_of(call);
+  g.a = call.in[0].data, g.b = call.in[1].data;
+  p.alignment = gemm_alignment(g);
+  const std::string problem = "GEMM " + key(p);
+  if (call.device.refused(problem)) return emulated(call, b);
+  const Status status = native(call, p);
+  if (status || status.error().code != ErrorCode::kUnavailable) return status;
+  call.device.refuse(problem, status.error().what + "; its codes' values are multiplied in bf16");
+  return emulated(call, b);
+}
+
+namespace {
+
+// Experts' operands as values in bf16, and the plain grouped product of them.
+struct GroupedCall {
+  GroupedGemm g;
+  std::byte *a = nullptr, *b = nullptr;
+};
+
+Result<GroupedCall> grouped_call(const OpCall& call, bool a_turned, bool b_turned) {
+  const auto& a = call.attrs<GroupedQuantizedAttrs>();
+  const bool with_inverse = a.block > 0 && call.in[2].tensor->dtype == DType::kE4M3;
+  const Operand& segments = call.in[with_inverse ? 6 : 4];
+  MB_TRY(one_piece_an_expert(call.op.path, a.grouped.experts, segments));
+  if (a.grouped.only >= 0)
+    return fail(ErrorCode::kUnavailable, "CUDA: " + call.op.path + " is one expert's product alone",
+                "use parallel.moe_grouped_gemm = true, or host.device = cpu");
+  GroupedCall out;
+  out.g.experts = segments.shape()[1];
+  out.g.segments = segments.as<const int32_t>();
+  if (a.block == 0 || with_inverse) {
+    const size_t first = with_inverse ? 4 : 2;
+    out.g.a_scale = call.in[first].as<const float>(), out.g.b_scale = call.in[first + 1].as<const float>();
+  }
+  const int64_t a_bytes = aligned(call.in[0].elements() * 2);
+  MB_ASSIGN(void* const scratch, call.device.scratch(a_bytes + aligned(call.in[1].elements() * 2)));
+  out.a = static_cast<std::byte*>(scratch), out.b = out.a + a_bytes;
+  const bool scaled = a.block > 0;
+  MB_TRY(values_of(call, call.in[0], scaled ? &call.in[2] : nullptr, a.block, a.a_square, a_turned, out.a));
+  MB_TRY(values_of(call, call.in[1], scaled ? &call.in[3] : nullptr, a.block, a.b_square, b_turned, out.b));
+  return out;
+}
+
+Status in_bf16(const OpCall& call) {
+  if (call.out[0].tensor->dtype == DType::kBf16) return {};
+  return fail(ErrorCode::kUnavailable, "CUDA: " + call.op.path + " gives quantized experts' rows in fp32",
+              "take a recipe with bf16 activations, or run on the CPU: --device cpu");
+}
+
+}  // namespace
+
+Status grouped_gemm_quantized_op(const OpCall& call) {
+  MB_TRY(in_bf16(call));
+  MB_ASSIGN(GroupedCall c, grouped_call(call, false, false));
+  c.g.rows = call.in[0].shape()[0], c.g.n = call.in[1].shape()[1], c.g.k = call.in[1].shape()[2];
+  return grouped_fprop(c.g, c.a, c.b, call.out[0].data, call.device.launch());
+}
+
+// The weights come transposed, [k, experts · n].
+Status grouped_gemm_quantized_dgrad_op(const OpCall& call) {
+  MB_TRY(in_bf16(call));
+  MB_ASSIGN(GroupedCall c, grouped_call(call, false, true));
+  c.g.rows = call.in[0].shape()[0], c.g.n = call.in[0].shape().cols(), c.g.k = call.in[1].shape()[0];
+  return grouped_dgrad(c.g, c.a, c.b, call.out[0].data, call.device.launch());
+}
+
+// Both operands come transposed, [n, rows] and [k, rows].
+Status grouped_gemm_quantized_wgrad_op(const OpCall& call) {
+  MB_ASSIGN(GroupedCall c, grouped_call(call, true, true));
+  c.g.rows = call.in[0].shape().cols(), c.g.n = call.in[0].shape()[0], c.g.k = call.in[1].shape()[0];
+  if (call.out[0].tensor->dtype != DType::kF32)
+    return fail(ErrorCode::kUnavailable, "CUDA: " + call.op.path + " accumulates experts' gradients in fp32 only",
+                "set data_parallel.grad_reduce_in_fp32 = true, or run on the CPU: --device cpu");
+  return grouped_wgrad(c.g, c.a, c.b, call.out[0].as<float>(), call.attrs<GroupedQuantizedAttrs>().grouped.accumulate,
+                       call.device.launch());
+}
+
+}  // namespace mbb::trainer::cuda

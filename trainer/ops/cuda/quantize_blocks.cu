@@ -1,0 +1,291 @@
+// Block quantization: a block of threads takes 128 x 128 elements into shared memory and writes both copies from there,
+// lines of the one along rows and of the other along columns.
+#include "trainer/data/rng.h"
+#include "trainer/ops/cuda/block_format.cuh"
+#include "trainer/ops/cuda/block_scaled.h"
+#include "trainer/ops/cuda/status.h"
+#include "trainer/program/program.h"
+
+namespace mbb::trainer::cuda {
+namespace {
+
+constexpr int kTile = 128, kPitch = kTile + 1, kThreads = 256, kWarps = kThreads / 32;
+constexpr int kPieces = kTile / 32;  // elements of a line a thread has: lane, lane + 32, ...
+constexpr int kHadamard = 16;
+constexpr int kSharedBytes = kTile * kPitch * 4;
+
+enum class Code : uint8_t { kE4M3, kE5M2, kE2M1 };
+
+struct Args {
+  int64_t rows, cols;
+  Code code;
+  BlockScale scale;
+  bool square, rotate, stochastic;
+  uint32_t signs;
+  float maximum;  // of the code
+  float largest;  // what an infinite scale becomes
+  BlockCopy row_copy, column_copy;
+  const float* amax;  // of both copies
+  uint64_t stream;
+  const float* record;
+  const int32_t* samples;
+  int64_t batch;
+};
+
+// NaN has the largest bits of all magnitudes, so that it wins.
+__device__ __forceinline__ uint32_t magnitude_bits(float x) {
+  return __float_as_uint(fabsf(x));
+}
+
+__device__ __forceinline__ float scale_of_copy(float amax) {
+  if (!(amax > 0.0f) || isinf(amax)) return 1.0f;
+  const float scale = 448.0f * 6.0f / amax;
+  return isinf(scale) ? 3.402823466e38f : scale;
+}
+
+// The inverse scale of a block as it is kept, and the factor of its values.
+struct BlockFactor {
+  float factor;
+  uint32_t kept;  // fp32 bits or a code
+};
+
+__device__ __forceinline__ BlockFactor block_factor(const Args& a, float amax, float of_copy) {
+  if (a.scale == BlockScale::kE8M0) {
+    const uint8_t code = e8m0_inverse_scale(amax, a.maximum);
+    return {ldexpf(1.0f, 127 - code), code};
+  }
+  if (a.scale == BlockScale::kE4M3) {
+    const uint8_t code = __nv_cvt_float_to_fp8(amax / 6.0f * of_copy, __NV_SATFINITE, __NV_E4M3);
+    const float kept = e4m3_value(code);
+    return {kept == 0.0f ? 0.0f : of_copy / kept, code};
+  }
+  float scale = 1.0f;
+  if (amax > 0.0f && !isinf(amax)) {
+    scale = a.maximum / amax;
+    if (isinf(scale)) scale = a.largest;
+  }
+  if (a.scale == BlockScale::kPowerOfTwo) scale = __uint_as_float(__float_as_uint(scale) & 0xff800000u);
+  return {scale, __float_as_uint(1.0f / scale)};
+}
+
+__device__ __forceinline__ void store_scale(const Args& a, void* scales, int64_t at, uint32_t kept) {
+  if (a.scale == BlockScale::kE8M0 || a.scale == BlockScale::kE4M3)
+    static_cast<uint8_t*>(scales)[at] = static_cast<uint8_t>(kept);
+  else
+    static_cast<uint32_t*>(scales)[at] = kept;
+}
+
+// A line of a copy: its number, where this tile's part begins, and how long lines are.
+struct Line {
+  int64_t number, first, inner;
+  bool of_columns;
+};
+
+__device__ __forceinline__ uint8_t code_of(const Args& a, float value, const Line& line, int64_t at) {
+  if (a.code == Code::kE4M3) return __nv_cvt_float_to_fp8(value, __NV_SATFINITE, __NV_E4M3);
+  if (a.code == Code::kE5M2) return __nv_cvt_float_to_fp8(value, __NV_SATFINITE, __NV_E5M2);
+  if (!a.stochastic) return to_e2m1(value);
+  const int64_t token = line.of_columns ? at : line.number, column = line.of_columns ? line.number : at;
+  uint64_t key = rng_mix(a.stream ^ (static_cast<uint64_t>(a.record[StepRecord::kStep]) + kRngGamma));
+  if (line.of_columns) key = rng_mix(key);
+  return to_e2m1_stochastic(value, RandomStream(key).bits(static_cast<uint64_t>(a.samples[token % a.batch]),
+                                                          static_cast<uint64_t>(token / a.batch * a.cols + column)));
+}
+
+// A warp writes its line's codes and scales. `squares`: bits of the amax of the tile's square blocks of this line.
+template <int kBlock>
+__device__ __forceinline__ void write_line(const Args& a, const float (&v)[kPieces], const Line& line,
+                                           const BlockCopy& to, float of_copy, const uint32_t* squares,
+                                           int square_step) {
+  const int lane = static_cast<int>(threadIdx.x) & 31;
+  uint32_t bits[kPieces];
+#pragma unroll
+  for (int i = 0; i < kPieces; ++i) {
+    bits[i] = magnitude_bits(v[i]);
+    if (a.square) continue;
+#pragma unroll
+    for (int offset = (kBlock < 32 ? kBlock : 32) / 2; offset > 0; offset /= 2)
+      bits[i] = max(bits[i], __shfl_xor_sync(0xffffffffu, bits[i], offset));
+  }
+  if constexpr (kBlock == kTile) {
+    const uint32_t all = max(max(bits[0], bits[1]), max(bits[2], bits[3]));
+#pragma unroll
+    for (int i = 0; i < kPieces; ++i) bits[i] = all;
+  }
+  BlockFactor f{};
+  const int64_t across = (line.inner + kBlock - 1) / kBlock;
+#pragma unroll
+  for (int i = 0; i < kPieces; ++i) {
+    const int in_tile = lane + 32 * i;
+    const int64_t at = line.first + in_tile;
+    if (i == 0 || kBlock < kTile)
+      f = block_factor(a, __uint_as_float(a.square ? squares[in_tile / kBlock * square_step] : bits[i]), of_copy);
+    if (in_tile % kBlock == 0 && at < line.inner && (!a.square || line.number % kBlock == 0))
+      store_scale(a, to.scales, (a.square ? line.number / kBlock : line.number) * across + at / kBlock, f.kept);
+    const uint8_t code = code_of(a, v[i] * f.factor, line, at);
+    if (a.code != Code::kE2M1) {
+      if (at < line.inner) static_cast<uint8_t*>(to.q)[line.number * line.inner + at] = code;
+      continue;
+    }
+    const auto next = static_cast<uint8_t>(__shfl_down_sync(0xffffffffu, static_cast<uint32_t>(code), 1));
+    if (at < line.inner && lane % 2 == 0)
+      static_cast<uint8_t*>(to.q)[(line.number * line.inner + at) / 2] = static_cast<uint8_t>(code | (next << 4));
+  }
+}
+
+// Sixteen values v of a line become H · D · v / 4, in double as on the host.
+__device__ __forceinline__ void rotate_piece(float& value, uint32_t signs, bool whole) {
+  const int lane = static_cast<int>(threadIdx.x) & 31, mine = lane % kHadamard, base = lane - mine;
+  double sum = 0.0;
+#pragma unroll
+  for (int j = 0; j < kHadamard; ++j) {
+    const double other = static_cast<double>(__shfl_sync(0xffffffffu, value, base + j));
+    const bool minus = ((signs >> j) & 1u) != (__popc(static_cast<unsigned>(mine & j)) & 1u);
+    sum += minus ? -other : other;
+  }
+  if (whole) value = static_cast<float>(sum / 4.0);
+}
+
+template <typename T, int kBlock>
+__global__ void __launch_bounds__(kThreads) quantize_blocks_kernel(Args a, const T* x) {
+  extern __shared__ float tile[];
+  constexpr int kAcross = kTile / kBlock;
+  __shared__ uint32_t squares[kAcross * kAcross];
+  const int lane = static_cast<int>(threadIdx.x) & 31, warp = static_cast<int>(threadIdx.x) >> 5;
+  const int64_t row0 = int64_t{blockIdx.y} * kTile, column0 = int64_t{blockIdx.x} * kTile;
+  if (a.square)
+    for (int i = static_cast<int>(threadIdx.x); i < kAcross * kAcross; i += kThreads) squares[i] = 0;
+  for (int r = warp; r < kTile; r += kWarps)
+#pragma unroll
+    for (int i = 0; i < kPieces; ++i) {
+      const int64_t row = row0 + r, column = column0 + lane + 32 * i;
+      tile[r * kPitch + lane + 32 * i] = row < a.rows && column < a.cols ? to_float(x[row * a.cols + column]) : 0.0f;
+    }
+  __syncthreads();
+  if (a.square) {
+    for (int r = warp; r < kTile; r += kWarps)
+#pragma unroll
+      for (int i = 0; i < kPieces; ++i) {
+        constexpr int kGroup = kBlock < 32 ? kBlock : 32;
+        uint32_t bits = magnitude_bits(tile[r * kPitch + lane + 32 * i]);
+#pragma unroll
+        for (int offset = kGroup / 2; offset > 0; offset /= 2)
+          bits = max(bits, __shfl_xor_sync(0xffffffffu, bits, offset));
+        if (lane % kGroup == 0) atomicMax(&squares[r / kBlock * kAcross + (lane + 32 * i) / kBlock], bits);
+      }
+    __syncthreads();
+  }
+  const bool with_inverse = a.scale == BlockScale::kE4M3;
+  const float of_rows = with_inverse ? scale_of_copy(a.amax[0]) : 1.0f;
+  const float of_columns = with_inverse ? scale_of_copy(a.amax[1]) : 1.0f;
+  if (with_inverse && blockIdx.x == 0 && blockIdx.y == 0 && threadIdx.x == 0) {
+    *a.row_copy.inverse = 1.0f / of_rows;
+    *a.column_copy.inverse = 1.0f / of_columns;
+  }
+  float v[kPieces];
+  for (int r = warp; r < kTile && row0 + r < a.rows; r += kWarps) {
+#pragma unroll
+    for (int i = 0; i < kPieces; ++i) v[i] = tile[r * kPitch + lane + 32 * i];
+    write_line<kBlock>(a, v, {row0 + r, column0, a.cols, false}, a.row_copy, of_rows, squares + r / kBlock * kAcross,
+                       1);
+  }
+  for (int c = warp; c < kTile && column0 + c < a.cols; c += kWarps) {
+#pragma unroll
+    for (int i = 0; i < kPieces; ++i) {
+      v[i] = tile[(lane + 32 * i) * kPitch + c];
+      const int64_t group = row0 + (lane + 32 * i) / kHadamard * kHadamard;
+      if (a.rotate) rotate_piece(v[i], a.signs, group + kHadamard <= a.rows);
+    }
+    write_line<kBlock>(a, v, {column0 + c, row0, a.rows, true}, a.column_copy, of_columns, squares + c / kBlock,
+                       kAcross);
+  }
+}
+
+// amax of both copies: a thread takes 16 rows of a column.
+template <typename T>
+__global__ void copies_amax_kernel(Args a, const T* x, float* amax) {
+  const int64_t column = int64_t{blockIdx.x} * blockDim.x + threadIdx.x, row0 = int64_t{blockIdx.y} * kHadamard;
+  uint32_t plain = 0, turned = 0;
+  if (column < a.cols) {
+    float v[kHadamard];
+#pragma unroll
+    for (int j = 0; j < kHadamard; ++j) {
+      v[j] = row0 + j < a.rows ? to_float(x[(row0 + j) * a.cols + column]) : 0.0f;
+      plain = max(plain, magnitude_bits(v[j]));
+    }
+    turned = plain;
+    if (a.rotate && row0 + kHadamard <= a.rows) {
+      turned = 0;
+#pragma unroll
+      for (int i = 0; i < kHadamard; ++i) {
+        double sum = 0.0;
+#pragma unroll
+        for (int j = 0; j < kHadamard; ++j) {
+          const bool minus = ((a.signs >> j) & 1u) != (__popc(static_cast<unsigned>(i & j)) & 1u);
+          sum += minus ? -static_cast<double>(v[j]) : static_cast<double>(v[j]);
+        }
+        turned = max(turned, magnitude_bits(static_cast<float>(sum / 4.0)));
+      }
+    }
+  }
+  plain = __reduce_max_sync(0xffffffffu, plain);
+  turned = __reduce_max_sync(0xffffffffu, turned);
+  if ((threadIdx.x & 31) != 0) return;
+  atomicMax(reinterpret_cast<unsigned int*>(amax), plain);
+  atomicMax(reinterpret_cast<unsigned int*>(amax + 1), turned);
+}
+
+unsigned parts(int64_t extent, int64_t part) {
+  return static_cast<unsigned>((extent + part - 1) / part);
+}
+
+template <typename T, int kBlock>
+Status launch_tiles(const Args& a, const T* x, cudaStream_t stream) {
+  const auto kernel = quantize_blocks_kernel<T, kBlock>;
+  MB_TRY(ok(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kSharedBytes),
+            "block quantization"));
+  kernel<<<dim3(parts(a.cols, kTile), parts(a.rows, kTile)), kThreads, kSharedBytes, stream>>>(a, x);
+  return launched("quantize_blocks");
+}
+
+template <typename T>
+Status run(const Args& a, int block, float* amax, const T* x, cudaStream_t stream) {
+  if (a.scale == BlockScale::kE4M3) {
+    MB_TRY(ok(cudaMemsetAsync(amax, 0, 8, stream), "clearing amax"));
+    copies_amax_kernel<T><<<dim3(parts(a.cols, 128), parts(a.rows, kHadamard)), 128, 0, stream>>>(a, x, amax);
+  }
+  switch (block) {
+    case 16: return launch_tiles<T, 16>(a, x, stream);
+    case 32: return launch_tiles<T, 32>(a, x, stream);
+    case 128: return launch_tiles<T, 128>(a, x, stream);
+    default: break;
+  }
+  return fail(ErrorCode::kUnavailable, "CUDA: quantization in blocks of " + std::to_string(block),
+              "blocks are 16, 32 or 128 elements");
+}
+
+}  // namespace
+
+Status quantize_blocks(const QuantizeBlocks& q, const void* x, const Launch& launch) {
+  const QuantizeBlocksAttrs& attrs = *q.attrs;
+  const bool four_bits = attrs.to == DType::kE2M1;
+  if (four_bits && (q.shape.rows % 2 != 0 || q.shape.cols % 2 != 0))
+    return fail(ErrorCode::kUnavailable, "CUDA: E2M1 codes of a tensor with an odd number of rows or columns",
+                "make them even, or run on the CPU: --device cpu");
+  Args a{};
+  a.rows = q.shape.rows, a.cols = q.shape.cols;
+  a.code = four_bits ? Code::kE2M1 : attrs.to == DType::kE5M2 ? Code::kE5M2 : Code::kE4M3;
+  a.scale = attrs.scale;
+  a.square = attrs.square, a.rotate = attrs.rotate, a.stochastic = attrs.stochastic && four_bits;
+  a.signs = static_cast<uint32_t>(attrs.rotate_signs);
+  a.maximum = attrs.to == DType::kE5M2 ? 57344.0f : 448.0f;
+  a.largest = q.from == Element::kBf16 ? 3.3895313892515355e38f : 3.402823466e38f;
+  a.row_copy = q.rows, a.column_copy = q.columns;
+  a.amax = q.amax;
+  a.stream = static_cast<uint64_t>(attrs.stream);
+  a.record = q.record, a.samples = q.samples, a.batch = q.batch;
+  return q.from == Element::kF32 ? run(a, attrs.block, q.amax, static_cast<const float*>(x), launch.stream)
+                                 : run(a, attrs.block, q.amax, static_cast<const bf16*>(x), launch.stream);
+}
+
+}  // namespace mbb::trainer::cuda
