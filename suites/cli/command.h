@@ -83,6 +83,7 @@ Command gc_command();
 Command noise_command();
 Command ab_command();
 Command tune_command();
+Command micro_command();
 Command view_command();
 Command help_command();
 Command launch_cell_command();

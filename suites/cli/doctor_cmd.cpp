@@ -283,6 +283,7 @@ void look_at_companions(Findings& f) {
           "`mbbench view` opens no window here; `mbbench view --screenshot F` under xvfb-run works");
   else
     f.ok("display", env_text("DISPLAY").value_or(env_text("WAYLAND_DISPLAY").value_or("")));
+  sibling("mbbench-micro", "`mbbench micro` needs it: install libbenchmark-dev and CUDA and build again");
   sibling("libmbbench_mpi.so", "ranks as processes under mpirun need it: install libopenmpi-dev and build again");
   const std::string mpirun = profiler::find_program("mpirun");
   if (mpirun.empty())

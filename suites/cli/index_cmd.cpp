@@ -1,15 +1,11 @@
 // mbbench index, view, launch-cell: the store rebuilt from bundles; the viewer started; the child of a cell.
 #include <fmt/core.h>
-#include <unistd.h>
-
-#include <cerrno>
-#include <cstring>
 
 #include "profiler/base/file.h"
 #include "suites/cli/command.h"
 #include "suites/cli/settings_of.h"
+#include "suites/cli/sibling.h"
 #include "suites/runner/child.h"
-#include "suites/runner/process.h"
 
 namespace mbb::suites {
 namespace {
@@ -31,19 +27,10 @@ Result<int> index(const Parsed& parsed) {
 // The viewer is a program of its own beside this one, so that this one never links a window system.
 Result<int> view(const Parsed& parsed) {
   MB_ASSIGN(const Settings settings, settings_of({.argv = parsed.argv}));
-  MB_ASSIGN(const std::string self, own_program());
-  const std::string viewer = self.substr(0, self.rfind('/')) + "/mbbench-view";
-  if (!file_exists(viewer))
-    return fail(ErrorCode::kUnavailable, fmt::format("the viewer {} was not built", viewer),
-                "install libimgui-dev, libglfw3-dev and libgl-dev, and build again");
-  std::vector<std::string> arguments{viewer, "--store", store_file(settings.product.runs_dir).string(), "--baselines",
+  std::vector<std::string> arguments{"--store", store_file(settings.product.runs_dir).string(), "--baselines",
                                      settings.product.baselines_file};
   arguments.insert(arguments.end(), parsed.knobs.begin(), parsed.knobs.end());
-  std::vector<char*> argv;
-  for (std::string& argument : arguments) argv.push_back(argument.data());
-  argv.push_back(nullptr);
-  execv(viewer.c_str(), argv.data());
-  return fail(ErrorCode::kIo, fmt::format("starting {}: {}", viewer, std::strerror(errno)));
+  return become("mbbench-view", arguments, "install libimgui-dev, libglfw3-dev and libgl-dev, and build again");
 }
 
 Result<int> launch_cell(const Parsed& parsed) {

@@ -1,0 +1,44 @@
+// One line a configuration; a test counts the op kinds they hold.
+#include "suites/micro/ops/micro_cases.h"
+
+namespace mbb::suites {
+
+const std::vector<MicroCase>& micro_cases() {
+  static const std::vector<MicroCase> cases{
+      {"llama3-8b/bf16", {"model=llama3-8b", "num_layers=1", "seq_length=8192", "recipe=bf16"}},
+      {"llama3-8b/fused",
+       {"model=llama3-8b", "num_layers=1", "seq_length=8192", "recipe=bf16", "residual_fusion=true",
+        "cross_entropy_loss_fusion=true"}},
+      {"llama3-8b/fp8_current",
+       {"model=llama3-8b", "num_layers=1", "seq_length=8192", "recipe=fp8_current", "residual_fusion=true",
+        "cross_entropy_loss_fusion=true"}},
+      {"llama3-8b/fp8_delayed", {"model=llama3-8b", "num_layers=1", "seq_length=8192", "recipe=fp8_delayed"}},
+      {"llama3-8b/fp8_param",
+       {"model=llama3-8b", "num_layers=1", "seq_length=8192", "recipe=fp8_current", "fp8_param=true"}},
+      {"llama3-8b/fp8_blockwise", {"model=llama3-8b", "num_layers=1", "seq_length=8192", "recipe=fp8_blockwise"}},
+      {"llama3-8b/mxfp8", {"model=llama3-8b", "num_layers=1", "seq_length=8192", "recipe=mxfp8"}},
+      {"llama3-8b/nvfp4", {"model=llama3-8b", "num_layers=1", "seq_length=8192", "recipe=nvfp4"}},
+      {"gpt3-126m/bf16",
+       {"model=gpt3-126m", "num_layers=1", "seq_length=2048", "mbs=16", "recipe=bf16", "hidden_dropout=0.1"}},
+      {"gpt3-126m/bias-fused",
+       {"model=gpt3-126m", "num_layers=1", "seq_length=2048", "mbs=16", "recipe=bf16", "hidden_dropout=0.1",
+        "bias_activation_fusion=true", "bias_dropout_fusion=true"}},
+      {"nemotron4-15b/bf16", {"model=nemotron4-15b", "num_layers=1", "seq_length=4096", "mbs=2", "recipe=bf16"}},
+      {"qwen3-30b-a3b/bf16", {"model=qwen3-30b-a3b", "num_layers=1", "seq_length=4096", "mbs=2", "recipe=bf16"}},
+      {"mixtral-8x7b/bf16", {"model=mixtral-8x7b", "num_layers=1", "seq_length=4096", "mbs=2", "recipe=bf16"}},
+      {"mixtral-8x7b/fp8_current",
+       {"model=mixtral-8x7b", "num_layers=1", "seq_length=4096", "mbs=2", "recipe=fp8_current"}},
+      {"deepseek-v3-16-experts/bf16",
+       {"model=deepseek-v3", "num_layers=2", "moe_first_dense_layers=1", "num_experts=16", "moe_router_num_groups=4",
+        "moe_router_group_topk=2", "mtp_num_layers=0", "vocab_size=32000", "seq_length=4096", "recipe=bf16",
+        "use_precision_aware_optimizer=true"}},
+      {"unfused-attention/bf16",
+       {"model=llama3-8b", "num_layers=1", "seq_length=2048", "recipe=bf16", "attention_backend=unfused",
+        "masked_softmax_fusion=false"}},
+      {"t5-220m/bf16",
+       {"model=t5-220m", "num_layers=1", "encoder_num_layers=1", "seq_length=512", "mbs=16", "recipe=bf16"}},
+  };
+  return cases;
+}
+
+}  // namespace mbb::suites

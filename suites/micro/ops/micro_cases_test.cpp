@@ -1,0 +1,44 @@
+// The list's configurations build, and together hold every op kind that one rank can run on a GPU.
+#include "suites/micro/ops/micro_cases.h"
+
+#include <gtest/gtest.h>
+
+#include <set>
+
+#include "suites/micro/ops/op_rows.h"
+#include "trainer/ops/op_kind.h"
+#include "trainer/ops/table.h"
+
+namespace mbb::suites {
+namespace {
+
+// What only programs over several ranks, packs or a planted fault hold.
+const std::set<std::string> kElsewhere{};
+
+TEST(MicroCases, HoldEveryOpKindOfOneRank) {
+  std::set<std::string> seen;
+  for (const MicroCase& c : micro_cases()) {
+    const auto built = build_case(c.settings);
+    ASSERT_TRUE(built.has_value()) << c.name << ": " << format(built.error());
+    ASSERT_FALSE(built->rows.empty());
+    for (const OpRow& row : built->rows) {
+      seen.insert(row.kind);
+      EXPECT_GT(row.bytes, 0) << c.name << " " << row.name;
+    }
+  }
+  std::set<std::string> missing;
+  for (const trainer::OpKind* kind : trainer::op_table())
+    if (!kind->cuda.empty() && !kind->communicates && !seen.contains(std::string(kind->name)))
+      missing.insert(std::string(kind->name));
+  EXPECT_EQ(missing, kElsewhere);
+}
+
+TEST(MicroCases, SettingsAreReadAsTheProgramReadsThem) {
+  const auto built = build_case({"model=llama3-8b", "num_layers=none"});
+  ASSERT_FALSE(built.has_value());
+  EXPECT_NE(built.error().what.find("num_layers"), std::string::npos) << built.error().what;
+  EXPECT_FALSE(build_case({"llama3-8b"}).has_value());
+}
+
+}  // namespace
+}  // namespace mbb::suites

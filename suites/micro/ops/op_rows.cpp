@@ -1,0 +1,41 @@
+// Builds a configuration's program and reads its ops off the walk.
+#include "suites/micro/ops/op_rows.h"
+
+#include <set>
+
+#include "trainer/ops/op_kind.h"
+#include "trainer/program/walk.h"
+#include "trainer/run/knobs.h"
+
+namespace mbb::suites {
+
+using namespace trainer;  // NOLINT: this file speaks of nothing else
+
+Result<BuiltCase> build_case(const std::vector<std::string>& settings) {
+  Config config;
+  config.host.device = Device::kCuda;
+  KnobSources sources;
+  for (const std::string& setting : settings) {
+    const size_t equals = setting.find('=');
+    if (equals == std::string::npos) return fail(ErrorCode::kBadArgument, setting + ": not key=value");
+    MB_TRY(knobs().set_text(config, sources, setting.substr(0, equals), setting.substr(equals + 1),
+                            {Layer::kCommandLine, "mbbench micro", 0, 0}));
+  }
+  config.train.global_batch_size = config.train.micro_batch_size;
+  BuiltCase built;
+  MB_ASSIGN(built.layout, resolve(config));
+  MB_ASSIGN(built.programs, build_programs(built.layout));
+  const Program& program = built.programs.programs[0];
+  std::set<std::string> known;
+  size_t position = 0;
+  walk(program, [&](int, const Call&, int, const Op& op) {
+    const OpView view{program, op};
+    const std::string key = cost_key(view);
+    if (known.insert(key).second)
+      built.rows.push_back({key, std::string(op.kind->name), position, op_flops(view), op_bytes(view)});
+    ++position;
+  });
+  return built;
+}
+
+}  // namespace mbb::suites

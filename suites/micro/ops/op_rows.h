@@ -1,0 +1,30 @@
+// The ops of a configuration that are timed: one of every kind, role and shape, at its place in the walk.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "profiler/base/error.h"
+#include "trainer/run/layout.h"
+#include "trainer/run/train.h"
+
+namespace mbb::suites {
+
+struct OpRow {
+  std::string name;  // cost key: kind, role, operands
+  std::string kind;
+  size_t position = 0;  // in the walk
+  double flops = 0;     // of products and attention; 0: the op moves bytes
+  double bytes = 0;     // least traffic of device memory
+};
+
+struct BuiltCase {
+  trainer::Layout layout;
+  trainer::StepPrograms programs;
+  std::vector<OpRow> rows;
+};
+
+// Settings as mbbench takes them, "key=value".
+Result<BuiltCase> build_case(const std::vector<std::string>& settings);
+
+}  // namespace mbb::suites
