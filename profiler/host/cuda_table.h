@@ -44,6 +44,7 @@ struct CudaRankRequest {
   uint64_t seed;
   bool graphs;              // capture after the first step, ...
   const char* graph_scope;  // ... as trainer/execute/graph_pieces.h names it; null: all of it
+  bool deterministic;       // no result depends on the order in which thread blocks end
   bool tune;                // choose cuBLASLt's algorithm for every GEMM before the first step
   bool write_tuning;        // take time over it, and write the choices to tuning_file
   const char* tuning_file;  // choices made before; null or empty: none, GEMMs are timed briefly

@@ -141,6 +141,7 @@ Result<void*> open_rank(const CudaTable& table, profiler::CudaRankRequest reques
 profiler::CudaRankRequest rank_request(const HostConfig& host) {
   profiler::CudaRankRequest request{};
   request.graphs = captures(host);
+  request.deterministic = host.deterministic_mode;
   request.graph_scope = host.cuda_graph_scope.c_str();
   request.tuning_file = host.gemm_tuning_file.c_str();
   request.side_sms = static_cast<int32_t>(host.side_sms);

@@ -217,6 +217,7 @@ struct HostConfig {
   bool enable_cuda_graph = true;
   GraphImpl cuda_graph_impl = GraphImpl::kLocal;
   std::string cuda_graph_scope = "full_iteration";  // names with commas between, of execute/graph_pieces.h
+  bool deterministic_mode = false;
   int64_t side_sms = 0;
   std::string gemm_tuning_file;  // empty: GEMMs are timed when a run starts
   int64_t no_progress_limit_s = 120;

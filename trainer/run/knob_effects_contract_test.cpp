@@ -174,7 +174,8 @@ std::string observe(const Config& config, int64_t slow_ms = 0) {
   std::string seen = program_hash(*programs);
   for (const auto& [name, value] : launch_environment(config)) seen += " " + name + "=" + value;
   const profiler::CudaRankRequest device = rank_request(config.host);
-  seen += fmt::format(" {} {} {} {}", device.graphs, device.graph_scope, device.side_sms, device.tuning_file);
+  seen += fmt::format(" {} {} {} {} {}", device.graphs, device.graph_scope, device.deterministic, device.side_sms,
+                      device.tuning_file);
   for (const MemoryPlan& plan : programs->plans) seen += fmt::format(" {} {}", plan.arena_bytes, plan.host_bytes);
   if (const Status fits = check_memory(*layout, *programs); !fits) return seen + " refused: " + fits.error().what;
   TrainOptions options;

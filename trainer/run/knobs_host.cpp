@@ -47,6 +47,11 @@ std::vector<Knob> host_knobs() {
               "same ops on the same buffers share a graph; what no scope holds is launched op by op, and streams meet "
               "where a piece ends. Shapes never vary in a step, so that none is refused for its shapes.",
        .history = "Megatron-Core: empty, which captures layers."},
+      {.key = "host.deterministic_mode",
+       .field = field(&Config::host, &HostConfig::deterministic_mode),
+       .doc =
+           "Two runs on a GPU give the same bits: cuDNN's attention backward sums in a fixed order, and slower; every "
+           "other kernel does in any case, and so does the CPU."},
       {.key = "host.side_sms",
        .field = field(&Config::host, &HostConfig::side_sms),
        .range = within(0, 128),

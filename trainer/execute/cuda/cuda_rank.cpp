@@ -49,6 +49,7 @@ CudaRank::CudaRank(const profiler::CudaRankRequest& request)
 Result<std::unique_ptr<CudaRank>> CudaRank::create(const profiler::CudaRankRequest& request) {
   std::unique_ptr<CudaRank> rank(new CudaRank(request));
   MB_ASSIGN(rank->device_, Device::open(request.device));
+  rank->device_->set_deterministic(request.deterministic);
   MB_TRY(rank->allocate());
   MB_TRY(rank->bind_all());
   MB_TRY(rank->plan_parts());
@@ -128,13 +129,19 @@ Status CudaRank::tune() {
     MB_TRY(fill_normal(Element::kBf16, block.data, 0, block.bytes / 2, request_.seed, 1.0f, stream));
   for (size_t i = 0; i < walk_.size(); ++i) {
     const Bound& bound = walk_[i];
-    if (bound.function != gemm_op && bound.function != gemm_scaled_op) continue;
+    const bool attention = bound.function == attention_op || bound.function == attention_grad_op;
+    if (!attention && bound.function != gemm_op && bound.function != gemm_scaled_op) continue;
+    MB_TRY(device_->use(attention ? bound.op->stream : Stream::kCompute));
     const OpCall call{
         *bound.op, bound.in, bound.out, coordinates_, bound.shard_index, *device_, sm_target(part_of(i), i)};
-    Status status = bound.function == gemm_op ? tune_gemm_op(call, effort) : tune_gemm_scaled_op(call, effort);
+    Status status = bound.function == attention_op        ? tune_attention_op(call)
+                    : bound.function == attention_grad_op ? tune_attention_grad_op(call)
+                    : bound.function == gemm_op           ? tune_gemm_op(call, effort)
+                                                          : tune_gemm_scaled_op(call, effort);
     if (!status)
       return tl::unexpected<Error>(std::move(status.error()).during(fmt::format("tuning op {}", bound.op->path)));
   }
+  MB_TRY(device_->use(Stream::kCompute));
   if (!request_.write_tuning) return {};
   return write_file(file, device_->tuning().text());
 }

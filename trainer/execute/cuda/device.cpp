@@ -125,6 +125,15 @@ void Device::refuse(const std::string& problem, const std::string& reason) {
   if (refused_.insert(problem).second) notes_.push_back(problem + ": " + reason);
 }
 
+std::optional<AttentionKernel> Device::attention_choice(const std::string& attention) const {
+  const auto found = attention_choices_.find(attention);
+  return found == attention_choices_.end() ? std::nullopt : std::optional(found->second);
+}
+
+void Device::choose_attention(const std::string& attention, AttentionKernel kernel, const std::string& why) {
+  if (attention_choices_.emplace(attention, kernel).second) notes_.push_back(attention + ": " + why);
+}
+
 Result<void*> Device::scratch(int64_t bytes) {
   return grow(lane_->scratch, bytes, kScratch);
 }

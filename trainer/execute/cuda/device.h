@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <optional>
 #include <set>
 #include <span>
 #include <string>
@@ -59,6 +60,13 @@ class Device {
   void refuse(const std::string& problem, const std::string& reason);
   const std::vector<std::string>& notes() const { return notes_; }
 
+  // Whether results must not depend on the order in which thread blocks end (host.deterministic_mode).
+  bool deterministic() const { return deterministic_; }
+  void set_deterministic(bool on) { deterministic_ = on; }
+  // What computes an attention op of this key: chosen by measurement before the first step, else nullopt.
+  std::optional<AttentionKernel> attention_choice(const std::string& attention) const;
+  void choose_attention(const std::string& attention, AttentionKernel kernel, const std::string& why);
+
   // Scratch for one op, valid until the next op of this stream asks. Grows only before a step is captured.
   Result<void*> scratch(int64_t bytes);
   // The same for fp32 stand-ins of bf16 gradients, beside what the op itself asks for.
@@ -105,6 +113,8 @@ class Device {
   TuningMachine machine_;
   std::unique_ptr<GemmTuning> tuning_;
   std::set<std::string> chosen_;
+  std::map<std::string, AttentionKernel> attention_choices_;
+  bool deterministic_ = false;
   std::set<std::string> refused_;
   std::vector<std::string> notes_;
   std::map<const void*, void*> constants_;

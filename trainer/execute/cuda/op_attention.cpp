@@ -1,34 +1,67 @@
 // CUDA functions of attention: which backend computes a call, and what each is given.
+#include <fmt/core.h>
+
+#include <functional>
 #include <numeric>
 
 #include "trainer/execute/cuda/op_call.h"
 #include "trainer/ops/cuda/general_attention.h"
+#include "trainer/ops/cuda/status.h"
 #include "trainer/ops/relative_bucket.h"
 
 namespace mbb::trainer::cuda {
 namespace {
 
 AttentionShape attention_shape(const Shape& qkv, const AttentionAttrs& a) {
-  return {qkv[1], qkv[0], a.heads, a.kv_heads, a.head_dim, a.causal};
+  return {qkv[1], qkv[0], a.heads, a.kv_heads, a.head_dim, a.causal, a.causal && a.window < qkv[0] ? a.window : 0};
 }
 
 // What the fused kernels compute; everything else is the general kernel's.
-bool is_plain(const AttentionAttrs& a) {
-  return a.value_dim() == a.head_dim && a.window == 0 && !a.has_weight() && a.dropout == 0 && !a.packed &&
-         a.keys.whole();
+bool is_plain(const AttentionAttrs& a, Element element) {
+  return element == Element::kBf16 && a.value_dim() == a.head_dim && (a.window == 0 || a.causal) && !a.has_weight() &&
+         a.dropout == 0 && !a.packed && a.keys.whole();
 }
 
-enum class Backend { kCudnn, kFlash, kGeneral };
+const char* name_of(AttentionKernel kernel) {
+  return kernel == AttentionKernel::kCudnn ? "cuDNN" : kernel == AttentionKernel::kFlash ? "flash" : "general";
+}
 
-// cuDNN where it is here and plans the shape, else our flash kernel, else the reference: the order of attention_backend
-// = auto. One that is asked for and cannot compute the shape falls back in the same order.
-Backend backend_of(const OpCall& call, const AttentionShape& shape, const AttentionAttrs& a, Element element) {
-  if (!is_plain(a) || element != Element::kBf16 || shape.head_dim % 8 != 0) return Backend::kGeneral;
-  CudnnAttention* cudnn = call.device.cudnn();
-  if (a.backend != AttentionBackend::kFlash && cudnn != nullptr && shape.head_dim <= 128 &&
-      cudnn->workspace(shape, a.scale, false).has_value())
-    return Backend::kCudnn;
-  return plan_flash_forward(shape).has_value() ? Backend::kFlash : Backend::kGeneral;
+// "attention backward of 8192 x 1, 32/8 heads of 128, causal".
+std::string key_of(const AttentionShape& s, bool backward) {
+  return fmt::format("attention {} of {} x {}, {}/{} heads of {}{}{}", backward ? "backward" : "forward", s.seq,
+                     s.batch, s.heads, s.kv_heads, s.head_dim, s.causal ? ", causal" : "",
+                     s.window > 0 ? fmt::format(", window {}", s.window) : "");
+}
+
+bool cudnn_takes(const OpCall& call, const AttentionShape& shape, float scale, bool backward) {
+  if (shape.head_dim % 8 != 0 || shape.head_dim > 128) return false;
+  CudnnAttention* const cudnn = call.device.cudnn();
+  const std::string key = key_of(shape, backward);
+  if (cudnn == nullptr) {
+    call.device.refuse("cuDNN", call.device.cudnn_reason() + "; our own kernels compute attention");
+    return false;
+  }
+  if (call.device.refused(key)) return false;
+  const auto bytes = cudnn->workspace(shape, scale, call.device.deterministic());
+  if (!bytes) call.device.refuse(key, bytes.error().what + "; our own kernel computes it");
+  return bytes.has_value();
+}
+
+bool flash_takes(const AttentionShape& shape) {
+  return shape.window == 0 && plan_flash_forward(shape).has_value();
+}
+
+// As measured for attention_backend = auto; else cuDNN where it is here and plans the shape, then our flash kernel,
+// then the reference. One that is asked for and cannot compute the shape falls back in the same order, and the device
+// notes why.
+AttentionKernel kernel_of(const OpCall& call, const AttentionShape& shape, const AttentionAttrs& a, Element element,
+                          bool backward) {
+  if (!is_plain(a, element)) return AttentionKernel::kGeneral;
+  if (a.backend == AttentionBackend::kAuto)
+    if (const auto chosen = call.device.attention_choice(key_of(shape, backward))) return *chosen;
+  if (a.backend != AttentionBackend::kFlash && cudnn_takes(call, shape, a.scale, backward))
+    return AttentionKernel::kCudnn;
+  return flash_takes(shape) ? AttentionKernel::kFlash : AttentionKernel::kGeneral;
 }
 
 // Operands after q and kv stand from `first` on: sinks or table, then samples and step record.
@@ -74,39 +107,38 @@ Result<GeneralAttention> general(const OpCall& call, const Operand& q, const Ope
 
 }  // namespace
 
-Status attention_op(const OpCall& call) {
+namespace {
+
+Status forward_with(const OpCall& call, AttentionKernel kernel) {
   const auto& a = call.attrs<AttentionAttrs>();
-  MB_ASSIGN(const Element element, element_of(*call.in[0].tensor));
   const AttentionShape shape = attention_shape(call.in[0].shape(), a);
   const AttentionForward f{shape, a.scale, call.in[0].data, call.out[0].data, call.out[1].as<float>()};
-  switch (backend_of(call, shape, a, element)) {
-    case Backend::kCudnn: {
-      MB_ASSIGN(const int64_t bytes, call.device.cudnn()->workspace(shape, a.scale, false));
+  switch (kernel) {
+    case AttentionKernel::kCudnn: {
+      MB_ASSIGN(const int64_t bytes, call.device.cudnn()->workspace(shape, a.scale, call.device.deterministic()));
       MB_ASSIGN(void* const workspace, call.device.scratch(bytes));
       return call.device.cudnn()->forward(f, workspace, call.device.stream());
     }
-    case Backend::kFlash: return flash_forward(f, call.device.stream());
-    case Backend::kGeneral: break;
+    case AttentionKernel::kFlash: return flash_forward(f, call.device.stream());
+    case AttentionKernel::kGeneral: break;
   }
   MB_ASSIGN(const GeneralAttention g, general(call, call.in[0], call.in[0], 1));
   return general_attention_forward(g, f.out, f.lse, call.device.launch());
 }
 
-Status attention_grad_op(const OpCall& call) {
+Status backward_with(const OpCall& call, AttentionKernel kernel) {
   const auto& a = call.attrs<AttentionAttrs>();
-  MB_ASSIGN(const Element element, element_of(*call.in[1].tensor));
   const AttentionShape shape = attention_shape(call.in[1].shape(), a);
   const Operand& dqkv = call.out[a.has_weight() ? 1 : 0];
   AttentionBackward b{shape,           a.scale,         call.in[1].data,
                       call.in[2].data, call.in[0].data, call.in[3].as<const float>(),
                       dqkv.data,       nullptr};
-  const Backend backend = backend_of(call, shape, a, element);
-  if (backend == Backend::kCudnn) {
-    MB_ASSIGN(const int64_t bytes, call.device.cudnn()->workspace(shape, a.scale, false));
+  if (kernel == AttentionKernel::kCudnn) {
+    MB_ASSIGN(const int64_t bytes, call.device.cudnn()->workspace(shape, a.scale, call.device.deterministic()));
     MB_ASSIGN(b.workspace, call.device.scratch(bytes));
-    return call.device.cudnn()->backward(b, false, call.device.stream());
+    return call.device.cudnn()->backward(b, call.device.deterministic(), call.device.stream());
   }
-  if (backend == Backend::kFlash) {
+  if (kernel == AttentionKernel::kFlash) {
     MB_ASSIGN(b.workspace, call.device.scratch(flash_backward_workspace(shape)));
     return flash_backward(b, call.device.stream());
   }
@@ -115,6 +147,71 @@ Status attention_grad_op(const OpCall& call) {
   return general_attention_backward(
       g, {b.out, b.dout, b.lse, dqkv.data, dqkv.data, a.has_weight() ? call.out[0].as<float>() : nullptr, workspace},
       call.device.launch());
+}
+
+// Mean ms of three calls after one.
+Result<double> timed(const OpCall& call, const std::function<Status()>& run) {
+  cudaEvent_t begin = nullptr, end = nullptr;
+  const cudaStream_t stream = call.device.stream();
+  MB_TRY(run());
+  Status status = ok(cudaEventCreate(&begin), "creating an event");
+  if (status) status = ok(cudaEventCreate(&end), "creating an event");
+  if (status) status = ok(cudaEventRecord(begin, stream), "timing attention");
+  for (int i = 0; i < 3 && status; ++i) status = run();
+  if (status) status = ok(cudaEventRecord(end, stream), "timing attention");
+  if (status) status = ok(cudaEventSynchronize(end), "timing attention");
+  float ms = 0.0f;
+  if (status) status = ok(cudaEventElapsedTime(&ms, begin, end), "timing attention");
+  for (cudaEvent_t event : {begin, end})
+    if (event != nullptr) cudaEventDestroy(event);
+  MB_TRY(status);
+  return static_cast<double>(ms) / 3;
+}
+
+Status tune(const OpCall& call, const Operand& qkv, bool backward) {
+  const auto& a = call.attrs<AttentionAttrs>();
+  if (a.backend != AttentionBackend::kAuto) return {};
+  MB_ASSIGN(const Element element, element_of(*qkv.tensor));
+  const AttentionShape shape = attention_shape(qkv.shape(), a);
+  const std::string key = key_of(shape, backward);
+  if (!is_plain(a, element) || call.device.attention_choice(key)) return {};
+  std::vector<AttentionKernel> able;
+  if (cudnn_takes(call, shape, a.scale, backward)) able.push_back(AttentionKernel::kCudnn);
+  if (flash_takes(shape)) able.push_back(AttentionKernel::kFlash);
+  if (able.empty()) return {};
+  std::string why;
+  double best = 0;
+  AttentionKernel chosen = able.front();
+  for (const AttentionKernel kernel : able) {
+    MB_ASSIGN(const double ms,
+              timed(call, [&] { return backward ? backward_with(call, kernel) : forward_with(call, kernel); }));
+    why += fmt::format("{}{} {:.3f} ms", why.empty() ? "" : ", ", name_of(kernel), ms);
+    if (why.find(',') == std::string::npos || ms < best) best = ms, chosen = kernel;
+  }
+  call.device.choose_attention(key, chosen, fmt::format("{}: {}", why, name_of(chosen)));
+  return {};
+}
+
+}  // namespace
+
+Status attention_op(const OpCall& call) {
+  const auto& a = call.attrs<AttentionAttrs>();
+  MB_ASSIGN(const Element element, element_of(*call.in[0].tensor));
+  return forward_with(call, kernel_of(call, attention_shape(call.in[0].shape(), a), a, element, false));
+}
+
+Status attention_grad_op(const OpCall& call) {
+  const auto& a = call.attrs<AttentionAttrs>();
+  MB_ASSIGN(const Element element, element_of(*call.in[1].tensor));
+  return backward_with(call, kernel_of(call, attention_shape(call.in[1].shape(), a), a, element, true));
+}
+
+Status tune_attention_op(const OpCall& call) {
+  return tune(call, call.in[0], false);
+}
+
+Status tune_attention_grad_op(const OpCall& call) {
+  return tune(call, call.in[1], true);
 }
 
 Status cross_attention_op(const OpCall& call) {

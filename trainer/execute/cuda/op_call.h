@@ -79,6 +79,9 @@ Status embedding_grad_op(const OpCall& call);
 Status rope_op(const OpCall& call);
 Status attention_op(const OpCall& call);
 Status attention_grad_op(const OpCall& call);
+// attention_backend = auto: times what can compute the op, and chooses the fastest for it. Overwrites the outputs.
+Status tune_attention_op(const OpCall& call);
+Status tune_attention_grad_op(const OpCall& call);
 Status swiglu_op(const OpCall& call);
 Status swiglu_grad_op(const OpCall& call);
 Status add_op(const OpCall& call);

@@ -1,6 +1,9 @@
 // CUDA functions of tensorwise FP8: amax first, then one kernel that quantizes and transposes, computing the value
 // again where it is cheap to; and the scaled GEMM.
+#include <string>
+
 #include "trainer/execute/cuda/op_call.h"
+#include "trainer/ops/cuda/block_scaled.h"
 #include "trainer/ops/cuda/status.h"
 
 namespace mbb::trainer::cuda {
@@ -104,16 +107,58 @@ Result<ScaledCall> scaled_call(const OpCall& call) {
   return s;
 }
 
+// What the library does not take (inner dimensions that 16 does not divide) is the product of the codes' values in
+// bf16, which hold them exactly, times both scales.
+Status emulated(const OpCall& call, const ScaledCall& s) {
+  const auto code = [](Element e) { return e == Element::kE5m2 ? CodeType::kE5M2 : CodeType::kE4M3; };
+  const auto aligned = [](int64_t bytes) { return (bytes + 255) / 256 * 256; };
+  const GemmProblem& p = s.problem;
+  const int64_t a_bytes = aligned(p.m * p.k * 2), b_bytes = aligned(p.n * p.k * 2);
+  MB_ASSIGN(void* const scratch, call.device.scratch(a_bytes + b_bytes + 256));
+  auto* const at = static_cast<std::byte*>(scratch);
+  DecodeBlocks a{.code = code(p.a), .lines = p.m, .inner = p.k}, b{.code = code(p.b), .lines = p.n, .inner = p.k};
+  MB_TRY(decode_blocks(a, s.buffers.a, nullptr, at, call.device.launch()));
+  MB_TRY(decode_blocks(b, s.buffers.b, nullptr, at + a_bytes, call.device.launch()));
+  auto* const factors = reinterpret_cast<float*>(at + a_bytes + b_bytes);
+  MB_TRY(gemm_factors(s.buffers.a_scale, s.buffers.b_scale, p.accumulate || p.add_c ? 1.0f : 0.0f, factors,
+                      call.device.launch()));
+  GemmProblem plain = p;
+  plain.a = plain.b = Element::kBf16;
+  plain.fast_accumulation = false;
+  plain.device_factors = true;
+  GemmBuffers g = s.buffers;
+  g.a = at, g.b = at + a_bytes;
+  g.factors = factors;
+  plain.alignment = gemm_alignment(g);
+  return call.device.gemm().run(plain, g, call.device.stream());
+}
+
+std::string problem_of(const ScaledCall& s) {
+  return "GEMM " + key(s.problem);
+}
+
+// Notes that the library has no such product; any other error comes back.
+Status refused(const OpCall& call, const ScaledCall& s, const Status& status) {
+  if (status || status.error().code != ErrorCode::kUnavailable) return status;
+  call.device.refuse(problem_of(s), status.error().what + "; its codes' values are multiplied in bf16");
+  return {};
+}
+
 }  // namespace
 
 Status gemm_scaled_op(const OpCall& call) {
   MB_ASSIGN(const ScaledCall s, scaled_call(call));
-  return call.device.gemm().run(s.problem, s.buffers, call.device.stream());
+  if (!call.device.refused(problem_of(s))) {
+    const Status ran = call.device.gemm().run(s.problem, s.buffers, call.device.stream());
+    if (ran) return ran;
+    MB_TRY(refused(call, s, ran));
+  }
+  return emulated(call, s);
 }
 
 Status tune_gemm_scaled_op(const OpCall& call, const TuneEffort& effort) {
   MB_ASSIGN(const ScaledCall s, scaled_call(call));
-  return call.device.tune(s.problem, s.buffers, effort);
+  return refused(call, s, call.device.tune(s.problem, s.buffers, effort));
 }
 
 }  // namespace mbb::trainer::cuda

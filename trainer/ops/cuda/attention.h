@@ -13,6 +13,9 @@
 
 namespace mbb::trainer::cuda {
 
+// What may compute an attention: cuDNN, our tensor-core kernel, or the general one that knows every form.
+enum class AttentionKernel { kCudnn, kFlash, kGeneral };
+
 struct AttentionForward {
   AttentionShape shape;
   float scale = 0.0f;  // of the scores; usually 1 / sqrt(head_dim)
@@ -37,7 +40,8 @@ Status flash_forward(const AttentionForward& args, cudaStream_t stream);
 int64_t flash_backward_workspace(const AttentionShape& shape);  // delta [b, heads, s] fp32
 Status flash_backward(const AttentionBackward& args, cudaStream_t stream);
 
-// cuDNN's fused attention. Plans are cached by shape. make() fails with the reason when this build or machine lacks it.
+// cuDNN's fused attention: bf16, grouped heads, causal or not, sliding windows. Plans are cached by shape. make() fails
+// with the reason when this build or machine lacks it.
 class CudnnAttention {
  public:
   static Result<std::unique_ptr<CudnnAttention>> make();

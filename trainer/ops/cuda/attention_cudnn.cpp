@@ -79,6 +79,14 @@ Tensor stats_tensor(Graph& graph, const AttentionShape& s) {
                           .set_stride({s.heads * s.seq, s.seq, 1, 1}));
 }
 
+// Which keys a query sees.
+template <typename Options>
+void mask(Options& options, const AttentionShape& s) {
+  if (!s.causal) return;
+  options.set_diagonal_alignment(fe::DiagonalAlignment_t::TOP_LEFT).set_diagonal_band_right_bound(0);
+  if (s.window > 0) options.set_diagonal_band_left_bound(s.window);
+}
+
 Result<Plan> build(const AttentionShape& s, float scale, bool deterministic, cudnnHandle_t handle) {
   const int64_t row_heads = s.heads + 2 * s.kv_heads;
   Plan plan;
@@ -86,7 +94,7 @@ Result<Plan> build(const AttentionShape& s, float scale, bool deterministic, cud
   {
     Graph& g = *plan.forward;
     auto options = fe::graph::SDPA_attributes().set_name("forward").set_generate_stats(true).set_attn_scale(scale);
-    if (s.causal) options.set_diagonal_alignment(fe::DiagonalAlignment_t::TOP_LEFT).set_diagonal_band_right_bound(0);
+    mask(options, s);
     auto [out, stats] =
         g.sdpa(head_view(g, "q", kQ, s, s.heads, row_heads), head_view(g, "k", kK, s, s.kv_heads, row_heads),
                head_view(g, "v", kV, s, s.kv_heads, row_heads), options);
@@ -100,7 +108,7 @@ Result<Plan> build(const AttentionShape& s, float scale, bool deterministic, cud
     Graph& g = *plan.backward;
     auto options = fe::graph::SDPA_backward_attributes().set_name("backward").set_attn_scale(scale);
     options.set_deterministic_algorithm(deterministic);
-    if (s.causal) options.set_diagonal_alignment(fe::DiagonalAlignment_t::TOP_LEFT).set_diagonal_band_right_bound(0);
+    mask(options, s);
     auto [dq, dk, dv] =
         g.sdpa_backward(head_view(g, "q", kQ, s, s.heads, row_heads), head_view(g, "k", kK, s, s.kv_heads, row_heads),
                         head_view(g, "v", kV, s, s.kv_heads, row_heads), head_view(g, "o", kO, s, s.heads, s.heads),
@@ -167,7 +175,7 @@ class Cudnn final : public CudnnAttention {
   size_t version() const override { return fe::detail::get_backend_version(); }
 
  private:
-  using Key = std::array<int64_t, 8>;
+  using Key = std::array<int64_t, 9>;
 
   Status on(cudaStream_t stream) {
     if (fe::detail::set_stream(handle_, stream) == CUDNN_STATUS_SUCCESS) return {};
@@ -177,7 +185,7 @@ class Cudnn final : public CudnnAttention {
   Result<const Plan*> plan_of(const AttentionShape& s, float scale, bool deterministic) {
     int32_t scale_bits = 0;
     std::memcpy(&scale_bits, &scale, sizeof(scale));
-    const Key key{s.batch, s.seq, s.heads, s.kv_heads, s.head_dim, s.causal, scale_bits, deterministic};
+    const Key key{s.batch, s.seq, s.heads, s.kv_heads, s.head_dim, s.causal, s.window, scale_bits, deterministic};
     auto at = plans_.find(key);
     if (at == plans_.end()) {
       MB_ASSIGN(auto plan, build(s, scale, deterministic, handle_));

@@ -40,9 +40,9 @@ struct GemmProblem {
   bool fast_accumulation = false;  // FP8 only: accumulate in the tensor core's own width
   BlockScaling a_blocks = BlockScaling::kNone;
   BlockScaling b_blocks = BlockScaling::kNone;
-  bool device_factors = false;     // D = factor · A*B + beta · C, both read on the device
-  int sm_target = 0;               // 0: all SMs
-  int alignment = 256;             // bytes to which every address is aligned, at most 256
+  bool device_factors = false;  // D = factor · A*B + beta · C, both read on the device
+  int sm_target = 0;            // 0: all SMs
+  int alignment = 256;          // bytes to which every address is aligned, at most 256
 };
 
 enum class GemmRole { kFprop, kDgrad, kWgrad };
@@ -62,7 +62,7 @@ struct GemmBuffers {
   const float* a_scale = nullptr;  // FP8: device scalars that dequantize (inverse scales), 16-byte aligned
   const float* b_scale = nullptr;  // or, of blocks, library_scales() (block_scaled.h)
   const float* factors = nullptr;  // device_factors: {factor, beta}
-  void* workspace = nullptr;  // kGemmWorkspace bytes, owned by the stream
+  void* workspace = nullptr;       // kGemmWorkspace bytes, owned by the stream
 };
 
 // What GemmProblem::alignment is for these addresses.

@@ -64,6 +64,7 @@ struct AttentionShape {
   int64_t kv_heads = 0;
   int64_t head_dim = 128;  // 64 or 128
   bool causal = true;
+  int window = 0;  // keys a query sees, its own among them; 0: all of them. Causal only
 };
 
 // Multiply-adds counted as 2; the causal half is counted when causal. The backward is 2.5 times the forward.
