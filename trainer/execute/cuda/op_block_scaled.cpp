@@ -224,10 +224,8 @@ Status grouped_gemm_quantized_dgrad_op(const OpCall& call) {
 Status grouped_gemm_quantized_wgrad_op(const OpCall& call) {
   MB_ASSIGN(GroupedCall c, grouped_call(call, true, true));
   c.g.rows = call.in[0].shape().cols(), c.g.n = call.in[0].shape()[0], c.g.k = call.in[1].shape()[0];
-  if (call.out[0].tensor->dtype != DType::kF32)
-    return fail(ErrorCode::kUnavailable, "CUDA: " + call.op.path + " accumulates experts' gradients in fp32 only",
-                "set data_parallel.grad_reduce_in_fp32 = true, or run on the CPU: --device cpu");
-  return grouped_wgrad(c.g, c.a, c.b, call.out[0].as<float>(), call.attrs<GroupedQuantizedAttrs>().grouped.accumulate,
+  MB_ASSIGN(c.g.gradient, element_of(*call.out[0].tensor));
+  return grouped_wgrad(c.g, c.a, c.b, call.out[0].data, call.attrs<GroupedQuantizedAttrs>().grouped.accumulate,
                        call.device.launch());
 }
 
