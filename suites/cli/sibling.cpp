@@ -1,4 +1,4 @@
-// One exec.
+// Becoming a sibling is one exec: nothing of this program stays.
 #include "suites/cli/sibling.h"
 
 #include <fmt/core.h>

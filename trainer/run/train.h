@@ -73,7 +73,7 @@ struct TrainResult {
   std::optional<profiler::DeviceTrace> captured;         // of GPU ranks, instead of `traces`, where capture works
   std::vector<OutsideBytes> outside;                     // of rank 0, after its last step
   std::vector<std::string> bindings;  // by rank: CPUs in force, as the kernel says, and their NUMA nodes
-  std::vector<std::string> notes;        // of rank 0's device: what it did not take, and what ran instead
+  std::vector<std::string> notes;     // of rank 0's device: what it did not take, and what ran instead
   std::string capture_note;           // why a GPU's window was not captured, or was traced op by op; empty when it was
   std::vector<std::array<CommStats, 32>> comm;  // by rank and GroupKind, over all steps
 };

@@ -19,9 +19,9 @@ namespace mbb::trainer::cuda {
 struct GroupedWork {
   const int32_t* segments = nullptr;  // [2, experts]: first row and rows of each
   int experts = 0;
-  int rows = 0;     // of wgrad's result; the others read theirs from the segments
-  int columns = 0;  // of the result
-  int depth = 0;    // of the reduction; wgrad reads its own from the segments
+  int rows = 0;                       // of wgrad's result; the others read theirs from the segments
+  int columns = 0;                    // of the result
+  int depth = 0;                      // of the reduction; wgrad reads its own from the segments
   const float* left_scale = nullptr;  // device scalars that results are multiplied with, both or neither
   const float* right_scale = nullptr;
 };
