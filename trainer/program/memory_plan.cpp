@@ -10,11 +10,11 @@
 #include <fmt/core.h>
 
 #include <algorithm>
+#include <bit>
 #include <functional>
 #include <limits>
 #include <map>
 #include <numeric>
-#include <set>
 #include <tuple>
 
 #include "profiler/base/text.h"
@@ -52,6 +52,13 @@ class CallSets {
   }
   bool contains(size_t number, int call) const { return get(sets_[number], call); }
   size_t size() const { return sets_.size(); }
+  template <typename Visit>
+  void each_call(size_t number, Visit&& visit) const {
+    const Bits& bits = sets_[number];
+    for (size_t word = 0; word < bits.size(); ++word)
+      for (uint64_t left = bits[word]; left != 0; left &= left - 1)
+        visit(word * 64 + static_cast<size_t>(std::countr_zero(left)));
+  }
   // After the last number(): meets() answers from here on.
   void compare_all() {
     meets_.assign(sets_.size() * sets_.size(), 0);
@@ -98,10 +105,12 @@ class Families {
     for (size_t a = 0; a < list_.size(); ++a)
       for (size_t b = 0; b < list_.size(); ++b) verdicts_[a * list_.size() + b] = compare(sets, list_[a], list_[b]);
   }
-  Verdict verdict(const Lifetime& a, const Lifetime& b) const { return verdicts_[a.family * list_.size() + b.family]; }
+  // Of one family with each.
+  const Verdict* verdicts(size_t family) const { return verdicts_.data() + family * list_.size(); }
+  using Sets = std::array<size_t, 3>;  // whole, and both parts
+  const std::vector<Sets>& list() const { return list_; }
 
  private:
-  using Sets = std::array<size_t, 3>;  // whole, and both parts
   static Verdict compare(const CallSets& sets, const Sets& a, const Sets& b) {
     for (size_t i = 0; i < 3; ++i)
       if (sets.meets(a[0], b[i]) || sets.meets(a[i], b[0])) return Verdict::kTogether;
@@ -150,9 +159,8 @@ std::vector<std::vector<int>> call_index(const Program& program) {
   return at;
 }
 
-bool conflict(const CallSets& sets, const Families& families, const Lifetime& a, const Lifetime& b) {
-  const Families::Verdict verdict = families.verdict(a, b);
-  if (verdict != Families::Verdict::kByOps) return verdict == Families::Verdict::kTogether;
+// Of lifetimes whose sets of calls leave it open.
+bool conflict_by_ops(const CallSets& sets, const Lifetime& a, const Lifetime& b) {
   for (const Part& p : a.parts)
     for (const Part& q : b.parts)
       if (p.first <= q.last && q.first <= p.last && sets.meets(p.calls, q.calls)) return true;
@@ -266,6 +274,14 @@ int64_t aligned(int64_t bytes) {
   return (bytes + MemoryPlan::kAlign - 1) / MemoryPlan::kAlign * MemoryPlan::kAlign;
 }
 
+// A buffer that has its place: what the search for the next one's reads, close together.
+struct Placed {
+  int64_t offset = 0;
+  int64_t end = 0;
+  uint32_t family = 0;
+  uint32_t item = 0;
+};
+
 // Places those buffers from `start` on, and returns where they end.
 int64_t place(Items& items, int64_t start, const std::function<bool(const Item&)>& chosen) {
   std::vector<Item>& list = items.list;
@@ -279,7 +295,7 @@ int64_t place(Items& items, int64_t start, const std::function<bool(const Item&)
   });
   int64_t bottom = start;
   int64_t length = start;
-  std::vector<size_t> placed;  // by offset
+  std::vector<Placed> placed;  // by offset
   for (size_t index : order) {
     LiveBuffer& buffer = list[index].buffer;
     const int64_t bytes = aligned(buffer.bytes);
@@ -289,17 +305,20 @@ int64_t place(Items& items, int64_t start, const std::function<bool(const Item&)
       length = bottom;
       continue;
     }
+    const Lifetime& life = list[index].life;
+    const Families::Verdict* verdicts = items.families.verdicts(life.family);
     int64_t offset = bottom;
-    for (size_t other : placed) {
-      const LiveBuffer& in_the_way = list[other].buffer;
-      if (in_the_way.offset - offset >= bytes) break;
-      const int64_t end = in_the_way.offset + aligned(in_the_way.bytes);
-      if (end > offset && conflict(items.sets, items.families, list[index].life, list[other].life)) offset = end;
+    for (const Placed& other : placed) {
+      if (other.offset - offset >= bytes) break;
+      if (other.end <= offset || verdicts[other.family] == Families::Verdict::kApart) continue;
+      if (verdicts[other.family] == Families::Verdict::kTogether ||
+          conflict_by_ops(items.sets, life, list[other.item].life))
+        offset = other.end;
     }
     buffer.offset = offset;
     placed.insert(std::upper_bound(placed.begin(), placed.end(), offset,
-                                   [&](int64_t at, size_t other) { return at < list[other].buffer.offset; }),
-                  index);
+                                   [](int64_t at, const Placed& other) { return at < other.offset; }),
+                  {offset, offset + bytes, static_cast<uint32_t>(life.family), static_cast<uint32_t>(index)});
     length = std::max(length, offset + bytes);
   }
   return length;
@@ -319,16 +338,33 @@ void place_device(Items& items, MemoryPlan& plan) {
   }
 }
 
+// The device's buffers that are not always alive, by family.
+struct FamilyBuffers {
+  std::vector<std::vector<const Item*>> items;
+  std::vector<int64_t> bytes;  // of each family
+
+  explicit FamilyBuffers(const Items& all) : items(all.families.list().size()), bytes(items.size(), 0) {
+    for (const Item& item : all.list) {
+      if (item.life.always || item.space != Space::kDevice) continue;
+      items[item.life.family].push_back(&item);
+      bytes[item.life.family] += item.buffer.bytes;
+    }
+  }
+};
+
 // Live bytes at each op of a call, without what is always alive.
-std::vector<int64_t> live_in_call(const Items& items, int call, size_t ops) {
+std::vector<int64_t> live_in_call(const Items& items, const FamilyBuffers& families, int call, size_t ops) {
   std::vector<int64_t> live(ops + 1, 0);
-  for (const Item& item : items.list) {
-    if (item.life.always || item.space != Space::kDevice) continue;
-    if (items.sets.contains(item.life.whole, call)) live[0] += item.buffer.bytes;
-    for (const Part& part : item.life.parts) {
-      if (!items.sets.contains(part.calls, call)) continue;
-      live[static_cast<size_t>(part.first)] += item.buffer.bytes;
-      if (part.last != kOpEnd) live[static_cast<size_t>(part.last) + 1] -= item.buffer.bytes;
+  for (size_t f = 0; f < families.items.size(); ++f) {
+    const Families::Sets& sets = items.families.list()[f];
+    if (items.sets.contains(sets[0], call)) live[0] += families.bytes[f];
+    for (size_t part = 0; part < 2; ++part) {
+      if (!items.sets.contains(sets[part + 1], call)) continue;
+      for (const Item* item : families.items[f]) {
+        const Part& alive = item->life.parts[part];
+        live[static_cast<size_t>(alive.first)] += item->buffer.bytes;
+        if (alive.last != kOpEnd) live[static_cast<size_t>(alive.last) + 1] -= item->buffer.bytes;
+      }
     }
   }
   std::partial_sum(live.begin(), live.end(), live.begin());
@@ -336,18 +372,44 @@ std::vector<int64_t> live_in_call(const Items& items, int call, size_t ops) {
   return live;
 }
 
-// The fullest moment. Calls of one segment that lie in the same sets hold the same buffers, so one of them is enough.
+// One call of each kind, in order: calls of one segment that lie in the same sets hold the same buffers. Each set parts
+// its calls from the others of their kind.
+std::vector<int> calls_of_each_kind(const Program& program, const CallSets& sets) {
+  std::vector<size_t> kind;
+  for (const Call& call : program.schedule) kind.push_back(static_cast<size_t>(call.segment));
+  constexpr size_t kNone = std::numeric_limits<size_t>::max();
+  std::vector<size_t> becomes(program.segments.size(), kNone);  // by kind, of the set at hand
+  for (size_t s = 0; s < sets.size(); ++s) {
+    std::vector<size_t> parted;
+    sets.each_call(s, [&](size_t call) {
+      const size_t was = kind[call];
+      if (becomes[was] == kNone) {
+        becomes[was] = becomes.size();
+        becomes.push_back(kNone);
+        parted.push_back(was);
+      }
+      kind[call] = becomes[was];
+    });
+    for (const size_t was : parted) becomes[was] = kNone;
+  }
+  std::vector<int> first;
+  std::vector<bool> seen(becomes.size(), false);
+  for (size_t c = 0; c < kind.size(); ++c) {
+    if (!seen[kind[c]]) first.push_back(static_cast<int>(c));
+    seen[kind[c]] = true;
+  }
+  return first;
+}
+
+// The fullest moment.
 void find_peak(const Program& program, const Items& items, MemoryPlan& plan) {
   for (const Item& item : items.list)
     if (item.life.always && item.space == Space::kDevice) plan.peak_live_bytes += item.buffer.bytes;
   const int64_t base = plan.peak_live_bytes;
-  std::set<std::pair<int, std::vector<bool>>> seen;
-  for (int c = 0; c < static_cast<int>(program.schedule.size()); ++c) {
-    const Call& call = program.schedule[static_cast<size_t>(c)];
-    std::vector<bool> in_sets(items.sets.size());
-    for (size_t s = 0; s < items.sets.size(); ++s) in_sets[s] = items.sets.contains(s, c);
-    if (!seen.emplace(call.segment, std::move(in_sets)).second) continue;
-    const std::vector<int64_t> live = live_in_call(items, c, program.segment(call).ops.size());
+  const FamilyBuffers families(items);
+  for (const int c : calls_of_each_kind(program, items.sets)) {
+    const size_t ops = program.segment(program.schedule[static_cast<size_t>(c)]).ops.size();
+    const std::vector<int64_t> live = live_in_call(items, families, c, ops);
     for (size_t o = 0; o < live.size(); ++o) {
       if (base + live[o] <= plan.peak_live_bytes) continue;
       plan.peak_live_bytes = base + live[o];
