@@ -5,6 +5,7 @@
 #include <cstring>
 #include <map>
 #include <string_view>
+#include <thread>
 #include <vector>
 
 #include "trainer/data/rng.h"
@@ -45,15 +46,30 @@ int64_t unsharded_position(const Cut& cut, int64_t full_extent, int64_t local_ex
   MB_CHECK(false, "position outside the cut dimension");
 }
 
+// work(begin, end) over [0, count): by several threads where there are so many values that making them takes seconds.
+template <typename Work>
+void in_parts(size_t count, const Work& work) {
+  constexpr size_t kFewest = size_t{1} << 22U;  // values of a thread
+  const size_t threads = std::min<size_t>(std::max(1U, std::thread::hardware_concurrency()), count / kFewest);
+  if (threads < 2) return work(size_t{0}, count);
+  std::vector<std::thread> others;
+  for (size_t t = 1; t < threads; ++t)
+    others.emplace_back([&, t] { work(count * t / threads, count * (t + 1) / threads); });
+  work(size_t{0}, count / threads);
+  for (std::thread& other : others) other.join();
+}
+
 std::vector<float> initial_values(const Tensor& tensor, const MeshCoordinates& coordinates, uint64_t seed) {
   std::vector<float> values(static_cast<size_t>(tensor.shape.elements()), 0.0F);
   if (tensor.init.kind == Init::Kind::kOnes) std::fill(values.begin(), values.end(), 1.0F);
   if (tensor.init.kind != Init::Kind::kNormal) return values;
   const RandomStream random(seed, tensor.path, 0);
-  for (size_t i = 0; i < values.size(); ++i) {
-    const int64_t at = unsharded_index(tensor, coordinates, static_cast<int64_t>(i));
-    values[i] = static_cast<float>(tensor.init.stddev) * random.normal(0, static_cast<uint64_t>(at));
-  }
+  in_parts(values.size(), [&](size_t begin, size_t end) {
+    for (size_t i = begin; i < end; ++i) {
+      const int64_t at = unsharded_index(tensor, coordinates, static_cast<int64_t>(i));
+      values[i] = static_cast<float>(tensor.init.stddev) * random.normal(0, static_cast<uint64_t>(at));
+    }
+  });
   return values;
 }
 
@@ -106,7 +122,9 @@ ScaledMaster scaled_for_fp16(const BucketAttrs& bucket, const std::vector<float>
 
 // bf16 weights as they are kept beside the remainder of their master.
 std::vector<float> rounded_half_up(std::vector<float> values) {
-  for (float& value : values) value = to_float(split_master(value).weight);
+  in_parts(values.size(), [&](size_t begin, size_t end) {
+    for (size_t i = begin; i < end; ++i) values[i] = to_float(split_master(values[i]).weight);
+  });
   return values;
 }
 
@@ -193,20 +211,19 @@ void store_values(const Tensor& tensor, std::byte* to, std::span<const float> va
     std::memcpy(to, values.data(), values.size_bytes());
     return;
   }
-  if (tensor.dtype == DType::kU16) {  // the remainder of a master
-    for (size_t i = 0; i < values.size(); ++i) reinterpret_cast<uint16_t*>(to)[i] = split_master(values[i]).remainder;
-    return;
-  }
-  if (tensor.dtype == DType::kE4M3) {
-    for (size_t i = 0; i < values.size(); ++i) reinterpret_cast<uint8_t*>(to)[i] = to_fp8(values[i], tensor.dtype);
-    return;
-  }
-  if (tensor.dtype == DType::kF16) {
-    for (size_t i = 0; i < values.size(); ++i) reinterpret_cast<uint16_t*>(to)[i] = to_f16(values[i]);
-    return;
-  }
+  const auto each = [&](auto* as, const auto& rounded) {
+    in_parts(values.size(), [&](size_t begin, size_t end) {
+      for (size_t i = begin; i < end; ++i) as[i] = rounded(values[i]);
+    });
+  };
+  if (tensor.dtype == DType::kU16)  // the remainder of a master
+    return each(reinterpret_cast<uint16_t*>(to), [](float value) { return split_master(value).remainder; });
+  if (tensor.dtype == DType::kE4M3)
+    return each(reinterpret_cast<uint8_t*>(to), [&](float value) { return to_fp8(value, tensor.dtype); });
+  if (tensor.dtype == DType::kF16)
+    return each(reinterpret_cast<uint16_t*>(to), [](float value) { return to_f16(value); });
   MB_CHECK(tensor.dtype == DType::kBf16, "initial values of dtype " + std::string(name(tensor.dtype)));
-  for (size_t i = 0; i < values.size(); ++i) reinterpret_cast<Bf16*>(to)[i] = to_bf16(values[i]);
+  each(reinterpret_cast<Bf16*>(to), [](float value) { return to_bf16(value); });
 }
 
 }  // namespace mbb::trainer

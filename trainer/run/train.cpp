@@ -5,9 +5,12 @@
 #include <fmt/core.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cmath>
+#include <functional>
 #include <map>
 #include <set>
+#include <thread>
 #include <utility>
 
 #include "profiler/base/clock.h"
@@ -553,18 +556,45 @@ Status check_frozen(const Layout& layout, const StepPrograms& built) {
 
 }  // namespace
 
+namespace {
+
+// work(i) of every rank class, which have nothing to do with each other, on the cores there are; the first one's error.
+Status each_class(size_t classes, const std::function<Status(size_t)>& work) {
+  std::vector<Status> done(classes);
+  std::atomic<size_t> next{0};
+  const auto take = [&] {
+    for (size_t i = next++; i < classes; i = next++) done[i] = work(i);
+  };
+  std::vector<std::thread> others;
+  for (size_t t = 1; t < std::min<size_t>(classes, std::thread::hardware_concurrency()); ++t) others.emplace_back(take);
+  take();
+  for (std::thread& other : others) other.join();
+  for (Status& status : done) MB_TRY(std::move(status));
+  return {};
+}
+
+}  // namespace
+
 Result<StepPrograms> build_programs(const Layout& layout) {
   StepPrograms built;
-  for (int i = 0; i < layout.mesh.rank_class_count(); ++i)
-    built.programs.push_back(
-        build_program(layout, layout.mesh.rank_class(layout.mesh.representative(i)), &built.effects.emplace_back()));
+  const auto classes = static_cast<size_t>(layout.mesh.rank_class_count());
+  built.programs.resize(classes);
+  built.effects.resize(classes);
+  built.plans.resize(classes);
+  MB_TRY(each_class(classes, [&](size_t i) -> Status {
+    const int rank = layout.mesh.representative(static_cast<int>(i));
+    built.programs[i] = build_program(layout, layout.mesh.rank_class(rank), &built.effects[i]);
+    return {};
+  }));
   MB_TRY(check_frozen(layout, built));
   const PlanOptions options{layout.config.memory.expandable_segments, layout.config.memory.avoid_record_streams};
-  for (const Program& program : built.programs) {
-    MB_TRY(check_block_shapes(program));
-    MB_TRY(verify(program));
-    built.plans.push_back(plan_memory(program, options));
-  }
+  const auto plan = [&](size_t i) -> Status {
+    MB_TRY(check_block_shapes(built.programs[i]));
+    MB_TRY(verify(built.programs[i]));
+    built.plans[i] = plan_memory(built.programs[i], options);
+    return {};
+  };
+  MB_TRY(each_class(classes, plan));
   const std::vector<GroupKind> groups = groups_of_world(built.programs);
   for (Program& program : built.programs) program.groups = groups;
   return built;

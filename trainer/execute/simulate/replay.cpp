@@ -140,6 +140,7 @@ class Replayer {
       ranks_.push_back(std::move(state));
     }
     groups_.resize(ranks_.size());
+    if (options.spans) result_.trace.spans.reserve(most_spans());
   }
 
   Result<Replay> run() {
@@ -168,6 +169,16 @@ class Replayer {
   }
 
   static bool done(const RankState& r) { return r.at.call == r.program->schedule.size(); }
+
+  // Ops that the walk may run, where every one of a segment does.
+  size_t most_spans() const {
+    size_t spans = 0;
+    for (const RankState& r : ranks_)
+      for (const Call& call : r.program->schedule)
+        if (!is_micro_batched(r.program->segment(call).kind) || call.micro_batch < micro_batches(*r.program))
+          spans += r.program->segment(call).ops.size();
+    return spans;
+  }
 
   int micro_batches(const Program& program) const {
     const int all = program.micro_batches;
@@ -259,8 +270,10 @@ class Replayer {
   }
 
   // Players at the other end, each once.
-  std::vector<int> peers_of(const CommAttrs& attrs, bool receiving, int player) const {
-    std::vector<int> peers;
+  const std::vector<int>& peers_of(const CommAttrs& attrs, bool receiving, int player) {
+    const auto [found, added] = peers_.try_emplace({player, &attrs});
+    std::vector<int>& peers = found->second;
+    if (!added) return peers;
     for (const int rank : message_peers(mesh_, attrs, receiving, cast_.rank(player)))
       if (const int peer = cast_.player(rank); std::find(peers.begin(), peers.end(), peer) == peers.end())
         peers.push_back(peer);
@@ -269,7 +282,7 @@ class Replayer {
 
   bool message(int player, const CommAttrs& attrs, bool receiving, int64_t ready, int64_t duration, int64_t& end,
                uint64_t& collective) {
-    const std::vector<int> peers = peers_of(attrs, receiving, player);
+    const std::vector<int>& peers = peers_of(attrs, receiving, player);
     if (!receiving) {
       collective = ++last_id_;
       for (const int peer : peers) channels_[{player, peer, attrs.direction}].push_back({end, collective});
@@ -323,7 +336,8 @@ class Replayer {
   std::vector<RankState> ranks_;
   std::map<const Program*, std::unique_ptr<ReplaySites>> sites_;
   std::map<std::pair<GroupKind, int>, std::unique_ptr<Group>> meetings_;
-  std::vector<std::array<Group*, kGroupKinds.size()>> groups_;  // by player
+  std::vector<std::array<Group*, kGroupKinds.size()>> groups_;          // by player
+  std::map<std::pair<int, const CommAttrs*>, std::vector<int>> peers_;  // an op either sends or receives
   std::map<std::tuple<int, int, Direction>, std::vector<std::pair<int64_t, uint64_t>>> channels_;
   std::map<std::tuple<int, int, Direction>, size_t> received_;
   uint64_t last_id_ = 0;
