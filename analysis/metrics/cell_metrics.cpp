@@ -230,6 +230,8 @@ Status write_metrics(Cell& cell, const StepTime& time, const std::vector<StepBre
   const Estimate& e = time.estimate;
   const int launches = static_cast<int>(time.launch_medians.size());
   writer.add("step_time", e.value, e.low, e.high, time.interval, launches);
+  if (time.steady_steps > 0)
+    writer.add("stalls", 100.0 * static_cast<double>(time.stalls) / static_cast<double>(time.steady_steps));
   if (clock == StepClock::kWall) {
     const StepTime modelled = [&] {
       Cell copy = cell;  // the modelled clock must not move the warm-up marks
@@ -280,6 +282,9 @@ StepTime step_time(Cell& cell, StepClock clock) {
       // Ranks on shared cores need not settle, and their time is no claim: all steps but the first stand for it.
       if (cell.result_class != baselines::ResultClass::kFunctionalCpu || !all_but_first(launch, clock, steady))
         continue;
+    } else {
+      out.steady_steps += steady.size();
+      out.stalls += state.stalls;
     }
     out.launch_medians.push_back(median(steady));
     only_steps = std::move(steady);

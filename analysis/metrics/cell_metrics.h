@@ -19,7 +19,9 @@ struct StepTime {
   Estimate estimate;                   // ns; over launches with two or more of them, else over one launch's steps
   std::vector<double> launch_medians;  // ns, of the launches that reached a steady state
   double launch_sigma = 0;             // relative; NaN with one launch
-  std::string interval;  // what the bounds cover: "95 % over 5 launches", "95 % over 40 steps of one launch"
+  std::string interval;     // what the bounds cover: "95 % over 5 launches", "95 % over 40 steps of one launch"
+  size_t steady_steps = 0;  // of launches that reached a steady state
+  size_t stalls = 0;        // of them: single outliers
   std::vector<std::string> problems;  // launches left out, and why: "launch 2: no steady state: ..."
 };
 

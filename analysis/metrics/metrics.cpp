@@ -40,6 +40,10 @@ constexpr auto kMetrics = std::to_array<MetricInfo>({
      "Step time when every rank had a processor of its own: the CPU time of each op, replayed through the dependency "
      "graph. Exposed communication and bubble of CPU runs are shares of it.",
      "A collective lasts its own copy and reduce time, never its wait."},
+    {"stalls", "stalls", "%", Better::kLower, MetricForm::kPercent,
+     "Share of the steady steps that are outliers: further than 5 robust standard deviations, and 0.5 %, from their "
+     "launch's median. Counted over all launches, and kept in the median, which they do not move.",
+     "A page fault, a collection of garbage, a network retry: what makes one step slow and not the next."},
     {"cpu_step_time", "CPU time a step", "ns", Better::kLower, MetricForm::kDuration,
      "CPU time that the threads of one CPU rank used in a step; the median of the steady steps. Time spent waiting for "
      "a "

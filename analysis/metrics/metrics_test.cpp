@@ -105,6 +105,16 @@ TEST(CellMetrics, ThroughputAgreesWithTheStepTime) {
   EXPECT_EQ(cell.launches[0].steps[1].flags & baselines::kStepWarmUp, 0u);
 }
 
+TEST(CellMetrics, StallsAreCountedAndDoNotMoveTheMedian) {
+  Cell even = cell_of({launch_of(0, 1'000'000'000), launch_of(1, 1'002'000'000)}), stalled = even;
+  for (const int i : {9, 17, 25}) stalled.launches[0].steps[static_cast<size_t>(i)].wall_ns *= 2;
+  ASSERT_TRUE(fill_metrics(even, {}));
+  ASSERT_TRUE(fill_metrics(stalled, {}));
+  EXPECT_EQ(find(even, "stalls")->value, 0);
+  EXPECT_NEAR(find(stalled, "stalls")->value, 100.0 * 3 / 58, 1e-9) << "each launch's first step is warm-up";
+  EXPECT_NEAR(find(stalled, "step_time")->value, find(even, "step_time")->value, 1e5);
+}
+
 TEST(CellMetrics, MfuByConventionAndPeakAndHfuBesideBoth) {
   Cell cell = cell_of({launch_of(0, 1'000'000'000), launch_of(1, 1'002'000'000)});
   ASSERT_TRUE(fill_metrics(cell, {}, true));
