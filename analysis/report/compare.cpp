@@ -183,7 +183,17 @@ std::string signed_percent(double fraction) {
   return fmt::format("{:+.1f} %", 100.0 * fraction);
 }
 
-std::string interval_text(const Estimate& estimate) {
+bool is_projected(const CellPair& pair) {
+  const auto projected = [](const Cell* cell) {
+    return cell != nullptr && cell->result_class == baselines::ResultClass::kProjected;
+  };
+  return projected(pair.before) || projected(pair.after);
+}
+
+// `projected`: nothing was launched. Both sides rest on one cost table, so that their intervals do not add up to one of
+// the difference.
+std::string interval_text(const Estimate& estimate, bool projected) {
+  if (projected) return "projected: no launches";
   if (!estimate.has_interval()) return "one launch: not evidence";
   return fmt::format("{}..{}", signed_percent(estimate.low), signed_percent(estimate.high));
 }
@@ -230,7 +240,8 @@ std::vector<double> launch_rates(const Cell& cell) {
 }
 
 // Rate old, new, relative change, interval: positive is faster.
-void add_rates(Row& row, const Cell& before, const Cell& after) {
+void add_rates(Row& row, const CellPair& pair) {
+  const Cell &before = *pair.before, &after = *pair.after;
   const std::vector<double> from = launch_rates(before), to = launch_rates(after);
   const MetricInfo* info = find_metric("tokens_per_second_per_gpu");
   if (from.empty() || to.empty()) {
@@ -245,7 +256,7 @@ void add_rates(Row& row, const Cell& before, const Cell& after) {
   row.values.push_back({.text = format_value(*info, mean(from)), .number = mean(from)});
   row.values.push_back({.text = format_value(*info, mean(to)), .number = mean(to)});
   row.values.push_back({.text = signed_percent(relative.value), .number = 100.0 * relative.value, .tone = tone});
-  row.values.push_back({.text = interval_text(relative)});
+  row.values.push_back({.text = interval_text(relative, is_projected(pair))});
 }
 
 Row compare_row(const CellPair& pair, bool rates) {
@@ -263,7 +274,7 @@ Row compare_row(const CellPair& pair, bool rates) {
     row.note = "incomparable: " + pair.incomparable;
     return row;
   }
-  if (rates) add_rates(row, before, after);
+  if (rates) add_rates(row, pair);
   const Difference change = step_difference(before, after);
   const double from = mean(launch_medians(before));
   const double to = mean(launch_medians(after));
@@ -273,7 +284,7 @@ Row compare_row(const CellPair& pair, bool rates) {
   row.values.push_back({.text = signed_percent(change.relative.value),
                         .number = 100.0 * change.relative.value,
                         .tone = tone_of(change.relative)});
-  row.values.push_back({.text = interval_text(change.relative)});
+  row.values.push_back({.text = interval_text(change.relative, is_projected(pair))});
   row.values.push_back(arrow(before, after, "exposed_comm"));
   row.values.push_back(arrow(before, after, "bubble"));
   row.values.push_back(arrow(before, after, "peak_memory"));
@@ -381,14 +392,22 @@ Table compare_table(const Run& before, const Run& after) {
                                             {"peak_memory", "peak"}};
   table.columns.insert(table.columns.end(), step_columns.begin(), step_columns.end());
   size_t fewest = std::numeric_limits<size_t>::max();
+  bool projected = false;
   for (const CellPair& pair : pairs) {
     table.rows.push_back(compare_row(pair, !unequal.empty()));
     if (pair.before == nullptr || pair.after == nullptr || !pair.incomparable.empty()) continue;
+    projected |= is_projected(pair);
+    if (is_projected(pair)) continue;
     fewest = std::min({fewest, launch_medians(*pair.before).size(), launch_medians(*pair.after).size()});
   }
   for (const std::string& why : unequal)
     table.footer.push_back(
         fmt::format("Unequal work, {}: judge tokens/s/GPU (positive is faster), not the step.", why));
+  if (projected)
+    table.footer.push_back(
+        "projected: simulated from cost tables, not measured. What both sides share cancels in a difference, so that "
+        "the "
+        "intervals of the two say more than its own would.");
   if (fewest == 1)
     table.footer.push_back("One launch: not evidence. A difference needs at least two launches on each side.");
   if (fewest > 1 && fewest != std::numeric_limits<size_t>::max())

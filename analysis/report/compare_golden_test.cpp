@@ -68,6 +68,19 @@ Pair runs() {
   return pair;
 }
 
+TEST(CompareGolden, ProjectedStepsHaveNoLaunchesToLack) {
+  Pair pair = runs();
+  for (baselines::Run* run : {&pair.before, &pair.after}) {
+    run->cells.resize(1);
+    run->cells[0].result_class = baselines::ResultClass::kProjected;
+    run->cells[0].launches.clear();
+  }
+  const std::string text = to_text(compare_table(pair.before, pair.after));
+  EXPECT_NE(text.find("-10.0 %  projected: no launches"), std::string::npos) << text;
+  EXPECT_NE(text.find("projected: simulated from cost tables"), std::string::npos) << text;
+  EXPECT_EQ(text.find("not evidence"), std::string::npos) << text;
+}
+
 TEST(CompareGolden, CellsSideBySide) {
   const Pair pair = runs();
   EXPECT_EQ(to_text(compare_table(pair.before, pair.after)),
