@@ -119,6 +119,20 @@ Result<TelemetrySummary> summarize_telemetry(std::string_view csv) {
   return summary;
 }
 
+Result<std::vector<ClockSample>> sm_clocks(std::string_view csv) {
+  MB_ASSIGN(const CsvTable table, CsvTable::parse(csv));
+  const Columns columns(table);
+  std::vector<ClockSample> samples;
+  for (size_t row = 0; row < table.rows(); ++row) {
+    MB_ASSIGN(const int64_t gpu, columns.integer(row, "gpu"));
+    MB_ASSIGN(const int64_t at_ns, columns.integer(row, "at_ns"));
+    MB_ASSIGN(const double mhz, columns.number(row, "sm_mhz"));
+    if (gpu >= 0 && mhz > 0) samples.push_back({at_ns, mhz});
+  }
+  std::stable_sort(samples.begin(), samples.end(), [](const auto& a, const auto& b) { return a.at_ns < b.at_ns; });
+  return samples;
+}
+
 std::vector<std::string> health_troubles(const TelemetrySummary& summary) {
   std::vector<std::string> troubles;
   for (const GpuSummary& gpu : summary.gpus) {

@@ -40,6 +40,13 @@ struct TelemetrySummary {
 // Of the text that telemetry_csv() wrote. Columns may be added; a missing one reads as unknown.
 Result<TelemetrySummary> summarize_telemetry(std::string_view csv);
 
+// SM clocks of all GPUs, in time order.
+struct ClockSample {
+  int64_t at_ns = 0;  // monotonic_ns()
+  double mhz = 0;
+};
+Result<std::vector<ClockSample>> sm_clocks(std::string_view csv);
+
 // What makes the launch's times no evidence, one sentence each: uncorrected memory errors, hardware slowdown, thermal
 // throttling. Empty for a healthy device; a power cap is how these cards run, and no trouble.
 std::vector<std::string> health_troubles(const TelemetrySummary& summary);
