@@ -49,6 +49,7 @@ struct CudaRankRequest {
   bool write_tuning;        // take time over it, and write the choices to tuning_file
   const char* tuning_file;  // choices made before; null or empty: none, GEMMs are timed briefly
   int32_t side_sms;         // SMs that memory-bound kernels of streams besides compute take; 0: as many as fit
+  bool brief_tuning;        // with write_tuning: little time
   const void* program;
   const void* plan;
   const void* mesh;

@@ -20,7 +20,7 @@ Result<int> tune(const Parsed& parsed) {
   MB_ASSIGN(const trainer::Layout layout, trainer::resolve(settings.config));
   MB_ASSIGN(const trainer::StepPrograms programs, trainer::build_programs(layout));
   MB_TRY(trainer::tune_gemms(host, programs.programs[0], programs.plans[0], layout.mesh,
-                             static_cast<uint64_t>(settings.config.train.seed)));
+                             static_cast<uint64_t>(settings.config.train.seed), parsed.flag("--brief")));
   fmt::print("{}: written. A run reads it with host.gemm_tuning_file={}\n", host.gemm_tuning_file,
              host.gemm_tuning_file);
   return 0;
@@ -29,9 +29,12 @@ Result<int> tune(const Parsed& parsed) {
 }  // namespace
 
 Command tune_command() {
-  return {"tune", "choose the GEMM algorithms of a configuration under sustained load, into host.gemm_tuning_file",
-          {},     {},
-          true,   tune};
+  return {"tune",
+          "choose the GEMM algorithms of a configuration under sustained load, into host.gemm_tuning_file",
+          {},
+          {{"--brief", nullptr, "about 0.1 s a GEMM instead of 2: so that all launches of a suite run the same ones"}},
+          true,
+          tune};
 }
 
 }  // namespace mbb::suites

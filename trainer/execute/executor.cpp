@@ -167,7 +167,7 @@ Result<std::unique_ptr<Executor>> make_executor(const HostConfig& host, const Pr
 }
 
 Status tune_gemms(const HostConfig& host, const Program& program, const MemoryPlan& plan, const Mesh& mesh,
-                  uint64_t seed) {
+                  uint64_t seed, bool brief) {
   if (host.gemm_tuning_file.empty())
     return fail(ErrorCode::kBadArgument, "tuning without a file to write", "set host.gemm_tuning_file");
   MB_ASSIGN(const CudaTable* const table, profiler::cuda_table());
@@ -175,6 +175,7 @@ Status tune_gemms(const HostConfig& host, const Program& program, const MemoryPl
   request.seed = seed;
   request.graphs = false;
   request.write_tuning = true;
+  request.brief_tuning = brief;
   MB_ASSIGN(void* const rank, open_rank(*table, request, program, plan, mesh));
   table->rank_close(rank);
   return {};

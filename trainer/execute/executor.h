@@ -58,8 +58,8 @@ Result<std::unique_ptr<Executor>> make_executor(const HostConfig& host, const Pr
 profiler::CudaRankRequest rank_request(const HostConfig& host);
 
 // Times cuBLASLt's algorithms for every GEMM of rank 0's program on device 0, under sustained load, and writes the
-// choices to host.gemm_tuning_file; what that file holds already stays.
+// choices to host.gemm_tuning_file; what that file holds already stays. `brief`: about a twentieth of the time.
 Status tune_gemms(const HostConfig& host, const Program& program, const MemoryPlan& plan, const Mesh& mesh,
-                  uint64_t seed);
+                  uint64_t seed, bool brief = false);
 
 }  // namespace mbb::trainer

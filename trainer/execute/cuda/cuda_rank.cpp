@@ -124,7 +124,9 @@ Status CudaRank::tune() {
   const cudaStream_t stream = device_->stream();
   const std::string file = request_.tuning_file == nullptr ? "" : request_.tuning_file;
   if (!file.empty() && (!request_.write_tuning || file_exists(file))) MB_TRY(device_->load_tuning(file));
-  const TuneEffort effort = request_.write_tuning ? TuneEffort::thorough() : TuneEffort::quick();
+  const TuneEffort effort = !request_.write_tuning  ? TuneEffort::quick()
+                            : request_.brief_tuning ? TuneEffort::brief()
+                                                    : TuneEffort::thorough();
   for (const Arena::Block& block : arena_->blocks())
     MB_TRY(fill_normal(Element::kBf16, block.data, 0, block.bytes / 2, request_.seed, 1.0f, stream));
   for (size_t i = 0; i < walk_.size(); ++i) {

@@ -20,6 +20,7 @@ struct TuneEffort {
 
   static TuneEffort quick();     // about 0.4 s a problem: what a run does without a tuning file
   static TuneEffort thorough();  // about 2 s a problem: `mbbench tune`
+  static TuneEffort brief();     // about 0.1 s a problem: `mbbench tune --brief`
 };
 
 // Overwrites D. Buffers should hold what the problem will meet (random values, real addresses).
