@@ -223,11 +223,13 @@ Status KnobTable::from_lines(ConfigRef config, KnobSources& sources, std::string
   return {};
 }
 
+// A knob at its default is left out: one that is added splits no series.
 std::string KnobTable::identity_hash(ConstConfigRef config) const {
   check_type(config.type());
   Hasher hasher;
   for (const Knob& knob : knobs_)
-    if (knob.identity) hasher.update(fmt::format("{}={}\n", knob.key, knob_text(knob.get(config.pointer()))));
+    if (const std::string value = knob_text(knob.get(config.pointer())); knob.identity && value != default_text(knob))
+      hasher.update(fmt::format("{}={}\n", knob.key, value));
   return hasher.hex();
 }
 

@@ -107,6 +107,18 @@ void append_origins(std::string& out, const KnobTable& table, ConstConfigRef con
 
 }  // namespace
 
+bool splits_series(const KnobState& state) {
+  return state.knob->identity && state.value != trainer::knobs().default_text(*state.knob);
+}
+
+std::string changed_lines(const trainer::Config& config) {
+  std::string lines;
+  for (const KnobState& state : knob_states(config, {}))
+    if (state.value != trainer::knobs().default_text(*state.knob))
+      lines += fmt::format("{}={}\n", state.knob->key, state.value);
+  return lines;
+}
+
 Result<FoundSetting> find_setting(std::string_view name) {
   auto knob = trainer::knobs().find(name);
   if (knob) return FoundSetting{*knob, false};

@@ -59,6 +59,14 @@ std::string render_origins_json(const Settings& settings);
 // The trainer's values with their sources, in the table's order: what a stored cell keeps.
 std::vector<KnobState> knob_states(const trainer::Config& config, const KnobSources& sources);
 
+// Whether a knob's value makes the cell another series: not at its default, so that a program with one knob more goes
+// on with the series, and the baselines, of the one before.
+bool splits_series(const KnobState& state);
+
+// "key=value" of the knobs that differ from their defaults, one a line: what a program of another day, whose knobs are
+// others, reads.
+std::string changed_lines(const trainer::Config& config);
+
 // Looks a name up as a trainer knob or, failing that, as a product setting; error with the nearest name of either.
 struct FoundSetting {
   const Knob* knob = nullptr;

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <filesystem>
 #include <random>
@@ -208,6 +209,30 @@ TEST(Arguments, RandomLinesEndInSettingsOrAnError) {
     if (settings) continue;
     EXPECT_EQ(settings.error().what.rfind("argument '", 0), 0u) << settings.error().what;
   }
+}
+
+TEST(Settings, ChangedLinesGiveTheConfigurationBack) {
+  trainer::Config config;
+  EXPECT_EQ(changed_lines(config), "");
+  config.parallel.tensor_model_parallel_size = 2;
+  config.optimizer.lr = 0.01;
+  const std::string lines = changed_lines(config);
+  EXPECT_EQ(std::count(lines.begin(), lines.end(), '\n'), 2) << lines;
+  trainer::Config again;
+  KnobSources sources;
+  ASSERT_TRUE(trainer::knobs().from_lines(again, sources, lines, {Layer::kSuite, "stored", 0, 0}));
+  EXPECT_EQ(trainer::knobs().to_lines(again), trainer::knobs().to_lines(config));
+}
+
+TEST(Settings, AKnobAtItsDefaultSplitsNoSeries) {
+  trainer::Config config;
+  KnobSources sources;
+  const Source typed{Layer::kCommandLine, "argument"};
+  ASSERT_TRUE(trainer::knobs().set_text(config, sources, "tp", "1", typed)) << "its default";
+  ASSERT_TRUE(trainer::knobs().set_text(config, sources, "pp", "2", typed));
+  ASSERT_TRUE(trainer::knobs().set_text(config, sources, "debug.delay_us", "5", typed)) << "splits none";
+  for (const KnobState& state : knob_states(config, sources))
+    EXPECT_EQ(splits_series(state), state.knob->key == "parallel.pipeline_model_parallel_size") << state.knob->key;
 }
 
 }  // namespace

@@ -152,7 +152,7 @@ Result<Described> describe(const Run& run, const std::string& name, const std::s
   cell.model = config.model.name;
   cell.ranks = cell.gpus = out.layout.mesh.world_size();
   for (const KnobState& state : knob_states(config, sources))
-    cell.knobs.push_back({state.knob->key, state.value, mbb::name(state.source.layer), "", 0, state.knob->identity});
+    cell.knobs.push_back({state.knob->key, state.value, mbb::name(state.source.layer), "", 0, splits_series(state)});
   const trainer::ModelShape shape = out.layout.padded_model();
   using trainer::FlopsConvention;
   cell.work = {out.layout.tokens_per_step(),

@@ -43,7 +43,7 @@ baselines::Cell describe(const Settings& settings, const trainer::Layout& layout
   cell.ranks = cell.gpus = layout.mesh.world_size();
   for (const KnobState& state : knob_states(settings.config, settings.sources))
     cell.knobs.push_back({state.knob->key, state.value, name(state.source.layer),
-                          state.source.line > 0 ? state.source.place : "", state.source.line, state.knob->identity});
+                          state.source.line > 0 ? state.source.place : "", state.source.line, splits_series(state)});
   using trainer::FlopsConvention;
   const trainer::ModelShape shape = layout.padded_model();
   cell.work = {layout.tokens_per_step(),

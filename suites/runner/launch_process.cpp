@@ -31,7 +31,10 @@ void wait_for_the_launcher(const std::atomic<bool>* stop) {
 
 Result<ProcessOptions> launch_process(const trainer::Config& config, const std::filesystem::path& folder,
                                       const RunOptions& options) {
-  MB_TRY(write_file(folder / kLaunchConfigFile, trainer::knobs().to_lines(config)));
+  // Another program has other knobs: it is told only what was set.
+  const bool ours = options.program.empty();
+  const std::string lines = ours ? trainer::knobs().to_lines(config) : changed_lines(config);
+  MB_TRY(write_file(folder / kLaunchConfigFile, lines));
   MB_ASSIGN(const std::string own, own_program());
   ProcessOptions process;
   process.arguments = {options.program.empty() ? own : options.program, kLaunchCommand, folder.string()};
