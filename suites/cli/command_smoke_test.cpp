@@ -51,6 +51,24 @@ class CommandCli : public ProgramTest {
   std::string script_;
 };
 
+// The command itself looks for its steps, as a viewer would while it runs.
+TEST_F(CommandCli, ItsStepsAreThereWhileItRuns) {
+  write(
+      "watched.sh",
+      "for i in 1 2 3 4 5 6 7 8; do echo \"{\\\"step\\\": $i, \\\"step_time\\\": 0.25, \\\"loss\\\": $i.5}\"; done\n"
+      "for wait in $(seq 100); do [ \"$(wc -l < $MBBENCH_RUN_DIR/steps.live.csv)\" -lt 9 ] || break; sleep 0.1; done\n"
+      "cp $MBBENCH_RUN_DIR/steps.live.csv seen.csv\n");
+  write("watched.toml", "purpose = \"p\"\ngpus = 1\n[command]\nrun = \"sh " + (folder_ / "watched.sh").string() +
+                            "\"\nlog = \"jsonl\"\ndevice = \"X\"\n[[cell]]\nname = \"theirs\"\n");
+  const Answer answer = run("suite ./watched.toml --quiet");
+  ASSERT_EQ(answer.status, 0) << answer.out;
+  const auto seen = read_file(folder_ / "seen.csv");
+  ASSERT_TRUE(seen);
+  EXPECT_EQ(std::count(seen->begin(), seen->end(), '\n'), 9) << *seen;
+  EXPECT_NE(seen->find("8,250000000,"), std::string::npos) << *seen;
+  EXPECT_EQ(stored().launches[0].steps.size(), 8U);
+}
+
 TEST_F(CommandCli, ATrainersLogBecomesACellLikeOurs) {
   write_suite("theirs.toml", "--iters 40 --step-ms 500");
   const Answer first = run("suite ./theirs.toml --quiet --tag a --launches 2");

@@ -2,6 +2,8 @@
 // out unseen.
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 #include "baselines/store/bundle.h"
 #include "suites/cli/program_fixture_test.h"
 
@@ -107,6 +109,39 @@ TEST_F(ImportCli, TracesAndSnapshotsOfOtherTools) {
   for (const auto& block : map.live_at_peak) alive += block.bytes;
   EXPECT_EQ(alive, map.peak_bytes) << "the live set is the peak";
   EXPECT_EQ(run("show @latest --cell " + imported.cells[0].name + " --timeline").status, 0);
+}
+
+// What PyTorch's profiler writes of one rank: a launch and its kernel, `start` us on the clock that ranks share.
+std::string kineto_of(int rank, int world, double start) {
+  return "{\"schemaVersion\": 1, \"distributedInfo\": {\"backend\": \"nccl\", \"rank\": " + std::to_string(rank) +
+         ", \"world_size\": " + std::to_string(world) +
+         "}, \"traceEvents\": [\n{\"ph\": \"X\", \"cat\": "
+         "\"cuda_runtime\", \"name\": \"cudaLaunchKernel\", \"pid\": 1, \"tid\": 1, \"ts\": " +
+         std::to_string(start) +
+         ", \"dur\": 5, \"args\": {\"correlation\": 7}},\n{\"ph\": \"X\", \"cat\": \"kernel\", "
+         "\"name\": \"gemm\", \"pid\": 0, \"tid\": 7, \"ts\": " +
+         std::to_string(start + 10) +
+         ", \"dur\": 100, \"args\": {\"correlation\": 7, \"stream\": 7, \"device\": " + std::to_string(rank) +
+         "}}\n]}\n";
+}
+
+TEST_F(ImportCli, KinetoFilesOfOneWorldAreOneCell) {
+  write("rank0.json", kineto_of(0, 2, 1000));
+  write("rank1.json", kineto_of(1, 2, 1020));
+  write("later-rank1.json", kineto_of(1, 2, 9000));
+  write("alone.json", kineto_of(0, 1, 1000));
+  const Answer answer = run("import rank0.json rank1.json later-rank1.json alone.json");
+  ASSERT_EQ(answer.status, 0) << answer.out;
+  const baselines::Run imported = stored();
+  ASSERT_EQ(imported.cells.size(), 3U) << "another time and another world are cells of their own";
+  EXPECT_EQ(imported.cells[0].gpus, 2);
+  std::vector<std::string> classes;
+  for (const auto& op : imported.cells[0].launches.at(0).ops) classes.push_back(op.rank_class);
+  std::sort(classes.begin(), classes.end());
+  classes.erase(std::unique(classes.begin(), classes.end()), classes.end());
+  EXPECT_EQ(classes, (std::vector<std::string>{"rank0", "rank1"}));
+  EXPECT_EQ(imported.cells[1].gpus, 1);
+  EXPECT_EQ(imported.cells[2].gpus, 1);
 }
 
 TEST_F(ImportCli, WhatCannotBeReadIsNamed) {

@@ -2,6 +2,7 @@
 #include "suites/foreign/foreign_file.h"
 
 #include <fmt/core.h>
+#include <limits>
 
 #include <algorithm>
 #include <fstream>
@@ -45,6 +46,11 @@ Result<ForeignFile> read_kineto_file(ForeignFile file) {
   MB_ASSIGN(const profiler::KinetoTrace kineto, profiler::read_kineto(file.path));
   MB_ASSIGN(file.trace, profiler::to_trace(kineto));
   file.left_out = kineto.malformed_events;
+  file.rank = kineto.rank;
+  file.world_size = kineto.world_size;
+  file.zero_ns = std::numeric_limits<int64_t>::max();
+  for (const profiler::KinetoEvent& event : kineto.events)
+    if (event.duration_ns >= 0) file.zero_ns = std::min(file.zero_ns, event.start_ns);
   return file;
 }
 

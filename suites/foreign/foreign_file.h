@@ -24,6 +24,10 @@ struct ForeignFile {
   std::optional<profiler::Trace> trace;              // kKineto, kNsys
   std::optional<profiler::MemorySnapshot> snapshot;  // kSnapshot
   int64_t left_out = 0;                              // malformed or unlinked records of a trace
+  // Of a Kineto trace, which is one rank's: which, of how many (-1: it does not say), and where the trace's zero lies
+  // on the file's clock.
+  int32_t rank = -1, world_size = -1;
+  int64_t zero_ns = 0;
 };
 
 // Error for a file that is none of these, with what was tried.

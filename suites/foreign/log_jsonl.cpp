@@ -72,6 +72,8 @@ class Jsonl : public LogReader {
     return steps_.add(step);
   }
 
+  const TrainingLog& so_far() const override { return log_; }
+
   TrainingLog finish() override {
     log_.format = "jsonl";
     return std::move(log_);

@@ -39,6 +39,8 @@ class Llmq : public LogReader {
     return false;
   }
 
+  const TrainingLog& so_far() const override { return log_; }
+
   TrainingLog finish() override {
     log_.format = "llm.q";
     log_.gpus = ranks_ > 0 ? ranks_ : integer_option("gpus");

@@ -32,6 +32,8 @@ class Megatron : public LogReader {
     return false;
   }
 
+  const TrainingLog& so_far() const override { return log_; }
+
   TrainingLog finish() override {
     log_.settings = config_.take();
     // Iteration lines come from the last rank, step times from the first: a log of the first alone has no others.

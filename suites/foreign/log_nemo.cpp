@@ -34,6 +34,8 @@ class Nemo : public LogReader {
     return steps_.add(step);
   }
 
+  const TrainingLog& so_far() const override { return log_; }
+
   TrainingLog finish() override {
     log_.format = "nemo";
     return std::move(log_);

@@ -75,27 +75,43 @@ LogContext context_of(const TrainingLog& log, const LogContext& otherwise) {
   return context;
 }
 
+namespace {
+
+std::optional<baselines::Step> step_with(const TrainingLog& log, size_t i, const LogContext& context, Clock& clock) {
+  const LoggedStep& from = log.steps[i];
+  const int64_t tokens = from.tokens > 0 ? from.tokens : context.tokens_per_step;
+  const Timed timed = time_of(log, i, tokens, context.gpus);
+  clock = timed.clock;
+  if (!(timed.seconds > 0) || timed.seconds > 1e8) return std::nullopt;
+  baselines::Step step;
+  step.index = from.index;
+  step.wall_ns = std::llround(timed.seconds * 1e9);
+  step.loss = from.loss;
+  step.balance_loss = from.balance_loss;
+  step.z_loss = from.z_loss;
+  step.mtp_loss = from.mtp_loss;
+  step.grad_norm = from.grad_norm;
+  step.learning_rate = from.learning_rate;
+  step.tokens = tokens;
+  if (from.skipped) step.flags |= baselines::kStepNonFinite;
+  return step;
+}
+
+}  // namespace
+
+std::optional<baselines::Step> step_of(const TrainingLog& log, size_t index, const LogContext& context) {
+  Clock clock = Clock::kNone;
+  return step_with(log, index, context, clock);
+}
+
 baselines::Launch launch_of(const TrainingLog& log, const LogContext& context) {
   baselines::Launch launch;
   std::map<Clock, int64_t> clocks;
   for (size_t i = 0; i < log.steps.size(); ++i) {
-    const LoggedStep& from = log.steps[i];
-    const int64_t tokens = from.tokens > 0 ? from.tokens : context.tokens_per_step;
-    const Timed timed = time_of(log, i, tokens, context.gpus);
-    ++clocks[timed.clock];
-    if (!(timed.seconds > 0) || timed.seconds > 1e8) continue;
-    baselines::Step step;
-    step.index = from.index;
-    step.wall_ns = std::llround(timed.seconds * 1e9);
-    step.loss = from.loss;
-    step.balance_loss = from.balance_loss;
-    step.z_loss = from.z_loss;
-    step.mtp_loss = from.mtp_loss;
-    step.grad_norm = from.grad_norm;
-    step.learning_rate = from.learning_rate;
-    step.tokens = tokens;
-    if (from.skipped) step.flags |= baselines::kStepNonFinite;
-    launch.steps.push_back(step);
+    Clock clock = Clock::kNone;
+    const auto step = step_with(log, i, context, clock);
+    ++clocks[clock];
+    if (step) launch.steps.push_back(*step);
   }
   launch.loss_checksum = baselines::loss_checksum(launch.steps);
   add_memory(launch, log);

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "baselines/store/records.h"
@@ -17,6 +18,9 @@ struct LogContext {
 
 // The log's own word where it has one: global batch x sequence, ranks; else `otherwise`'s.
 LogContext context_of(const TrainingLog& log, const LogContext& otherwise);
+
+// The record of a log's step; nothing where it has no time.
+std::optional<baselines::Step> step_of(const TrainingLog& log, size_t index, const LogContext& context);
 
 // A launch with the log's steps and memory. A step's time is the printed one; else the step's tokens over the printed
 // rate; else the difference of two time stamps. Steps without any are left out. Named counts say how many steps a

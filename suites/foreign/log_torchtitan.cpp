@@ -28,6 +28,8 @@ class Torchtitan : public LogReader {
     return false;
   }
 
+  const TrainingLog& so_far() const override { return log_; }
+
   TrainingLog finish() override {
     log_.format = "torchtitan";
     return std::move(log_);

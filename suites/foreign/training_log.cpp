@@ -43,6 +43,12 @@ class Auto : public LogReader {
     return grew;
   }
 
+  const TrainingLog& so_far() const override {
+    const auto most = std::max_element(readers_.begin(), readers_.end(),
+                                       [](const Reader& a, const Reader& b) { return a.steps < b.steps; });
+    return most->reader->so_far();
+  }
+
   TrainingLog finish() override {
     std::vector<TrainingLog> logs;
     for (Reader& reader : readers_) logs.push_back(reader.reader->finish());

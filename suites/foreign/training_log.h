@@ -70,6 +70,8 @@ class LogReader {
   virtual ~LogReader() = default;
   // One line without its end and without colours. True when it completed a step.
   virtual bool line(std::string_view text) = 0;
+  // What was read so far.
+  virtual const TrainingLog& so_far() const = 0;
   // After the last line.
   virtual TrainingLog finish() = 0;
 };

@@ -8,6 +8,7 @@
 #include <fstream>
 
 #include "analysis/metrics/cell_metrics.h"
+#include "baselines/store/bundle.h"
 #include "profiler/base/clock.h"
 #include "profiler/base/file.h"
 #include "profiler/base/text.h"
@@ -95,15 +96,25 @@ std::string why_it_failed(const ProcessEnd& end, const CommandSpec& spec, const 
 // Follows a running command: keeps what it prints, and reads it as it comes.
 class Follower {
  public:
-  Follower(std::unique_ptr<LogReader> reader, const fs::path& log,
+  Follower(std::unique_ptr<LogReader> reader, const fs::path& log, const LogContext& context, baselines::LiveSteps live,
            const std::function<void(const LoggedStep& step)>& on_step)
-      : reader_(std::move(reader)), log_(log, std::ios::binary), on_step_(on_step) {}
+      : reader_(std::move(reader)),
+        log_(log, std::ios::binary),
+        context_(context),
+        live_(std::move(live)),
+        on_step_(on_step) {}
 
   void line(std::string_view text) {
     log_ << text << '\n' << std::flush;
     if (!reader_->line(plain_line(text))) return;
+    const TrainingLog& read = reader_->so_far();
     LoggedStep step;
     step.index = ++steps_;
+    if (!read.steps.empty()) {
+      step.loss = read.steps.back().loss;
+      // Only watched: the launch's record has the steps that count.
+      if (const auto timed = step_of(read, read.steps.size() - 1, context_of(read, context_))) (void)live_.add(*timed);
+    }
     if (on_step_) on_step_(step);
   }
   bool good() const { return log_.good(); }
@@ -112,6 +123,8 @@ class Follower {
  private:
   std::unique_ptr<LogReader> reader_;
   std::ofstream log_;
+  LogContext context_;
+  baselines::LiveSteps live_;
   const std::function<void(const LoggedStep& step)>& on_step_;
   int64_t steps_ = 0;
 };
@@ -183,7 +196,9 @@ Result<CommandLaunch> launch_command(const Cell& planned, const baselines::Cell&
   MB_ASSIGN(const std::string log_file, expand_template(spec.log_file, value, false));
   MB_TRY(write_file(folder / kCommandLineFile, command + "\n"));
   MB_ASSIGN(auto reader, make_log_reader(spec.log));
-  Follower follower(std::move(reader), folder / kCommandLogFile, on_step);
+  MB_ASSIGN(auto live, baselines::LiveSteps::create(folder));
+  const LogContext known{cell.work.tokens_per_step, cell.gpus};
+  Follower follower(std::move(reader), folder / kCommandLogFile, known, std::move(live), on_step);
   ProcessOptions process;
   // Trainers log to either stream; one pipe keeps their order.
   process.arguments = {"/bin/sh", "-c", "exec 2>&1\n" + command};
@@ -219,7 +234,7 @@ Result<CommandLaunch> launch_command(const Cell& planned, const baselines::Cell&
     const Error none = no_step_error("what the command printed", done.log, spec.log);
     trouble = none.what + "; " + none.hint;
   }
-  done.launch = launch_of(done.log, context_of(done.log, {cell.work.tokens_per_step, cell.gpus}));
+  done.launch = launch_of(done.log, context_of(done.log, known));
   done.launch.index = index;
   done.launch.seed = planned.config.train.seed;
   done.launch.started_unix_ns = started;

@@ -18,6 +18,7 @@
 #include "profiler/base/log.h"
 #include "profiler/host/captured.h"
 #include "profiler/host/fingerprint.h"
+#include "profiler/trace/merge_ranks.h"
 #include "profiler/trace/trace_file.h"
 #include "suites/foreign/log_records.h"
 #include "suites/runner/command_cell.h"
@@ -89,11 +90,31 @@ class Import {
       if (file.kind == ForeignKind::kConfig) continue;
       if (file.kind == ForeignKind::kLog && !request_.cell.empty())
         planned_.front().files.push_back(&file);
+      else if (Planned* others = ranks_beside(file))
+        others->files.push_back(&file);
       else
         planned_.push_back({cell_name_of(file.path, taken), {&file}});
     }
     std::erase_if(planned_, [](const Planned& planned) { return planned.files.empty(); });
     return {};
+  }
+
+  // The profiler writes a file a rank: the cell whose traces, of the same folder, world and time, are of other ranks.
+  Planned* ranks_beside(const ForeignFile& file) {
+    if (file.kind != ForeignKind::kKineto || file.rank < 0 || file.world_size < 2) return nullptr;
+    const auto end_of = [](const ForeignFile& one) {
+      int64_t end = 0;
+      for (const profiler::StepWindow& window : one.trace->steps) end = std::max(end, window.end_ns);
+      return one.zero_ns + end;
+    };
+    const auto beside = [&](const ForeignFile* other) {
+      return other->kind == ForeignKind::kKineto && other->rank >= 0 && other->rank != file.rank &&
+             other->world_size == file.world_size && other->path.parent_path() == file.path.parent_path() &&
+             other->zero_ns < end_of(file) && file.zero_ns < end_of(*other);
+    };
+    for (Planned& planned : planned_)
+      if (!planned.files.empty() && std::all_of(planned.files.begin(), planned.files.end(), beside)) return &planned;
+    return nullptr;
   }
 
   Status open_run() {
@@ -148,7 +169,7 @@ class Import {
     MB_TRY(writer.begin_cell(cell));
     const ForeignFile& first = *planned.files.front();
     if (first.kind == ForeignKind::kLog) MB_TRY(add_logs(writer, planned, cell));
-    if (first.trace) MB_TRY(add_trace(writer, first, cell));
+    if (first.trace) MB_TRY(add_trace(writer, planned, cell));
     if (first.snapshot) MB_TRY(add_snapshot(writer, first, cell));
     measured(cell);
     if (cell.status == baselines::CellStatus::kBroken) cell.metrics.clear();
@@ -172,7 +193,7 @@ class Import {
     for (const KnobState& state : knob_states(configured_cell.config, configured_cell.sources))
       if (state.source.layer != Layer::kDefault)
         cell.knobs.push_back({state.knob->key, state.value, mbb::name(state.source.layer), state.source.place,
-                              state.source.line, state.knob->identity});
+                              state.source.line, splits_series(state)});
     const bool modelled = configured_cell.sources.contains("model.name");
     cell.model = modelled ? configured_cell.config.model.name : "not said";
     cell.gpus = cell.ranks = static_cast<int>(gpus_of(configured_cell.config));
@@ -196,18 +217,25 @@ class Import {
     return {};
   }
 
-  Status add_trace(baselines::BundleWriter& writer, const ForeignFile& file, baselines::Cell& cell) {
+  Status add_trace(baselines::BundleWriter& writer, const Planned& planned, baselines::Cell& cell) {
     MB_ASSIGN(const fs::path folder, writer.launch_folder(cell.name, 0));
+    std::vector<profiler::RankTrace> parts;
+    int64_t left_out = 0;
+    for (const ForeignFile* file : planned.files) {
+      parts.push_back({&*file->trace, file->zero_ns});
+      left_out += file->left_out;
+    }
+    MB_ASSIGN(const profiler::Trace trace, profiler::merge_ranks(parts));
     baselines::Launch launch;
     std::vector<analysis::StepBreakdown> breakdowns;
-    const std::vector<analysis::StepTimes> times = analysis::break_down(*file.trace);
+    const std::vector<analysis::StepTimes> times = analysis::break_down(trace);
     for (const analysis::StepTimes& step : times) breakdowns.push_back(step.breakdown);
-    analysis::fill_op_rows(launch, *file.trace, times, [](int32_t rank) { return fmt::format("rank{}", rank); });
-    if (file.left_out > 0) launch.counts.push_back({"records left out (malformed)", file.left_out});
+    analysis::fill_op_rows(launch, trace, times, [](int32_t rank) { return fmt::format("rank{}", rank); });
+    if (left_out > 0) launch.counts.push_back({"records left out (malformed)", left_out});
     launch.trace_files.push_back("trace.mbt");
-    MB_TRY(profiler::write_trace(folder / "trace.mbt", *file.trace));
+    MB_TRY(profiler::write_trace(folder / "trace.mbt", trace));
     std::set<int32_t> ranks;
-    for (const profiler::StepWindow& window : file.trace->steps) ranks.insert(window.rank);
+    for (const profiler::StepWindow& window : trace.steps) ranks.insert(window.rank);
     cell.gpus = cell.ranks = std::max(1, static_cast<int>(ranks.size()));
     cell.model = "not said";
     cell.launches.push_back(std::move(launch));
