@@ -25,6 +25,8 @@
 namespace mbb::suites {
 namespace {
 
+constexpr double kGpuIntervalPct = 0.5;
+
 Result<RunOptions> run_options(const Parsed& parsed, const Settings& settings, const StopSignals& signals,
                                const char* command) {
   RunOptions options;
@@ -59,6 +61,8 @@ Result<RunOptions> run_options(const Parsed& parsed, const Settings& settings, c
       return fail(ErrorCode::kBadArgument, fmt::format("--interval {}: percent, above 0", printable(*text)));
     options.interval_pct = *percent;
   }
+  // Of a suite's cells on GPUs train_iters is the most they run.
+  if (std::string_view(command) == "suite") options.gpu_interval_pct = kGpuIntervalPct;
   options.interleave = parsed.flag("--interleave");
   options.twins = !parsed.flag("--no-twins");
   options.project = cell_projector();
@@ -259,7 +263,7 @@ const std::vector<OptionSpec> kRunOptions{
     {"--tag", "NAME", "find the run later as @NAME"},
     {"--launches", "N", "fresh processes a cell (default 1)"},
     {"--steady-steps", "N", "end a launch once it has timed so many steady steps"},
-    {"--interval", "PCT", "end a launch once its median is known within +-PCT %"},
+    {"--interval", "PCT", "end a launch once its median is known within +-PCT % (a suite's cells on GPUs: 0.5)"},
     {"--interleave", nullptr, "launches of all cells in turns, against drift"},
     {"--require", "CLASS", "'measured': skip what this machine cannot measure"},
     {"--hardware", "H", "project cells whose GPUs are not here on this"},

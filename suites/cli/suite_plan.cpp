@@ -71,8 +71,10 @@ std::string plan_of(const baselines::Cell& cell, const Cell& planned, const RunO
   if (cell.status != CellStatus::kOk)
     return fmt::format("{}{}{}", name(cell.status), cell.reason.empty() ? "" : ": ", cell.reason);
   if (cell.result_class == ResultClass::kProjected) return options.twins ? "project, and train its twin" : "project";
-  return fmt::format("{} launch{} of {} steps", options.launches, options.launches == 1 ? "" : "es",
-                     planned.config.train.train_iters);
+  const bool rule = options.steady_steps > 0 || options.interval_pct > 0 ||
+                    (options.gpu_interval_pct > 0 && planned.config.host.device == trainer::Device::kCuda);
+  return fmt::format("{} launch{} of {}{} steps", options.launches, options.launches == 1 ? "" : "es",
+                     rule ? "at most " : "", planned.config.train.train_iters);
 }
 
 std::string duration(double seconds) {

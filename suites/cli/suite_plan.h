@@ -8,8 +8,9 @@
 namespace mbb::suites {
 
 // A row a cell: GPUs, class it would have here, memory of the fullest rank, time of its steps and the GPU-hours that
-// measuring it takes (its step as projected, or as the store remembers it, times train_iters and launches), what will
-// be done or why not. The footer sums, and names combinations without a cell.
+// measuring it takes (its step as projected, or as the store remembers it, times train_iters and launches: more than it
+// takes where a launch ends once its times are known well enough), what will be done or why not. The footer sums, and
+// names combinations without a cell.
 Result<analysis::Table> plan_table(const Suite& suite, const RunOptions& options);
 
 }  // namespace mbb::suites

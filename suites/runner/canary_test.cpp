@@ -8,15 +8,28 @@
 namespace mbb::suites {
 namespace {
 
+// A canary of those best times, with the same spread.
+Canary of(int64_t arithmetic_ns, int64_t memory_ns, int64_t spread_ns = 0) {
+  return {{arithmetic_ns, spread_ns}, {memory_ns, spread_ns}};
+}
+
+double change_of(const Canary& before, const Canary& after) {
+  baselines::Launch launch;
+  record_canary(launch, before, after);
+  return canary_change(launch);
+}
+
 TEST(Canary, FixedWorkTakesTimeAndIsKept) {
   const Canary one = run_canary();
-  EXPECT_GT(one.arithmetic_ns, 100'000);
-  EXPECT_GT(one.memory_ns, 100'000);
+  EXPECT_GT(one.arithmetic.best_ns, 100'000);
+  EXPECT_GT(one.memory.best_ns, 100'000);
+  EXPECT_GE(one.arithmetic.spread_ns, 0);
   baselines::Launch launch;
-  record_canary(launch, {1'000'000, 2'000'000}, {1'000'000, 2'000'000});
-  ASSERT_EQ(launch.counts.size(), 4U);
+  record_canary(launch, of(1'000'000, 2'000'000, 7), of(1'000'000, 2'000'000, 9));
+  ASSERT_EQ(launch.counts.size(), 8U);
   EXPECT_EQ(launch.counts[0].name, "canary_arithmetic_before_ns");
-  EXPECT_EQ(launch.counts[3].count, 2'000'000);
+  EXPECT_EQ(launch.counts[3].name, "canary_arithmetic_after_spread_ns");
+  EXPECT_EQ(launch.counts[3].count, 9);
   EXPECT_EQ(canary_change(launch), 0);
   EXPECT_EQ(canary_change({}), 0) << "of a launch without canaries nothing is said";
 }
@@ -24,15 +37,23 @@ TEST(Canary, FixedWorkTakesTimeAndIsKept) {
 TEST(Canary, AChangeNamesTheMachine) {
   baselines::Cell cell;
   cell.launches.resize(3);
-  record_canary(cell.launches[0], {1'000'000, 2'000'000}, {1'020'000, 2'000'000});
-  record_canary(cell.launches[1], {1'000'000, 2'000'000}, {1'000'000, 2'500'000});
-  record_canary(cell.launches[2], {1'000'000, 2'000'000}, {700'000, 2'000'000});
+  record_canary(cell.launches[0], of(1'000'000, 2'000'000), of(1'020'000, 2'000'000));
+  record_canary(cell.launches[1], of(1'000'000, 2'000'000), of(1'000'000, 2'500'000));
+  record_canary(cell.launches[2], of(1'000'000, 2'000'000), of(700'000, 2'000'000));
   for (size_t i = 0; i < 3; ++i) cell.launches[i].index = static_cast<int>(i);
   judge_canaries(cell);
   ASSERT_EQ(cell.verdicts.size(), 2U);
   EXPECT_EQ(cell.verdicts[0].subject, "machine");
   EXPECT_NEAR(cell.verdicts[0].change, 0.25, 1e-12);
   EXPECT_NEAR(cell.verdicts[1].change, -0.3, 1e-12);
+}
+
+TEST(Canary, AMachineWhoseWorkIsNeverEvenSaysNothing) {
+  EXPECT_NEAR(change_of(of(1'000'000, 2'000'000, 20'000), of(1'200'000, 2'000'000, 20'000)), 0.2, 1e-12);
+  EXPECT_EQ(change_of(of(1'000'000, 2'000'000, 20'000), of(1'200'000, 2'000'000, 150'000)), 0)
+      << "batches of one canary lie 15 % apart: 20 % between two is nothing";
+  EXPECT_EQ(change_of(of(1'000'000, 2'000'000, 150'000), of(1'200'000, 2'000'000, 20'000)), 0);
+  EXPECT_NEAR(change_of(of(1'000'000, 2'000'000, 150'000), of(1'900'000, 2'000'000, 150'000)), 0.9, 1e-12);
 }
 
 TEST(Health, AnIllDeviceMakesACellUnstable) {

@@ -187,7 +187,12 @@ class Watch {
   // What was sampled since the last time.
   void write() { add(telemetry_.drain()); }
 
+  void step_ended(int64_t index) {
+    if (!gpus_.empty()) ends_ += fmt::format("{},{}\n", index, monotonic_ns());
+  }
+
   Status finish(baselines::Launch& launch) {
+    if (!gpus_.empty()) MB_TRY(write_file(path_.parent_path() / kStepEndsFile, ends_));
     add(telemetry_.stop());
     if (file_ == nullptr || std::fflush(file_.get()) != 0 || std::ferror(file_.get()) != 0)
       return fail(ErrorCode::kUnavailable, fmt::format("writing {}", path_.string()), "is there room on the disk?");
@@ -233,6 +238,7 @@ class Watch {
   std::unique_ptr<std::FILE, Close> file_;  // null where it cannot be opened: finish() says so
   int64_t samples_ = 0, throttled_ = 0, failed_ = 0;
   profiler::Telemetry telemetry_;
+  std::string ends_ = "index,end_ns\n";
 };
 
 // Log lines and telemetry leave this process when all ranks are at their host work.
@@ -330,7 +336,9 @@ Status train_into(const std::filesystem::path& folder, const std::optional<train
   options.external_profiler = config.profiling.use_nsys_profiler;
   set_ending(options, config, folder, place, launch);
   MB_ASSIGN(baselines::LiveSteps live, baselines::LiveSteps::create(folder));
+  std::optional<Watch> watch;
   options.on_step = [&](const trainer::StepReport& r) {
+    if (watch) watch->step_ended(r.index);
     (void)live.add(step_of(r, options));  // only watched: write_launch() has the steps that count
     fmt::print("step {} {} {:.6f}\n", r.index + 1, config.train.train_iters, r.loss);
   };
@@ -344,10 +352,10 @@ Status train_into(const std::filesystem::path& folder, const std::optional<train
                               std::span<const float> part) { recorder.add(rank, step, weight, first, part); };
   if (place && place->rank > 0) return trainer::train(layout, programs, sample, options).map([](const auto&) {});
   MB_TRY(check_snapshot_path(config, folder));
-  Watch watch(config, layout, folder);
-  write_at_host_work(options, watch);
+  watch.emplace(config, layout, folder);
+  write_at_host_work(options, *watch);
   MB_ASSIGN(trainer::TrainResult result, trainer::train(layout, programs, sample, options));
-  MB_TRY(watch.finish(launch));
+  MB_TRY(watch->finish(launch));
   if (config.debug.record_gradients) MB_TRY(recorder.write(folder));
   for (const trainer::StepReport& r : result.steps) launch.steps.push_back(step_of(r, options));
   add_bindings(launch, result);

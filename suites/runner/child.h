@@ -16,6 +16,7 @@ inline constexpr const char* kLaunchCommand = "launch-cell";
 inline constexpr const char* kLaunchConfigFile = "config.knobs";  // "key=value" lines, the whole configuration
 inline constexpr const char* kStoppingRuleFile = "stop.rule";     // "STEADY_STEPS INTERVAL_PCT", where there is a rule
 inline constexpr const char* kTelemetryFile = "telemetry.csv";
+inline constexpr const char* kStepEndsFile = "step_ends.csv";  // on telemetry's clock, where GPUs are watched
 inline constexpr const char* kLaunchLogFile = "stderr.log";
 inline constexpr const char* kPlacesFile = "places.bin";  // where each rank stands (trainer/comm/places.h)
 

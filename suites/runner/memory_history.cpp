@@ -4,6 +4,7 @@
 #include <fmt/core.h>
 
 #include <algorithm>
+#include <array>
 #include <filesystem>
 #include <limits>
 #include <map>
@@ -61,14 +62,18 @@ std::optional<TracedStep> instants(const Program& program, const trainer::Mesh& 
 struct Lifetime {
   trainer::TensorId tensor = trainer::kNoTensor;
   int slot = 0;
+  int generation = 0;             // of the slot: call, or micro-batch
   int64_t first = -1, last = -1;  // walk positions
   bool from_start = false;        // alive before the first op: state, and what the host wrote
   const trainer::Op* writer = nullptr;
   const trainer::Op* reader = nullptr;
 };
 
+// By tensor, slot and time.
 std::vector<Lifetime> lifetimes_of(const Program& program, int64_t& positions) {
-  std::map<std::tuple<trainer::TensorId, int, int>, Lifetime> all;
+  std::vector<Lifetime> all;
+  constexpr size_t kNone = std::numeric_limits<size_t>::max();
+  std::vector<std::vector<size_t>> newest(program.tensors.size());  // by storage and slot, in `all`
   int64_t position = 0;
   trainer::walk(program, [&](int index, const trainer::Call& call, int, const trainer::Op& op) {
     const auto touch = [&](trainer::TensorId id, bool write) {
@@ -78,9 +83,14 @@ std::vector<Lifetime> lifetimes_of(const Program& program, int64_t& positions) {
       const int generation = t.scope == trainer::Scope::kCall         ? index
                              : t.scope == trainer::Scope::kMicroBatch ? call.micro_batch
                                                                       : 0;
-      Lifetime& life = all[{storage, slot, generation}];
-      life.tensor = storage, life.slot = slot;
-      if (life.first < 0) life.first = position;
+      std::vector<size_t>& slots = newest[static_cast<size_t>(storage)];
+      if (slots.size() <= static_cast<size_t>(slot)) slots.resize(static_cast<size_t>(slot) + 1, kNone);
+      size_t& at = slots[static_cast<size_t>(slot)];
+      if (at == kNone || all[at].generation != generation) {
+        at = all.size();
+        all.push_back({.tensor = storage, .slot = slot, .generation = generation, .first = position});
+      }
+      Lifetime& life = all[at];
       life.last = position;
       if (write && life.writer == nullptr) life.writer = &op;
       if (!write) life.reader = &op;
@@ -90,15 +100,16 @@ std::vector<Lifetime> lifetimes_of(const Program& program, int64_t& positions) {
     ++position;
   });
   positions = position;
-  std::vector<Lifetime> list;
-  for (auto& [key, life] : all) {
+  for (Lifetime& life : all) {
     // What survives the step, and what the host wrote before it, is alive from its start.
     const trainer::Tensor& t = program.tensor(life.tensor);
     if (t.scope == trainer::Scope::kPersistent) life.from_start = true, life.last = position - 1;
     if (t.category == trainer::Category::kInput || t.category == trainer::Category::kStep) life.from_start = true;
-    list.push_back(life);
   }
-  return list;
+  std::sort(all.begin(), all.end(), [](const Lifetime& a, const Lifetime& b) {
+    return std::tie(a.tensor, a.slot, a.generation) < std::tie(b.tensor, b.slot, b.generation);
+  });
+  return all;
 }
 
 class MapBuilder {
@@ -118,7 +129,63 @@ class MapBuilder {
     return std::move(map_);
   }
 
+  baselines::MemoryMap run_coarse(int64_t at) {
+    int64_t positions = 0;
+    const std::vector<Lifetime> lifetimes = lifetimes_of(program_, positions);
+    map_.unit = "op";
+    end_ = positions;
+    for (size_t i = 0, nearest = 0; i < lifetimes.size(); ++i) {
+      const Lifetime& life = lifetimes[i];
+      if (away(life, at) < away(lifetimes[nearest], at) || life.tensor != lifetimes[nearest].tensor ||
+          life.slot != lifetimes[nearest].slot)
+        nearest = i;
+      const bool last =
+          i + 1 == lifetimes.size() || lifetimes[i + 1].tensor != life.tensor || lifetimes[i + 1].slot != life.slot;
+      if (last) add(lifetimes[nearest], std::nullopt);
+    }
+    curve_of_calls(lifetimes);
+    return std::move(map_);
+  }
+
  private:
+  // Walk positions between a lifetime and `at`; 0 within it.
+  static int64_t away(const Lifetime& life, int64_t at) {
+    return at < life.first ? life.first - at : std::max<int64_t>(0, at - life.last);
+  }
+
+  // Bytes by category at the fullest moment of each call.
+  void curve_of_calls(const std::vector<Lifetime>& lifetimes) {
+    using Bytes = std::array<int64_t, trainer::kCategories>;
+    std::vector<Bytes> changes(static_cast<size_t>(end_) + 1, Bytes{});
+    for (const Lifetime& life : lifetimes) {
+      const trainer::Tensor& t = program_.tensor(life.tensor);
+      if (plan_.offsets[static_cast<size_t>(life.tensor)].empty() || t.space == trainer::Space::kHost) continue;
+      const auto category = static_cast<size_t>(t.category);
+      changes[life.from_start ? 0 : static_cast<size_t>(life.first)][category] += t.bytes();
+      if (t.scope != trainer::Scope::kPersistent) changes[static_cast<size_t>(life.last) + 1][category] -= t.bytes();
+    }
+    Bytes alive{}, told{}, fullest{};
+    int64_t most = -1, most_at = 0, position = 0;
+    int call_now = 0;
+    const auto tell = [&] {
+      for (size_t c = 0; c < told.size() && most >= 0; ++c)
+        if (fullest[c] != told[c])
+          map_.curve.push_back({most_at, trainer::name(static_cast<trainer::Category>(c)), fullest[c]});
+      told = fullest;
+      map_.peak_bytes = std::max(map_.peak_bytes, most);
+      most = -1;
+    };
+    trainer::walk(program_, [&](int call, const trainer::Call&, int, const trainer::Op&) {
+      if (call != call_now) tell();
+      call_now = call;
+      int64_t sum = 0;
+      for (size_t c = 0; c < alive.size(); ++c) sum += alive[c] += changes[static_cast<size_t>(position)][c];
+      if (sum > most) most = sum, most_at = position, fullest = alive;
+      ++position;
+    });
+    tell();
+  }
+
   void add(const Lifetime& life, const std::optional<TracedStep>& times) {
     const trainer::Tensor& t = program_.tensor(life.tensor);
     if (plan_.offsets[static_cast<size_t>(life.tensor)].empty()) return;
@@ -203,6 +270,30 @@ std::vector<baselines::MemoryMap> memory_history(const trainer::Layout& layout, 
     maps.push_back(std::move(map));
   }
   return maps;
+}
+
+int64_t count_values(const trainer::Program& program) {
+  std::vector<int64_t> calls(program.segments.size(), 0);
+  for (const trainer::Call& call : program.schedule) ++calls[static_cast<size_t>(call.segment)];
+  std::vector<bool> counted(program.tensors.size(), false);
+  int64_t values = 0;
+  for (size_t s = 0; s < program.segments.size(); ++s)
+    for (const trainer::Op& op : program.segments[s].ops)
+      for (const std::vector<trainer::TensorId>* list : {&op.in, &op.out})
+        for (const trainer::TensorId id : *list) {
+          const auto storage = static_cast<size_t>(program.storage(id));
+          if (counted[storage]) continue;
+          counted[storage] = true;
+          const trainer::Scope scope = program.tensors[storage].scope;
+          values += scope == trainer::Scope::kCall         ? calls[s]
+                    : scope == trainer::Scope::kMicroBatch ? program.micro_batches
+                                                           : 1;
+        }
+  return values;
+}
+
+baselines::MemoryMap coarse_history(const trainer::Program& program, const trainer::MemoryPlan& plan, int64_t at) {
+  return MapBuilder(program, plan).run_coarse(at);
 }
 
 std::string snapshot_file(const std::string& knob, const std::string& folder, const std::string& rank_class,

@@ -20,6 +20,14 @@ std::vector<baselines::MemoryMap> memory_history(const trainer::Layout& layout, 
                                                  const profiler::Trace* trace,
                                                  const std::vector<trainer::OutsideBytes>& outside);
 
+// How many values a step of the program has: a tensor of a call has one in each, of a micro-batch in each, of the step
+// one.
+int64_t count_values(const trainer::Program& program);
+
+// The history of a plan in walk positions, with a coarser grain: of each call the curve has the fullest moment, and of
+// each buffer `tensors` has the one value that is alive at position `at`, or comes nearest to it.
+baselines::MemoryMap coarse_history(const trainer::Program& program, const trainer::MemoryPlan& plan, int64_t at);
+
 // Where memory_snapshot_path puts the snapshot of a rank class: beside the others of the run when the path is relative
 // (in `folder`), with the class before its ending when there are several.
 std::string snapshot_file(const std::string& knob, const std::string& folder, const std::string& rank_class,

@@ -22,11 +22,11 @@ struct Built {
   trainer::StepPrograms programs;
 };
 
-Built build(int tp, int pp) {
+Built build(int tp, int pp, int micro_batches = 4) {
   trainer::Config c;
   c.train.seq_length = 32;
   c.train.micro_batch_size = 1;
-  c.train.global_batch_size = 4;
+  c.train.global_batch_size = micro_batches;
   c.parallel.tensor_model_parallel_size = tp;
   c.parallel.pipeline_model_parallel_size = pp;
   Built b;
@@ -156,6 +156,55 @@ TEST(MemoryRows, ThePlanHoldsEveryValueNotOnlyThoseAliveAtItsPeak) {
       EXPECT_LE(most, plan.peak_live_bytes);
       EXPECT_GE(static_cast<double>(most), 0.9 * static_cast<double>(plan.peak_live_bytes));
     }
+  }
+}
+
+// Largest sum over time.
+int64_t top_of(const baselines::MemoryMap& map) {
+  std::map<std::string, int64_t> alive;
+  int64_t top = 0, at = -1, sum = 0;
+  for (const auto& sample : map.curve) {
+    EXPECT_GE(sample.at, at);
+    if (sample.at != at) top = std::max(top, sum);
+    at = sample.at;
+    sum += sample.bytes - alive[sample.category];
+    alive[sample.category] = sample.bytes;
+  }
+  return std::max(top, sum);
+}
+
+TEST(MemoryHistory, ACoarseOneHasTheSamePeakInFewerMoments) {
+  const Built b = build(1, 2);
+  const auto whole = memory_history(b.layout, b.programs, nullptr, {});
+  for (size_t i = 0; i < whole.size(); ++i) {
+    const trainer::Program& program = b.programs.programs[i];
+    EXPECT_EQ(count_values(program), static_cast<int64_t>(whole[i].tensors.size()));
+    const auto coarse = coarse_history(program, b.programs.plans[i], 100);
+    EXPECT_EQ(coarse.peak_bytes, whole[i].peak_bytes);
+    EXPECT_EQ(top_of(coarse), whole[i].peak_bytes);
+    EXPECT_LT(coarse.curve.size(), whole[i].curve.size());
+    std::set<std::string> paths;
+    for (const auto& value : coarse.tensors) EXPECT_TRUE(paths.insert(value.path).second) << value.path;
+    for (const auto& value : whole[i].tensors) EXPECT_TRUE(paths.contains(value.path)) << value.path;
+  }
+}
+
+TEST(MemoryRows, ALongStepListsItsLiveSetAndNotEveryMicroBatch) {
+  const Built few = build(1, 2), many = build(1, 2, 400);
+  const auto of_few = memory_maps(few.layout, few.programs), of_many = memory_maps(many.layout, many.programs);
+  // Without the tokens, of which every micro-batch has its own from the step's start.
+  const auto made = [](const baselines::MemoryMap& map) {
+    std::map<std::string, std::pair<std::string, std::string>> live;
+    for (const auto& t : map.live_at_peak)
+      if (t.category != trainer::name(trainer::Category::kInput)) live[t.path] = {t.first_writer, t.last_reader};
+    return live;
+  };
+  for (size_t i = 0; i < of_many.size(); ++i) {
+    EXPECT_TRUE(of_many[i].tensors.empty());
+    EXPECT_FALSE(of_few[i].tensors.empty());
+    EXPECT_EQ(made(of_many[i]), made(of_few[i])) << "the same buffers, in more micro-batches";
+    EXPECT_LE(top_of(of_many[i]), many.programs.plans[i].peak_live_bytes);
+    EXPECT_GE(static_cast<double>(top_of(of_many[i])), 0.9 * static_cast<double>(of_many[i].peak_bytes));
   }
 }
 

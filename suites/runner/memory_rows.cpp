@@ -41,12 +41,21 @@ const baselines::TensorBytes* value_at(const ByPath& values, const std::string& 
 }  // namespace
 
 std::vector<baselines::MemoryMap> memory_maps(const trainer::Layout& layout, const trainer::StepPrograms& programs) {
-  // Every value with its lifetime and the curve of their sum; the peak, its categories and its live set are the plan's,
-  // which rounds up to its alignment and keeps a slot between two micro-batches.
-  std::vector<baselines::MemoryMap> maps = memory_history(layout, programs, nullptr, {});
-  for (size_t i = 0; i < maps.size(); ++i) {
+  int64_t values = 0;
+  for (const trainer::Program& program : programs.programs) values += count_values(program);
+  const bool whole = values <= kMostPlanValues;
+  // The peak, its categories and its live set are the plan's, which rounds up to its alignment and keeps a slot between
+  // two micro-batches.
+  std::vector<baselines::MemoryMap> maps;
+  if (whole) maps = memory_history(layout, programs, nullptr, {});
+  for (size_t i = 0; i < programs.programs.size(); ++i) {
     const trainer::Program& program = programs.programs[i];
     const trainer::MemoryPlan& plan = programs.plans[i];
+    const int64_t peak = peak_position(program, plan);
+    if (!whole) {
+      maps.push_back(coarse_history(program, plan, peak));
+      maps.back().rank_class = fmt::format("stage{}", program.rank_class.pp);
+    }
     baselines::MemoryMap& map = maps[i];
     map.peak_bytes = plan.arena_bytes;
     map.categories.clear();
@@ -56,21 +65,21 @@ std::vector<baselines::MemoryMap> memory_maps(const trainer::Layout& layout, con
     }
     const int64_t slack = plan.arena_bytes - plan.peak_live_bytes;
     if (slack > 0) map.categories.push_back({"slack", slack, -1});
-    const int64_t peak = peak_position(program, plan);
     map.live_at_peak.clear();
-    ByPath values;
-    for (const auto& value : map.tensors) values.emplace(value.path, &value);
+    ByPath by_path;
+    for (const auto& value : map.tensors) by_path.emplace(value.path, &value);
     for (const trainer::LiveBuffer& buffer : plan.live_at_peak(program)) {
       const trainer::Tensor& t = program.tensor(buffer.tensor);
       const std::string path = t.ring > 1 ? fmt::format("{}[{}]", t.path, buffer.slot) : t.path;
       baselines::TensorBytes row;
-      if (const auto* value = value_at(values, path, peak)) row = *value;
+      if (const auto* value = value_at(by_path, path, peak)) row = *value;
       row.path = path;
       row.category = trainer::name(t.category);
       row.offset = buffer.offset;
       row.bytes = buffer.bytes;
       map.live_at_peak.push_back(std::move(row));
     }
+    if (!whole) map.tensors.clear();
   }
   return maps;
 }

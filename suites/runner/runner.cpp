@@ -31,6 +31,7 @@
 #include "suites/runner/child.h"
 #include "suites/runner/claim_verdicts.h"
 #include "suites/runner/command_cell.h"
+#include "suites/runner/drift.h"
 #include "suites/runner/equality.h"
 #include "suites/runner/gradients.h"
 #include "suites/runner/health.h"
@@ -62,7 +63,7 @@ std::vector<baselines::KnobValue> knob_values(const Cell& cell) {
   for (const KnobState& state : knob_states(cell.config, cell.sources)) {
     const bool from_file = state.source.line > 0;
     values.push_back({state.knob->key, state.value, name(state.source.layer), from_file ? state.source.place : "",
-                      state.source.line, state.knob->identity});
+                      state.source.line, splits_series(state)});
   }
   return values;
 }
@@ -235,9 +236,8 @@ class BoostGuards {
 
 // What follows from the configuration beside what was measured: FP8-eligible FLOPs, HFU from recompute's FLOPs, the
 // rows' efficiency.
-Status add_planned_metrics(const trainer::Config& config, baselines::Cell& cell) {
-  MB_ASSIGN(const trainer::Layout layout, trainer::resolve(config));
-  MB_ASSIGN(const trainer::StepPrograms programs, trainer::build_programs(layout));
+Status add_planned_metrics(const trainer::Layout& layout, const trainer::StepPrograms& programs,
+                           baselines::Cell& cell) {
   const trainer::Explain costs = trainer::explain(layout, programs);
   if (costs.model_flops > 0) {
     analysis::add_eligible_flops(cell, costs.eligible_flops / costs.model_flops);
@@ -285,14 +285,18 @@ class CellRunner {
       settle_command(planned, cell, left.logs);
       return {};
     }
-    if (auto filled = analysis::fill_metrics(cell, left.breakdowns); !filled) {
+    const auto filled = analysis::fill_metrics(cell, left.breakdowns);
+    if (!filled) {
       cell.status = CellStatus::kUnstable;
       cell.reason = filled.error().what;
-      return {};
     }
+    MB_TRY(judge_drifts(cell));
+    if (!filled) return {};
     analysis::add_planned_memory(cell);
     analysis::add_block_time(cell);
-    return add_planned_metrics(planned.config, cell);
+    MB_ASSIGN(const trainer::Layout layout, trainer::resolve(planned.config));
+    MB_ASSIGN(const trainer::StepPrograms programs, trainer::build_programs(layout));
+    return add_planned_metrics(layout, programs, cell);
   }
 
   // "step DONE OF LOSS", as children print it.
@@ -305,6 +309,15 @@ class CellRunner {
   }
 
  private:
+  // Of launches whose clocks were watched.
+  Status judge_drifts(baselines::Cell& cell) {
+    for (const baselines::Launch& launch : cell.launches) {
+      MB_ASSIGN(const std::filesystem::path folder, writer_.launch_folder(cell.name, launch.index));
+      if (const auto steps = read_clocked_steps(launch, folder)) judge_drift(cell, launch, *steps);
+    }
+    return {};
+  }
+
   // The user's own command, once.
   Status launch_command_of(const Cell& planned, baselines::Cell& cell, int index, Left& left) {
     MB_ASSIGN(const std::filesystem::path folder, writer_.launch_folder(cell.name, index));
@@ -326,12 +339,18 @@ class CellRunner {
     return {};
   }
 
+  Status write_stopping_rule(const trainer::Config& config, const std::filesystem::path& folder) const {
+    double interval = options_.interval_pct;
+    const bool given = options_.steady_steps > 0 || interval > 0;
+    if (!given && config.host.device == trainer::Device::kCuda) interval = options_.gpu_interval_pct;
+    if (options_.steady_steps == 0 && interval == 0) return {};
+    return write_file(folder / kStoppingRuleFile, fmt::format("{} {}\n", options_.steady_steps, interval));
+  }
+
   Status launch_trainer(const Cell& planned, baselines::Cell& cell, int index,
                         std::vector<analysis::StepBreakdown>& breakdowns) {
     MB_ASSIGN(const std::filesystem::path folder, writer_.launch_folder(cell.name, index));
-    if (options_.steady_steps > 0 || options_.interval_pct > 0)
-      MB_TRY(
-          write_file(folder / kStoppingRuleFile, fmt::format("{} {}\n", options_.steady_steps, options_.interval_pct)));
+    MB_TRY(write_stopping_rule(planned.config, folder));
     MB_ASSIGN(ProcessOptions process, launch_process(planned.config, folder, options_));
     process.on_line = [&](std::string_view line) { on_line(line); };
     const Canary before = canary_now();
@@ -441,7 +460,7 @@ Status project_cell(const Cell& planned, baselines::Cell& cell, const Suite& sui
     return {};
   }
   analysis::add_planned_memory(cell);
-  return add_planned_metrics(planned.config, cell);
+  return add_planned_metrics(layout, programs, cell);
 }
 
 // The verdict on the twin of a cell that asks for GPUs. False when the run was stopped meanwhile.

@@ -29,6 +29,7 @@ struct RunOptions {
   // median is within so many percent of it; 0 and 0: at train_iters.
   int64_t steady_steps = 0;
   double interval_pct = 0;
+  double gpu_interval_pct = 0;  // the same of launches on GPUs alone, where neither is given
   // All cells' first launches, then all second ones, in turning order, so that a slow drift of the machine falls on all
   // alike. A kill then loses every cell that is not finished.
   bool interleave = false;

@@ -210,8 +210,10 @@ void small_batch(const Layout& l, const Sizes& s, Config& c, Changes& changes) {
   if (l.vpp > 1) micro_batches = s.pp * std::clamp<int64_t>(l.micro_batches / s.pp, 1, 2);
   changes.add("micro-batches", l.micro_batches, micro_batches);
   t.global_batch_size = micro_batches * t.micro_batch_size * s.dp;
-  // Each rank holds two chunks of a sequence, and its rows divide over sequence parallelism and four splits.
-  const int64_t sequence = std::max<int64_t>(16, 8 * s.tp * s.cp);
+  // Each rank holds two chunks of a sequence, whose rows divide over sequence parallelism and, under its overlap, over
+  // four splits. Attention takes the square of it.
+  const int64_t splits = l.config.tp_overlap.tp_comm_overlap ? 4 : 1;
+  const int64_t sequence = std::max<int64_t>(16, 2 * splits * s.tp * s.cp);
   changes.add("tokens", l.sequence, l.packed() ? 2 * sequence : sequence);
   t.seq_length = sequence;
   if (t.encoder_seq_length > 0) t.encoder_seq_length = sequence;

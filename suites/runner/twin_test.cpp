@@ -41,7 +41,7 @@ TEST(Twin, KeepsTheStructureAndSaysWhatBecameSmall) {
   EXPECT_EQ(small->compute, trainer::DType::kF32);
   EXPECT_EQ(twin->mapped.host.device, trainer::Device::kCpu);
   EXPECT_TRUE(twin->mapped.data_parallel.overlap_grad_reduce);
-  EXPECT_EQ(twin->reduction, "layers 80 → 40, hidden 8192 → 32, micro-batches 128 → 16, tokens 8192 → 32, in fp32");
+  EXPECT_EQ(twin->reduction, "layers 80 → 40, hidden 8192 → 32, micro-batches 128 → 16, tokens 8192 → 16, in fp32");
   const auto alone = trainer::resolve(twin->alone);
   ASSERT_TRUE(alone);
   EXPECT_EQ(alone->mesh.world_size(), 1);
