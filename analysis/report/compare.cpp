@@ -101,7 +101,7 @@ double busy_sum(const OpSums& ops) {
 }
 
 // The step of one launch that its op rows account for; NaN where it has none. Ranks that share cores are accounted for
-// by their replayed steps, which are the traced ones.
+// by their replayed steps, which are the traced ones; a launch of which every step was traced by those.
 double accounted_step_ns(const Cell& cell, const Launch& launch, StepClock clock) {
   if (clock == StepClock::kModelled) {
     std::vector<double> replayed;
@@ -112,7 +112,12 @@ double accounted_step_ns(const Cell& cell, const Launch& launch, StepClock clock
   Cell alone = cell;
   alone.launches = {launch};
   const std::vector<double> medians = step_time(alone, clock).launch_medians;
-  return medians.empty() ? baselines::kNotMeasured : medians.front();
+  if (!medians.empty()) return medians.front();
+  std::vector<double> traced;
+  for (const auto& step : launch.steps)
+    if ((step.flags & baselines::kStepProfiled) != 0 && step.wall_ns > 0)
+      traced.push_back(static_cast<double>(step.wall_ns));
+  return mean(traced);
 }
 
 bool has_modelled_steps(const Cell& cell) {

@@ -180,6 +180,25 @@ TEST(Compare, RanksThatShareCoresAreAccountedForByTheirReplayedSteps) {
   EXPECT_EQ(step_account(before, after).change_ns(), -10e6);
 }
 
+TEST(Compare, LaunchesOfTracedStepsOnlyAreAccountedForByThose) {
+  Pair pair = runs();
+  for (Cell* cell : {&pair.before.cells[0], &pair.after.cells[0]}) {
+    cell->launches.resize(1);
+    for (auto& step : cell->launches[0].steps) {
+      step.flags = baselines::kStepProfiled;
+      step.wall_ns = cell == &pair.before.cells[0] ? 70'000'000 : 50'000'000;
+    }
+  }
+  add_op(pair.before.cells[0], "fc1", 60'000'000);
+  add_op(pair.after.cells[0], "fc1", 45'000'000);
+  const std::vector<OpChange> changes = op_changes(pair.before.cells[0], pair.after.cells[0]);
+  ASSERT_EQ(changes.size(), 2u);
+  EXPECT_EQ(changes[0].change_ns(), -15e6);
+  EXPECT_EQ(changes[1].path, "not attributed");
+  EXPECT_EQ(changes[1].change_ns(), -5e6);
+  EXPECT_EQ(step_account(pair.before.cells[0], pair.after.cells[0]).change_ns(), -20e6);
+}
+
 TEST(Compare, UnequalWorkLeadsWithTokensPerSecondAndGpu) {
   Pair pair = runs();
   pair.after.cells[0].work.tokens_per_step = 2048;
