@@ -13,6 +13,7 @@
 #include "viewer/panels/describe.h"
 #include "viewer/panels/panel.h"
 #include "viewer/theme/style.h"
+#include "viewer/widgets/fit.h"
 #include "viewer/widgets/plot.h"
 #include "viewer/widgets/probe.h"
 #include "viewer/widgets/states.h"
@@ -195,7 +196,7 @@ class ComparePanel : public Panel {
     ImGui::BeginChild("plots", ImVec2(0, 0), false, ImGuiWindowFlags_NoScrollbar);
     const float half = (ImGui::GetContentRegionAvail().y - px(8)) / 2;
     draw_distribution(*a, *b, half);
-    draw_memory(session, *a, *b, half);
+    draw_memory(session, *a, *b, ImGui::GetContentRegionAvail().y - px(4));
     ImGui::EndChild();
   }
 
@@ -301,9 +302,9 @@ class ComparePanel : public Panel {
       const float left = at.x + label;
       const float low = place(std::min(from, to), left);
       const float high = std::max(place(std::max(from, to), left), low + 1);
-      const ImVec4 clip(at.x, at.y, left - px(6), at.y + line);
-      draw->AddText(strong ? fonts().bold : fonts().mono, fonts().small->FontSize, ImVec2(at.x, at.y + px(1)),
-                    color(Ink::kText), text.c_str(), nullptr, 0, &clip);
+      ImFont* const font = strong ? fonts().bold : fonts().mono;
+      const std::string fitted = fit_text(*font, fonts().small->FontSize, text, left - px(6) - at.x, Cut::kMiddle);
+      draw->AddText(font, fonts().small->FontSize, ImVec2(at.x, at.y + px(1)), color(Ink::kText), fitted.c_str());
       draw->AddRectFilled(ImVec2(low, at.y + px(2)), ImVec2(high, at.y + line - px(2)),
                           color(ink, strong ? 0.9F : 0.8F), px(2));
       draw->AddLine(ImVec2(place(to, left), at.y + line - px(2)), ImVec2(place(to, left), at.y + line + px(2)),
@@ -362,7 +363,11 @@ class ComparePanel : public Panel {
     const float height = std::max(room.y, px(150));
     const bool beside = room.x > px(760);
     const float left = facts_.rows.empty() || !beside ? room.x : room.x * 0.5F - px(6);
-    ImGui::BeginChild("metrics.part", ImVec2(left, beside || facts_.rows.empty() ? height : height / 2), false);
+    // Below each other the facts take what they need, at most half.
+    const float line = ImGui::GetTextLineHeightWithSpacing();
+    const float facts = std::min(height / 2, px(table_height(facts_.rows.size())) + line);
+    const float above = height - facts - ImGui::GetStyle().ItemSpacing.y;
+    ImGui::BeginChild("metrics.part", ImVec2(left, beside || facts_.rows.empty() ? height : above), false);
     heading("metrics");
     if (facts_.rows.empty()) {
       ImGui::SameLine(0, px(10));
@@ -377,7 +382,7 @@ class ComparePanel : public Panel {
     probe_value("compare.facts", static_cast<long long>(facts_.rows.size()));
     if (facts_.rows.empty()) return;
     if (beside) ImGui::SameLine(0, px(12));
-    ImGui::BeginChild("facts.part", ImVec2(0, beside ? height : height / 2), false);
+    ImGui::BeginChild("facts.part", ImVec2(0, beside ? height : facts), false);
     heading("what else differs");
     ImGui::SameLine(0, px(10));
     muted(fmt::format("{} facts", facts_.rows.size()));
@@ -397,7 +402,7 @@ class ComparePanel : public Panel {
         {fmt::format("A filled, {} steps", steps_a.size()), color(Ink::kRunA), Mark::kDot, true},
         {fmt::format("B outlined, {} steps", steps_b.size()), color(Ink::kRunB), Mark::kDiamond, true}};
     draw_legend(legend);
-    if (range.empty()) return muted("no steady steps");
+    if (range.empty()) return muted("no steps beside traced ones");
     range = range.padded(0.03);
     // About five steps a bin: more bins would draw the noise of few steps.
     const int count = std::clamp(static_cast<int>(std::max(steps_a.size(), steps_b.size()) / 5), 8, 48);
@@ -433,15 +438,18 @@ class ComparePanel : public Panel {
     edges_x.push_back(range.high);
     edges_y.push_back(0);
     if (!steps_b.empty()) plot.steps(edges_x, edges_y, color(Ink::kRunB), 1.5F);
-    const auto mark = [&](const Cell& cell, Ink ink, const char* letter, double height_share) {
-      const baselines::Metric* metric = analysis::find(cell, "step_time");
+    const baselines::Metric* step_a = analysis::find(a, "step_time");
+    const baselines::Metric* step_b = analysis::find(b, "step_time");
+    // Both lines first, then their numbers on the outer sides: neither lies over the other.
+    if (step_a != nullptr) plot.cursor(step_a->value, color(Ink::kRunA));
+    if (step_b != nullptr) plot.cursor(step_b->value, color(Ink::kRunB));
+    const bool a_first = step_a == nullptr || step_b == nullptr || step_a->value <= step_b->value;
+    const auto mark = [&](const baselines::Metric* metric, Ink ink, const char* letter, bool left) {
       if (metric == nullptr) return;
-      plot.cursor(metric->value, color(ink));
-      plot.label(metric->value, most * height_share, color(ink),
-                 fmt::format("{} {}", letter, format_ns(metric->value)));
+      plot.label(metric->value, most * 1.15, color(ink), fmt::format("{} {}", letter, format_ns(metric->value)), left);
     };
-    mark(a, Ink::kRunA, "A", 1.07);
-    mark(b, Ink::kRunB, "B", 0.98);
+    mark(step_a, Ink::kRunA, "A", a_first);
+    mark(step_b, Ink::kRunB, "B", !a_first);
   }
 
   void draw_memory(Session& session, const Cell& a, const Cell& b, float height) {

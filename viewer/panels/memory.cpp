@@ -12,6 +12,7 @@
 #include "viewer/panels/search_field.h"
 #include "viewer/theme/style.h"
 #include "viewer/theme/work_ink.h"
+#include "viewer/widgets/pill.h"
 #include "viewer/widgets/plot.h"
 #include "viewer/widgets/probe.h"
 #include "viewer/widgets/states.h"
@@ -144,7 +145,7 @@ class MemoryPanel : public Panel {
     ImGui::SameLine(0, px(12));
     const bool both = !cell.memory.empty() && &maps_of(cell, launch) != &cell.memory;
     if (both) {
-      if (ImGui::SmallButton(planned_ ? "the plan" : "as seen")) planned_ = !planned_;
+      if (pill(planned_ ? "the plan" : "as seen")) planned_ = !planned_;
       probe_item("memory.plan");
       probe_value("memory.shows", planned_ ? "plan" : "seen");
       hover_text("The plan is made before anything runs; what was seen stands beside it.");
@@ -154,10 +155,8 @@ class MemoryPanel : public Panel {
     for (const MemoryMap& one : maps) {
       ImGui::SameLine(0, px(6));
       const bool on = &one == &map;
-      if (on) ImGui::PushStyleColor(ImGuiCol_Button, color(Ink::kSelected));
-      if (ImGui::SmallButton(fmt::format("{}##{}", clean(one.rank_class, 40), static_cast<const void*>(&one)).c_str()))
+      if (pill(fmt::format("{}##{}", clean(one.rank_class, 40), static_cast<const void*>(&one)), on))
         rank_class_ = one.rank_class;
-      if (on) ImGui::PopStyleColor();
       if (probe_recording()) probe_item(fmt::format("memory.class.{}", one.rank_class));
       if (&one - maps.data() > 14) break;
     }
@@ -338,7 +337,7 @@ class MemoryPanel : public Panel {
     }
     if (!peak) {
       ImGui::SameLine(0, px(10));
-      if (ImGui::SmallButton("back to the peak")) cursor_ = -1;
+      if (pill("back to the peak")) cursor_ = -1;
       probe_item("memory.peak.button");
     }
     TableLook look;

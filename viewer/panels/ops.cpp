@@ -17,6 +17,7 @@
 #include "viewer/panels/search_field.h"
 #include "viewer/theme/style.h"
 #include "viewer/theme/work_ink.h"
+#include "viewer/widgets/pill.h"
 #include "viewer/widgets/plot.h"
 #include "viewer/widgets/probe.h"
 #include "viewer/widgets/states.h"
@@ -311,12 +312,10 @@ class OpsPanel : public Panel {
     for (const bool kernels : {false, true}) {
       ImGui::SameLine(0, px(kernels ? 4 : 12));
       const bool on = kernels_ == kernels;
-      if (on) ImGui::PushStyleColor(ImGuiCol_Button, color(Ink::kSelected));
-      if (ImGui::SmallButton(kernels ? "kernels" : "ops") && !on) {
+      if (pill(kernels ? "kernels" : "ops", on) && !on) {
         kernels_ = kernels;
         state_.sort_column = -1;
       }
-      if (on) ImGui::PopStyleColor();
       probe_item(kernels ? "ops.kernels" : "ops.ops");
     }
     if (kernels_) {
@@ -326,14 +325,12 @@ class OpsPanel : public Panel {
       return;
     }
     ImGui::SameLine(0, px(12));
-    if (ImGui::SmallButton(grouped_ ? "layers together" : "layers apart")) grouped_ = !grouped_;
+    if (pill(grouped_ ? "layers together" : "layers apart")) grouped_ = !grouped_;
     probe_item("ops.grouped");
     for (std::size_t i = 0; i < classes_.size() && i < 16; ++i) {
       ImGui::SameLine(0, px(6));
       const bool on = classes_[i] == class_;
-      if (on) ImGui::PushStyleColor(ImGuiCol_Button, color(Ink::kSelected));
-      if (ImGui::SmallButton(fmt::format("{}##{}", clean(classes_[i], 40), i).c_str())) class_ = classes_[i];
-      if (on) ImGui::PopStyleColor();
+      if (pill(fmt::format("{}##{}", clean(classes_[i], 40), i), on)) class_ = classes_[i];
     }
     ImGui::SameLine(0, px(12));
     muted(fmt::format("{}, launch {}: {} a step in {} ops", clean(cell.name, 60), launch.index,

@@ -15,7 +15,9 @@
 #include "viewer/panels/search_field.h"
 #include "viewer/theme/style.h"
 #include "viewer/theme/work_ink.h"
+#include "viewer/widgets/fit.h"
 #include "viewer/widgets/keys.h"
+#include "viewer/widgets/pill.h"
 #include "viewer/widgets/probe.h"
 #include "viewer/widgets/states.h"
 #include "viewer/widgets/table.h"
@@ -23,6 +25,8 @@
 
 namespace mbb::viewer {
 namespace {
+
+constexpr std::size_t kFirstNumber = 3;  // of the columns: what stands on the right
 
 // One line on the screen: a node, how deep it stands.
 struct Line {
@@ -69,12 +73,10 @@ class ProgramPanel : public Panel {
     for (std::size_t i = 0; i < view.classes.size() && i < 16; ++i) {
       ImGui::SameLine(0, px(6));
       const bool on = i == class_;
-      if (on) ImGui::PushStyleColor(ImGuiCol_Button, color(Ink::kSelected));
-      if (ImGui::SmallButton(fmt::format("{}##{}", view.classes[i].title, i).c_str())) {
+      if (pill(fmt::format("{}##{}", view.classes[i].title, i), on)) {
         class_ = i;
         dirty_ = true;
       }
-      if (on) ImGui::PopStyleColor();
       if (probe_recording()) probe_item(fmt::format("program.class.{}", i));
     }
     std::string facts = clean(cell.name, 60);
@@ -177,7 +179,7 @@ class ProgramPanel : public Panel {
     column("on the wire", 84);
     column("measured", 84);
     ImGui::TableSetupScrollFreeze(0, 1);
-    ImGui::TableHeadersRow();
+    draw_header();
     ImGuiListClipper clipper;
     clipper.Begin(static_cast<int>(lines_.size()));
     while (clipper.Step()) {
@@ -188,6 +190,33 @@ class ProgramPanel : public Panel {
     copy_menu("tree", ImGui::IsWindowHovered(ImGuiHoveredFlags_AllowWhenBlockedByPopup),
               [&] { return lines_table(shown); });
     ImGui::EndTable();
+  }
+
+  // Titles stand over their numbers, on the right.
+  static void draw_header() {
+    static constexpr std::array<const char*, 8> kTitles = {"op",    "what",  "stream",      "runs",
+                                                           "FLOPs", "bytes", "on the wire", "measured"};
+    ImGui::TableNextRow(ImGuiTableRowFlags_Headers);
+    for (std::size_t c = 0; c < kTitles.size(); ++c) {
+      if (!ImGui::TableSetColumnIndex(static_cast<int>(c))) continue;
+      if (c >= kFirstNumber) align_right(kTitles[c]);
+      muted(kTitles[c]);
+    }
+  }
+
+  static void align_right(const char* text) {
+    const float room = ImGui::GetContentRegionAvail().x;
+    const float width = ImGui::CalcTextSize(text).x;
+    if (width < room) ImGui::SetCursorPosX(ImGui::GetCursorPosX() + room - width);
+  }
+
+  // Cut to its column, whole on hover.
+  static void draw_muted(const std::string& text) {
+    const std::string whole = clean(text, 300);
+    const std::string fitted =
+        fit_text(*fonts().text, fonts().text->FontSize, whole, ImGui::GetContentRegionAvail().x + 0.5F);
+    muted(fitted);
+    if (fitted != whole) hover_text(whole);
   }
 
   // The lines shown, as a table to copy: whole paths, since indents do not travel.
@@ -256,16 +285,14 @@ class ProgramPanel : public Panel {
     ImGui::TextUnformatted((fold + clean(node.part, 80)).c_str());
     ImGui::PopStyleColor();
     ImGui::TableSetColumnIndex(1);
-    muted(node.is_op ? node.what : fmt::format("{} ops", node.ops));
+    draw_muted(node.is_op ? node.what : fmt::format("{} op{}", node.ops, node.ops == 1 ? "" : "s"));
     ImGui::TableSetColumnIndex(2);
-    muted(node.stream);
+    draw_muted(node.stream);
     ImGui::PopID();
     const std::array<std::string, 5> numbers = numbers_of(node, times_[line.node]);
     for (std::size_t i = 0; i < numbers.size(); ++i) {
-      ImGui::TableSetColumnIndex(static_cast<int>(i) + 3);
-      const float room = ImGui::GetContentRegionAvail().x;
-      const float width = ImGui::CalcTextSize(numbers[i].c_str()).x;
-      if (width < room) ImGui::SetCursorPosX(ImGui::GetCursorPosX() + room - width);
+      ImGui::TableSetColumnIndex(static_cast<int>(i + kFirstNumber));
+      align_right(numbers[i].c_str());
       ImGui::TextUnformatted(numbers[i].c_str());
     }
   }

@@ -11,6 +11,7 @@
 #include "viewer/panels/describe.h"
 #include "viewer/panels/panel.h"
 #include "viewer/theme/style.h"
+#include "viewer/widgets/pill.h"
 #include "viewer/widgets/plot.h"
 #include "viewer/widgets/probe.h"
 #include "viewer/widgets/states.h"
@@ -231,7 +232,11 @@ class RunPanel : public Panel {
     }
     draw_clock_choice(cell);
     draw_launch_choice(session, cell);
-    const float list = ImGui::GetContentRegionAvail().x > px(1000) ? px(270) : 0;
+    make_lists(session, cell);
+    const float most = ImGui::GetContentRegionAvail().x * 0.3F;
+    const float list = ImGui::GetContentRegionAvail().x > px(1000)
+                           ? std::min(std::max(px(250), table_width(metrics_, metrics_state_)), most)
+                           : 0;
     ImVec2 room = ImGui::GetContentRegionAvail();
     room.x -= list > 0 ? list + px(12) : 0;
     const bool wide = room.x > px(700);
@@ -246,14 +251,16 @@ class RunPanel : public Panel {
     ImGui::EndChild();
   }
 
-  void draw_metrics(Session& session, const Cell& cell) {
+  void make_lists(const Session& session, const Cell& cell) {
     const std::string key = session.run_a.value_key() + "|" + cell.name;
-    if (key != lists_of_) {
-      metrics_ = metrics_table(cell);
-      verdicts_ = verdicts_table(cell);
-      metrics_state_.dirty = verdicts_state_.dirty = true;
-      lists_of_ = key;
-    }
+    if (key == lists_of_) return;
+    metrics_ = metrics_table(cell);
+    verdicts_ = verdicts_table(cell);
+    metrics_state_.dirty = verdicts_state_.dirty = true;
+    lists_of_ = key;
+  }
+
+  void draw_metrics(Session& session, const Cell& cell) {
     if (cell.metrics.empty()) return muted(session.unfinished(cell) ? "metrics come when the cell ends" : "no metrics");
     TableLook look;
     look.selected = session.selection.metric;
@@ -278,7 +285,7 @@ class RunPanel : public Panel {
       return;
     }
     ImGui::SameLine(0, px(14));
-    if (ImGui::SmallButton(modelled_ ? "modelled time" : "wall time")) modelled_ = !modelled_;
+    if (pill(modelled_ ? "modelled time" : "wall time")) modelled_ = !modelled_;
     probe_item("run.clock");
     probe_value("run.clock", modelled_ ? "modelled" : "wall");
     hover_text("Wall: the slowest rank's clock. Modelled: CPU time of each op replayed through the dependency graph.");
@@ -293,10 +300,8 @@ class RunPanel : public Panel {
     for (std::size_t i = 0; i < cell.launches.size() && i < 12; ++i) {
       ImGui::SameLine(0, px(4));
       const bool on = &cell.launches[i] == chosen;
-      if (on) ImGui::PushStyleColor(ImGuiCol_Button, color(Ink::kSelected));
-      if (ImGui::SmallButton(fmt::format("{}##launch", cell.launches[i].index).c_str()))
+      if (pill(fmt::format("{}##launch", cell.launches[i].index), on))
         session.selection.launch = cell.launches[i].index;
-      if (on) ImGui::PopStyleColor();
       if (probe_recording()) probe_item(fmt::format("run.launch.{}", cell.launches[i].index));
     }
     probe_value("run.launch", chosen == nullptr ? -1 : chosen->index);

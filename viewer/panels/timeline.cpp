@@ -16,6 +16,7 @@
 #include "viewer/timeline/diff.h"
 #include "viewer/timeline/model.h"
 #include "viewer/widgets/keys.h"
+#include "viewer/widgets/pill.h"
 #include "viewer/widgets/plot.h"
 #include "viewer/widgets/probe.h"
 #include "viewer/widgets/states.h"
@@ -208,10 +209,7 @@ class TimelinePanel : public Panel {
     const float height = std::max(px(120), room.y - detail - px(6));
     const bool two = b_.model.value() != nullptr && !b_.model.value()->lanes.empty();
     const float width = room.x;
-    if (fit_pending_ != a_.model.value_key()) {
-      fit(session, model, width);
-      fit_pending_ = a_.model.value_key();
-    }
+    fit_what_came(session, model, two, width);
     draw_side(session, a_, "timeline.a", ImVec2(width, two ? (height - px(4)) / 2 : height), two, true);
     if (two) {
       draw_side(session, b_, "timeline.b", ImVec2(width, (height - px(4)) / 2), two, false);
@@ -227,6 +225,19 @@ class TimelinePanel : public Panel {
     probe_value("timeline.start_us", static_cast<long long>(view_.start_ns / 1e3));
     probe_value("timeline.span_us",
                 static_cast<long long>(view_.ns_per_px * static_cast<double>(Canvas::time_width(width)) / 1e3));
+  }
+
+  // A trace that comes is fitted. B, which comes when it is read, widens the view unless a person has moved it
+  // meanwhile.
+  void fit_what_came(Session& session, const TimelineModel& model, bool two, float width) {
+    const std::string key_b = two ? b_.model.value_key() : "";
+    const bool untouched = view_.start_ns == fitted_.start_ns && view_.ns_per_px == fitted_.ns_per_px;
+    if (fitted_a_ != a_.model.value_key() || (fitted_b_ != key_b && untouched)) {
+      fit(session, model, width);
+      fitted_ = view_;
+    }
+    fitted_a_ = a_.model.value_key();
+    fitted_b_ = key_b;
   }
 
   // An op that another panel selected is found, shown, and what F focuses.
@@ -339,15 +350,13 @@ class TimelinePanel : public Panel {
     for (int i = 0; i < 3; ++i) {
       ImGui::SameLine(0, px(4));
       const bool on = static_cast<int>(color_by_) == i;
-      if (on) ImGui::PushStyleColor(ImGuiCol_Button, color(Ink::kSelected));
-      if (ImGui::SmallButton(kNames[static_cast<std::size_t>(i)])) color_by_ = static_cast<ColorBy>(i);
-      if (on) ImGui::PopStyleColor();
+      if (pill(kNames[static_cast<std::size_t>(i)], on)) color_by_ = static_cast<ColorBy>(i);
       if (probe_recording()) probe_item(fmt::format("timeline.color.{}", kNames[static_cast<std::size_t>(i)]));
     }
     draw_step_choice(session, model);
     if (b_.model.value() != nullptr) {
       ImGui::SameLine(0, px(14));
-      if (ImGui::SmallButton(align_by_op_ ? "aligned by op" : "aligned by step")) align_by_op_ = !align_by_op_;
+      if (pill(align_by_op_ ? "aligned by op" : "aligned by step")) align_by_op_ = !align_by_op_;
       probe_item("timeline.align");
       probe_value("timeline.align", align_by_op_ ? "op" : "step");
       hover_text("Both runs share the time axis. Its zero is the start of the step, or of the selected op in it.");
@@ -388,7 +397,7 @@ class TimelinePanel : public Panel {
 
   void choose_step(Session& session, std::int32_t step) {
     session.selection.step = step;
-    fit_pending_.clear();
+    fitted_a_.clear();
   }
 
   void fit(Session& session, const TimelineModel& model, float width) {
@@ -585,7 +594,9 @@ class TimelinePanel : public Panel {
   bool align_by_op_ = false;
   std::string search_;
   std::size_t next_ = 0;
-  std::string fit_pending_ = "never";
+  TimeView fitted_;  // as fit_what_came left it
+  std::string fitted_a_ = "never";
+  std::string fitted_b_;
 };
 
 }  // namespace

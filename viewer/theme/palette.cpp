@@ -16,7 +16,7 @@ constexpr std::array kInks = {
     InkRow{Ink::kGrid, InkGroup::kChrome, "grid", "plot lines", 0x262C36, 0xE3E6EB},
     InkRow{Ink::kText, InkGroup::kChrome, "text", "text", 0xDDE2E9, 0x1B2027},
     InkRow{Ink::kMuted, InkGroup::kChrome, "muted", "labels, units", 0x98A2B0, 0x56606D},
-    InkRow{Ink::kFaint, InkGroup::kChrome, "faint", "disabled", 0x5E6875, 0x98A1AD},
+    InkRow{Ink::kFaint, InkGroup::kChrome, "faint", "units, marks at the edge, what repeats", 0x6E7A89, 0x75808D},
     InkRow{Ink::kAccent, InkGroup::kChrome, "accent", "what can be pressed, where the focus is", 0x9DB2FF, 0x3D55C4},
     InkRow{Ink::kSelected, InkGroup::kChrome, "selected", "the selected row", 0x2B3557, 0xD5DCF9},
     InkRow{Ink::kRunA, InkGroup::kRuns, "run A", "the run looked at", 0x5AB4F0, 0x0A6EB4},

@@ -78,7 +78,9 @@ TEST(Palette, TextReadsOnEverySurface) {
       const auto pick = [&](Ink ink) { return dark ? find(ink).dark : find(ink).light; };
       EXPECT_GE(contrast(pick(Ink::kText), pick(surface)), 7.0) << find(surface).name;
       EXPECT_GE(contrast(pick(Ink::kMuted), pick(surface)), 4.5) << find(surface).name << dark;
-      if (surface == Ink::kSelected || surface == Ink::kRaised) continue;
+      if (surface == Ink::kSelected) continue;
+      EXPECT_GE(contrast(pick(Ink::kFaint), pick(surface)), 3.0) << find(surface).name << dark;
+      if (surface == Ink::kRaised) continue;
       for (const Ink ink : {Ink::kFaster, Ink::kSlower, Ink::kWarning, Ink::kRunA, Ink::kRunB, Ink::kAccent}) {
         EXPECT_GE(contrast(pick(ink), pick(surface)), 4.5) << find(ink).name << " on " << find(surface).name << dark;
       }

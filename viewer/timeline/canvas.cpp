@@ -9,6 +9,7 @@
 
 #include "profiler/base/text.h"
 #include "viewer/theme/style.h"
+#include "viewer/widgets/fit.h"
 #include "viewer/widgets/keys.h"
 #include "viewer/widgets/plot.h"
 #include "viewer/widgets/probe.h"
@@ -25,6 +26,7 @@ constexpr float kNestedHeight = 15;
 constexpr float kExposedHeight = 9;
 constexpr float kGap = 1;
 constexpr float kLeastLabelPx = 26;
+constexpr float kLeastCutPx = 40;
 constexpr double kZoomStep = 1.25;
 constexpr double kZoomPerSecond = 6;
 constexpr float kPanPerSecond = 1400;
@@ -201,14 +203,7 @@ void Canvas::draw_ruler(const TimelineModel& model, const Area& area, const Time
   }
   const Ticks ticks = axis_ticks({view.start_ns, view.to_ns(static_cast<double>(width))},
                                  std::max(2, static_cast<int>(width / px(110))), "ns");
-  for (const Tick& tick : ticks.ticks) {
-    const float x = std::round(area.left + static_cast<float>(view.to_px(tick.at)));
-    if (x < area.left) continue;
-    draw_->AddLine(ImVec2(x, bottom - px(5)), ImVec2(x, bottom), color(Ink::kMuted));
-    draw_->AddLine(ImVec2(x, bottom), ImVec2(x, area.high.y), color(Ink::kGrid));
-    draw_->AddText(ImVec2(x + px(3), top + px(4)), color(Ink::kMuted),
-                   fmt::format("{} {}", tick.label, ticks.unit).c_str());
-  }
+  std::vector<std::pair<float, float>> taken;  // from left to right in the ruler
   float badge_end = area.low.x;
   for (const std::int32_t step : model.steps()) {
     analysis::TimeInterval window;
@@ -221,14 +216,26 @@ void Canvas::draw_ruler(const TimelineModel& model, const Area& area, const Time
     const std::string label = fmt::format("step {}", step);
     const float text_width = ImGui::CalcTextSize(label.c_str()).x + px(8);
     const float left = std::clamp(x, area.left, std::max(area.left, end - text_width));
-    if (end - x < text_width * 2 || left < badge_end) continue;
+    if (end - x < text_width * 2 || left < badge_end || left + text_width > area.high.x) continue;
     badge_end = left + text_width;
-    // Under the badge, the tick's own label goes.
-    draw_->AddRectFilled(ImVec2(left - px(44), top), ImVec2(left + text_width + px(44), bottom - px(6)),
-                         color(Ink::kSurface));
+    taken.emplace_back(left, badge_end);
     draw_->AddRectFilled(ImVec2(left, top + px(2)), ImVec2(left + text_width, bottom - px(3)), color(Ink::kSelected),
                          px(3));
     draw_->AddText(ImVec2(left + px(4), top + px(3)), color(Ink::kText), label.c_str());
+  }
+  // A tick's number stands where it is whole and beside no step's name.
+  for (const Tick& tick : ticks.ticks) {
+    const float x = std::round(area.left + static_cast<float>(view.to_px(tick.at)));
+    if (x < area.left) continue;
+    draw_->AddLine(ImVec2(x, bottom - px(5)), ImVec2(x, bottom), color(Ink::kMuted));
+    draw_->AddLine(ImVec2(x, bottom), ImVec2(x, area.high.y), color(Ink::kGrid));
+    const std::string text = fmt::format("{} {}", tick.label, ticks.unit);
+    const float from = x + px(3);
+    const float to = from + ImGui::CalcTextSize(text.c_str()).x;
+    const bool free = std::none_of(taken.begin(), taken.end(), [&](const auto& one) {
+      return from < one.second + px(4) && to > one.first - px(4);
+    });
+    if (free && to <= area.high.x) draw_->AddText(ImVec2(from, top + px(4)), color(Ink::kMuted), text.c_str());
   }
   ImGui::PopFont();
   draw_->AddLine(ImVec2(area.low.x, bottom - 1), ImVec2(area.high.x, bottom - 1), color(Ink::kBorder));
@@ -261,11 +268,11 @@ void Canvas::draw_lane(const TimelineModel& model, const Row& row, const Area& a
   draw_->PopClipRect();
   draw_->AddRectFilled(ImVec2(area.low.x, y), ImVec2(area.left - px(2), y + row.height), color(Ink::kBackground));
   if (lane.depth > 0) return;
-  const std::string title = clean(lane.title, 40);
   const float size = lane.exposed ? fonts().small->FontSize * 0.85F : fonts().small->FontSize;
-  const ImVec4 clip(area.low.x, y - px(2), area.left - px(4), y + row.height + px(2));
-  draw_->AddText(fonts().small, size, ImVec2(area.low.x + px(16), y + (row.height - size) / 2 - px(1)),
-                 color(Ink::kMuted), title.c_str(), nullptr, 0, &clip);
+  const float from = area.low.x + px(16);
+  const std::string title = fit_text(*fonts().small, size, clean(lane.title, 40), area.left - px(4) - from);
+  draw_->AddText(fonts().small, size, ImVec2(from, y + (row.height - size) / 2 - px(1)), color(Ink::kMuted),
+                 title.c_str());
 }
 
 void Canvas::draw_bar(const TimelineModel& model, const Lane& lane, const PaintBar& bar, ImVec2 low, ImVec2 high,
@@ -313,13 +320,16 @@ void Canvas::draw_bar(const TimelineModel& model, const Lane& lane, const PaintB
   if (!look.marks.empty() && look.marks[op] == DeltaMark::kSlower) label = "\xE2\x96\xB2 " + label;
   if (!look.marks.empty() && look.marks[op] == DeltaMark::kFaster) label = "\xE2\x96\xBC " + label;
   if (!look.marks.empty() && look.marks[op] == DeltaMark::kOnlyHere) label = "+ " + label;
-  label = clean(label, 128);
-  const ImVec4 clip(std::max(low.x, 0.0F), low.y, high.x - px(2), high.y);
   const float size = fonts().small->FontSize;
   // A bar that begins left of the screen keeps its name in sight.
   const float left = std::max(low.x, draw_->GetClipRectMin().x) + px(3);
+  const float room = std::min(high.x, draw_->GetClipRectMax().x) - px(2) - left;
+  const std::string whole = clean(label, 128);
+  label = fit_text(*fonts().small, size, whole, room);
+  // Two letters and an ellipsis name nothing.
+  if (label != whole && room < px(kLeastCutPx)) return;
   draw_->AddText(fonts().small, size, ImVec2(left, low.y + (high.y - low.y - size) / 2 - px(0.5F)),
-                 hit ? text_on(full) : color(Ink::kMuted), label.c_str(), nullptr, 0, &clip);
+                 hit ? text_on(full) : color(Ink::kMuted), label.c_str());
 }
 
 std::optional<ImVec2> Canvas::place_of(const TimelineModel& model, const Area& area, const TimeView& view,

@@ -249,7 +249,8 @@ void Plot::level(double value, std::uint32_t ink, std::string_view text) {
   ImGui::PushFont(fonts().small);
   const float width = ImGui::CalcTextSize(text.data(), text.data() + text.size()).x;
   const float line = ImGui::GetTextLineHeight();
-  const float top = at - line - px(1) < low_.y ? at + px(1) : at - line - px(1);
+  // Below the line: the labels of points stand above theirs.
+  const float top = at + px(1) + line > high_.y ? at - line - px(1) : at + px(1);
   draw_->AddRectFilled(ImVec2(high_.x - width - px(7), top), ImVec2(high_.x - px(1), top + line),
                        color(Ink::kSurface, 0.8F), px(2));
   draw_->AddText(ImVec2(high_.x - width - px(4), top), ink, text.data(), text.data() + text.size());
@@ -261,10 +262,17 @@ void Plot::cursor(double value, std::uint32_t ink) {
   draw_->AddLine(ImVec2(at, low_.y), ImVec2(at, high_.y), ink, px(1));
 }
 
-void Plot::label(double at_x, double at_y, std::uint32_t ink, std::string_view text) {
+void Plot::label(double at_x, double at_y, std::uint32_t ink, std::string_view text, bool left) {
   ImGui::PushFont(fonts().small);
-  draw_->AddText(ImVec2(x(at_x) + px(4), y(at_y) - ImGui::GetTextLineHeight()), ink, text.data(),
-                 text.data() + text.size());
+  const float width = ImGui::CalcTextSize(text.data(), text.data() + text.size()).x;
+  const float line = ImGui::GetTextLineHeight();
+  const float right_of = x(at_x) + px(4);
+  const float left_of = x(at_x) - px(4) - width;
+  const bool on_left = left ? left_of >= low_.x : right_of + width > high_.x;
+  const ImVec2 at(on_left ? left_of : right_of, std::max(low_.y, std::min(y(at_y), high_.y) - line));
+  draw_->AddRectFilled(ImVec2(at.x - px(1), at.y), ImVec2(at.x + width + px(1), at.y + line),
+                       color(Ink::kSurface, 0.8F), px(2));
+  draw_->AddText(at, ink, text.data(), text.data() + text.size());
   ImGui::PopFont();
 }
 

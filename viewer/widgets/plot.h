@@ -69,7 +69,8 @@ class Plot {
   void band(double low, double high, std::uint32_t ink);                // horizontal, between two y
   void level(double value, std::uint32_t ink, std::string_view label);  // dashed horizontal line
   void cursor(double value, std::uint32_t ink);                         // vertical line
-  void label(double at_x, double at_y, std::uint32_t ink, std::string_view text);
+  // Beside a point, on a ground of its own, kept inside the plot. `left`: on its left where there is room.
+  void label(double at_x, double at_y, std::uint32_t ink, std::string_view text, bool left = false);
 
  private:
   void draw_axes();

@@ -15,13 +15,18 @@ namespace mbb::viewer {
 
 enum class Align : std::uint8_t { kLeft, kRight };
 
+// A column that is empty in every row (or, where that is said elsewhere, equal in every row) is not drawn.
+enum class Fold : std::uint8_t { kNever, kWhenEmpty, kWhenEqual };
+
 struct TableColumn {
   std::string title;
   std::string unit;  // shown muted after the title
   Align align = Align::kLeft;
-  float width = 0;      // design pixels; 0: shares what is left
+  float width = 0;      // design pixels that it keeps when there is little room; 0: it shares what is left, and gives
   std::string meaning;  // on hover over the header
   bool mono = false;    // op paths, ids
+  Fold fold = Fold::kNever;
+  bool groups = false;  // what repeats the row above is drawn faintly: rows of one name read as a group
 };
 
 // `text` must be clean (text.h). `order` sorts the column when it is a number; else the text does.
@@ -49,6 +54,11 @@ struct TableState {
   bool descending = false;
   bool dirty = true;
   bool scroll_to_selection = false;
+  // Its columns as they are drawn: measured once for each content, laid out once for each width.
+  std::vector<std::size_t> columns;
+  std::vector<float> whole;  // pixels of the longest text
+  std::vector<float> given;
+  float measured_scale = 0;
 };
 
 struct TableEvents {
@@ -66,12 +76,16 @@ struct TableLook {
   float height = 0;        // 0: all that is left
 };
 
-// Draws `data`; `id` also names its probes: "<id>.row.<n>" (shown order), "<id>.shown".
+// Draws `data`. Columns are as wide as what stands in them; where there is too little room text ends in an ellipsis and
+// is whole on hover. `id` also names its probes: "<id>.row.<n>" (shown order), "<id>.shown".
 TableEvents draw_table(const char* id, const TableData& data, TableState& state, const TableLook& look);
 
 // Copies as Markdown or CSV what is no draw_table: right click, or Ctrl+C, while `hovered`. The table is made when it
 // is asked for, all rows in their order.
 void copy_menu(const char* id, bool hovered, const std::function<TableData()>& make);
+
+// Pixels in which nothing of the table is cut, its scrollbar beside it.
+float table_width(const TableData& data, TableState& state);
 
 // Design pixels that a header and `rows` rows take.
 float table_height(std::size_t rows);
