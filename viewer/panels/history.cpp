@@ -3,9 +3,13 @@
 #include <imgui.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <map>
+#include <string_view>
+#include <tuple>
 
+#include "analysis/metrics/metrics.h"
 #include "analysis/report/history.h"
 #include "analysis/stats/stats.h"
 #include "profiler/base/text.h"
@@ -13,6 +17,7 @@
 #include "viewer/panels/panel.h"
 #include "viewer/panels/search_field.h"
 #include "viewer/theme/style.h"
+#include "viewer/widgets/fit.h"
 #include "viewer/widgets/plot.h"
 #include "viewer/widgets/probe.h"
 #include "viewer/widgets/states.h"
@@ -56,31 +61,54 @@ std::vector<Group> groups_of(const std::vector<SeriesSummary>& list) {
   return groups;
 }
 
+// What one looks at first leads, then the order of the declarations.
+std::size_t metric_rank(const std::string& metric) {
+  static constexpr std::array<std::string_view, 6> kFirst = {
+      "step_time", "tokens_per_second_per_gpu", "tokens_per_second", "mfu_bf16", "mfu_fp8", "peak_memory"};
+  if (const auto* at = std::find(kFirst.begin(), kFirst.end(), metric); at != kFirst.end())
+    return static_cast<std::size_t>(at - kFirst.begin());
+  const auto declared = analysis::metrics();
+  const auto found = std::find_if(declared.begin(), declared.end(), [&](const auto& one) { return one.id == metric; });
+  return kFirst.size() + static_cast<std::size_t>(found - declared.begin());
+}
+
+// By cell, then by what is looked at first.
+void sort_groups(std::vector<Group>& groups) {
+  std::stable_sort(groups.begin(), groups.end(), [](const Group& a, const Group& b) {
+    const SeriesSummary& x = a.newest();
+    const SeriesSummary& y = b.newest();
+    return std::tuple(std::string_view(x.cell), std::string_view(x.key.identity_hash), metric_rank(x.key.metric),
+                      std::string_view(x.key.metric)) <
+           std::tuple(std::string_view(y.cell), std::string_view(y.key.identity_hash), metric_rank(y.key.metric),
+                      std::string_view(y.key.metric));
+  });
+}
+
 TableData groups_table(const std::vector<Group>& groups) {
   TableData data;
   data.columns = {
-      {"metric", "", Align::kLeft, 124, "One metric of one cell; hover over a name for its definition.", false},
-      {"cell", "", Align::kLeft, 0, "Name of its newest point.", false},
-      {"class", "", Align::kLeft, 96, "Series never cross classes.", false},
-      {"points", "", Align::kRight, 46, "Runs in the series.", false},
-      {"epochs", "", Align::kRight, 50, "Stretches on one machine without a change of environment.", false}};
+      {"cell", "", Align::kLeft, 0, "Name of its newest point.", false, Fold::kNever, true},
+      {"metric", "", Align::kLeft, 90, "One metric of the cell; hover over a name for its definition.", false},
+      {"class", "", Align::kLeft, 0, "Series never cross classes.", false, Fold::kWhenEqual},
+      {"points", "", Align::kRight, 44, "Runs in the series.", false},
+      {"epochs", "", Align::kRight, 46, "Stretches on one machine without a change of environment.", false,
+       Fold::kWhenEqual}};
   for (const Group& group : groups) {
     const SeriesSummary& newest = group.newest();
-    data.rows.push_back({text_cell(metric_title(newest.key.metric)), text_cell(newest.cell),
+    data.rows.push_back({text_cell(newest.cell), text_cell(metric_title(newest.key.metric)),
                          text_cell(newest.class_label, Ink::kMuted),
                          number_cell(std::to_string(group.points()), static_cast<double>(group.points())),
                          number_cell(std::to_string(group.stretches.size()),
                                      static_cast<double>(group.stretches.size()), Ink::kMuted)});
-    data.rows.back()[0].hover = metric_meaning(newest.key.metric);
-    data.rows.back()[1].hover = clean(newest.cell + ", " + newest.model, 200);
-    data.rows.back()[2].hover = data.rows.back()[2].text;
+    data.rows.back()[0].hover = clean(newest.cell + ", " + newest.model, 200);
+    data.rows.back()[1].hover = metric_meaning(newest.key.metric);
     data.keys.push_back(group.key());
   }
   return data;
 }
 
 std::string epoch_text(const HistoryEpoch& epoch) {
-  return epoch.epoch.empty() ? "machine " + clean(epoch.class_hash, 8) : "epoch " + clean(epoch.epoch, 32);
+  return epoch.epoch.empty() ? "machine " + clean(epoch.class_hash.substr(0, 8)) : "epoch " + clean(epoch.epoch, 32);
 }
 
 // Number of the epoch of each point.
@@ -115,11 +143,12 @@ TableData night_rows(const History& history) {
                   {metric_title(history.metric), "", Align::kRight, 76, metric_meaning(history.metric), false},
                   {"95 %", "", Align::kRight, 138, "Its interval, as stored.", false},
                   {"n", "", Align::kRight, 22, "Launches: evidence counts them.", false},
-                  {"build", "", Align::kLeft, 72, "Commit of the program that ran.", true},
-                  {"epoch", "", Align::kLeft, 0, "Epoch, or the machine's class where the run names none.", false},
-                  {"verdict", "", Align::kLeft, 84, "As the gate stored it with the run.", false},
+                  {"build", "", Align::kLeft, 72, "Commit of the program that ran.", true, Fold::kWhenEmpty},
+                  {"epoch", "", Align::kLeft, 0, "Epoch, or the machine's class where the run names none.", false,
+                   Fold::kWhenEqual},
+                  {"verdict", "", Align::kLeft, 84, "As the gate stored it with the run.", false, Fold::kWhenEmpty},
                   {"change", "", Align::kLeft, 0,
-                   "Where a sequential test finds that the series changed, and the commits.", false}};
+                   "Where a sequential test finds that the series changed, and the commits.", false, Fold::kWhenEmpty}};
   const std::vector<std::size_t> epochs = epochs_of(history);
   for (std::size_t i = history.points.size(); i-- > 0;) {  // newest first
     const HistoryPoint& point = history.points[i];
@@ -158,12 +187,13 @@ class HistoryPanel : public Panel {
                         "A series begins with the first ok cell that is stored; run a suite, or `mbbench index DIR`.");
     if (built_ != list_.value_key()) {
       groups_ = groups_of(*list_.value());
+      sort_groups(groups_);
       data_ = groups_table(groups_);
       state_.dirty = true;
       built_ = list_.value_key();
     }
     const Group& chosen = choose(session);
-    const float left = std::min(px(440), ImGui::GetContentRegionAvail().x * 0.38F);
+    const float left = std::clamp(table_width(data_, state_), px(230), ImGui::GetContentRegionAvail().x * 0.42F);
     ImGui::BeginChild("list", ImVec2(left, 0), false);
     draw_search(session, "history.search", "find a series", state_.filter, 220);
     draw_list(session, chosen);
@@ -201,6 +231,9 @@ class HistoryPanel : public Panel {
     TableLook look;
     look.selected = chosen.key();
     look.keyboard = true;
+    // Chosen elsewhere, it would else lie below what is shown.
+    if (look.selected != shown_key_) state_.scroll_to_selection = true;
+    shown_key_ = look.selected;
     const TableEvents events = draw_table("series", data_, state_, look);
     if (!events.clicked) return;
     chosen_ = data_.keys[*events.clicked];
@@ -214,7 +247,14 @@ class HistoryPanel : public Panel {
     heading(metric_title(newest.key.metric));
     hover_text(metric_meaning(newest.key.metric));
     ImGui::SameLine(0, px(10));
-    muted(fmt::format("{}   {}   {}", clean(newest.cell, 60), clean(newest.model, 40), clean(newest.class_label, 60)));
+    // What folds in the tables is said here.
+    std::string facts =
+        fmt::format("{}   {}   {}", clean(newest.cell, 80), clean(newest.model, 40), clean(newest.class_label, 80));
+    if (history_.value() != nullptr && history_.value()->epochs.size() == 1)
+      facts += "   " + epoch_text(history_.value()->epochs.front());
+    const std::string fitted = fit_text(*fonts().text, fonts().text->FontSize, facts, ImGui::GetContentRegionAvail().x);
+    muted(fitted);
+    if (fitted != facts) hover_text(facts);
     if (history_.error() != nullptr) return draw_error(*history_.error());
     if (history_.value() == nullptr) return draw_loading("reading the series");
     const History& history = *history_.value();
@@ -397,6 +437,7 @@ class HistoryPanel : public Panel {
   TableState state_;
   std::string built_;
   std::string chosen_;
+  std::string shown_key_;
   TableData points_;
   TableState points_state_;
   std::string points_of_;

@@ -1,11 +1,13 @@
 // The panels of comparison, memory, history, sweeps, ops and programs, used as a person does; and hostile input.
 #include <fmt/format.h>
+#include <imgui.h>
 
 #include <fstream>
 #include <set>
 
 #include "baselines/pins/pins.h"
 #include "baselines/store/bundle.h"
+#include "profiler/base/text.h"
 #include "viewer/app/stage_fixture_test.h"
 #include "viewer/load/program.h"
 #include "viewer/memory/shape.h"
@@ -75,6 +77,25 @@ click series.row.1
 wait
 expect history.points 3
 )");
+}
+
+TEST_F(MorePanelsTest, HistoryGroupsByCellAndLeadsWithWhatIsLookedAtFirst) {
+  open_store({.runs = 2, .trace_spans = 0});
+  play("panel history\nwait\nhover series.row.0\nkey Ctrl+C\n");
+  const std::string copied = ImGui::GetClipboardText();
+  std::vector<std::string> cells;
+  std::size_t rows = 0;
+  for (const std::string_view line : split(copied, '\n')) {
+    const auto parts = split(line, '|');
+    if (parts.size() < 4 || ++rows <= 2) continue;
+    const std::string cell(trim(parts[1]));
+    if (cells.empty() || cells.back() != cell) {
+      cells.push_back(cell);
+      EXPECT_EQ(trim(parts[2]), "step") << "the first metric of " << cell;
+    }
+  }
+  EXPECT_EQ(cells.size(), std::set<std::string>(cells.begin(), cells.end()).size()) << "a cell's series stand together";
+  EXPECT_EQ(cells.size(), 4U);
 }
 
 TEST_F(MorePanelsTest, HistoryShowsEpochsBaselinesAndVerdicts) {
