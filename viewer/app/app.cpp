@@ -48,7 +48,7 @@ App::App(SourceSpec source, std::function<void()> wake) : session_(std::move(sou
 }
 
 bool App::settled() const {
-  return !animating() && unsettled().empty();
+  return !session_.animate && unsettled().empty();
 }
 
 std::string App::unsettled() const {
@@ -63,7 +63,7 @@ std::string App::unsettled() const {
 }
 
 bool App::animating() const {
-  return session_.animate;
+  return session_.animate || notice_up_;
 }
 
 bool App::Stamp::changed() {
@@ -142,7 +142,7 @@ void App::draw(double now_s) {
   draw_status(now_s);
   ImGui::End();
   if (session_.help_open) draw_help();
-  if (draw_notice(now_s)) session_.animate = true;
+  notice_up_ = draw_notice(now_s);
   frame_ms_ = static_cast<double>(watch.elapsed_ns()) / 1e6;
   for (const auto& [field, value] : selection_fields(session_.selection)) {
     if (probe_recording()) probe_value("selection." + field, value);

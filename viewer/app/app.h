@@ -22,7 +22,7 @@ class App {
   // Looks, off the frame, whether the source changed on disk; at most once a second.
   void follow(double now_s);
 
-  // Nothing is being loaded and nothing moves: what is drawn now stays.
+  // Nothing is being loaded and nothing moves: what is drawn now stays. A notice goes by itself and is not waited for.
   bool settled() const;
   std::string unsettled() const;  // what is still being loaded; empty when nothing is
   // The next frame will differ from this one without any input.
@@ -53,6 +53,7 @@ class App {
   Stamp live_stamp_;
   std::uint64_t looks_ = 0;
   double next_look_s_ = 0;
+  bool notice_up_ = false;
   double frame_ms_ = 0;
 };
 

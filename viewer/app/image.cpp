@@ -340,6 +340,33 @@ ImageDifference compare(const Image& a, const Image& b) {
   return out;
 }
 
+PictureChange seen_change(const Image& a, const Image& b) {
+  PictureChange out;
+  const auto off = [&](int left, int top, int right, int bottom) {
+    std::array<int, 3> sum{};
+    for (int y = top; y < bottom; ++y) {
+      for (int x = left; x < right; ++x) {
+        for (std::size_t c = 0; c < 3; ++c) sum[c] += static_cast<int>(a.at(x, y)[c]) - static_cast<int>(b.at(x, y)[c]);
+      }
+    }
+    const int pixels = (right - left) * (bottom - top);
+    return std::any_of(sum.begin(), sum.end(), [&](int one) { return std::abs(one) > kBlockStep * pixels; });
+  };
+  for (int top = 0; top < std::min(a.height, b.height); top += kBlock) {
+    for (int left = 0; left < std::min(a.width, b.width); left += kBlock) {
+      const int right = std::min({left + kBlock, a.width, b.width});
+      const int bottom = std::min({top + kBlock, a.height, b.height});
+      if (!off(left, top, right, bottom)) continue;
+      out.left = out.blocks == 0 ? left : std::min(out.left, left);
+      out.top = out.blocks == 0 ? top : out.top;
+      out.right = std::max(out.right, right);
+      out.bottom = bottom;
+      ++out.blocks;
+    }
+  }
+  return out;
+}
+
 int count_colors(const Image& image, int limit) {
   std::set<std::array<std::uint8_t, 3>> seen;
   for (std::size_t i = 0; i + 2 < image.rgb.size() && static_cast<int>(seen.size()) < limit; i += 3) {

@@ -42,6 +42,17 @@ struct ImageDifference {
 };
 ImageDifference compare(const Image& a, const Image& b);
 
+// How two pictures of one size differ as a person sees it. Both are averaged over blocks of kBlock x kBlock pixels, so
+// that a driver that softens edges otherwise changes nothing; a block counts where a channel's mean is off by more than
+// kBlockStep: a letter that is gone, moved or overlaid changes about six.
+struct PictureChange {
+  int blocks = 0;
+  int left = 0, top = 0, right = 0, bottom = 0;  // pixels: the rectangle that holds all of them
+};
+inline constexpr int kBlock = 4;
+inline constexpr int kBlockStep = 24;
+PictureChange seen_change(const Image& a, const Image& b);
+
 // Number of different colours, counted up to `limit`: a blank picture has one.
 int count_colors(const Image& image, int limit);
 

@@ -69,5 +69,25 @@ TEST(Png, Comparison) {
   EXPECT_EQ(count_colors(Image{1, 1, {1, 2, 3}}, 5), 1);
 }
 
+TEST(Png, SeenChangesAreCountedInBlocksAndPlaced) {
+  const Image flat{64, 48, std::vector<std::uint8_t>(64 * 48 * 3, 30)};
+  EXPECT_EQ(seen_change(flat, flat).blocks, 0);
+  // A stroke one pixel wide and eight high, in two blocks.
+  Image stroke = flat;
+  for (int y = 8; y < 16; ++y) stroke.rgb[static_cast<std::size_t>(y * 64 + 21) * 3] = 220;
+  const PictureChange change = seen_change(flat, stroke);
+  EXPECT_EQ(change.blocks, 2);
+  EXPECT_EQ(change.left, 20);
+  EXPECT_EQ(change.right, 24);
+  EXPECT_EQ(change.top, 8);
+  EXPECT_EQ(change.bottom, 16);
+  // The same stroke spread over two pixels, as another driver softens it.
+  Image soft = flat;
+  for (int y = 8; y < 16; ++y) {
+    for (int x = 21; x < 23; ++x) soft.rgb[static_cast<std::size_t>(y * 64 + x) * 3] = 125;
+  }
+  EXPECT_EQ(seen_change(soft, stroke).blocks, 0);
+}
+
 }  // namespace
 }  // namespace mbb::viewer

@@ -78,6 +78,9 @@ TEST_F(PanelsTest, RunsAreFilteredByKnob) {
   play(fmt::format("click runs.search\ntype \"{}={}\"\nwait\nexpect runs.shown 2\n", knobs[0].key, knobs[0].value));
   play(fmt::format("click runs.search\nkey Ctrl+A\ntype \"{}={}x\"\nwait\nexpect state empty\n", knobs[0].key,
                    knobs[0].value));
+  // The names people say stand for the long ones.
+  play("click runs.search\nkey Ctrl+A\ntype \"tp=2\"\nwait\nexpect runs.shown 2\n");
+  play("click runs.search\nkey Ctrl+A\ntype \"tp=3\"\nwait\nexpect state empty\n");
 }
 
 TEST_F(PanelsTest, KeysChangePanelThemeAndHelp) {

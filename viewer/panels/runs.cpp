@@ -40,12 +40,30 @@ Result<KnobIndex> read_knobs(const SourceSpec& source, const std::atomic<bool>& 
   return index;
 }
 
-// "tp=4" matches the knob "parallel.tp" with value 4, not 40: the value must end where its line ends.
+// "tp" stands for tensor_model_parallel_size: initials of the name's words in their order, the first one among them.
+bool abbreviates(std::string_view brief, std::string_view knob) {
+  const std::size_t dot = knob.rfind('.');
+  if (dot != std::string_view::npos) knob.remove_prefix(dot + 1);
+  if (brief.size() < 2 || knob.empty() || brief.front() != knob.front()) return false;
+  std::size_t next = 0;
+  for (const std::string_view part : split(knob, '_')) {
+    if (next < brief.size() && !part.empty() && part.front() == brief[next]) ++next;
+  }
+  return next == brief.size();
+}
+
+// "seq_length=4" matches the knob "train.seq_length" with value 4, not 40: the value must end where its line ends.
 bool knob_matches(const std::string& settings, std::string_view word) {
   for (std::size_t at = settings.find(word); at != std::string::npos; at = settings.find(word, at + 1)) {
     const bool starts = at == 0 || settings[at - 1] == '\n' || settings[at - 1] == '.';
     const std::size_t end = at + word.size();
     if (starts && (end >= settings.size() || settings[end] == '\n' || word.back() == '=')) return true;
+  }
+  const std::size_t sign = word.find('=');
+  for (const std::string_view line : split(settings, '\n')) {
+    const std::size_t equals = line.find('=');
+    if (equals == std::string_view::npos || !abbreviates(word.substr(0, sign), line.substr(0, equals))) continue;
+    if (word.back() == '=' || line.substr(equals + 1) == word.substr(sign + 1)) return true;
   }
   return false;
 }
@@ -100,7 +118,7 @@ TableData runs_table(const RunList& list, const Filter& filter, const KnobIndex*
       {"ok", "", Align::kRight, 30, "Cells that ran and gave right results.", false},
       {"bad", "", Align::kRight, 30, "Cells that are broken or unstable.", false},
       {"took", "", Align::kRight, 60, "From its beginning to its end.", false},
-      {"note", "", Align::kLeft, 56, "Made-up runs say so.", false}};
+      {"note", "", Align::kLeft, 56, "Made-up runs say so.", false, Fold::kWhenEmpty}};
   for (const RunSummary& run : list.runs) {
     bool keep = true;
     for (const std::string& word : filter.knobs) {
