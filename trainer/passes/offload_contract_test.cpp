@@ -170,5 +170,17 @@ TEST(OffloadRules, LayersWithoutOffloadingAreRefused) {
   EXPECT_EQ(layout.error().what, "memory.cpu_offloading_num_layers is given, and memory.cpu_offloading is off");
 }
 
+TEST(OffloadRules, MoreLayersThanAChunkHasAreRefused) {
+  Config c = llama(1);
+  c.model.num_layers = 4;
+  c.memory.cpu_offloading = true;
+  c.memory.cpu_offloading_num_layers = 4;
+  EXPECT_TRUE(resolve(c).has_value());
+  c.memory.cpu_offloading_num_layers = 5;
+  const auto layout = resolve(c);
+  ASSERT_FALSE(layout.has_value());
+  EXPECT_EQ(layout.error().what, "memory.cpu_offloading_num_layers = 5 is more than the 4 layers of a chunk");
+}
+
 }  // namespace
 }  // namespace mbb::trainer

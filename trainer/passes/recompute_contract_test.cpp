@@ -197,6 +197,16 @@ TEST(RecomputeRules, ErrorsNameKnobAndRemedy) {
             "memory.recompute_method is given, and only memory.recompute_granularity = full reads it");
   EXPECT_EQ(refused([](Config& c) { c.memory.recompute_num_layers = 2; }),
             "memory.recompute_num_layers is given, and only memory.recompute_granularity = full reads it");
+  const auto groups_of = [](int64_t layers) {
+    return [layers](Config& c) {
+      c.model.num_layers = 6;
+      c.parallel.pipeline_model_parallel_size = 2;
+      c.memory.recompute_granularity = RecomputeGranularity::kFull;
+      c.memory.recompute_num_layers = layers;
+    };
+  };
+  EXPECT_EQ(refused(groups_of(3)), "accepted");
+  EXPECT_EQ(refused(groups_of(4)), "memory.recompute_num_layers = 4 is more than the 3 layers of a chunk");
   for (const char* modules : {"moe", "moe_act", "shared_experts", "mla_up_proj"}) {
     const std::string what = refused([&](Config& c) {
       c.memory.recompute_granularity = RecomputeGranularity::kSelective;

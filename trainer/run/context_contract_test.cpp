@@ -182,6 +182,7 @@ TEST(ContextRules, HeadsAndSizesOfAllToAllAreNamed) {
   EXPECT_NE(with("a2a+p2p", {2, 3}, 4).find("are not two sizes whose product is"), std::string::npos);
   EXPECT_EQ(with("a2a+p2p", {2, 4}, 8), "accepted");
   EXPECT_NE(with("p2p", {2, 2}, 4).find("without a layer of parallel.cp_comm_type = a2a+p2p"), std::string::npos);
+  EXPECT_NE(with("p2p", {2, 2}, 1).find("with parallel.context_parallel_size = 1"), std::string::npos);
 }
 
 TEST(ContextModels, WhatCannotBeCutIsRefused) {

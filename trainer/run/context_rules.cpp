@@ -93,8 +93,11 @@ const char* name(CpComm comm) {
 
 Status resolve_context_parallel(Layout& l, ParallelSizes& sizes) {
   sizes.cp = l.cp;
-  if (l.cp == 1) return {};
   const ParallelConfig& p = l.config.parallel;
+  if (l.cp == 1) {
+    if (p.hierarchical_context_parallel_sizes.empty()) return {};
+    return fail(ErrorCode::kBadArgument, fmt::format("{} with {} = 1", kSizes, kCp), "leave it empty");
+  }
   MB_TRY(check_model(l));
   if (l.sequence % (2 * l.cp) != 0)
     return fail(

@@ -357,6 +357,7 @@ Result<Layout> resolve(const Config& config) {
                 "leave it off: CPU runs are traced without nsys");
   MB_TRY(check_placement(l));
   MB_TRY(split_stages(l));
+  MB_TRY(check_layers_of_chunks(l));
   MB_TRY(check_encoder_stages(l));
   return l;
 }

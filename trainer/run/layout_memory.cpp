@@ -164,4 +164,20 @@ Status check_memory_rules(const Layout& layout) {
   return check_packing(layout);
 }
 
+Status check_layers_of_chunks(const Layout& layout) {
+  int64_t most = 0;
+  for (const std::vector<Chunk>& stage : layout.stages)
+    for (const Chunk& chunk : stage) most = std::max(most, chunk.num_layers);
+  // An encoder's layers and those of multi-token prediction are in some chunk too.
+  most += layout.model.num_encoder_layers + layout.model.num_mtp_layers;
+  const auto check = [&](const char* knob, int64_t layers) -> Status {
+    if (layers <= most) return {};
+    return fail(ErrorCode::kBadArgument,
+                fmt::format("{} = {} is more than the {} layers of a chunk", knob, layers, most),
+                fmt::format("layers are counted within a chunk of a stage: give at most {}", most));
+  };
+  MB_TRY(check("memory.recompute_num_layers", layout.config.memory.recompute_num_layers));
+  return check("memory.cpu_offloading_num_layers", layout.config.memory.cpu_offloading_num_layers);
+}
+
 }  // namespace mbb::trainer
