@@ -7,6 +7,7 @@
 #include <cmath>
 #include <map>
 
+#include "analysis/stats/distributions.h"
 #include "trainer/run/knob_effect.h"
 
 namespace mbb::suites {
@@ -112,20 +113,43 @@ double rounded_mean(int64_t tokens) {
   return tokens > 0 ? 0x1p-9 / std::sqrt(static_cast<double>(tokens)) : 0;
 }
 
+// What one rank's rounding does, over all its steps and seeds: the most that a loss is off, and the most that one cell
+// in ten thousand would be off by chance. Every step has tokens of its own, so that their mean losses are off by draws
+// of one distribution around zero; its width is known from as many values.
+struct Rounding {
+  double most = 0;
+  double by_chance = 0;
+};
+Rounding rounding_of(const References& with) {
+  std::vector<References::Pair> pairs = with.other_seeds;
+  pairs.push_back({with.exact, with.rounded});
+  Rounding found;
+  double squares = 0, values = 0;
+  for (const References::Pair& pair : pairs) {
+    const auto& rounded = pair.rounded->launches.front().steps;
+    const auto& exact = pair.exact->launches.front().steps;
+    found.most = std::max(found.most, largest_deviation(rounded, exact).relative);
+    for (size_t i = 0; i < std::min(rounded.size(), exact.size()); ++i, ++values)
+      squares += std::pow((rounded[i].loss - exact[i].loss) / exact[i].loss, 2);
+  }
+  if (with.other_seeds.empty() || values == 0) return found;
+  const auto steps = static_cast<double>(with.exact->launches.front().steps.size());
+  const double level = 1e-4 / (2 * steps);  // either side, any step
+  found.by_chance = analysis::student_t_quantile(1 - level, values) * std::sqrt(squares / values);
+  return found;
+}
+
 // Lower precision: the largest difference from fp32 over all steps, of the cell and of one rank over its seeds.
 void judge_rounded(baselines::Cell& cell, const References& with, baselines::VerdictRow& row) {
   const auto& exact = with.exact->launches.front().steps;
-  double one = largest_deviation(with.rounded->launches.front().steps, exact).relative;
-  for (const References::Pair& pair : with.other_seeds)
-    one = std::max(
-        one, largest_deviation(pair.rounded->launches.front().steps, pair.exact->launches.front().steps).relative);
+  const auto [one, by_chance] = rounding_of(with);
   const std::string seeds = with.other_seeds.empty() ? "" : fmt::format(" over {} seeds", with.other_seeds.size() + 1);
   for (const baselines::Launch& launch : cell.launches) {
     const Deviation mine = largest_deviation(launch.steps, exact);
     row.change = std::max(std::isnan(row.change) ? 0.0 : row.change, mine.relative);
     if (launch.steps.size() != exact.size())
       break_cell(cell, fmt::format("{} steps where {} has {}", launch.steps.size(), with.exact->name, exact.size()));
-    else if (!(mine.relative <= std::max(2 * one, rounded_mean(exact.front().tokens))))
+    else if (!(mine.relative <= std::max({2 * one, by_chance, rounded_mean(exact.front().tokens)})))
       break_cell(cell, fmt::format("loss of step {} differs from {} by {:.2e}, more than twice the {:.2e} of {}{}",
                                    mine.step, with.exact->name, mine.relative, one, with.rounded->name, seeds));
   }

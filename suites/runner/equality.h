@@ -32,7 +32,8 @@ References references_of(const baselines::Cell& cell, const std::vector<baseline
 // Adds a "loss" verdict to `cell`; on a difference the cell becomes broken and loses its numbers. `finished` are cells
 // to compare with. In fp32 losses are equal; in lower precision they are off by at most twice what one rank's are in
 // that precision, over all steps and over the seeds that one rank ran (one of them may end near fp32 by chance), or
-// what rounding every token's loss leaves. Without the one-rank cells of the same work among them nothing is added.
+// what one cell in ten thousand is off by chance, as the spread of those seeds says, or what rounding every token's
+// loss leaves. Without the one-rank cells of the same work among them nothing is added.
 void judge_losses(baselines::Cell& cell, const std::vector<baselines::Cell>& finished);
 
 // Adds a "learning" verdict: whether the loss at the end (mean of the last five steps) is below `unigram_entropy`
