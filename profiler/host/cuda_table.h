@@ -53,6 +53,8 @@ struct CudaRankRequest {
   const void* program;
   const void* plan;
   const void* mesh;
+  void* world;        // trainer's World of this rank; null: it is alone
+  bool share_device;  // ranks are threads that share the devices there are, for their numerics alone
 };
 
 struct CudaStepTimes {
@@ -90,6 +92,8 @@ struct CudaTable {
   bool (*rank_read)(void* rank, int32_t tensor, int32_t slot, void* to, int64_t bytes, CudaText* error);
   void (*rank_times)(void* rank, CudaStepTimes* times);
   void (*rank_memory)(void* rank, CudaMemoryFacts* facts);
+  // `stats` is trainer's CommStats of the communicator of this GroupKind.
+  void (*rank_comm)(void* rank, int32_t group_kind, void* stats);
 
   // Runs the step again, op by op, looking at every value written.
   bool (*rank_find_not_finite)(void* rank, const void* input, CudaNotFinite* found, CudaText* error);

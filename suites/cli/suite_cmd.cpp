@@ -225,7 +225,7 @@ Result<std::optional<CommandSpec>> command_option(const Parsed& parsed) {
 }
 
 // Under an MPI launcher its processes are the ranks.
-Status take_launcher(Settings& settings, const trainer::MpiPlace& place) {
+Status take_launcher(Settings& settings, const trainer::ProcessPlace& place) {
   const Source source{Layer::kEnvironment, "the launcher's number of processes"};
   if (settings.config.parallel.gpus == 0)
     MB_TRY(trainer::knobs().set_text(settings.config, settings.sources, "parallel.gpus", std::to_string(place.size),
@@ -241,7 +241,7 @@ Status take_launcher(Settings& settings, const trainer::MpiPlace& place) {
 Result<int> run_one(const Parsed& parsed) {
   MB_ASSIGN(Settings settings, settings_of(parsed));
   MB_ASSIGN(const auto command, command_option(parsed));
-  const auto place = trainer::mpi_place();
+  MB_ASSIGN(const auto place, trainer::process_place());
   if (place && command)
     return fail(ErrorCode::kBadArgument, "--command under a launcher, whose processes would each start it",
                 "leave the launcher out; the command may begin with mpirun itself");

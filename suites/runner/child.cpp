@@ -23,6 +23,7 @@
 #include "profiler/trace/trace_file.h"
 #include "suites/export/export.h"
 #include "suites/runner/gradients.h"
+#include "suites/runner/local_ranks.h"
 #include "suites/runner/memory_history.h"
 #include "suites/runner/op_records.h"
 #include "suites/runner/stopping_rule.h"
@@ -214,7 +215,8 @@ class Watch {
   static profiler::TelemetryOptions options_of(const trainer::Config& config, const trainer::Layout& layout) {
     profiler::TelemetryOptions options;
     if (config.host.device == trainer::Device::kCuda)
-      for (int gpu = 0; gpu < layout.mesh.world_size(); ++gpu) options.gpus.push_back(gpu);
+      for (int gpu = 0; gpu < (config.host.share_device ? 1 : layout.mesh.world_size()); ++gpu)
+        options.gpus.push_back(gpu);
     if (const auto named = profiler::parse_cpus(config.host.cpu_binding)) options.launch_cpus = *named;
     return options;
   }
@@ -265,13 +267,13 @@ void end_stuck(const std::filesystem::path& folder, bool writes, baselines::Laun
 
 // What guards every run, and the launcher's part in it.
 void set_ending(trainer::TrainOptions& options, const trainer::Config& config, const std::filesystem::path& folder,
-                const std::optional<trainer::MpiPlace>& place, baselines::Launch& launch) {
+                const std::optional<trainer::ProcessPlace>& place, baselines::Launch& launch) {
   const bool writes = !place || place->rank == 0;
   options.stop = &stop_requested;
   options.no_progress_ms = config.host.no_progress_limit_s * 1'000;
   options.places_file = folder / kPlacesFile;
   options.on_stuck = [folder, writes, &launch](const Error& error) { end_stuck(folder, writes, launch, error); };
-  options.mpi = place.has_value();
+  options.processes = place.has_value();
   if (writes) return;
   options.on_joined = [] {
     fmt::print("{}\n", kJoinedLine);
@@ -303,8 +305,8 @@ Result<StoppingRule> rule_of(const std::filesystem::path& folder, const trainer:
   return StoppingRule(steps, interval, window.first, window.end);
 }
 
-Status train_into(const std::filesystem::path& folder, const std::optional<trainer::MpiPlace>& place,
-                  baselines::Launch& launch) {
+Status train_into(const std::filesystem::path& folder, const std::optional<trainer::ProcessPlace>& place,
+                  LocalRanks* ranks, baselines::Launch& launch) {
   MB_ASSIGN(const trainer::Config config, read_config(folder));
   launch.seed = config.train.seed;
   MB_ASSIGN(const trainer::Layout layout, trainer::resolve(config));
@@ -335,6 +337,7 @@ Status train_into(const std::filesystem::path& folder, const std::optional<train
   options.trace_end = window.end;
   options.external_profiler = config.profiling.use_nsys_profiler;
   set_ending(options, config, folder, place, launch);
+  if (ranks != nullptr) options.meanwhile = [ranks] { return ranks->check(); };
   MB_ASSIGN(baselines::LiveSteps live, baselines::LiveSteps::create(folder));
   std::optional<Watch> watch;
   options.on_step = [&](const trainer::StepReport& r) {
@@ -359,7 +362,7 @@ Status train_into(const std::filesystem::path& folder, const std::optional<train
   if (config.debug.record_gradients) MB_TRY(recorder.write(folder));
   for (const trainer::StepReport& r : result.steps) launch.steps.push_back(step_of(r, options));
   add_bindings(launch, result);
-  if (place) launch.counts.push_back({"ranks are processes of an MPI launcher", place->size});
+  if (place) launch.counts.push_back({fmt::format("ranks are processes of {}", name(place->launcher)), place->size});
   launch.loss_checksum = baselines::loss_checksum(launch.steps);
   std::optional<profiler::Trace> trace = traced(result);
   count_capture(launch, result);
@@ -373,6 +376,12 @@ Status train_into(const std::filesystem::path& folder, const std::optional<train
   return profiler::write_trace(folder / "trace.mbt", *trace);
 }
 
+// The other ranks of several GPUs that no launcher started.
+Result<std::unique_ptr<LocalRanks>> start_ranks(const std::filesystem::path& folder) {
+  MB_ASSIGN(const trainer::Config config, read_config(folder));
+  return local_ranks_of(config, folder);
+}
+
 }  // namespace
 
 int run_launch(const std::filesystem::path& folder) {
@@ -380,8 +389,15 @@ int run_launch(const std::filesystem::path& folder) {
   std::signal(SIGINT, SIG_IGN);  // the parent decides what an interrupt at the terminal means
   baselines::Launch launch;
   launch.started_unix_ns = wall_ns();
-  const auto place = trainer::mpi_place();
-  const Status trained = train_into(folder, place, launch);
+  Status trained;
+  std::unique_ptr<LocalRanks> ranks;
+  if (auto started = start_ranks(folder); !started)
+    trained = tl::unexpected<Error>(started.error());
+  else
+    ranks = std::move(*started);
+  const auto place = trainer::place_if_any();
+  if (trained) trained = train_into(folder, place, ranks.get(), launch);
+  ranks.reset();
   launch.ended_unix_ns = wall_ns();
   if (!trained) {
     const ErrorCode code = trained.error().code;

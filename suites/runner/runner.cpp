@@ -71,12 +71,14 @@ std::vector<baselines::KnobValue> knob_values(const Cell& cell) {
 constexpr const char* kUsualHardware = "h100-sxm";
 
 // A cell that asks for GPUs is measured on all of them, else projected, else skipped with the reason.
-void place_on_gpus(baselines::Cell& cell, const RunOptions& options, const std::string& hardware) {
+void place_on_gpus(baselines::Cell& cell, const trainer::HostConfig& host, const RunOptions& options,
+                   const std::string& hardware) {
   const profiler::GpuInventory found = profiler::list_gpus();
   cell.result_class = baselines::ResultClass::kMeasured;
   cell.device = found.gpus.empty() ? "cuda" : found.gpus.front().model;
-  cell.devices = cell.ranks;
-  if (static_cast<int>(found.gpus.size()) >= cell.ranks) return;
+  if (host.share_device) cell.gpus = std::min(cell.ranks, std::max(1, static_cast<int>(found.gpus.size())));
+  cell.devices = cell.gpus;
+  if (static_cast<int>(found.gpus.size()) >= cell.gpus) return;
   if (const auto known = trainer::find_hardware(hardware); known && options.project) {
     cell.result_class = baselines::ResultClass::kProjected;
     cell.device = known->device_name;
@@ -84,7 +86,7 @@ void place_on_gpus(baselines::Cell& cell, const RunOptions& options, const std::
     return;
   }
   cell.status = CellStatus::kSkipped;
-  cell.reason = fmt::format("needs {} GPU{}, this machine has {}{}", cell.ranks, cell.ranks == 1 ? "" : "s",
+  cell.reason = fmt::format("needs {} GPU{}, this machine has {}{}", cell.gpus, cell.gpus == 1 ? "" : "s",
                             found.gpus.size(), found.note.empty() ? "" : " (" + found.note + ")");
 }
 
@@ -157,7 +159,7 @@ baselines::Cell describe_cell(const Cell& planned, int index, const std::string&
   cell.ranks = cell.gpus = layout->mesh.world_size();
   cell.proxy_of = proxied_model(planned.config.model);
   if (planned.config.host.device == trainer::Device::kCuda) {
-    place_on_gpus(cell, options, hardware);
+    place_on_gpus(cell, planned.config.host, options, hardware);
     if (cell.published.empty()) cell.published = published_beside(*layout, hardware);
   }
   if (planned.config.host.vboost >= 0 && !options.allow_clock_changes) {
@@ -165,7 +167,7 @@ baselines::Cell describe_cell(const Cell& planned, int index, const std::string&
     cell.reason =
         fmt::format("host.vboost = {} changes clocks, which needs --allow-clock-changes", planned.config.host.vboost);
   }
-  cell.numerics_only = emulates(cell, planned.config.precision.recipe);
+  cell.numerics_only = emulates(cell, planned.config.precision.recipe) || planned.config.host.share_device;
   if (cell.numerics_only && cell.result_class == baselines::ResultClass::kProjected) {
     cell.status = CellStatus::kSkipped;
     cell.reason = fmt::format("{} has no {}, and emulated steps are not projected", hardware,
@@ -677,14 +679,14 @@ namespace {
 
 // The processes of an MPI launcher are the ranks of one launch.
 Status check_launcher(const RunOptions& options) {
-  const auto place = trainer::mpi_place();
+  MB_ASSIGN(const auto place, trainer::process_place());
   if (!place || (options.command == "run" && options.launches == 1)) return {};
   return fail(
       ErrorCode::kBadArgument,
       fmt::format("a launcher started {} processes, which are the ranks of one launch, and {} starts launches of "
                   "its own",
                   place->size, options.launches > 1 ? "--launches" : "`" + options.command + "`"),
-      "under mpirun use `mbbench run` with one launch; leave mpirun out where ranks may be threads");
+      "under a launcher use `mbbench run` with one launch; leave it out where ranks may be threads");
 }
 
 }  // namespace

@@ -267,7 +267,7 @@ Status Communicator::collective(const CommCall& call) {
       return fail(ErrorCode::kMismatch, fmt::format("all_to_all_v on {} of one rank sends {} and receives {} elements",
                                                     name(kind_), call.send_counts[0], call.recv_counts[0]));
     const size_t bytes = bytes_of(call.dtype, recv_elements(call, 1));
-    if (bytes > 0 && call.send != call.recv) std::memcpy(call.recv, call.send, bytes);
+    if (bytes > 0 && call.send != call.recv) MB_TRY(do_copy(call.recv, call.send, bytes));
   } else {
     MB_TRY(do_collective(call));
   }
@@ -305,6 +305,17 @@ Status Communicator::exchange(std::span<const P2p> parts) {
   // The time of a batch belongs to its first part's side; a batch has no finer clock.
   stats_[parts[0].kind == P2p::Kind::kSend ? CommOp::kSend : CommOp::kRecv].own_ns += last_own_ns_;
   return {};
+}
+
+Status Communicator::do_copy(void* to, const void* from, size_t bytes) {
+  std::memcpy(to, from, bytes);
+  return {};
+}
+
+Result<std::unique_ptr<Communicator>> World::group(GroupKind kind, const std::vector<int>&, RankMemory&) {
+  return fail(ErrorCode::kUnavailable,
+              fmt::format("ranks of {} do not share the memory of devices: they are processes", name(kind)),
+              "one GPU a rank communicates through NCCL");
 }
 
 Status Communicator::do_exchange(std::span<const P2p> parts) {

@@ -17,6 +17,9 @@
 // send and recv: one ordered channel per (source, destination, PipeDirection), no tags. send may return before the
 // peer receives. A batch of sends and receives that must progress together (a ring, 1F1B's exchange) goes through
 // exchange(), never through send then recv, which needs buffering that not every backend has.
+//
+// A communicator over device memory takes device pointers and works on the stream that its owner names: what was
+// enqueued there before is what it reads, and what is enqueued there afterwards may read its results.
 #pragma once
 
 #include <array>
@@ -33,6 +36,8 @@
 #include "trainer/program/mesh.h"
 
 namespace mbb::trainer {
+
+class RankMemory;  // trainer/comm/rank_memory.h
 
 enum class ReduceOp : uint8_t { kSum, kMax };
 const char* name(ReduceOp op);
@@ -153,6 +158,8 @@ class Communicator {
   virtual Status do_recv(const P2p& part) = 0;
   // Default: all sends, then all receives, for backends whose sends are buffered.
   virtual Status do_exchange(std::span<const P2p> parts);
+  // A group of one moves its bytes so. Default: host memory.
+  virtual Status do_copy(void* to, const void* from, size_t bytes);
   // A backend adds the time of its own copies and reductions here.
   void add_own_ns(uint64_t ns) { last_own_ns_ += ns; }
 
@@ -185,6 +192,15 @@ class World {
   Result<std::unique_ptr<Communicator>> group(GroupKind kind, const Mesh& mesh) {
     return group(kind, mesh.group(kind, rank()));
   }
+
+  // The same over the memory of this rank's device (`memory` must outlive it). Only where ranks are threads of one
+  // process: kUnavailable elsewhere.
+  virtual Result<std::unique_ptr<Communicator>> group(GroupKind kind, const std::vector<int>& members,
+                                                      RankMemory& memory);
+  // Ranks are threads of one process.
+  virtual bool one_process() const { return false; }
+  // An error once the world is ending, as this rank should see it. Cheap while it is not.
+  virtual Status check() { return {}; }
 
   // Says where this rank stands, for the reports of failures and hangs, and is the sign of life that the watchdog
   // reads. `path` (an op's path) is copied; `call` is the caller's count of schedule calls. Costs tens of nanoseconds.

@@ -3,12 +3,17 @@
 
 #include <fmt/core.h>
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <cstring>
 
+#include "profiler/base/env.h"
 #include "profiler/host/cuda_table.h"
+#include "trainer/comm/process_place.h"
 #include "trainer/execute/graph_pieces.h"
 #include "trainer/program/walk.h"
+#include "trainer/run/rank_reports.h"
 
 namespace mbb::trainer {
 namespace {
@@ -60,7 +65,11 @@ class CudaExecutor final : public Executor {
     }
     return output;
   }
-  CommStats stats(GroupKind) const override { return {}; }
+  CommStats stats(GroupKind kind) const override {
+    CommStats stats;
+    table_.rank_comm(rank_, static_cast<int32_t>(kind), &stats);
+    return stats;
+  }
   Result<std::optional<NotFinite>> find_not_finite(const StepInput& input) override {
     CudaText error{};
     profiler::CudaNotFinite found{};
@@ -129,11 +138,49 @@ Result<void*> open_rank(const CudaTable& table, profiler::CudaRankRequest reques
   request.program = &program;
   request.plan = &plan;
   request.mesh = &mesh;
-  request.tune = true;
+  request.tune = !request.share_device;  // a device that others use too times nothing
   CudaText error{};
   void* rank = nullptr;
   MB_TRY(profiler::cuda_answer(table.rank_open(&request, &rank, &error), error));
   return rank;
+}
+
+// Rank threads share the devices there are; a process has the device of its place on its host.
+Result<int> device_of_rank(const CudaTable& table, const HostConfig& host, const World& world) {
+  CudaText error{};
+  int count = 0;
+  MB_TRY(profiler::cuda_answer(table.device_count(&count, &error), error));
+  if (count == 0) return fail(ErrorCode::kUnavailable, "no CUDA device is visible", "use host.device = cpu");
+  if (!world.one_process()) {
+    MB_ASSIGN(const auto place, process_place());
+    MB_CHECK(place.has_value(), "a world of processes has a launcher");
+    return device_of_process(place->local_rank, place->local_size, count);
+  }
+  if (!host.share_device)
+    return fail(ErrorCode::kUnavailable, fmt::format("host.device = cuda with {} ranks in one process", world.size()),
+                "start one process a GPU (mbbench run --gpus N), or set host.share_device = true, where ranks are "
+                "threads that share the GPUs for their numerics alone");
+  return world.rank() % count;
+}
+
+// Every rank of a world of processes tells which GPU it has.
+Status meet_devices(const CudaTable& table, const Mesh& mesh, World& world, int device) {
+  CudaText error{};
+  profiler::CudaDeviceFacts facts{};
+  MB_TRY(profiler::cuda_answer(table.device_facts(device, &facts, &error), error));
+  char host[256] = {};
+  gethostname(host, sizeof host - 1);
+  MB_ASSIGN(auto everyone, world.group(GroupKind::kWorld, mesh));
+  MB_ASSIGN(const auto all, gather_at_first(*everyone, fmt::format("{} {}", host, facts.pci_bus_id)));
+  MB_TRY(check_distinct_devices(all));
+  int count = 0;
+  MB_TRY(profiler::cuda_answer(table.device_count(&count, &error), error));
+  for (int peer = 0; peer < count; ++peer) {
+    bool possible = true;
+    if (peer != device) MB_TRY(profiler::cuda_answer(table.peer_access(device, peer, &possible, &error), error));
+    MB_TRY(check_peer(device, peer, possible));
+  }
+  return {};
 }
 
 }  // namespace
@@ -145,7 +192,34 @@ profiler::CudaRankRequest rank_request(const HostConfig& host) {
   request.graph_scope = host.cuda_graph_scope.c_str();
   request.tuning_file = host.gemm_tuning_file.c_str();
   request.side_sms = static_cast<int32_t>(host.side_sms);
+  request.share_device = host.share_device;
   return request;
+}
+
+Result<int> device_of_process(int local_rank, int local_size, int devices) {
+  // A launcher that shows each process its own GPU shows one.
+  if (devices == 1 && local_size > 1) return 0;
+  if (local_size <= devices) return local_rank;
+  return fail(ErrorCode::kBadArgument, fmt::format("{} ranks on this host, which has {} GPUs", local_size, devices),
+              "start one rank a GPU, on more hosts or with less parallelism");
+}
+
+Status check_distinct_devices(std::span<const std::string> of_rank) {
+  for (size_t later = 1; later < of_rank.size(); ++later)
+    for (size_t earlier = 0; earlier < later; ++earlier)
+      if (of_rank[later] == of_rank[earlier])
+        return fail(ErrorCode::kBadArgument,
+                    fmt::format("ranks {} and {} have one GPU, {}", earlier, later, of_rank[later]),
+                    "start at most one rank a GPU; the launcher or CUDA_VISIBLE_DEVICES shows each process its own");
+  return {};
+}
+
+Status check_peer(int device, int peer, bool possible) {
+  if (possible || env_text("NCCL_P2P_DISABLE").value_or("0") == "1") return {};
+  return fail(
+      ErrorCode::kUnavailable, fmt::format("GPU {} cannot reach the memory of GPU {}", device, peer),
+      "hide the GPUs that are not connected (CUDA_VISIBLE_DEVICES), or set NCCL_P2P_DISABLE=1 to go through the "
+      "host's memory all the same");
 }
 
 Result<std::unique_ptr<Executor>> make_executor(const HostConfig& host, const Program& program, const MemoryPlan& plan,
@@ -154,14 +228,16 @@ Result<std::unique_ptr<Executor>> make_executor(const HostConfig& host, const Pr
     MB_ASSIGN(auto rank, CpuRank::create(program, plan, mesh, world, seed));
     return std::unique_ptr<Executor>(std::make_unique<CpuExecutor>(std::move(rank)));
   }
-  if (mesh.world_size() > 1)
-    return fail(ErrorCode::kUnavailable,
-                fmt::format("host.device = cuda with {} ranks: several GPUs need NCCL", mesh.world_size()),
-                "run one rank, or use host.device = cpu");
   MB_ASSIGN(const CudaTable* const table, profiler::cuda_table());
   profiler::CudaRankRequest request = rank_request(host);
   request.rank = world.rank();
   request.seed = seed;
+  request.share_device = host.share_device && mesh.world_size() > 1;
+  if (mesh.world_size() > 1) {
+    MB_ASSIGN(request.device, device_of_rank(*table, host, world));
+    if (!world.one_process()) MB_TRY(meet_devices(*table, mesh, world, request.device));
+    request.world = &world;
+  }
   MB_ASSIGN(void* const rank, open_rank(*table, request, program, plan, mesh));
   return std::unique_ptr<Executor>(std::make_unique<CudaExecutor>(*table, rank, request.device, walk_length(program)));
 }

@@ -54,6 +54,14 @@ class Executor {
 Result<std::unique_ptr<Executor>> make_executor(const HostConfig& host, const Program& program, const MemoryPlan& plan,
                                                 const Mesh& mesh, World& world, uint64_t seed);
 
+// Which of the host's `devices` a process takes that is `local_rank` of `local_size` there. Refuses more ranks than
+// GPUs.
+Result<int> device_of_process(int local_rank, int local_size, int devices);
+// "host pci-bus-id" of every rank: no two have one GPU.
+Status check_distinct_devices(std::span<const std::string> of_rank);
+// Refuses GPUs of a host that cannot reach each other, unless NCCL_P2P_DISABLE=1 says that it is known.
+Status check_peer(int device, int peer, bool possible);
+
 // What of the configuration a CUDA rank is opened with; valid as long as `host`.
 profiler::CudaRankRequest rank_request(const HostConfig& host);
 

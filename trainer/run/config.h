@@ -219,6 +219,7 @@ struct HostConfig {
   std::string cuda_graph_scope = "full_iteration";  // names with commas between, of execute/graph_pieces.h
   bool deterministic_mode = false;
   int64_t side_sms = 0;
+  bool share_device = false;
   std::string gemm_tuning_file;  // empty: GEMMs are timed when a run starts
   int64_t no_progress_limit_s = 120;
 };

@@ -145,6 +145,7 @@ const std::map<std::string, Try> kTries{
     {"host.no_progress_limit_s", {"60", {"no_progress_limit_s=1"}, false, 1'500}},
     {"host.gemm_tuning_file", {"choices.txt", {}}},
     {"host.cuda_graph_scope", {"attn", {}}},
+    {"host.share_device", {"true", {"host.device=cuda"}}},
     {"packing.sequences", {"lognormal", {}}},
     {"packing.packed_sequence_size", {"64", {"sequences=uniform"}}},
     {"packing.max_sequences", {"3", {"sequences=uniform", "packed_sequence_size=64"}}},
@@ -174,8 +175,8 @@ std::string observe(const Config& config, int64_t slow_ms = 0) {
   std::string seen = program_hash(*programs);
   for (const auto& [name, value] : launch_environment(config)) seen += " " + name + "=" + value;
   const profiler::CudaRankRequest device = rank_request(config.host);
-  seen += fmt::format(" {} {} {} {} {}", device.graphs, device.graph_scope, device.deterministic, device.side_sms,
-                      device.tuning_file);
+  seen += fmt::format(" {} {} {} {} {} {}", device.graphs, device.graph_scope, device.deterministic, device.side_sms,
+                      device.tuning_file, device.share_device);
   for (const MemoryPlan& plan : programs->plans) seen += fmt::format(" {} {}", plan.arena_bytes, plan.host_bytes);
   if (const Status fits = check_memory(*layout, *programs); !fits) return seen + " refused: " + fits.error().what;
   TrainOptions options;

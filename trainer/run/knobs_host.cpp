@@ -57,6 +57,10 @@ std::vector<Knob> host_knobs() {
        .range = within(0, 128),
        .doc = "SMs that the optimizer's kernels take while they run on a stream beside compute, and that GEMMs there "
               "leave free; 0 = whatever fits."},
+      {.key = "host.share_device",
+       .field = field(&Config::host, &HostConfig::share_device),
+       .doc = "Ranks are threads that share the GPUs there are, one or more a GPU: collectives copy and sum between "
+              "meetings of the host, without graphs. For the numerics of a mapping alone; its times say nothing."},
       {.key = "host.gemm_tuning_file",
        .field = field(&Config::host, &HostConfig::gemm_tuning_file),
        .doc = "GEMM algorithms that `mbbench tune` chose on such a device, driver and cuBLASLt; a GEMM the file lacks, "

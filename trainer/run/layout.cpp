@@ -355,6 +355,9 @@ Result<Layout> resolve(const Config& config) {
   if (config.profiling.use_nsys_profiler && config.host.device != Device::kCuda)
     return fail(ErrorCode::kBadArgument, "profiling.use_nsys_profiler = true needs host.device = cuda",
                 "leave it off: CPU runs are traced without nsys");
+  if (config.host.share_device && config.host.device != Device::kCuda)
+    return fail(ErrorCode::kBadArgument, "host.share_device = true needs host.device = cuda",
+                "leave it off: on the CPU ranks are threads anyway");
   MB_TRY(check_placement(l));
   MB_TRY(split_stages(l));
   MB_TRY(check_layers_of_chunks(l));

@@ -16,6 +16,7 @@
 #include "profiler/base/clock.h"
 #include "profiler/base/text.h"
 #include "profiler/capture/capture.h"
+#include "profiler/host/fingerprint.h"
 #include "trainer/comm/local/run_ranks.h"
 #include "trainer/comm/mpi/run_mpi_rank.h"
 #include "trainer/execute/executor.h"
@@ -240,8 +241,9 @@ class RankLoop {
 
   // Ranks that are threads have one configuration; processes have what each was told.
   Status agree() const {
-    if (!options_.mpi) return {};
-    MB_ASSIGN(const std::vector<std::string> all, gather_at_first(*everyone_, knobs().to_lines(l_.config)));
+    if (!options_.processes) return {};
+    const std::string mine = "build.commit=" + profiler::build_commit() + "\n" + knobs().to_lines(l_.config);
+    MB_ASSIGN(const std::vector<std::string> all, gather_at_first(*everyone_, mine));
     for (size_t r = 1; r < all.size(); ++r) {
       if (all[r] == all[0]) continue;
       const auto lines = split(all[0], '\n'), theirs = split(all[r], '\n');
@@ -249,7 +251,7 @@ class RankLoop {
       while (at + 1 < lines.size() && at + 1 < theirs.size() && lines[at] == theirs[at]) ++at;
       return fail(ErrorCode::kMismatch,
                   fmt::format("rank {} has {} where rank 0 has {}", r, printable(theirs[at]), printable(lines[at])),
-                  "start every process with the same arguments, settings files and MBBENCH_ variables");
+                  "start every process with the same program, arguments, settings files and MBBENCH_ variables");
     }
     return {};
   }
@@ -453,10 +455,10 @@ class RankLoop {
       first = std::min(first, times.start_ns);
       last = std::max(last, times.end_ns);
       // Processes of several hosts have no clock in common: the longest step of a rank.
-      if (options_.mpi) r.wall_ns = std::max(r.wall_ns, times.end_ns - times.start_ns);
+      if (options_.processes) r.wall_ns = std::max(r.wall_ns, times.end_ns - times.start_ns);
       r.cpu_ns += times.cpu_ns;
     }
-    if (!options_.mpi) r.wall_ns = last - first;
+    if (!options_.processes) r.wall_ns = last - first;
   }
 
   StepReport report_of(const StepOutput& output, const DeviceTimes& device, int64_t step, double rate) const {
@@ -622,9 +624,9 @@ Result<TrainResult> train(const Layout& layout, const StepPrograms& programs, co
   shared.result.bindings.resize(static_cast<size_t>(ranks));
   const auto rank_main = [&](World& world) { return RankLoop(layout, programs, data, options, world, shared).run(); };
   Status trained;
-  if (options.mpi) {
-    trained = run_mpi_rank(rank_main,
-                           {options.no_progress_ms, options.stuck_grace_ms, options.on_stuck, options.places_file});
+  if (options.processes) {
+    trained = run_mpi_rank(rank_main, {options.no_progress_ms, options.stuck_grace_ms, options.on_stuck,
+                                       options.places_file, options.meanwhile});
   } else {
     LocalOptions local;
     local.no_progress_ms = options.no_progress_ms;

@@ -1,4 +1,4 @@
-// Trains one resolved configuration, ranks being threads of this process or the processes of an MPI launcher, and
+// Trains one resolved configuration, ranks being threads of this process or the processes of a launcher, and
 // reports every step.
 #pragma once
 
@@ -111,15 +111,16 @@ struct TrainOptions {
   int64_t stuck_grace_ms = 5'000;
   std::function<void(const Error&)> on_stuck = {};
   std::string places_file;  // where all ranks stand, readable when this process is killed (trainer/comm/places.h)
-  // Ranks are the processes of an MPI launcher (mpi_place()), and this is one of them.
-  bool mpi = false;
-  std::function<void()> on_joined = {};  // from this process's ranks, once the world stands
+  // Ranks are the processes of a launcher (process_place()), and this is one of them.
+  bool processes = false;
+  std::function<Status()> meanwhile = {};  // asked by rank 0 while processes meet; an error ends the wait
+  std::function<void()> on_joined = {};    // from this process's ranks, once the world stands
 };
 
-// With `mpi` the result is rank 0's; the other processes get an empty one. Errors: kOutOfMemory before anything runs
-// when a plan is above memory.limit_gib; the first rank's that failed; kNumerics when the loss is not finite, naming
-// step, and with debug.nan_trace the op that made the first such value, its rank and micro-batch; kCancelled on stop;
-// kMismatch when the processes of a launcher have different configurations.
+// With `processes` the result is rank 0's; the other processes get an empty one. Errors: kOutOfMemory before anything
+// runs when a plan is above memory.limit_gib; the first rank's that failed; kNumerics when the loss is not finite,
+// naming step, and with debug.nan_trace the op that made the first such value, its rank and micro-batch; kCancelled on
+// stop; kMismatch when the processes of a launcher have different configurations.
 Result<TrainResult> train(const Layout& layout, const StepPrograms& programs, const SampleSource& data,
                           const TrainOptions& options = {});
 

@@ -4,13 +4,12 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cstring>
 #include <new>
 #include <numeric>
 
 #include "profiler/base/clock.h"
-#include "trainer/comm/local/reduce.h"
 #include "trainer/comm/rank_edge.h"
+#include "trainer/comm/rank_memory.h"
 
 namespace mbb::trainer {
 namespace {
@@ -72,25 +71,28 @@ class MailboxWait final : public Wait {
 
 class LocalCommunicator final : public Communicator {
  public:
-  LocalCommunicator(Hub& hub, std::shared_ptr<LocalGroup> group, int member, size_t mailbox_messages)
+  LocalCommunicator(Hub& hub, std::shared_ptr<LocalGroup> group, int member, size_t mailbox_messages,
+                    RankMemory& memory)
       : Communicator(group->kind, member, group->members),
         hub_(hub),
         group_(std::move(group)),
         member_(static_cast<size_t>(member)),
         world_rank_(group_->members[member_]),
-        mailbox_messages_(mailbox_messages) {}
+        mailbox_messages_(mailbox_messages),
+        memory_(memory) {}
 
  protected:
   Status do_collective(const CommCall& call) override;
   Status do_send(const P2p& part) override;
   Status do_recv(const P2p& part) override;
+  Status do_copy(void* to, const void* from, size_t bytes) override;
 
  private:
   const CommCall& call_of(size_t member) const { return group_->calls[member]; }
   Status post(const CommCall& call);
   Status own_share(const CommCall& call);
-  void copy_part(const CommCall& call, size_t to, const CommCall& source, size_t from, size_t count);
-  void reduce_share(const CommCall& call);
+  Status copy_part(const CommCall& call, size_t to, const CommCall& source, size_t from, size_t count);
+  Status reduce_share(const CommCall& call);
   Status copy_varying(const CommCall& call);
   // Ends the world for this rank's fault and returns the error as this rank sees it.
   Status end(ErrorCode code, std::string what, std::string hint);
@@ -100,6 +102,7 @@ class LocalCommunicator final : public Communicator {
   size_t member_;
   int world_rank_;
   size_t mailbox_messages_;
+  RankMemory& memory_;
 };
 
 Status LocalCommunicator::end(ErrorCode code, std::string what, std::string hint) {
@@ -109,6 +112,7 @@ Status LocalCommunicator::end(ErrorCode code, std::string what, std::string hint
 
 Status LocalCommunicator::do_collective(const CommCall& call) {
   hub_.alive(world_rank_);
+  MB_TRY(memory_.settle());
   HubLock lock = hub_.lock();
   MB_TRY(post(call));
   MB_TRY(hub_.wait(lock, world_rank_, ArrivalWait(*group_, member_)));
@@ -121,6 +125,8 @@ Status LocalCommunicator::do_collective(const CommCall& call) {
     const int64_t start_ns = thread_cpu_ns();
     try {
       share = own_share(call);
+      const Status settled = memory_.settle();
+      if (share) share = settled;
     } catch (const std::bad_alloc&) {
       // Leaving without the second meeting would keep the other members waiting for ever.
       share = fail(ErrorCode::kOutOfMemory, {});
@@ -164,29 +170,32 @@ Status LocalCommunicator::own_share(const CommCall& call) {
   const size_t n = group_->members.size();
   switch (call.op) {
     case CommOp::kAllGather:
-      for (size_t m = 0; m < n; ++m) copy_part(call, m * call.count, call_of(m), 0, call.count);
+      for (size_t m = 0; m < n; ++m) MB_TRY(copy_part(call, m * call.count, call_of(m), 0, call.count));
       return {};
     case CommOp::kAllToAll:
-      for (size_t m = 0; m < n; ++m) copy_part(call, m * call.count, call_of(m), member_ * call.count, call.count);
+      for (size_t m = 0; m < n; ++m)
+        MB_TRY(copy_part(call, m * call.count, call_of(m), member_ * call.count, call.count));
       return {};
-    case CommOp::kBroadcast: copy_part(call, 0, call_of(static_cast<size_t>(call.root)), 0, call.count); return {};
+    case CommOp::kBroadcast: return copy_part(call, 0, call_of(static_cast<size_t>(call.root)), 0, call.count);
     case CommOp::kAllReduce:
-    case CommOp::kReduceScatter: reduce_share(call); return {};
+    case CommOp::kReduceScatter: return reduce_share(call);
     case CommOp::kAllToAllV: return copy_varying(call);
     default: return {};
   }
 }
 
 // Offsets and counts in elements.
-void LocalCommunicator::copy_part(const CommCall& call, size_t to, const CommCall& source, size_t from, size_t count) {
+Status LocalCommunicator::copy_part(const CommCall& call, size_t to, const CommCall& source, size_t from,
+                                    size_t count) {
   std::byte* target = static_cast<std::byte*>(call.recv) + bytes_of(call.dtype, to);
   const std::byte* origin = static_cast<const std::byte*>(source.send) + bytes_of(call.dtype, from);
-  if (count > 0 && target != origin) std::memcpy(target, origin, bytes_of(call.dtype, count));
+  if (count == 0 || target == origin) return {};
+  return memory_.copy(target, origin, bytes_of(call.dtype, count));
 }
 
 // reduce_scatter: own part of all inputs. all_reduce: own slice of all inputs into that slice of all outputs, so that
 // in-place buffers have one reader and writer per element, and the work is shared.
-void LocalCommunicator::reduce_share(const CommCall& call) {
+Status LocalCommunicator::reduce_share(const CommCall& call) {
   const size_t n = group_->members.size();
   const bool scatter = call.op == CommOp::kReduceScatter;
   const size_t offset = scatter ? bytes_of(call.dtype, member_ * call.count) : 0;
@@ -199,7 +208,8 @@ void LocalCommunicator::reduce_share(const CommCall& call) {
   if (scatter) outputs.push_back(call.recv);
   const size_t begin = scatter ? 0 : call.count * member_ / n;
   const size_t stop = scatter ? call.count : call.count * (member_ + 1) / n;
-  reduce_elements(call.dtype, call.reduce, inputs, outputs, begin, stop);
+  if (begin == stop) return {};
+  return memory_.reduce(call.dtype, call.reduce, inputs, outputs, begin, stop);
 }
 
 Status LocalCommunicator::copy_varying(const CommCall& call) {
@@ -212,7 +222,7 @@ Status LocalCommunicator::copy_varying(const CommCall& call) {
                               call.recv_counts[m], group_->members[m], peer.send_counts[member_]),
                   "exchange the counts before the data");
     const size_t from = std::accumulate(peer.send_counts.begin(), peer.send_counts.begin() + rank(), size_t{0});
-    copy_part(call, to, peer, from, call.recv_counts[m]);
+    MB_TRY(copy_part(call, to, peer, from, call.recv_counts[m]));
     to += call.recv_counts[m];
   }
   return {};
@@ -238,10 +248,12 @@ Status LocalCommunicator::do_send(const P2p& part) {
   message.count = part.count;
   const size_t bytes = bytes_of(part.dtype, part.count);
   if (message.bytes.size() < bytes) message.bytes.resize(bytes);
-  if (bytes > 0) std::memcpy(message.bytes.data(), part.buffer, bytes);
+  Status moved = bytes > 0 ? memory_.copy(message.bytes.data(), part.buffer, bytes) : Status{};
+  if (moved) moved = memory_.settle();
   add_own_ns(static_cast<uint64_t>(thread_cpu_ns() - start_ns));
 
   lock.lock();
+  if (!moved) return end(moved.error().code, moved.error().what, moved.error().hint);
   box.ring[(box.first + box.unread) % box.ring.size()] = std::move(message);
   ++box.unread;
   hub_.wake(group_->members[static_cast<size_t>(part.peer)]);
@@ -266,15 +278,21 @@ Status LocalCommunicator::do_recv(const P2p& part) {
 
   const int64_t start_ns = thread_cpu_ns();
   const size_t bytes = bytes_of(part.dtype, part.count);
-  if (bytes > 0) std::memcpy(part.buffer, message.bytes.data(), bytes);
+  Status moved = bytes > 0 ? memory_.copy(part.buffer, message.bytes.data(), bytes) : Status{};
+  if (moved) moved = memory_.settle();
   add_own_ns(static_cast<uint64_t>(thread_cpu_ns() - start_ns));
 
   lock.lock();
+  if (!moved) return end(moved.error().code, moved.error().what, moved.error().hint);
   box.ring[box.first] = std::move(message);
   box.first = (box.first + 1) % box.ring.size();
   --box.unread;
   hub_.wake(sender);
   return {};
+}
+
+Status LocalCommunicator::do_copy(void* to, const void* from, size_t bytes) {
+  return memory_.copy(to, from, bytes);
 }
 
 }  // namespace
@@ -325,10 +343,21 @@ Status LocalGroups::check_all_received() const {
 }
 
 Result<std::unique_ptr<Communicator>> LocalWorld::group(GroupKind kind, const std::vector<int>& members) {
+  return group(kind, members, host_memory());
+}
+
+Status LocalWorld::check() {
+  const HubLock lock = hub_.lock();
+  return hub_.check(rank_);
+}
+
+Result<std::unique_ptr<Communicator>> LocalWorld::group(GroupKind kind, const std::vector<int>& members,
+                                                        RankMemory& memory) {
   MB_ASSIGN(const int member, member_of(rank_, size(), kind, members));
   HubLock lock = hub_.lock();
   MB_TRY(hub_.check(rank_));
-  return std::make_unique<LocalCommunicator>(hub_, groups_.join(rank_, kind, members), member, mailbox_messages_);
+  return std::make_unique<LocalCommunicator>(hub_, groups_.join(rank_, kind, members), member, mailbox_messages_,
+                                             memory);
 }
 
 }  // namespace mbb::trainer

@@ -65,6 +65,10 @@ class LocalWorld final : public World {
   int size() const override { return hub_.size(); }
   using World::group;
   Result<std::unique_ptr<Communicator>> group(GroupKind kind, const std::vector<int>& members) override;
+  Result<std::unique_ptr<Communicator>> group(GroupKind kind, const std::vector<int>& members,
+                                              RankMemory& memory) override;
+  bool one_process() const override { return true; }
+  Status check() override;
   void at(std::string_view path, uint64_t call) override { hub_.at(rank_, path, call); }
 
  private:

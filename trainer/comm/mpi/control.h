@@ -28,7 +28,8 @@ struct ControlOptions {
   int64_t no_progress_ms = 300'000;  // as LocalOptions
   int64_t stuck_grace_ms = 5'000;
   std::function<void(const Error&)> on_stuck = {};
-  std::string places_file;  // of this process; rank 0's holds where all ranks were last seen
+  std::string places_file;                 // of this process; rank 0's holds where all ranks were last seen
+  std::function<Status()> meanwhile = {};  // asked by rank 0 while it waits for the others to come; an error ends it
 };
 
 class Control {

@@ -6,20 +6,15 @@
 #include <array>
 #include <cstring>
 
-#include "profiler/base/env.h"
 #include "trainer/comm/mpi/mpi_communicator.h"
 #include "trainer/comm/rank_edge.h"
+#include "trainer/comm/socket/socket_mesh.h"
 
 namespace mbb::trainer {
 namespace {
 
 constexpr int kAddressTag = 1;
 using Address = std::array<char, 512>;
-
-int number_of(const char* name, int otherwise) {
-  const auto value = env_int(name);
-  return value && *value ? static_cast<int>(**value) : otherwise;
-}
 
 class MpiWorld final : public World {
  public:
@@ -41,6 +36,7 @@ class MpiWorld final : public World {
     return std::make_unique<MpiCommunicator>(process_, group, kind, member, members);
   }
   void at(std::string_view path, uint64_t call) override { process_.control.at(path, call); }
+  Status check() override { return process_.control.check(); }
 
  private:
   MpiProcess& process_;
@@ -68,24 +64,17 @@ Status meet(const MpiTable& mpi, Control& control, int rank, int size, bool one_
 
 }  // namespace
 
-std::optional<MpiPlace> mpi_place() {
-  MpiPlace place;
-  place.size = number_of("OMPI_COMM_WORLD_SIZE", number_of("PMI_SIZE", 1));
-  place.rank = number_of("OMPI_COMM_WORLD_RANK", number_of("PMI_RANK", -1));
-  place.one_host = number_of("OMPI_COMM_WORLD_LOCAL_SIZE", 0) == place.size;
-  if (place.size <= 1 || place.rank < 0 || place.rank >= place.size) return std::nullopt;
-  return place;
-}
-
 Status run_mpi_rank(const std::function<Status(World&)>& rank_main, const ControlOptions& options) {
-  MB_ASSIGN(const MpiTable* const mpi, mpi_table());
+  MB_ASSIGN(const auto place, process_place());
+  if (!place) return fail(ErrorCode::kBadArgument, "no launcher started this process", "run ranks as threads");
+  const bool sockets = place->launcher != Launcher::kMpi;
+  MB_ASSIGN(const MpiTable* const mpi, sockets ? socket_table(*place, kMeetingMs, options.meanwhile) : mpi_table());
   int32_t rank = 0, size = 0;
   MpiText version{}, error{};
   MB_TRY(mpi_answer(mpi->start(&rank, &size, &version, &error), error));
-  const auto place = mpi_place();
-  if (!place || place->size != size)
+  if (place->size != size)
     return fail(ErrorCode::kMismatch,
-                fmt::format("the launcher started {} processes, and MPI sees {} ({})", place ? place->size : 1, size,
+                fmt::format("the launcher started {} processes, and MPI sees {} ({})", place->size, size,
                             std::string_view(version.text).substr(0, std::string_view(version.text).find(','))),
                 "start with the mpirun of the MPI that mbbench was built with");
   MB_ASSIGN(std::unique_ptr<Control> control, Control::create(rank, size, options));

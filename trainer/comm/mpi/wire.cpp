@@ -5,6 +5,7 @@
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <ifaddrs.h>
+#include <netdb.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <poll.h>
@@ -167,12 +168,16 @@ Result<WireMessage> Wire::receive_one(int64_t limit_ms) {
   }
 }
 
-Result<std::unique_ptr<Listener>> Listener::open(bool loopback) {
+Result<std::unique_ptr<Listener>> Listener::open(bool loopback, int port) {
   const int descriptor = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
   if (descriptor < 0) return refused("opening a socket");
   sockaddr_in own{};
   own.sin_family = AF_INET;
   own.sin_addr.s_addr = htonl(loopback ? INADDR_LOOPBACK : INADDR_ANY);
+  own.sin_port = htons(static_cast<uint16_t>(port));
+  // A port that all know may still be held by connections of a run before.
+  const int on = 1;
+  if (port != 0) setsockopt(descriptor, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
   socklen_t length = sizeof own;
   if (bind(descriptor, reinterpret_cast<const sockaddr*>(&own), sizeof own) != 0 || listen(descriptor, 1024) != 0 ||
       getsockname(descriptor, reinterpret_cast<sockaddr*>(&own), &length) != 0) {
@@ -222,6 +227,19 @@ Result<std::unique_ptr<Wire>> connect_wire(const std::string& address) {
   if (parts[0] == host_name()) last = connect_to("127.0.0.1", static_cast<int>(*port));
   for (size_t i = 2; i < parts.size() && !last; ++i) last = connect_to(std::string(parts[i]), static_cast<int>(*port));
   return last;
+}
+
+Result<std::unique_ptr<Wire>> connect_wire(const std::string& host, int port) {
+  addrinfo wanted{};
+  wanted.ai_family = AF_INET;
+  wanted.ai_socktype = SOCK_STREAM;
+  addrinfo* found = nullptr;
+  if (const int status = getaddrinfo(host.c_str(), nullptr, &wanted, &found); status != 0)
+    return fail(ErrorCode::kIo, fmt::format("finding host {}: {}", host, gai_strerror(status)));
+  char address[INET_ADDRSTRLEN] = {};
+  inet_ntop(AF_INET, &reinterpret_cast<const sockaddr_in*>(found->ai_addr)->sin_addr, address, sizeof address);
+  freeaddrinfo(found);
+  return connect_to(address, port);
 }
 
 Result<std::string> new_secret() {

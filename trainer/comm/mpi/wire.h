@@ -38,12 +38,13 @@ class Wire {
 
 class Listener {
  public:
-  // On an unused port, of the loopback device only or of all.
-  static Result<std::unique_ptr<Listener>> open(bool loopback);
+  // On this port (0: an unused one), of the loopback device only or of all.
+  static Result<std::unique_ptr<Listener>> open(bool loopback, int port = 0);
   ~Listener();
   Listener(const Listener&) = delete;
   Listener& operator=(const Listener&) = delete;
 
+  int descriptor() const { return descriptor_; }
   // "host port address address ...", for connect_wire on another host or this one.
   std::string address() const;
   Result<std::unique_ptr<Wire>> accept(int64_t limit_ms);
@@ -55,6 +56,8 @@ class Listener {
 };
 
 Result<std::unique_ptr<Wire>> connect_wire(const std::string& address);
+// Of a host by name or number.
+Result<std::unique_ptr<Wire>> connect_wire(const std::string& host, int port);
 
 // 32 hexadecimal digits nobody can guess.
 Result<std::string> new_secret();

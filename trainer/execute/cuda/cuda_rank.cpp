@@ -44,12 +44,18 @@ CudaRank::CudaRank(const profiler::CudaRankRequest& request)
       plan_(*static_cast<const MemoryPlan*>(request.plan)),
       mesh_(*static_cast<const Mesh*>(request.mesh)),
       request_(request),
-      coordinates_(mesh_.coordinates(request.rank)) {}
+      coordinates_(mesh_.coordinates(request.rank)) {
+  if (request_.share_device) request_.graphs = false;  // its ranks meet on the host
+}
 
 Result<std::unique_ptr<CudaRank>> CudaRank::create(const profiler::CudaRankRequest& request) {
   std::unique_ptr<CudaRank> rank(new CudaRank(request));
   MB_ASSIGN(rank->device_, Device::open(request.device));
   rank->device_->set_deterministic(request.deterministic);
+  if (request.world != nullptr) {
+    MB_ASSIGN(rank->groups_, RankGroups::open(rank->program_, rank->mesh_, *static_cast<World*>(request.world),
+                                              *rank->device_, request));
+  }
   MB_TRY(rank->allocate());
   MB_TRY(rank->bind_all());
   MB_TRY(rank->plan_parts());
@@ -289,11 +295,17 @@ Status CudaRank::finish(StepOutput* output) {
   for (size_t i = 0; i < beside.size(); ++i)
     MB_TRY(ok(cudaMemcpyAsync(back + 16 * (i + 1), data(beside[i], 0), 16, cudaMemcpyDeviceToHost, stream),
               "reading the losses beside the main one"));
-  if (Status ran = ok(cudaStreamSynchronize(stream), "running a step"); !ran) {
+  std::byte* const alarm = back + kStagingAlign + kStagingAlign / 2;
+  if (device_->raised() != nullptr)
+    MB_TRY(ok(cudaMemcpyAsync(alarm, device_->raised(), 2 * sizeof(int32_t), cudaMemcpyDeviceToHost, stream),
+              "reading an op's alarm"));
+  Status ran = groups_ == nullptr ? ok(cudaStreamSynchronize(stream), "running a step") : groups_->wait(stream);
+  if (!ran && groups_ == nullptr) {
     // Work is asynchronous: this is where the device says what went wrong in any op since the last step.
     ran.error().hint = "host.enable_cuda_graph = false with CUDA_LAUNCH_BLOCKING=1 in the environment names the op";
-    return ran;
   }
+  MB_TRY(ran);
+  if (device_->raised() != nullptr) MB_TRY(check_alarm(reinterpret_cast<const int32_t*>(alarm)));
   const auto* loss = reinterpret_cast<const double*>(back);
   const auto* scale = reinterpret_cast<const float*>(back + kStagingAlign);
   output->loss_sum = loss[0];
@@ -310,7 +322,30 @@ Status CudaRank::finish(StepOutput* output) {
   return {};
 }
 
+Status CudaRank::check_alarm(const int32_t* alarm) const {
+  if (alarm[0] <= 0 || static_cast<size_t>(alarm[0]) > walk_.size()) return {};
+  const Bound& bound = walk_[static_cast<size_t>(alarm[0] - 1)];
+  const auto& a = std::get<DispatchAttrs>(bound.op->attrs);
+  const double balanced = static_cast<double>(bound.in[0].elements()) / static_cast<double>(a.peers);
+  return fail(ErrorCode::kOutOfMemory,
+              fmt::format("op {}, micro-batch {}: the experts of a peer get {} rows of this micro-batch and its slot "
+                          "has {}",
+                          bound.op->path, bound.micro_batch, alarm[1], a.rows / a.peers),
+              fmt::format("parallel.moe_dropless_bound must be at least {:.3f} here (0: the worst case)",
+                          static_cast<double>(alarm[1]) / balanced));
+}
+
 Status CudaRank::step(const StepInput& input, StepOutput* output) {
+  return ended(run_step(input, output));
+}
+
+// What waits on the device for ranks that will not come, or that will not be served, ends.
+Status CudaRank::ended(Status status) {
+  if (!status && groups_ != nullptr) groups_->abort();
+  return status;
+}
+
+Status CudaRank::run_step(const StepInput& input, StepOutput* output) {
   const cudaStream_t stream = device_->stream();
   const profiler::nvtx::Range range(profiler::nvtx::text("step"), steps_);
   if (request_.graphs && steps_ > 0 && graphs_.empty()) MB_TRY(capture());

@@ -16,6 +16,7 @@
 #include "trainer/execute/cpu/cpu_rank.h"
 #include "trainer/execute/cuda/arena.h"
 #include "trainer/execute/cuda/op_call.h"
+#include "trainer/execute/cuda/rank_groups.h"
 #include "trainer/execute/lanes.h"
 
 namespace mbb::trainer::cuda {
@@ -54,6 +55,7 @@ class CudaRank {
   const std::vector<std::pair<std::string, int64_t>>& allocations() const { return device_->allocations(); }
   // What a library or the driver did not take, and what runs instead.
   const std::vector<std::string>& notes() const { return device_->notes(); }
+  CommStats comm(GroupKind kind) const { return groups_ == nullptr ? CommStats{} : groups_->stats(kind); }
 
  private:
   // A walk position with its operands resolved.
@@ -66,6 +68,7 @@ class CudaRank {
     int micro_batch = 0;
     bool optimizer = false;
     uint32_t id = 0;                                          // its op id in a capture: walk position + 1
+    size_t batch = 1;                                         // ops from here on that must progress together
     profiler::nvtx::Text range = nullptr, segment = nullptr;  // of the op, and of the call it runs in
   };
 
@@ -89,6 +92,13 @@ class CudaRank {
   Status plan_parts();
   Status plan_lanes_of(Part& part);
   const Part& part_of(size_t position) const;
+  Status run_step(const StepInput& input, StepOutput* output);
+  Status run_timed_step(const StepInput& input, StepOutput* output, int64_t* op_ns);
+  // Of a step: one that failed keeps nobody waiting.
+  Status ended(Status status);
+  void plan_batches();
+  Status run_batch(size_t first);
+  Status check_alarm(const int32_t* alarm) const;
   int sm_target(const Part& part, size_t position) const;
   Status run_op(const Part& part, size_t position);
   Status run_part(const Part& part);
@@ -113,6 +123,7 @@ class CudaRank {
   profiler::CudaRankRequest request_;
   MeshCoordinates coordinates_;
   std::unique_ptr<Device> device_;
+  std::unique_ptr<RankGroups> groups_;  // null: the rank is alone
   std::unique_ptr<Arena> arena_;
   std::byte* host_arena_ = nullptr;  // pinned: tensors of Space::kHost
   std::byte* staging_ = nullptr;     // pinned: record, tokens and labels; then loss and scale

@@ -11,6 +11,7 @@
 #include "trainer/execute/cuda/op_mark.h"
 #include "trainer/execute/graph_pieces.h"
 #include "trainer/ops/cuda/status.h"
+#include "trainer/ops/message_peers.h"
 
 namespace mbb::trainer::cuda {
 
@@ -31,7 +32,32 @@ Status CudaRank::plan_parts() {
   }
   for (cudaEvent_t& event : forks_)
     MB_TRY(ok(cudaEventCreateWithFlags(&event, cudaEventDisableTiming), "creating an event"));
+  plan_batches();
   return {};
+}
+
+// Batched messages next to each other progress together.
+void CudaRank::plan_batches() {
+  const auto batched = [&](size_t i) {
+    const auto* comm = std::get_if<CommAttrs>(&walk_[i].op->attrs);
+    return comm != nullptr && comm->form == MessageForm::kBatched && (sends(*walk_[i].op) || receives(*walk_[i].op));
+  };
+  for (const Part& part : parts_) {
+    for (size_t i = part.begin; i < part.end;) {
+      size_t end = i + 1;
+      if (batched(i))
+        while (end < part.end && batched(end)) ++end;
+      walk_[i].batch = end - i;
+      i = end;
+    }
+  }
+}
+
+Status CudaRank::run_batch(size_t first) {
+  const size_t count = walk_[first].batch;
+  if (count > 1) MB_TRY(groups_->begin_batch());
+  for (size_t i = first; i < first + count; ++i) MB_TRY(run_op(part_of(i), i));
+  return count > 1 ? groups_->end_batch() : Status{};
 }
 
 Status CudaRank::plan_lanes_of(Part& part) {
@@ -71,8 +97,16 @@ int CudaRank::sm_target(const Part& part, size_t position) const {
 Status CudaRank::run_op(const Part& part, size_t position) {
   const Bound& bound = walk_[position];
   MB_TRY(device_->use(bound.op->stream, bound.op->stream == Stream::kCompute ? 0 : request_.side_sms));
-  const OpCall call{
-      *bound.op, bound.in, bound.out, coordinates_, bound.shard_index, *device_, sm_target(part, position)};
+  const OpCall call{*bound.op,
+                    bound.in,
+                    bound.out,
+                    coordinates_,
+                    bound.shard_index,
+                    *device_,
+                    sm_target(part, position),
+                    groups_ == nullptr ? nullptr : &groups_->context(),
+                    bound.id};
+  if (groups_ != nullptr) groups_->at(bound.op->path, position);
   const profiler::nvtx::Range range(bound.range, bound.micro_batch);
   const OpMark mark(bound.id);
   Status status = bound.function(call);
@@ -106,11 +140,21 @@ Status CudaRank::run_part(const Part& part) {
       call_range.reset();
       call_range.emplace(segment, micro_batch);
     }
-    MB_TRY(device_->use(walk_[i].op->stream));
-    for (const int earlier : part.lanes.waits[at])
-      MB_TRY(ok(cudaStreamWaitEvent(device_->stream(), part.ended[static_cast<size_t>(earlier)]), "ordering streams"));
-    MB_TRY(run_op(part, i));
-    if (part.ended[at] != nullptr) MB_TRY(ok(cudaEventRecord(part.ended[at], device_->stream()), "ordering streams"));
+    // One op, or messages that begin and end together: what they wait for is asked of all first.
+    const size_t end = at + walk_[i].batch;
+    for (size_t j = at; j < end; ++j) {
+      MB_TRY(device_->use(walk_[part.begin + j].op->stream));
+      for (const int earlier : part.lanes.waits[j])
+        MB_TRY(
+            ok(cudaStreamWaitEvent(device_->stream(), part.ended[static_cast<size_t>(earlier)]), "ordering streams"));
+    }
+    MB_TRY(run_batch(i));
+    for (size_t j = at; j < end; ++j) {
+      if (part.ended[j] == nullptr) continue;
+      MB_TRY(device_->use(walk_[part.begin + j].op->stream));
+      MB_TRY(ok(cudaEventRecord(part.ended[j], device_->stream()), "ordering streams"));
+    }
+    i = part.begin + end - 1;
   }
   for (size_t s = 0; s < used.size(); ++s) {
     if (!used[s]) continue;
@@ -199,11 +243,11 @@ Status CudaRank::one_by_one(const std::function<Status(size_t)>& after) {
   const cudaStream_t stream = device_->stream();
   const cudaEvent_t last = forks_[static_cast<size_t>(Stream::kCompute)];
   MB_TRY(ok(cudaEventRecord(last, stream), "ordering ops"));
-  for (size_t i = 0; i < walk_.size(); ++i) {
+  for (size_t i = 0; i < walk_.size();) {
     MB_TRY(device_->use(walk_[i].op->stream));
     MB_TRY(ok(cudaStreamWaitEvent(device_->stream(), last), "ordering ops"));
-    MB_TRY(run_op(part_of(i), i));
-    MB_TRY(after(i));
+    MB_TRY(run_batch(i));
+    for (const size_t end = i + walk_[i].batch; i < end; ++i) MB_TRY(after(i));
     MB_TRY(ok(cudaEventRecord(last, device_->stream()), "ordering ops"));
   }
   MB_TRY(device_->use(Stream::kCompute));
@@ -216,6 +260,10 @@ Status CudaRank::run_at(size_t position) {
 }
 
 Status CudaRank::timed_step(const StepInput& input, StepOutput* output, int64_t* op_ns) {
+  return ended(run_timed_step(input, output, op_ns));
+}
+
+Status CudaRank::run_timed_step(const StepInput& input, StepOutput* output, int64_t* op_ns) {
   MB_TRY(upload(input));
   std::vector<cudaEvent_t> events(walk_.size() + 1, nullptr);
   Status status;

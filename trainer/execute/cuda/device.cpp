@@ -15,6 +15,7 @@ namespace {
 
 constexpr const char* kScratch = "scratch memory of an op";
 constexpr const char* kGradientScratch = "fp32 stand-ins of bf16 gradients";
+constexpr const char* kOuterScratch = "scratch memory of an op that calls another";
 
 }  // namespace
 
@@ -59,9 +60,11 @@ Device::~Device() {
     if (lane.stream != nullptr) cudaStreamSynchronize(lane.stream);
   for (auto& [key, table] : rope_) cudaFree(table);
   for (auto& [key, table] : constants_) cudaFree(table);
+  cudaFree(alarm_);
   for (const Lane& lane : lanes_) {
     cudaFree(lane.scratch.data);
     cudaFree(lane.gradient_scratch.data);
+    cudaFree(lane.outer.data);
     cudaFree(lane.gemm_workspace);
   }
   cudnn_.reset();
@@ -142,6 +145,18 @@ Result<void*> Device::gradient_scratch(int64_t bytes) {
   return grow(lane_->gradient_scratch, bytes, kGradientScratch);
 }
 
+Result<void*> Device::outer_scratch(int64_t bytes) {
+  return grow(lane_->outer, bytes, kOuterScratch);
+}
+
+Result<int32_t*> Device::alarm() {
+  if (alarm_ != nullptr) return alarm_;
+  MB_ASSIGN(void* const flag, allocate(2 * sizeof(int32_t), "an op's alarm"));
+  MB_TRY(ok(cudaMemset(flag, 0, 2 * sizeof(int32_t)), "clearing an op's alarm"));
+  alarm_ = static_cast<int32_t*>(flag);
+  return alarm_;
+}
+
 Result<void*> Device::grow(Growing& memory, int64_t bytes, const char* what) {
   if (bytes <= memory.bytes) return memory.data;
   cudaStreamCaptureStatus capturing = cudaStreamCaptureStatusNone;
@@ -170,14 +185,14 @@ Result<const void*> Device::constant(const void* owner, std::span<const std::byt
 
 Result<const float*> Device::rope_table(int64_t seq, const RopeAttrs& a) {
   const int half = a.turned() / 2;
-  auto& table = rope_[{seq, a.turned(), a.theta, a.factor, a.frequencies}];
+  auto& table = rope_[{seq, a.turned(), a.theta, a.factor, a.frequencies, a.positions.run, a.positions.starts}];
   if (table != nullptr) return static_cast<const float*>(table);
   std::vector<float> values(static_cast<size_t>(seq * half * 2));
   for (int pair = 0; pair < half; ++pair) {
     const double frequency =
         a.frequencies.empty() ? std::pow(a.theta, -2.0 * pair / a.turned()) : a.frequencies[static_cast<size_t>(pair)];
     for (int64_t s = 0; s < seq; ++s) {
-      const double angle = static_cast<double>(s) * frequency;
+      const double angle = static_cast<double>(a.positions.at(s)) * frequency;
       const auto at = static_cast<size_t>(s * half + pair) * 2;
       values[at] = static_cast<float>(std::cos(angle) * a.factor);
       values[at + 1] = static_cast<float>(std::sin(angle) * a.factor);

@@ -71,10 +71,15 @@ class Device {
   Result<void*> scratch(int64_t bytes);
   // The same for fp32 stand-ins of bf16 gradients, beside what the op itself asks for.
   Result<void*> gradient_scratch(int64_t bytes);
+  // The same for an op that calls another one, which asks for scratch itself.
+  Result<void*> outer_scratch(int64_t bytes);
   // A constant table of an op, uploaded once; `owner` is its key.
   Result<const void*> constant(const void* owner, std::span<const std::byte> bytes);
-  // cos and sin of positions 0 .. seq-1, times the attributes' factor: [seq, turned/2, 2].
+  // cos and sin of where rows 0 .. seq-1 lie, times the attributes' factor: [seq, turned/2, 2].
   Result<const float*> rope_table(int64_t seq, const RopeAttrs& attrs);
+  // A flag for what only the device can see: {id of the op, 0 while all is well; a number that says more}.
+  Result<int32_t*> alarm();
+  const int32_t* raised() const { return alarm_; }
 
   // Bytes beside the memory plan's arena: workspaces, scratch, tables.
   int64_t extra_bytes() const { return extra_bytes_; }
@@ -98,7 +103,7 @@ class Device {
   struct Lane {
     cudaStream_t stream = nullptr;
     void* gemm_workspace = nullptr;
-    Growing scratch, gradient_scratch;
+    Growing scratch, gradient_scratch, outer;
     int confined_sms = 0;
   };
   std::array<Lane, kStreams> lanes_;
@@ -118,7 +123,8 @@ class Device {
   std::set<std::string> refused_;
   std::vector<std::string> notes_;
   std::map<const void*, void*> constants_;
-  std::map<std::tuple<int64_t, int, double, double, std::vector<double>>, float*> rope_;
+  std::map<std::tuple<int64_t, int, double, double, std::vector<double>, int64_t, std::vector<int64_t>>, float*> rope_;
+  int32_t* alarm_ = nullptr;
 };
 
 }  // namespace mbb::trainer::cuda

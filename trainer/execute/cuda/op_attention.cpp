@@ -2,7 +2,7 @@
 #include <fmt/core.h>
 
 #include <functional>
-#include <numeric>
+#include <vector>
 
 #include "trainer/execute/cuda/op_call.h"
 #include "trainer/ops/cuda/general_attention.h"
@@ -19,7 +19,7 @@ AttentionShape attention_shape(const Shape& qkv, const AttentionAttrs& a) {
 // What the fused kernels compute; everything else is the general kernel's.
 bool is_plain(const AttentionAttrs& a, Element element) {
   return element == Element::kBf16 && a.value_dim() == a.head_dim && (a.window == 0 || a.causal) && !a.has_weight() &&
-         a.dropout == 0 && !a.packed && a.keys.whole();
+         a.dropout == 0 && !a.packed && a.keys.whole() && a.queries.whole() && a.first_query == 0;
 }
 
 const char* name_of(AttentionKernel kernel) {
@@ -64,16 +64,60 @@ AttentionKernel kernel_of(const OpCall& call, const AttentionShape& shape, const
   return flash_takes(shape) ? AttentionKernel::kFlash : AttentionKernel::kGeneral;
 }
 
+// Of sinks or table: the element from which those of these heads stand.
+int64_t first_weight(const AttentionAttrs& a) {
+  return int64_t{a.first_head} * (a.relative_buckets > 0 ? a.relative_buckets : 1);
+}
+
+// Where rows lie, and the bias's buckets: one constant of the op.
+Status add_tables(const OpCall& call, const AttentionAttrs& a, GeneralAttention* g) {
+  const bool part = !a.queries.whole() || !a.keys.whole();
+  const auto places = [](const Positions& positions, int64_t rows) {
+    std::vector<int32_t> all(static_cast<size_t>(rows));
+    for (size_t row = 0; row < all.size(); ++row)
+      all[row] = static_cast<int32_t>(positions.at(static_cast<int64_t>(row)));
+    return all;
+  };
+  g->all_queries = a.queries.whole() ? g->queries : a.queries.sequence;
+  g->all_keys = a.keys.whole() ? g->keys : a.keys.sequence;
+  std::vector<int32_t> table;
+  if (part) {
+    table = places(a.queries, g->queries);
+    const std::vector<int32_t> keys = places(a.keys, g->keys);
+    table.insert(table.end(), keys.begin(), keys.end());
+  }
+  const size_t rows = table.size();
+  if (a.relative_buckets > 0)
+    for (int64_t distance = 1 - g->all_queries; distance < g->all_keys; ++distance)
+      table.push_back(relative_bucket(distance, a));
+  if (table.empty()) return {};
+  MB_ASSIGN(const void* const on_device,
+            call.device.constant(&call.op, std::as_bytes(std::span<const int32_t>(table))));
+  const auto* values = static_cast<const int32_t*>(on_device);
+  if (part) g->query_places = values, g->key_places = values + g->queries;
+  if (a.relative_buckets > 0) g->buckets = values + rows;
+  return {};
+}
+
+// The gradient of sinks or table is of all of this rank's heads, of which the op may have a part: the others get none.
+Result<float*> weight_gradient(const OpCall& call, const AttentionAttrs& a) {
+  if (!a.has_weight()) return static_cast<float*>(nullptr);
+  const Operand& gradient = call.out[0];
+  if (a.all_heads != 0 && !a.accumulate)
+    MB_TRY(ok(cudaMemsetAsync(gradient.data, 0, static_cast<size_t>(gradient.tensor->bytes()), call.device.stream()),
+              "clearing the gradient of attention's weight"));
+  return gradient.as<float>() + first_weight(a);
+}
+
 // Operands after q and kv stand from `first` on: sinks or table, then samples and step record.
 Result<GeneralAttention> general(const OpCall& call, const Operand& q, const Operand& kv, size_t first) {
   const auto& a = call.attrs<AttentionAttrs>();
-  MB_TRY(whole_sequence(a.queries));
-  MB_TRY(whole_sequence(a.keys));
+  if (a.packed) {
+    MB_TRY(whole_pack(a.queries));
+    MB_TRY(whole_pack(a.keys));
+  }
   if (a.packed && !a.causal)
     return fail(ErrorCode::kUnavailable, "attention both ways, or to other tokens, inside packs does not run on CUDA",
-                "run on the CPU: --device cpu");
-  if (a.all_heads != 0)
-    return fail(ErrorCode::kUnavailable, "attention of a part of a rank's heads does not run on CUDA",
                 "run on the CPU: --device cpu");
   const bool packed = &q == &kv;
   GeneralAttention g;
@@ -84,19 +128,15 @@ Result<GeneralAttention> general(const OpCall& call, const Operand& q, const Ope
   g.q_row = q.shape().cols(), g.kv_row = kv.shape().cols();
   g.key_offset = packed ? int64_t{a.heads} * a.head_dim : 0;
   g.value_offset = g.key_offset + int64_t{a.kv_heads} * a.head_dim;
-  if (a.has_weight()) g.weight = call.in[first++].data;
-  if (a.relative_buckets > 0) {
-    std::vector<int32_t> buckets(static_cast<size_t>(g.queries + g.keys - 1));
-    for (size_t i = 0; i < buckets.size(); ++i)
-      buckets[i] = relative_bucket(static_cast<int64_t>(i) - (g.queries - 1), a);
-    MB_ASSIGN(const void* const table,
-              call.device.constant(&call.op, std::as_bytes(std::span<const int32_t>(buckets))));
-    g.buckets = static_cast<const int32_t*>(table);
+  if (a.has_weight()) {
+    const Operand& weight = call.in[first++];
+    g.weight = weight.as<std::byte>() + bytes_of(weight.tensor->dtype, static_cast<size_t>(first_weight(a)));
   }
+  MB_TRY(add_tables(call, a, &g));
   if (a.dropout > 0) {
     g.samples = call.in[first].as<const int32_t>();
     g.record = call.in[first + 1].as<const float>();
-    g.first_head = int64_t{call.coordinates.tp} * a.heads;
+    g.first_head = int64_t{call.coordinates.tp} * a.tp_heads() + a.first_head;
     first += 2;
   }
   if (a.packed) {
@@ -144,8 +184,9 @@ Status backward_with(const OpCall& call, AttentionKernel kernel) {
   }
   MB_ASSIGN(const GeneralAttention g, general(call, call.in[1], call.in[1], 4));
   MB_ASSIGN(void* const workspace, call.device.scratch(general_attention_workspace(g)));
+  MB_ASSIGN(float* const dweight, weight_gradient(call, a));
   return general_attention_backward(
-      g, {b.out, b.dout, b.lse, dqkv.data, dqkv.data, a.has_weight() ? call.out[0].as<float>() : nullptr, workspace},
+      g, {b.out, b.dout, b.lse, call.in[3].shape()[2], a.first_query, dqkv.data, dqkv.data, dweight, workspace},
       call.device.launch());
 }
 
@@ -220,12 +261,16 @@ Status cross_attention_op(const OpCall& call) {
 }
 
 Status cross_attention_grad_op(const OpCall& call) {
+  const auto& a = call.attrs<AttentionAttrs>();
+  const size_t first = a.has_weight() ? 1 : 0;
   MB_ASSIGN(const GeneralAttention g, general(call, call.in[1], call.in[2], 5));
   MB_ASSIGN(void* const workspace, call.device.scratch(general_attention_workspace(g)));
-  return general_attention_backward(g,
-                                    {call.in[3].data, call.in[0].data, call.in[4].as<const float>(), call.out[0].data,
-                                     call.out[1].data, nullptr, workspace},
-                                    call.device.launch());
+  MB_ASSIGN(float* const dweight, weight_gradient(call, a));
+  return general_attention_backward(
+      g,
+      {call.in[3].data, call.in[0].data, call.in[4].as<const float>(), call.in[4].shape()[2], a.first_query,
+       call.out[first].data, call.out[first + 1].data, dweight, workspace},
+      call.device.launch());
 }
 
 }  // namespace mbb::trainer::cuda

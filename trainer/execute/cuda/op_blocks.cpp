@@ -1,8 +1,12 @@
 // CUDA functions of the blocks of families besides Llama: LayerNorm, biases, positions, head norms, activations,
 // dropout, latent attention's packing.
+#include <map>
+#include <vector>
+
 #include "trainer/execute/cuda/op_call.h"
 #include "trainer/ops/cuda/any_shape.h"
 #include "trainer/ops/cuda/block_kernels.h"
+#include "trainer/ops/cuda/part_kernels.h"
 #include "trainer/ops/cuda/status.h"
 
 namespace mbb::trainer::cuda {
@@ -72,7 +76,7 @@ Result<Positions> positions(const OpCall& call) {
   Positions p;
   MB_ASSIGN(p.element, element_of(*call.in[0].tensor));
   p.seq = shape[0], p.batch = shape[1], p.hidden = shape[2];
-  MB_TRY(whole_sequence(call.attrs<PositionAttrs>().positions));
+  MB_ASSIGN(p.at, places_of(call, call.attrs<PositionAttrs>().positions, call.attrs<PositionAttrs>().packed));
   p.first = call.attrs<PositionAttrs>().sequence_sharded ? call.coordinates.tp * shape[0] : 0;
   p.rows = call.in[1].shape().rows();
   if (call.attrs<PositionAttrs>().packed) {
@@ -161,7 +165,7 @@ Status bias_dropout_add_op(const OpCall& call) {
   d.probability = a.probability, d.stream = a.stream;
   const size_t last = call.in.size();
   if (a.probability > 0) {
-    MB_TRY(whole_sequence(a.positions));
+    MB_ASSIGN(d.at, places_of(call, a.positions, a.packed));
     d.first = a.sequence_sharded ? call.coordinates.tp * shape[0] : 0;
     d.samples = call.in[last - 2].as<const int32_t>();
     d.record = call.in[last - 1].as<const float>();
@@ -177,7 +181,7 @@ Status dropout_op(const OpCall& call) {
   Dropout d;
   MB_ASSIGN(d.element, element_of(*call.in[0].tensor));
   d.seq = shape[0], d.batch = shape[1], d.hidden = shape[2];
-  MB_TRY(whole_sequence(a.positions));
+  MB_ASSIGN(d.at, places_of(call, a.positions, a.packed));
   d.first = a.sequence_sharded ? call.coordinates.tp * shape[0] : 0;
   d.probability = a.probability, d.stream = a.stream;
   d.samples = call.in[1].as<const int32_t>();
@@ -205,12 +209,22 @@ Status latent_pack_grad_op(const OpCall& call) {
 
 Status shift_tokens_op(const OpCall& call) {
   const auto& a = call.attrs<ShiftAttrs>();
-  MB_TRY(whole_sequence(a.to));
   if (a.packed)
     return fail(ErrorCode::kUnavailable, "predicting further tokens of packed sequences does not run on CUDA",
                 "run on the CPU: --device cpu");
-  return shift_tokens(call.in[0].as<const int32_t>(), call.out[0].as<int32_t>(), call.in[0].elements(),
-                      a.by * call.in[0].shape()[1], call.device.launch());
+  const int64_t batch = call.in[0].shape()[1];
+  if (a.to.whole() && a.from.whole())
+    return shift_tokens(call.in[0].as<const int32_t>(), call.out[0].as<int32_t>(), call.in[0].elements(), a.by * batch,
+                        call.device.launch());
+  std::map<int64_t, int32_t> row_at;  // by place in the whole
+  for (int64_t row = 0; row < call.in[0].shape()[0]; ++row) row_at[a.from.at(row)] = static_cast<int32_t>(row);
+  std::vector<int32_t> source(static_cast<size_t>(a.rows), -1);
+  for (int64_t row = 0; row < a.rows; ++row)
+    if (const auto found = row_at.find(a.to.at(row) + a.by); found != row_at.end())
+      source[static_cast<size_t>(row)] = found->second;
+  MB_ASSIGN(const void* const table, call.device.constant(&call.op, std::as_bytes(std::span<const int32_t>(source))));
+  return map_tokens(call.in[0].as<const int32_t>(), static_cast<const int32_t*>(table), a.rows, batch,
+                    call.out[0].as<int32_t>(), call.device.launch());
 }
 
 }  // namespace mbb::trainer::cuda

@@ -2,6 +2,7 @@
 #include "trainer/execute/cuda/op_call.h"
 
 #include <array>
+#include <vector>
 
 #include "trainer/execute/cuda/f32_gradients.h"
 #include "trainer/ops/cuda/any_shape.h"
@@ -120,6 +121,26 @@ constexpr std::array kFunctions = {
     Named{"grad_scale", grad_scale_op},
     Named{"adamw", adamw_op},
     Named{"delay", delay_op},
+    Named{"all_gather", all_gather_op},
+    Named{"reduce_scatter", reduce_scatter_op},
+    Named{"all_reduce", all_reduce_op},
+    Named{"all_to_all", all_to_all_op},
+    Named{"all_to_all_rows", all_to_all_rows_op},
+    Named{"ring_shift", ring_shift_op},
+    Named{"send", send_op},
+    Named{"recv", recv_op},
+    Named{"reshard_send", send_op},
+    Named{"reshard_recv", recv_op},
+    Named{"split_columns", split_columns_op},
+    Named{"join_columns", join_columns_op},
+    Named{"columns_to_rows", columns_to_rows_op},
+    Named{"rows_to_columns", rows_to_columns_op},
+    Named{"reorder_runs", reorder_runs_op},
+    Named{"merge_attention", merge_attention_op},
+    Named{"add_parts", add_parts_op},
+    Named{"gemm_rows", gemm_rows_op},
+    Named{"pack_fp8", pack_fp8_op},
+    Named{"unpack_fp8", unpack_fp8_op},
 };
 
 }  // namespace
@@ -137,6 +158,21 @@ Result<const int32_t*> own_starts(const OpCall& call, size_t operand, int64_t to
   MB_TRY(sequence_own(call.in[operand].as<const int32_t>(), call.in[operand].elements(), tokens, own,
                       call.device.launch()));
   return static_cast<const int32_t*>(own);
+}
+
+std::vector<int32_t> places_of(const mbb::trainer::Positions& positions) {
+  std::vector<int32_t> places(positions.starts.size() * static_cast<size_t>(positions.run));
+  for (size_t row = 0; row < places.size(); ++row)
+    places[row] = static_cast<int32_t>(positions.at(static_cast<int64_t>(row)));
+  return places;
+}
+
+Result<const int32_t*> places_of(const OpCall& call, const mbb::trainer::Positions& positions, bool packed) {
+  if (positions.whole()) return static_cast<const int32_t*>(nullptr);
+  if (packed) MB_TRY(whole_pack(positions));
+  MB_ASSIGN(const void* const table,
+            call.device.constant(&call.op, std::as_bytes(std::span<const int32_t>(places_of(positions)))));
+  return static_cast<const int32_t*>(table);
 }
 
 Result<Element> element_of(const Tensor& tensor) {

@@ -4,6 +4,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "trainer/execute/cuda/device.h"
 #include "trainer/ops/op_kind.h"
@@ -32,7 +33,9 @@ struct OpCall {
   const MeshCoordinates& coordinates;
   int shard_index = 0;  // in the group of the op's bucket, for optimizer ops
   Device& device;
-  int sm_target = 0;  // SMs a GEMM may take; 0: all
+  int sm_target = 0;                   // SMs a GEMM may take; 0: all
+  const RankContext* ranks = nullptr;  // mesh and communicators; null where a rank is alone
+  uint32_t id = 0;                     // of the op at this place of the walk, from 1 on; 0: not in a walk
 
   template <typename T>
   const T& attrs() const {
@@ -45,12 +48,17 @@ using OpFunction = Status (*)(const OpCall& call);
 // nullptr when this build has no function of that name.
 OpFunction find_op_function(std::string_view cuda_name);
 
-// The kernels count rows from 0 on: parts of a sequence (context parallelism) are refused.
-inline Status whole_sequence(const mbb::trainer::Positions& positions) {
+// Where the rows of a pack that context parallelism cuts lie is known on the device alone: refused.
+inline Status whole_pack(const mbb::trainer::Positions& positions) {
   if (positions.whole()) return {};
-  return fail(ErrorCode::kUnavailable, "ops on a part of the sequence do not run on CUDA",
+  return fail(ErrorCode::kUnavailable, "packs that context parallelism cuts do not run on CUDA",
               "run on the CPU: --device cpu");
 }
+
+// Where the rows of a part of the sequence lie, an op's constant on the device; null for a whole one.
+Result<const int32_t*> places_of(const OpCall& call, const mbb::trainer::Positions& positions, bool packed);
+// The same on the host: of all rows that the positions name.
+std::vector<int32_t> places_of(const mbb::trainer::Positions& positions);
 
 // Norm kernels leave SMs to communication.
 inline Launch norm_launch(const OpCall& call) {
@@ -176,5 +184,23 @@ Status grad_square_sum_op(const OpCall& call);
 Status grad_scale_op(const OpCall& call);
 Status adamw_op(const OpCall& call);
 Status delay_op(const OpCall& call);
+Status all_gather_op(const OpCall& call);
+Status reduce_scatter_op(const OpCall& call);
+Status all_reduce_op(const OpCall& call);
+Status all_to_all_op(const OpCall& call);
+Status all_to_all_rows_op(const OpCall& call);
+Status ring_shift_op(const OpCall& call);
+Status send_op(const OpCall& call);
+Status recv_op(const OpCall& call);
+Status split_columns_op(const OpCall& call);
+Status join_columns_op(const OpCall& call);
+Status columns_to_rows_op(const OpCall& call);
+Status rows_to_columns_op(const OpCall& call);
+Status reorder_runs_op(const OpCall& call);
+Status merge_attention_op(const OpCall& call);
+Status add_parts_op(const OpCall& call);
+Status gemm_rows_op(const OpCall& call);
+Status pack_fp8_op(const OpCall& call);
+Status unpack_fp8_op(const OpCall& call);
 
 }  // namespace mbb::trainer::cuda

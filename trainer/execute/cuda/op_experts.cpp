@@ -2,6 +2,7 @@
 #include <array>
 #include <string>
 
+#include "trainer/execute/cuda/expert_pieces.h"
 #include "trainer/execute/cuda/f32_gradients.h"
 #include "trainer/execute/cuda/op_call.h"
 #include "trainer/ops/cuda/expert_kernels.h"
@@ -33,7 +34,6 @@ Result<Routed> routed(const Operand& buffer, const Operand& rows) {
 
 Result<GroupedGemm> grouped(const OpCall& call, const Operand& of, int64_t n, int64_t k, const Operand& segments) {
   const auto& a = call.attrs<GroupedGemmAttrs>();
-  MB_TRY(one_piece_an_expert(call.op.path, a.experts, segments));
   if (a.only >= 0)
     return fail(ErrorCode::kUnavailable, "CUDA: " + call.op.path + " is one expert's product alone",
                 "use parallel.moe_grouped_gemm = true, or host.device = cpu");
@@ -42,6 +42,18 @@ Result<GroupedGemm> grouped(const OpCall& call, const Operand& of, int64_t n, in
   g.rows = of.shape()[0], g.experts = segments.shape()[1], g.n = n, g.k = k;
   g.segments = segments.as<const int32_t>();
   return g;
+}
+
+// Forced balance asks which tokens these are.
+Result<TokenPlaces> token_places(const OpCall& call) {
+  const auto& a = call.attrs<RouterAttrs>();
+  TokenPlaces places;
+  if (!a.balanced) return places;
+  const Shape& shape = call.in[0].shape();
+  places.first = a.sequence_sharded ? call.coordinates.tp * shape.rows() : 0;
+  places.batch = shape.rank() == 3 ? shape[1] : 1;
+  MB_ASSIGN(places.at, places_of(call, a.positions, false));
+  return places;
 }
 
 }  // namespace
@@ -55,10 +67,10 @@ Status one_piece_an_expert(const std::string& path, int64_t experts, const Opera
 Status router_select_op(const OpCall& call) {
   MB_TRY(all_fp32({&call.in[0]}));
   const auto& a = call.attrs<RouterAttrs>();
-  MB_TRY(whole_sequence(a.positions));
+  MB_ASSIGN(const TokenPlaces places, token_places(call));
   return router_select(a, router_shape(call.in[0]), call.in[0].as<const float>(),
                        a.biased ? call.in[1].as<const float>() : nullptr, call.out[0].as<int32_t>(),
-                       call.device.launch());
+                       call.device.launch(), places);
 }
 
 Status router_weights_op(const OpCall& call) {
@@ -121,13 +133,15 @@ Status expert_bias_op(const OpCall& call) {
 Status dispatch_plan_op(const OpCall& call) {
   MB_TRY(all_fp32({&call.in[1]}));
   const auto& a = call.attrs<DispatchAttrs>();
-  if (a.peers > 1)
-    return fail(ErrorCode::kUnavailable, "CUDA: " + call.op.path + " fills slots of several ranks",
-                "use parallel.expert_model_parallel_size = 1, or host.device = cpu");
+  Alarm alarm;
+  if (a.peers > 1 && a.capacity == 0) {
+    MB_ASSIGN(alarm.flag, call.device.alarm());
+    alarm.op = static_cast<int32_t>(call.id);
+  }
   const int64_t pairs = call.in[0].elements();
   MB_ASSIGN(void* const workspace, call.device.scratch(dispatch_workspace(a, pairs)));
   return dispatch_plan(a, pairs, call.in[0].as<const int32_t>(), call.in[1].as<const float>(),
-                       call.out[0].as<int32_t>(), call.out[1].as<int32_t>(), workspace, call.device.launch());
+                       call.out[0].as<int32_t>(), call.out[1].as<int32_t>(), workspace, alarm, call.device.launch());
 }
 
 // A row of x goes to its token's experts; where x has a row for every pair, to that pair's.
@@ -156,18 +170,24 @@ Status combine_grad_op(const OpCall& call) {
 }
 
 Status grouped_gemm_op(const OpCall& call) {
+  const int64_t experts = call.attrs<GroupedGemmAttrs>().experts;
+  if (in_pieces(experts, call.in[2])) return by_expert(call, grouped_gemm_op, experts, {0}, 2, true);
   const Shape& w = call.in[1].shape();
   MB_ASSIGN(const GroupedGemm g, grouped(call, call.in[0], w[1], w[2], call.in[2]));
   return grouped_fprop(g, call.in[0].data, call.in[1].data, call.out[0].data, call.device.launch());
 }
 
 Status grouped_gemm_dgrad_op(const OpCall& call) {
+  const int64_t experts = call.attrs<GroupedGemmAttrs>().experts;
+  if (in_pieces(experts, call.in[2])) return by_expert(call, grouped_gemm_dgrad_op, experts, {0}, 2, true);
   const Shape& w = call.in[1].shape();
   MB_ASSIGN(const GroupedGemm g, grouped(call, call.in[0], w[1], w[2], call.in[2]));
   return grouped_dgrad(g, call.in[0].data, call.in[1].data, call.out[0].data, call.device.launch());
 }
 
 Status grouped_gemm_wgrad_op(const OpCall& call) {
+  const int64_t experts = call.attrs<GroupedGemmAttrs>().experts;
+  if (in_pieces(experts, call.in[2])) return by_expert(call, grouped_gemm_wgrad_op, experts, {0, 1}, 2, false);
   MB_ASSIGN(GroupedGemm g, grouped(call, call.in[0], call.in[0].shape().cols(), call.in[1].shape().cols(), call.in[2]));
   MB_ASSIGN(g.gradient, element_of(*call.out[0].tensor));
   if (g.gradient != Element::kF32 && !grouped_on_hopper(g, {call.in[0].data, call.in[1].data, call.out[0].data}))
@@ -178,7 +198,7 @@ Status grouped_gemm_wgrad_op(const OpCall& call) {
 
 Status grouped_bias_op(const OpCall& call) {
   const auto& a = call.attrs<GroupedBiasAttrs>();
-  MB_TRY(one_piece_an_expert(call.op.path, a.experts, call.in[2]));
+  if (in_pieces(a.experts, call.in[2])) return by_expert(call, grouped_bias_op, a.experts, {0}, 2, true);
   MB_ASSIGN(const Element element, element_of(*call.in[0].tensor));
   return grouped_bias(element, {call.in[0].shape().rows(), call.in[0].shape().cols()}, call.in[0].data, call.in[1].data,
                       call.in[2].as<const int32_t>(), call.in[2].shape()[1], a.scale, call.out[0].data,
@@ -187,7 +207,7 @@ Status grouped_bias_op(const OpCall& call) {
 
 Status grouped_bias_grad_op(const OpCall& call) {
   const auto& a = call.attrs<GroupedBiasAttrs>();
-  MB_TRY(one_piece_an_expert(call.op.path, a.experts, call.in[1]));
+  if (in_pieces(a.experts, call.in[1])) return by_expert(call, grouped_bias_grad_op, a.experts, {0}, 1, false);
   MB_ASSIGN(const Element element, element_of(*call.in[0].tensor));
   return grouped_bias_grad(element, {call.in[0].shape().rows(), call.in[0].shape().cols()}, call.in[0].data,
                            call.in[1].as<const int32_t>(), call.in[1].shape()[1], a.gradient, a.accumulate,

@@ -72,7 +72,7 @@ Status embedding_grad_op(const OpCall& call) {
 
 Status rope_op(const OpCall& call) {
   const auto& a = call.attrs<RopeAttrs>();
-  MB_TRY(whole_sequence(a.positions));
+  if (a.packed) MB_TRY(whole_pack(a.positions));
   MB_ASSIGN(const Element element, element_of(*call.in[0].tensor));
   const Shape& shape = call.in[0].shape();
   void* const qkv = call.out[0].data;

@@ -22,6 +22,9 @@ RowShape row_shape(const Operand& of) {
 
 Status router_op(const OpCall& call) {
   const auto& a = call.attrs<RouterAttrs>();
+  if (a.balanced && (a.sequence_sharded || !a.positions.whole()))
+    return fail(ErrorCode::kUnavailable, "CUDA: a fused router with forced balance counts tokens from 0 on",
+                "set parallel.moe_router_fusion = false");
   const RouterShape shape{call.in[0].shape().rows(), call.in[0].shape().cols()};
   const auto* logits = call.in[0].as<const float>();
   auto* experts = call.out[0].as<int32_t>();

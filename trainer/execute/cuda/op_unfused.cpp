@@ -13,11 +13,10 @@ Status is_f32(const Operand& matrix) {
 }
 
 Status whole_attention(const AttentionAttrs& a) {
-  MB_TRY(whole_sequence(a.queries));
-  MB_TRY(whole_sequence(a.keys));
-  if (a.all_heads == 0) return {};
-  return fail(ErrorCode::kUnavailable, "attention of a part of a rank's heads does not run on CUDA",
-              "run on the CPU: --device cpu");
+  if (a.all_heads == 0 && a.queries.whole() && a.keys.whole()) return {};
+  return fail(ErrorCode::kUnavailable,
+              "unfused attention of a part of the sequence or of the heads does not run on CUDA",
+              "set fusion.attention_backend = auto, or run on the CPU: --device cpu");
 }
 
 // Ops on packed qkv; dropout's operands stand from `samples` on.

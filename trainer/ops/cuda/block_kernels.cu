@@ -89,6 +89,7 @@ __global__ void position_add_kernel(Positions p, const T* x, const T* table, T* 
   const int64_t count = p.seq * p.batch * p.hidden, stride = int64_t{gridDim.x} * blockDim.x;
   for (int64_t at = int64_t{blockIdx.x} * blockDim.x + threadIdx.x; at < count; at += stride) {
     int64_t position = p.first + at / (p.batch * p.hidden);
+    if (p.at != nullptr) position = p.at[position];
     // Behind the last sequence nobody has a label; any position will do.
     if (p.own != nullptr) position = min(position - p.own[position], p.rows - 1);
     y[at] = from_float<T>(to_float(x[at]) + to_float(table[position * p.hidden + at % p.hidden]));
@@ -110,7 +111,12 @@ __global__ void position_grad_kernel(Positions p, const T* dy, float* dtable, bo
   for (int64_t at = int64_t{blockIdx.x} * blockDim.x + threadIdx.x; at < count; at += stride) {
     const int64_t row = at / p.hidden, column = at % p.hidden;
     float sum = accumulate ? dtable[at] : 0.0f;
-    if (p.starts == nullptr) sum += position_sum(p, dy, row, row + 1, column);
+    if (p.at != nullptr) {
+      for (int64_t token = p.first; token < p.first + p.seq; ++token)
+        if (p.at[token] == row) sum += position_sum(p, dy, token, token + 1, column);
+    } else if (p.starts == nullptr) {
+      sum += position_sum(p, dy, row, row + 1, column);
+    }
     for (int64_t k = 0; k < p.sequences; ++k) {
       const int64_t end = k + 1 < p.sequences ? p.starts[k + 1] : p.first + p.seq, token = p.starts[k] + row;
       sum += position_sum(p, dy, token, row + 1 < p.rows ? min(token + 1, end) : end, column);
@@ -317,6 +323,10 @@ Status activation_of(Element element, const ActivationAttrs& a, RowShape shape, 
   return fail(ErrorCode::kUnavailable, std::string("CUDA knows no activation ") + name(a.function));
 }
 
+__device__ int64_t place_of(const Dropout& p, int64_t row) {
+  return p.at != nullptr ? p.at[p.first + row] : p.first + row;
+}
+
 // A thread takes the four elements of one block of random words.
 template <typename T>
 __global__ void dropout_kernel(Dropout p, const T* x, T* y) {
@@ -327,7 +337,7 @@ __global__ void dropout_kernel(Dropout p, const T* x, T* y) {
   const int64_t blocks = p.hidden / 4 + 2, count = p.seq * p.batch * blocks, stride = int64_t{gridDim.x} * blockDim.x;
   for (int64_t at = int64_t{blockIdx.x} * blockDim.x + threadIdx.x; at < count; at += stride) {
     const int64_t row = at / blocks, position = row / p.batch, sample = row % p.batch;
-    const int64_t begin = (p.first + position) * p.hidden, block = begin / 4 + at % blocks;
+    const int64_t begin = place_of(p, position) * p.hidden, block = begin / 4 + at % blocks;
     if (block * 4 >= begin + p.hidden) continue;
     const PhiloxBlock words = random.block(static_cast<uint64_t>(p.samples[sample]), static_cast<uint64_t>(block));
 #pragma unroll
@@ -352,7 +362,7 @@ __global__ void bias_dropout_add_kernel(Dropout p, const T* residual, const T* x
     float value = to_float(x[at]) + (bias != nullptr ? to_float(bias[column]) : 0.0f);
     if (drops) {
       const float draw = random.uniform(static_cast<uint64_t>(p.samples[sample]),
-                                        static_cast<uint64_t>((p.first + position) * p.hidden + column));
+                                        static_cast<uint64_t>(place_of(p, position) * p.hidden + column));
       value = static_cast<double>(draw) < p.probability
                   ? 0.0f
                   : static_cast<float>(static_cast<double>(value) * (1.0 / (1.0 - p.probability)));

@@ -20,8 +20,9 @@ struct Positions {
   Element element = Element::kBf16;
   int64_t seq = 0, batch = 1, hidden = 0;
   int64_t first = 0;
-  int64_t rows = 0;                 // of the table
-  const int32_t* own = nullptr;     // packed: [first + seq], first token of a token's own sequence
+  int64_t rows = 0;              // of the table
+  const int32_t* at = nullptr;   // a part of the sequence: [first + seq], where a row lies; null: where it is counted
+  const int32_t* own = nullptr;  // packed: [first + seq], first token of a token's own sequence
   const int32_t* starts = nullptr;  // packed: [sequences]
   int64_t sequences = 0;
 };
@@ -54,7 +55,7 @@ Status activation_backward(Element element, const ActivationAttrs& attrs, RowSha
 Status bias_activation(Element element, const ActivationAttrs& attrs, RowShape shape, const void* x, const void* bias,
                        const void* dy, void* out, const Launch& launch);
 
-// x [s, b, h]; sequence positions begin at `first`.
+// x [s, b, h]; sequence positions begin at `first`, or are at[first], at[first + 1], ...
 struct Dropout {
   Element element = Element::kBf16;
   int64_t seq = 0, batch = 1, hidden = 0, first = 0;
@@ -62,6 +63,7 @@ struct Dropout {
   int64_t stream = 0;
   const int32_t* samples = nullptr;
   const float* record = nullptr;  // the step record
+  const int32_t* at = nullptr;
 };
 Status dropout(const Dropout& args, const void* x, void* y, const Launch& launch);
 // y = residual + dropout(x + bias[hidden]); without bias, and with probability 0, what is there.

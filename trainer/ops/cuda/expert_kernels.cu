@@ -78,22 +78,33 @@ __global__ void __launch_bounds__(kScan)
 // its expert are before it, by weight (of equal ones the earlier) or by position.
 __global__ void __launch_bounds__(kScan)
     dispatch_rows_kernel(DispatchAttrs a, const float* weights, const int32_t* counts, const int32_t* list,
-                         int32_t* rows, int32_t* segments) {
+                         int32_t* rows, int32_t* segments, Alarm alarm) {
   __shared__ int warps[kScan / 32];
-  __shared__ int64_t first;
+  __shared__ int64_t first, inside;  // pairs of the experts before: of all, and of the same peer
   const auto expert = static_cast<int64_t>(blockIdx.x);
+  const int64_t owned = a.experts / a.peers, peer = expert / owned, slot = a.rows / a.peers;
   if (threadIdx.x == 0) {
-    first = 0;
-    for (int64_t e = 0; e < expert; ++e) first += counts[e];
+    first = inside = 0;
+    for (int64_t e = 0; e < expert; ++e) {
+      first += counts[e];
+      if (e >= peer * owned) inside += counts[e];
+    }
   }
   __syncthreads();
   const int32_t* mine = list + first;
   const int count = counts[expert];
-  const int64_t base_row = a.capacity > 0 ? expert * a.capacity : first;
+  const int64_t base_row = a.capacity > 0 ? expert * a.capacity : peer * slot + inside;
+  // Without a capacity: what the peer's slot has left.
+  const int64_t room = a.capacity > 0 ? count : max(int64_t{0}, slot - inside);
+  if (threadIdx.x == 0 && count > room && alarm.flag != nullptr) {
+    const int before = atomicCAS(alarm.flag, 0, alarm.op);
+    if (before == 0 || before == alarm.op) atomicMax(alarm.flag + 1, static_cast<int>(inside + count));
+  }
   int64_t next = base_row;
   for (int base = 0; base < count; base += kScan) {
     const int i = base + static_cast<int>(threadIdx.x);
-    bool keep = i < count;
+    bool keep = i < count && i < room;
+    if (i < count && !keep) rows[mine[i]] = -1;
     if (keep && a.capacity > 0 && count > a.capacity) {
       int before = i;
       if (!a.by_position) {
@@ -208,12 +219,12 @@ int64_t dispatch_workspace(const DispatchAttrs& attrs, int64_t pairs) {
 }
 
 Status dispatch_plan(const DispatchAttrs& a, int64_t pairs, const int32_t* experts, const float* weights, int32_t* rows,
-                     int32_t* segments, void* workspace, const Launch& launch) {
+                     int32_t* segments, void* workspace, const Alarm& alarm, const Launch& launch) {
   auto* counts = static_cast<int32_t*>(workspace);
   int32_t* list = counts + a.experts;
   dispatch_count_kernel<<<blocks(a.experts), kScan, 0, launch.stream>>>(experts, pairs, counts);
   dispatch_list_kernel<<<blocks(a.experts), kScan, 0, launch.stream>>>(experts, pairs, counts, list);
-  dispatch_rows_kernel<<<blocks(a.experts), kScan, 0, launch.stream>>>(a, weights, counts, list, rows, segments);
+  dispatch_rows_kernel<<<blocks(a.experts), kScan, 0, launch.stream>>>(a, weights, counts, list, rows, segments, alarm);
   return launched("dispatch_plan");
 }
 

@@ -15,8 +15,14 @@ struct RouterShape {
   int64_t experts = 0;  // at most 4096
 };
 // Scores are worked in double, so that selections equal the oracle's. bias: fp32 [experts] or null.
+// Which tokens of the whole sequence a rank's are: row r of [s, b] is row first + r, whose place is at[row / batch]
+// where there is a table.
+struct TokenPlaces {
+  int64_t first = 0, batch = 1;
+  const int32_t* at = nullptr;
+};
 Status router_select(const RouterAttrs& attrs, RouterShape shape, const float* logits, const float* bias,
-                     int32_t* experts, const Launch& launch);
+                     int32_t* experts, const Launch& launch, const TokenPlaces& places = {});
 Status router_weights(const RouterAttrs& attrs, RouterShape shape, const float* logits, const int32_t* experts,
                       float* weights, const Launch& launch);
 Status router_weights_grad(const RouterAttrs& attrs, RouterShape shape, const float* dweights, const float* logits,
@@ -38,8 +44,13 @@ Status loss_sum(const LossSumAttrs& attrs, const float* losses, int64_t count, d
 Status expert_bias(const float* load, int64_t experts, double rate, float* bias, const Launch& launch);
 
 int64_t dispatch_workspace(const DispatchAttrs& attrs, int64_t pairs);
+// Where a slot has too few rows for what a peer's experts get, pairs are dropped and alarm = {op, rows they need}.
+struct Alarm {
+  int32_t* flag = nullptr;
+  int32_t op = 0;
+};
 Status dispatch_plan(const DispatchAttrs& attrs, int64_t pairs, const int32_t* experts, const float* weights,
-                     int32_t* rows, int32_t* segments, void* workspace, const Launch& launch);
+                     int32_t* rows, int32_t* segments, void* workspace, const Alarm& alarm, const Launch& launch);
 
 // Buffer [buffer_rows, hidden]; rows [tokens, top_k], -1 where a pair was dropped.
 struct Routed {

@@ -23,7 +23,11 @@ struct View {
   const T *q, *kv, *weight;
   const int32_t *buckets, *own, *samples;
   const float* record;
+  const int32_t *query_places, *key_places;
+  int64_t all_queries, all_keys;
 
+  __device__ int64_t query_place(int64_t i) const { return query_places == nullptr ? i : query_places[i]; }
+  __device__ int64_t key_place(int64_t j) const { return key_places == nullptr ? j : key_places[j]; }
   __device__ int64_t group(int64_t head) const { return head / (heads / kv_heads); }
   __device__ int64_t query_at(int64_t i, int64_t b, int64_t head) const { return (i * batch + b) * q_row + head * d; }
   __device__ int64_t key_at(int64_t j, int64_t b, int64_t g) const {
@@ -36,26 +40,34 @@ struct View {
   __device__ int64_t row_at(int64_t i, int64_t b, int64_t head) const { return (b * heads + head) * queries + i; }
   // Keys [begin, end) of a query; queries [first, last) of a key.
   __device__ int64_t begin(int64_t i) const {
+    if (query_places != nullptr) return 0;
     const int64_t first_seen = causal && own != nullptr ? own[i] : 0;
     return causal && window > 0 ? max(first_seen, i + 1 - window) : first_seen;
   }
-  __device__ bool sees(int64_t i, int64_t j) const { return own == nullptr || j >= own[i]; }
-  __device__ int64_t end(int64_t i) const { return causal ? i + 1 : keys; }
-  __device__ int64_t first(int64_t j) const { return causal ? j : 0; }
-  __device__ int64_t last(int64_t j) const { return causal && window > 0 ? min(queries, j + window) : queries; }
+  __device__ bool sees(int64_t i, int64_t j) const {
+    if (query_places == nullptr) return own == nullptr || j >= own[i];
+    const int64_t distance = query_place(i) - key_place(j);
+    return !causal || (distance >= 0 && (window == 0 || distance < window));
+  }
+  __device__ int64_t end(int64_t i) const { return causal && query_places == nullptr ? i + 1 : keys; }
+  __device__ int64_t first(int64_t j) const { return causal && query_places == nullptr ? j : 0; }
+  __device__ int64_t last(int64_t j) const {
+    return causal && window > 0 && query_places == nullptr ? min(queries, j + window) : queries;
+  }
 
   __device__ float score(int64_t i, int64_t j, int64_t b, int64_t head) const {
     const T *a = q + query_at(i, b, head), *k = kv + key_at(j, b, group(head));
     float sum = 0.0f;
     for (int e = 0; e < d; ++e) sum += to_float(a[e]) * to_float(k[e]);
     sum *= scale;
-    return bucket_count == 0 ? sum : sum + to_float(weight[head * bucket_count + buckets[j - i + queries - 1]]);
+    return bucket_count == 0 ? sum : sum + to_float(weight[head * bucket_count + bucket(i, j)]);
   }
+  __device__ int bucket(int64_t i, int64_t j) const { return buckets[key_place(j) - query_place(i) + all_queries - 1]; }
   // 0, or 1 / (1 - p).
   __device__ float kept(int64_t i, int64_t j, int64_t b, int64_t head) const {
     if (dropout == 0.0) return 1.0f;
     const RandomStream random(rng_mix(stream ^ (static_cast<uint64_t>(record[StepRecord::kStep]) + kRngGamma)));
-    const int64_t element = ((first_head + head) * queries + i) * keys + j;
+    const int64_t element = ((first_head + head) * all_queries + query_place(i)) * all_keys + key_place(j);
     const float draw = random.uniform(static_cast<uint64_t>(samples[b]), static_cast<uint64_t>(element));
     return static_cast<double>(draw) < dropout ? 0.0f : static_cast<float>(1.0 / (1.0 - dropout));
   }
@@ -89,7 +101,11 @@ View<T> view(const GeneralAttention& g) {
           g.buckets,
           g.own,
           g.samples,
-          g.record};
+          g.record,
+          g.query_places,
+          g.key_places,
+          g.all_queries > 0 ? g.all_queries : g.queries,
+          g.all_keys > 0 ? g.all_keys : g.keys};
 }
 
 template <typename T>
@@ -100,13 +116,13 @@ __global__ void forward_kernel(View<T> a, T* out, float* lse) {
   float top = a.sinks ? to_float(a.weight[head]) : -INFINITY;
   const float sink = top;
   for (int64_t j = begin + threadIdx.x; j < end; j += blockDim.x) {
-    scores[j - begin] = a.score(i, j, b, head);
+    scores[j - begin] = a.query_places == nullptr || a.sees(i, j) ? a.score(i, j, b, head) : -INFINITY;
     top = fmaxf(top, scores[j - begin]);
   }
   top = block_max(top, scratch);
   float sum = 0.0f;
   for (int64_t j = begin + threadIdx.x; j < end; j += blockDim.x) {
-    const float weight = expf(scores[j - begin] - top);
+    const float weight = top == -INFINITY ? 0.0f : expf(scores[j - begin] - top);
     sum += weight;
     scores[j - begin] = weight * a.kept(i, j, b, head);
   }
@@ -116,9 +132,9 @@ __global__ void forward_kernel(View<T> a, T* out, float* lse) {
   for (int e = threadIdx.x; e < a.dv; e += blockDim.x) {
     float value = 0.0f;
     for (int64_t j = begin; j < end; ++j) value += scores[j - begin] * to_float(a.kv[a.value_at(j, b, group) + e]);
-    out[a.out_at(i, b, head) + e] = from_float<T>(value / sum);
+    out[a.out_at(i, b, head) + e] = from_float<T>(sum > 0.0f ? value / sum : 0.0f);
   }
-  if (threadIdx.x == 0) lse[a.row_at(i, b, head)] = top + logf(sum);
+  if (threadIdx.x == 0) lse[a.row_at(i, b, head)] = sum > 0.0f ? top + logf(sum) : -INFINITY;
 }
 
 template <typename T>
@@ -130,12 +146,22 @@ __global__ void delta_kernel(View<T> a, const T* out, const T* dout, float* delt
   if (threadIdx.x == 0) delta[a.row_at(i, b, head)] = sum;
 }
 
+// Log-sum-exp of the queries of a whole, of which these are rows from `first` on.
+struct Lse {
+  const float* data;
+  int64_t rows, first;
+  template <typename T>
+  __device__ float at(const View<T>& a, int64_t i, int64_t b, int64_t head) const {
+    return data[(b * a.heads + head) * rows + first + i];
+  }
+};
+
 // dS of a pair before the scale, and the kept probability.
 template <typename T>
-__device__ float score_gradient(const View<T>& a, const T* dout, const float* lse, const float* delta, int64_t i,
+__device__ float score_gradient(const View<T>& a, const T* dout, const Lse& lse, const float* delta, int64_t i,
                                 int64_t j, int64_t b, int64_t head, float& probability) {
   const int64_t row = a.row_at(i, b, head);
-  const float p = expf(a.score(i, j, b, head) - lse[row]), kept = a.kept(i, j, b, head);
+  const float p = expf(a.score(i, j, b, head) - lse.at(a, i, b, head)), kept = a.kept(i, j, b, head);
   const T *d = dout + a.out_at(i, b, head), *v = a.kv + a.value_at(j, b, a.group(head));
   float dot = 0.0f;
   for (int e = 0; e < a.dv; ++e) dot += to_float(d[e]) * to_float(v[e]);
@@ -145,12 +171,13 @@ __device__ float score_gradient(const View<T>& a, const T* dout, const float* ls
 
 // A block a query: dS of its keys, then dQ, and its part of every bucket's gradient.
 template <typename T>
-__global__ void dq_kernel(View<T> a, const T* dout, const float* lse, const float* delta, T* dq, float* bucket_parts) {
+__global__ void dq_kernel(View<T> a, const T* dout, Lse lse, const float* delta, T* dq, float* bucket_parts) {
   extern __shared__ float ds[];
   const int64_t i = blockIdx.x, head = blockIdx.y, b = blockIdx.z, begin = a.begin(i), end = a.end(i);
   for (int64_t j = begin + threadIdx.x; j < end; j += blockDim.x) {
     float p;
-    ds[j - begin] = score_gradient(a, dout, lse, delta, i, j, b, head, p);
+    const bool seen = a.query_places == nullptr || a.sees(i, j);
+    ds[j - begin] = seen ? score_gradient(a, dout, lse, delta, i, j, b, head, p) : 0.0f;
   }
   __syncthreads();
   const int64_t group = a.group(head);
@@ -162,14 +189,14 @@ __global__ void dq_kernel(View<T> a, const T* dout, const float* lse, const floa
   for (int k = threadIdx.x; k < a.bucket_count; k += blockDim.x) {
     float sum = 0.0f;
     for (int64_t j = begin; j < end; ++j)
-      if (a.buckets[j - i + a.queries - 1] == k) sum += ds[j - begin];
+      if (a.bucket(i, j) == k) sum += ds[j - begin];
     bucket_parts[a.row_at(i, b, head) * a.bucket_count + k] = sum;
   }
 }
 
 // A block a key: over the query heads of its group in order, dS and P of its queries, then dK and dV.
 template <typename T>
-__global__ void dkv_kernel(View<T> a, const T* dout, const float* lse, const float* delta, T* dkv) {
+__global__ void dkv_kernel(View<T> a, const T* dout, Lse lse, const float* delta, T* dkv) {
   extern __shared__ float both[];  // dS, then P, each in whole 16-byte words
   const int64_t stride = (a.queries + 3) / 4 * 4;
   const int64_t j = blockIdx.x, group = blockIdx.y, b = blockIdx.z, ratio = a.heads / a.kv_heads;
@@ -198,14 +225,14 @@ __global__ void dkv_kernel(View<T> a, const T* dout, const float* lse, const flo
 
 // A block a head: the sink takes probability exp(sink - lse) of every row.
 template <typename T>
-__global__ void sink_kernel(View<T> a, const float* lse, const float* delta, float* dsinks, bool accumulate) {
+__global__ void sink_kernel(View<T> a, Lse lse, const float* delta, float* dsinks, bool accumulate) {
   __shared__ float scratch[32];
   const int64_t head = blockIdx.x;
   const float sink = to_float(a.weight[head]);
   float sum = 0.0f;
   for (int64_t at = threadIdx.x; at < a.batch * a.queries; at += blockDim.x) {
-    const int64_t row = a.row_at(at % a.queries, at / a.queries, head);
-    sum -= expf(sink - lse[row]) * delta[row];
+    const int64_t i = at % a.queries, b = at / a.queries;
+    sum -= expf(sink - lse.at(a, i, b, head)) * delta[a.row_at(i, b, head)];
   }
   sum = block_sum(sum, scratch);
   if (threadIdx.x == 0) dsinks[head] = (accumulate ? dsinks[head] : 0.0f) + sum;
@@ -244,7 +271,8 @@ int64_t rows_of(const GeneralAttention& g) {
 
 // Scores a query has at most, in whole 16-byte words: the compiler reads the last few of a sum as one vector.
 int64_t scores_of(const GeneralAttention& g) {
-  const int64_t most = g.attrs->causal && g.attrs->window > 0 ? std::min<int64_t>(g.attrs->window, g.keys) : g.keys;
+  const bool windowed = g.attrs->causal && g.attrs->window > 0 && g.query_places == nullptr;
+  const int64_t most = windowed ? std::min<int64_t>(g.attrs->window, g.keys) : g.keys;
   return (most + 3) / 4 * 4;
 }
 
@@ -265,15 +293,16 @@ Status backward(const GeneralAttention& g, const GeneralAttentionGrad& d, cudaSt
   auto* delta = static_cast<float*>(d.workspace);
   float* parts = delta + rows_of(g);
   const auto* dout = static_cast<const T*>(d.dout);
+  const Lse lse{d.lse, d.lse_rows > 0 ? d.lse_rows : g.queries, d.first_query};
   const int64_t query_bytes = scores_of(g) * 4, key_bytes = (g.queries + 3) / 4 * 4 * 8;
   MB_TRY(allow_shared(dq_kernel<T>, query_bytes));
   MB_TRY(allow_shared(dkv_kernel<T>, key_bytes));
   delta_kernel<T><<<queries, 32, 0, stream>>>(a, static_cast<const T*>(d.out), dout, delta);
-  dq_kernel<T><<<queries, kBlock, static_cast<size_t>(query_bytes), stream>>>(a, dout, d.lse, delta,
+  dq_kernel<T><<<queries, kBlock, static_cast<size_t>(query_bytes), stream>>>(a, dout, lse, delta,
                                                                               static_cast<T*>(d.dq), parts);
-  dkv_kernel<T>
-      <<<keys, kBlock, static_cast<size_t>(key_bytes), stream>>>(a, dout, d.lse, delta, static_cast<T*>(d.dkv));
-  if (a.sinks) sink_kernel<T><<<blocks(a.heads), 256, 0, stream>>>(a, d.lse, delta, d.dweight, g.attrs->accumulate);
+  dkv_kernel<T><<<keys, kBlock, static_cast<size_t>(key_bytes), stream>>>(a, dout, lse, delta, static_cast<T*>(d.dkv));
+  if (a.sinks && d.dweight != nullptr)
+    sink_kernel<T><<<blocks(a.heads), 256, 0, stream>>>(a, lse, delta, d.dweight, g.attrs->accumulate);
   if (a.bucket_count > 0)
     bucket_kernel<T>
         <<<blocks(int64_t{a.heads} * a.bucket_count), 256, 0, stream>>>(a, parts, d.dweight, g.attrs->accumulate);

@@ -23,15 +23,20 @@ struct GeneralAttention {
   const int32_t* samples = nullptr;          // dropout: [batch]
   const float* record = nullptr;             // dropout: the step record
   int64_t first_head = 0;                    // of all ranks' heads, for dropout's numbers
+  // A part of the sequence: where rows of queries and keys lie in the whole ones, both or neither.
+  const int32_t* query_places = nullptr;
+  const int32_t* key_places = nullptr;
+  int64_t all_queries = 0, all_keys = 0;  // tokens of the whole sequences
 };
 
-// out [s, b, heads * value_dim]; lse [b, heads, s].
+// out [s, b, heads * value_dim]; lse [b, heads, s]. A query that sees no key gets zeros and -inf.
 Status general_attention_forward(const GeneralAttention& args, void* out, float* lse, const Launch& launch);
 
 struct GeneralAttentionGrad {
   const void* out = nullptr;
   const void* dout = nullptr;
-  const float* lse = nullptr;
+  const float* lse = nullptr;  // [b, heads, lse_rows], of the queries from first_query on
+  int64_t lse_rows = 0, first_query = 0;
   void* dq = nullptr;        // laid out as q
   void* dkv = nullptr;       // laid out as kv; may be dq
   float* dweight = nullptr;  // of sinks or table

@@ -117,12 +117,15 @@ __device__ void limit_groups(WarpRow row, const Rule& a, double* scores) {
   });
 }
 
-__global__ void router_select_kernel(Rule a, RouterShape s, const float* logits, const float* bias, int32_t* experts) {
+__global__ void router_select_kernel(Rule a, RouterShape s, TokenPlaces places, const float* logits, const float* bias,
+                                     int32_t* experts) {
   extern __shared__ double memory[];
   const int64_t token = blockIdx.x;
   if (a.balanced) {
+    int64_t place = places.first + token;
+    if (places.at != nullptr) place = int64_t{places.at[place / places.batch]} * places.batch + place % places.batch;
     for (int j = threadIdx.x; j < a.top_k; j += 32)
-      experts[token * a.top_k + j] = static_cast<int32_t>((token * a.top_k + j) % s.experts);
+      experts[token * a.top_k + j] = static_cast<int32_t>((place * a.top_k + j) % s.experts);
     return;
   }
   WarpRow row{memory, static_cast<int>(s.experts)};
@@ -375,15 +378,11 @@ RouterLossArgs prepare(const MoeLossAttrs& attrs, RouterShape s, int64_t sets, c
 }  // namespace
 
 Status router_select(const RouterAttrs& attrs, RouterShape s, const float* logits, const float* bias, int32_t* experts,
-                     const Launch& launch) {
-  if (attrs.balanced && (attrs.sequence_sharded || !attrs.positions.whole()))
-    return fail(ErrorCode::kUnavailable,
-                "CUDA: forced balance counts tokens from 0 on, and these are a part of a sequence",
-                "use one tensor and context parallel rank, or host.device = cpu");
+                     const Launch& launch, const TokenPlaces& places) {
   MB_TRY(fits(s));
   const size_t bytes = shared_for(s.experts + attrs.groups);
   MB_TRY(allow(router_select_kernel, bytes));
-  router_select_kernel<<<tokens_of(s), 32, bytes, launch.stream>>>(Rule(attrs), s, logits, bias, experts);
+  router_select_kernel<<<tokens_of(s), 32, bytes, launch.stream>>>(Rule(attrs), s, places, logits, bias, experts);
   return launched("router_select");
 }
 

@@ -124,6 +124,10 @@ bool rank_note(void* rank, int32_t index, CudaText* note) {
   return true;
 }
 
+void rank_comm(void* rank, int32_t group_kind, void* stats) {
+  *static_cast<CommStats*>(stats) = as_rank(rank).comm(static_cast<GroupKind>(group_kind));
+}
+
 bool rank_allocation(void* rank, int32_t index, CudaText* what, int64_t* bytes) {
   const auto& all = as_rank(rank).allocations();
   if (index < 0 || static_cast<size_t>(index) >= all.size()) return false;
@@ -158,6 +162,7 @@ constexpr CudaTable kTable = {profiler::kCudaTableAbi,
                               rank_read,
                               rank_times,
                               rank_memory,
+                              rank_comm,
                               rank_find_not_finite,
                               rank_note,
                               rank_allocation,

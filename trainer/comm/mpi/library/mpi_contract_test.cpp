@@ -55,17 +55,17 @@ class MpiRanks : public testing::Test {
 // What a rank's process does, as a test of its own; DISABLED_ keeps it out of a plain run.
 void as_rank(const std::function<Status(World&)>& rank_main, const std::string& expected = "",
              const ControlOptions& options = {}) {
-  if (!mpi_place()) GTEST_SKIP() << "not started by a launcher";
+  if (!place_if_any()) GTEST_SKIP() << "not started by a launcher";
   const Status status = run_mpi_rank(rank_main, options);
   const std::string said = status ? "" : format(status.error());
   if (expected.empty() ? !said.empty() : said.find(expected) == std::string::npos) {
-    fmt::print("UNEXPECTED rank {}: '{}'\n", mpi_place()->rank, said);
-  } else if (mpi_place()->rank == 0) {
+    fmt::print("UNEXPECTED rank {}: '{}'\n", place_if_any()->rank, said);
+  } else if (place_if_any()->rank == 0) {
     fmt::print("EXPECTED {}\n", said);
   }
   std::fflush(stdout);
   // Others may still be on their way: mpirun ends them all once one has left.
-  if (!expected.empty()) std::this_thread::sleep_for(std::chrono::milliseconds(mpi_place()->rank == 0 ? 300 : 3000));
+  if (!expected.empty()) std::this_thread::sleep_for(std::chrono::milliseconds(place_if_any()->rank == 0 ? 300 : 3000));
   _exit(0);
 }
 

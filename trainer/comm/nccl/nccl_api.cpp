@@ -1,0 +1,82 @@
+// dlopen of libnccl.
+#include "trainer/comm/nccl/nccl_api.h"
+
+#include <dlfcn.h>
+#include <fmt/core.h>
+
+#include <mutex>
+#include <optional>
+
+namespace mbb::trainer::cuda {
+namespace {
+
+class Symbols {
+ public:
+  explicit Symbols(void* library) : library_(library) {}
+
+  template <typename F>
+  void find(F& to, const char* name) {
+    to = reinterpret_cast<F>(dlsym(library_, name));
+    if (to == nullptr && missing_.empty()) missing_ = name;
+  }
+  const std::string& missing() const { return missing_; }
+
+ private:
+  void* library_;
+  std::string missing_;
+};
+
+Result<NcclApi> open_api() {
+  void* library = nullptr;
+  for (const char* name : {"libnccl.so.2", "/usr/local/cuda/lib64/libnccl.so.2"}) {
+    library = dlopen(name, RTLD_NOW | RTLD_LOCAL);
+    if (library != nullptr) break;
+  }
+  if (library == nullptr)
+    return fail(ErrorCode::kUnavailable, fmt::format("NCCL: {}", dlerror()),
+                "several GPUs communicate through NCCL: put the folder of libnccl.so.2 into LD_LIBRARY_PATH");
+  NcclApi found;
+  Symbols symbols(library);
+  symbols.find(found.version, "ncclGetVersion");
+  symbols.find(found.unique_id, "ncclGetUniqueId");
+  symbols.find(found.init, "ncclCommInitRankConfig");
+  symbols.find(found.split, "ncclCommSplit");
+  symbols.find(found.finalize, "ncclCommFinalize");
+  symbols.find(found.destroy, "ncclCommDestroy");
+  symbols.find(found.abort, "ncclCommAbort");
+  symbols.find(found.async_error, "ncclCommGetAsyncError");
+  symbols.find(found.error_string, "ncclGetErrorString");
+  symbols.find(found.last_error, "ncclGetLastError");
+  symbols.find(found.group_start, "ncclGroupStart");
+  symbols.find(found.group_end, "ncclGroupEnd");
+  symbols.find(found.all_gather, "ncclAllGather");
+  symbols.find(found.reduce_scatter, "ncclReduceScatter");
+  symbols.find(found.all_reduce, "ncclAllReduce");
+  symbols.find(found.broadcast, "ncclBroadcast");
+  symbols.find(found.send, "ncclSend");
+  symbols.find(found.receive, "ncclRecv");
+  if (!symbols.missing().empty())
+    return fail(ErrorCode::kUnavailable, fmt::format("NCCL: this libnccl has no {}", symbols.missing()),
+                "NCCL 2.28 or newer is needed");
+  return found;
+}
+
+}  // namespace
+
+Status NcclApi::good(ncclResult_t result, const std::string& doing, ncclComm_t comm) const {
+  if (result == ncclSuccess || result == ncclInProgress) return {};
+  const char* const said = last_error(comm);
+  std::string what = fmt::format("NCCL, {}: {}", doing, error_string(result));
+  if (said != nullptr && *said != '\0') what += fmt::format("; {}", said);
+  return fail(ErrorCode::kRankFailed, std::move(what), "NCCL_DEBUG=INFO in the environment makes NCCL say more");
+}
+
+Result<const NcclApi*> nccl_api() {
+  static std::once_flag once;
+  static std::optional<Result<NcclApi>> opened;
+  std::call_once(once, [] { opened = open_api(); });
+  if (!*opened) return tl::unexpected<Error>(opened->error());
+  return &**opened;
+}
+
+}  // namespace mbb::trainer::cuda

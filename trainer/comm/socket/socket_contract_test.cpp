@@ -1,0 +1,122 @@
+// The communicator contract on processes that no MPI started: this program starts itself again, a process a rank.
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <climits>
+#include <csignal>
+#include <cstdlib>
+#include <filesystem>
+#include <numeric>
+#include <thread>
+
+#include "profiler/base/file.h"
+#include "trainer/comm/communicator_contract.h"
+#include "trainer/comm/mpi/run_mpi_rank.h"
+
+namespace mbb::trainer {
+namespace {
+
+// Runs the test `name` of this program in `ranks` processes; gives what all of them said.
+std::string in_processes(int ranks, const std::string& name) {
+  const std::string folder = testing::TempDir() + fmt::format("sockets-{}-{}", getpid(), name);
+  std::filesystem::create_directories(folder);
+  char own[PATH_MAX] = {};
+  if (readlink("/proc/self/exe", own, sizeof own - 1) < 0) return {};
+  std::vector<pid_t> started;
+  for (int rank = 0; rank < ranks; ++rank) {
+    const pid_t process = fork();
+    if (process != 0) {
+      started.push_back(process);
+      continue;
+    }
+    setenv("MBBENCH_RANK", std::to_string(rank).c_str(), 1);
+    setenv("MBBENCH_RANKS", std::to_string(ranks).c_str(), 1);
+    setenv("MBBENCH_MEET_AT", ("file:" + folder + "/meet").c_str(), 1);
+    const std::string said = fmt::format("{}/{}", folder, rank);
+    const int out = open(said.c_str(), O_CREAT | O_WRONLY | O_TRUNC, 0600);
+    dup2(out, STDOUT_FILENO);
+    dup2(out, STDERR_FILENO);
+    const std::string filter = "--gtest_filter=" + name;
+    execl(own, own, "--gtest_also_run_disabled_tests", filter.c_str(), nullptr);
+    _exit(127);
+  }
+  for (const pid_t process : started) waitpid(process, nullptr, 0);
+  std::string all;
+  for (int rank = 0; rank < ranks; ++rank)
+    if (const auto said = read_file(fmt::format("{}/{}", folder, rank))) all += *said;
+  std::filesystem::remove_all(folder);
+  return all;
+}
+
+std::vector<int> everyone(const World& world) {
+  std::vector<int> all(static_cast<size_t>(world.size()));
+  std::iota(all.begin(), all.end(), 0);
+  return all;
+}
+
+// What a rank's process does, as a test of its own; DISABLED_ keeps it out of a plain run.
+void as_rank(const std::function<Status(World&)>& rank_main, const std::string& expected = "") {
+  const auto place = place_if_any();
+  if (!place) GTEST_SKIP() << "not started as a rank";
+  const Status status = run_mpi_rank(rank_main);
+  const std::string said = status ? "" : format(status.error());
+  if (expected.empty() ? !said.empty() : said.find(expected) == std::string::npos)
+    fmt::print("UNEXPECTED rank {}: '{}'\n", place->rank, said);
+  else
+    fmt::print("EXPECTED of rank {}\n", place->rank);
+  std::fflush(stdout);
+  _exit(0);
+}
+
+TEST(SocketRank, DISABLED_KeepsTheContract) {
+  as_rank([](World& world) -> Status {
+    MB_ASSIGN(auto all, world.group(GroupKind::kWorld, everyone(world)));
+    MB_TRY(contract::check_contract(*all, 31));
+    if (world.rank() < 3) {
+      MB_ASSIGN(auto turned, world.group(GroupKind::kCp, {2, 0, 1}));
+      MB_TRY(contract::check_contract(*turned, 32));
+    }
+    // More than a socket holds, both ways at once.
+    std::vector<float> mine(1'000'000, static_cast<float>(world.rank())), sum(mine.size());
+    MB_TRY(all->all_reduce(mine.data(), sum.data(), mine.size(), DType::kF32));
+    if (sum.back() != 6.0F) return fail(ErrorCode::kMismatch, fmt::format("a sum of {}", sum.back()));
+    return all->barrier();
+  });
+}
+
+TEST(SocketRank, DISABLED_IsKilled) {
+  as_rank(
+      [](World& world) -> Status {
+        MB_ASSIGN(auto all, world.group(GroupKind::kWorld, everyone(world)));
+        world.at(fmt::format("layers.{}.fwd", world.rank()), 7);
+        MB_TRY(all->barrier());
+        if (world.rank() == 2) {
+          std::this_thread::sleep_for(std::chrono::milliseconds(5 * Control::kHeartbeatMs));
+          std::raise(SIGKILL);
+        }
+        return all->barrier();
+      },
+      "rank 2 at layers.2.fwd (call 7): its process ended without a word");
+}
+
+void expect_all(int ranks, const std::string& said, const std::vector<int>& silent = {}) {
+  EXPECT_EQ(said.find("UNEXPECTED"), std::string::npos) << said;
+  for (int rank = 0; rank < ranks; ++rank) {
+    const bool silent_rank = std::find(silent.begin(), silent.end(), rank) != silent.end();
+    EXPECT_EQ(said.find(fmt::format("EXPECTED of rank {}", rank)) == std::string::npos, silent_rank) << said;
+  }
+}
+
+TEST(SocketRanks, KeepTheContract) {
+  expect_all(4, in_processes(4, "SocketRank.DISABLED_KeepsTheContract"));
+}
+TEST(SocketRanks, AKilledRankEndsTheOthersWithItsName) {
+  expect_all(3, in_processes(3, "SocketRank.DISABLED_IsKilled"), {2});
+}
+
+}  // namespace
+}  // namespace mbb::trainer

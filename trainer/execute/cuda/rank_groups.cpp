@@ -1,0 +1,85 @@
+// Opening communicators, and waiting.
+#include "trainer/execute/cuda/rank_groups.h"
+
+#include <algorithm>
+#include <chrono>
+#include <set>
+#include <thread>
+
+#include "trainer/ops/cuda/status.h"
+
+namespace mbb::trainer::cuda {
+namespace {
+
+// A step that is nearly over is worth spinning for; then looking a few thousand times a second is enough.
+constexpr int kSpins = 2000;
+constexpr std::chrono::microseconds kPause{200};
+
+std::set<GroupKind> groups_of(const Program& program) {
+  std::set<GroupKind> groups(program.groups.begin(), program.groups.end());
+  for (const Segment& segment : program.segments)
+    for (const Op& op : segment.ops)
+      if (op.kind->communicates) groups.insert(std::get<CommAttrs>(op.attrs).group);
+  return groups;
+}
+
+// The most that the program's collectives of a kind may take.
+NcclLimits limits_of(const Program& program, GroupKind kind) {
+  NcclLimits limits;
+  for (const Segment& segment : program.segments)
+    for (const Op& op : segment.ops)
+      if (const auto* a = std::get_if<CommAttrs>(&op.attrs);
+          a != nullptr && op.kind->communicates && a->group == kind) {
+        limits.max_ctas = std::max(limits.max_ctas, a->num_sm);
+        limits.cga_size = std::max(limits.cga_size, a->cga_size);
+      }
+  return limits;
+}
+
+}  // namespace
+
+Result<std::unique_ptr<RankGroups>> RankGroups::open(const Program& program, const Mesh& mesh, World& world,
+                                                     Device& device, const profiler::CudaRankRequest& request) {
+  std::unique_ptr<RankGroups> groups(new RankGroups(world, device));
+  RankContext& context = groups->context_;
+  context.mesh = &mesh;
+  context.rank = world.rank();
+  context.coordinates = mesh.coordinates(world.rank());
+  context.communicators.assign(kGroupKinds.size(), nullptr);
+  if (request.share_device) {
+    int devices = 0;
+    MB_TRY(ok(cudaGetDeviceCount(&devices), "counting CUDA devices"));
+    MB_TRY(reach_devices(request.device, std::min(devices, mesh.world_size())));
+  } else {
+    MB_ASSIGN(groups->nccl_, NcclGroups::open(world, [&device] { return device.stream(); }));
+  }
+  for (const GroupKind kind : groups_of(program)) {
+    MB_ASSIGN(auto communicator, request.share_device
+                                     ? world.group(kind, mesh.group(kind, world.rank()), groups->memory_)
+                                     : groups->nccl_->group(kind, mesh, limits_of(program, kind)));
+    context.communicators[static_cast<size_t>(kind)] = communicator.get();
+    groups->communicators_.push_back(std::move(communicator));
+  }
+  return groups;
+}
+
+CommStats RankGroups::stats(GroupKind kind) const {
+  const Communicator* found = context_.communicators[static_cast<size_t>(kind)];
+  return found != nullptr ? found->stats() : CommStats{};
+}
+
+void RankGroups::abort() {
+  if (nccl_ != nullptr) nccl_->abort();
+}
+
+Status RankGroups::wait(cudaStream_t stream) {
+  for (int looked = 0;; ++looked) {
+    const cudaError_t status = cudaStreamQuery(stream);
+    if (status != cudaErrorNotReady) return ok(status, "running a step");
+    if (looked < kSpins) continue;
+    MB_TRY(nccl_ == nullptr ? world_.check() : nccl_->check());
+    std::this_thread::sleep_for(kPause);
+  }
+}
+
+}  // namespace mbb::trainer::cuda

@@ -1,0 +1,48 @@
+// The communicators of a rank on a device: one a kind of group that the program uses, and how the rank waits for its
+// device without missing that another rank has failed.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <memory>
+#include <string_view>
+#include <vector>
+
+#include "profiler/host/cuda_table.h"
+#include "trainer/comm/communicator.h"
+#include "trainer/comm/nccl/nccl_groups.h"
+#include "trainer/execute/cuda/device.h"
+#include "trainer/execute/cuda/device_memory.h"
+#include "trainer/ops/op_kind.h"
+
+namespace mbb::trainer::cuda {
+
+class RankGroups {
+ public:
+  // Every rank opens the same kinds in one order: through NCCL, or, where ranks are threads that share devices, with
+  // meetings on the host (DeviceMemory). `world`, `mesh` and `device` must outlive them.
+  static Result<std::unique_ptr<RankGroups>> open(const Program& program, const Mesh& mesh, World& world,
+                                                  Device& device, const profiler::CudaRankRequest& request);
+
+  const RankContext& context() const { return context_; }
+  CommStats stats(GroupKind kind) const;
+  void at(std::string_view path, size_t position) { world_.at(path, position); }
+  // Messages between the two progress together.
+  Status begin_batch() { return nccl_ == nullptr ? Status{} : nccl_->begin_batch(); }
+  Status end_batch() { return nccl_ == nullptr ? Status{} : nccl_->end_batch(); }
+  // Until the stream is done; an error as soon as the world is ending.
+  Status wait(cudaStream_t stream);
+  // Ends what waits on the device for ranks that will not come.
+  void abort();
+
+ private:
+  RankGroups(World& world, Device& device) : world_(world), memory_(device) {}
+
+  World& world_;
+  DeviceMemory memory_;
+  std::unique_ptr<NcclGroups> nccl_;  // null: ranks share devices
+  RankContext context_;
+  std::vector<std::unique_ptr<Communicator>> communicators_;
+};
+
+}  // namespace mbb::trainer::cuda
