@@ -13,7 +13,7 @@
 
 namespace mbb::profiler {
 
-inline constexpr uint32_t kCudaTableAbi = 4;
+inline constexpr uint32_t kCudaTableAbi = 5;
 
 struct CudaDeviceFacts {
   char name[256];

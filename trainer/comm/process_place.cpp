@@ -4,9 +4,9 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cstdlib>
 
 #include "profiler/base/env.h"
+#include "profiler/base/text.h"
 
 namespace mbb::trainer {
 namespace {
@@ -81,7 +81,8 @@ Result<ProcessPlace> of_slurm() {
   MB_ASSIGN(const int nodes, number("SLURM_STEP_NUM_NODES", 1));
   // Tasks of each host as "2(x3),1": what stands first is the most that a host has.
   const std::string tasks = env_text("SLURM_STEP_TASKS_PER_NODE").value_or("");
-  if (nodes > 1 && !tasks.empty()) place.local_size = std::max(std::atoi(tasks.c_str()), place.local_rank + 1);
+  if (const auto most = parse_int(tasks.substr(0, tasks.find_first_of("(,"))); nodes > 1 && most)
+    place.local_size = std::max(static_cast<int>(*most), place.local_rank + 1);
   place.one_host = nodes == 1;
   MB_ASSIGN(const int job, number("SLURM_JOB_ID", 0));
   MB_ASSIGN(const int step, number("SLURM_STEP_ID", 0));

@@ -3,13 +3,28 @@
 
 namespace mbb::trainer {
 
-std::vector<Knob> host_knobs() {
+namespace {
+
+// Which devices, and who shares them.
+std::vector<Knob> device_knobs() {
   return {
       {.key = "host.device",
        .field = field(&Config::host, &HostConfig::device),
        .choices = {choice("cpu", Device::kCpu, "ranks are threads, or the processes of mpirun; the oracle"),
                    choice("cuda", Device::kCuda, "one GPU a rank")},
        .doc = "What computes the step."},
+      {.key = "host.share_device",
+       .field = field(&Config::host, &HostConfig::share_device),
+       .doc = "Ranks are threads that share the GPUs there are, one or more a GPU: collectives copy and sum between "
+              "meetings of the host, without graphs. For the numerics of a mapping alone; its times say nothing."},
+  };
+}
+
+}  // namespace
+
+std::vector<Knob> host_knobs() {
+  std::vector<Knob> all = device_knobs();
+  const std::vector<Knob> others{
       {.key = "host.cpu_binding",
        .field = field(&Config::host, &HostConfig::cpu_binding),
        .doc = "CPUs of the rank threads: none, local (those near the rank's GPU; on the CPU a part each), or a list as "
@@ -57,10 +72,6 @@ std::vector<Knob> host_knobs() {
        .range = within(0, 128),
        .doc = "SMs that the optimizer's kernels take while they run on a stream beside compute, and that GEMMs there "
               "leave free; 0 = whatever fits."},
-      {.key = "host.share_device",
-       .field = field(&Config::host, &HostConfig::share_device),
-       .doc = "Ranks are threads that share the GPUs there are, one or more a GPU: collectives copy and sum between "
-              "meetings of the host, without graphs. For the numerics of a mapping alone; its times say nothing."},
       {.key = "host.gemm_tuning_file",
        .field = field(&Config::host, &HostConfig::gemm_tuning_file),
        .doc = "GEMM algorithms that `mbbench tune` chose on such a device, driver and cuBLASLt; a GEMM the file lacks, "
@@ -73,6 +84,8 @@ std::vector<Knob> host_knobs() {
        .doc = "A run in which no rank begins an op for so long ends, and says where each rank stands.",
        .identity = false},
   };
+  all.insert(all.end(), others.begin(), others.end());
+  return all;
 }
 
 }  // namespace mbb::trainer

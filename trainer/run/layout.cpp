@@ -292,6 +292,22 @@ Layout Layout::of_role(MeshRole other) const {
   return l;
 }
 
+namespace {
+
+// Knobs that mean something on a GPU alone.
+Status check_device_knobs(const Config& config) {
+  if (config.host.device == Device::kCuda) return {};
+  if (config.profiling.use_nsys_profiler)
+    return fail(ErrorCode::kBadArgument, "profiling.use_nsys_profiler = true needs host.device = cuda",
+                "leave it off: CPU runs are traced without nsys");
+  if (config.host.share_device)
+    return fail(ErrorCode::kBadArgument, "host.share_device = true needs host.device = cuda",
+                "leave it off: on the CPU ranks are threads anyway");
+  return {};
+}
+
+}  // namespace
+
 Result<Layout> resolve(const Config& config) {
   Layout l;
   l.config = config;
@@ -352,12 +368,7 @@ Result<Layout> resolve(const Config& config) {
   MB_TRY(profile_window(config, l.mesh.world_size()));
   MB_TRY(check_graphs(config.host, l.model.moe.num_experts));
   MB_TRY(check_fault(config.debug.inject_fault, l.mesh.world_size()));
-  if (config.profiling.use_nsys_profiler && config.host.device != Device::kCuda)
-    return fail(ErrorCode::kBadArgument, "profiling.use_nsys_profiler = true needs host.device = cuda",
-                "leave it off: CPU runs are traced without nsys");
-  if (config.host.share_device && config.host.device != Device::kCuda)
-    return fail(ErrorCode::kBadArgument, "host.share_device = true needs host.device = cuda",
-                "leave it off: on the CPU ranks are threads anyway");
+  MB_TRY(check_device_knobs(config));
   MB_TRY(check_placement(l));
   MB_TRY(split_stages(l));
   MB_TRY(check_layers_of_chunks(l));
