@@ -105,7 +105,17 @@ Result<std::string> read_file(const std::string& path, size_t limit_bytes) {
   return bytes;
 }
 
-Status write_file(const std::string& path, std::string_view bytes, Flush flush) {
+Status write_file(const std::string& named, std::string_view bytes, Flush flush) {
+  std::string path = named;
+  struct stat info {};
+  if (::stat(named.c_str(), &info) == 0 && !S_ISREG(info.st_mode) && !S_ISDIR(info.st_mode)) {
+    Descriptor through(open_retry(named.c_str(), O_WRONLY | O_NOCTTY));
+    if (through.get() < 0) return io_error("opening", named, errno);
+    return write_and_close(named, through, bytes, Flush::kLater);
+  }
+  std::error_code ignored;
+  if (std::filesystem::is_symlink(named, ignored)) path = std::filesystem::weakly_canonical(named, ignored).string();
+  if (path.empty()) path = named;
   static std::atomic<unsigned> serial{0};
   const std::string temporary = fmt::format("{}{}{}-{}", path, kTemporarySuffix, ::getpid(), serial++);
   // O_TRUNC: a killed process of the same id may have left one of that name.

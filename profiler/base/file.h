@@ -23,7 +23,9 @@ Status read_file_in_pieces(const std::string& path, const std::function<void(std
 enum class Flush { kNow, kLater };
 
 // Writes beside the target, flushes, renames over it: killed at any moment, the target is the old file or the new one.
-// The folder must exist. A temporary's name holds kTemporarySuffix, so that what a kill left can be told apart.
+// The folder must exist. A link is followed: what it names is replaced. What is no regular file (/dev/stdout, a pipe)
+// is written through, never replaced. A temporary's name holds kTemporarySuffix, so that what a kill left can be told
+// apart.
 Status write_file(const std::string& path, std::string_view bytes, Flush flush = Flush::kNow);
 inline constexpr std::string_view kTemporarySuffix = ".partial-";
 // Appends and flushes; creates the file when missing. For logs of whole lines.

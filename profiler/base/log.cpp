@@ -61,6 +61,15 @@ void set_log_sink(std::function<void(LogLevel, std::string_view)> sink) {
   g_sink = std::move(sink);
 }
 
+void say(std::string_view text) {
+  while (!text.empty()) {
+    const ssize_t written = ::write(STDERR_FILENO, text.data(), text.size());
+    if (written < 0 && errno == EINTR) continue;
+    if (written <= 0) return;
+    text.remove_prefix(static_cast<size_t>(written));
+  }
+}
+
 void log_line(LogLevel level, std::string_view text) {
   if (level > g_level) return;
   const std::lock_guard lock(g_sink_mutex);

@@ -24,6 +24,9 @@ void set_log_sink(std::function<void(LogLevel, std::string_view)> sink);
 
 void log_line(LogLevel level, std::string_view text);
 
+// Text as it is on stderr, for progress and results. A reader that is gone is no error: the work goes on.
+void say(std::string_view text);
+
 template <typename... Args>
 void log(LogLevel level, fmt::format_string<Args...> format, Args&&... args) {
   if (level <= log_level()) log_line(level, fmt::format(format, std::forward<Args>(args)...));

@@ -11,6 +11,7 @@
 #include "analysis/gate/gate_report.h"
 #include "profiler/base/clock.h"
 #include "profiler/base/file.h"
+#include "profiler/base/log.h"
 #include "profiler/base/text.h"
 #include "suites/cli/command.h"
 #include "suites/cli/print.h"
@@ -89,9 +90,9 @@ class Ab {
           if (!whole) return false;
         }
         if (done == 0 && !options_.quiet)
-          fmt::print(stderr, "a pair of launches takes {}: at most {} in all\n",
-                     format_ns(static_cast<double>(monotonic_ns() - begin)),
-                     format_ns(static_cast<double>(monotonic_ns() - begin) * static_cast<double>(looks_.back())));
+          say(fmt::format("a pair of launches takes {}: at most {} in all\n",
+                          format_ns(static_cast<double>(monotonic_ns() - begin)),
+                          format_ns(static_cast<double>(monotonic_ns() - begin) * static_cast<double>(looks_.back()))));
       }
       if (judge()) break;
     }
@@ -173,8 +174,8 @@ Result<int> ab(const Parsed& parsed) {
   if (!options.quiet) {
     std::string at;
     for (const size_t look : looks) at += (at.empty() ? "" : ", ") + std::to_string(look);
-    fmt::print(stderr, "ab: {} cells, A = {}, B = {}; at most {} launches an arm, compared at {}\n",
-               suite_a.cells.size(), a.label, b.label, looks.back(), at);
+    say(fmt::format("ab: {} cells, A = {}, B = {}; at most {} launches an arm, compared at {}\n", suite_a.cells.size(),
+                    a.label, b.label, looks.back(), at));
   }
   Ab experiment(a, b, std::move(suite_a), std::move(suite_b), options, looks);
   MB_ASSIGN(const bool whole, experiment.run());

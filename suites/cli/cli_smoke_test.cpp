@@ -168,6 +168,39 @@ TEST_F(Cli, ARunsFolderThatMovedIsReadWhereItLies) {
   EXPECT_TRUE(gone.has("not read: the bundle of run") && gone.has("mbbench index DIR")) << gone.out;
 }
 
+TEST_F(Cli, OutputGoesThroughWhatIsNoFile) {
+  ASSERT_EQ(run("run train_iters=6 --quiet").status, 0);
+  ASSERT_EQ(sh("mkfifo pipe && touch real && ln -s real link").status, 0);
+  const Answer piped = sh(program_ + " export @latest --format json --output pipe & cat pipe");
+  EXPECT_TRUE(piped.has("quickstart")) << piped.out;
+  EXPECT_TRUE(fs::is_fifo(folder_ / "pipe"));
+  ASSERT_EQ(run("export @latest --format json --output link").status, 0);
+  EXPECT_TRUE(fs::is_symlink(folder_ / "link"));
+  EXPECT_GT(fs::file_size(folder_ / "real"), 100U);
+  const Answer full = run("show @latest > /dev/full");
+  EXPECT_EQ(full.status, 4) << full.out;
+  EXPECT_TRUE(full.has("writing the output")) << full.out;
+}
+
+TEST_F(Cli, AReaderThatLeavesDoesNotEndARun) {
+  const Answer left = sh("(" + program_ + " suite quickstart iters=6 --only one-rank --only dp2 iters=6 2>&1 >out; " +
+                         "echo status $? >&3) 3>status | head -c 1 >/dev/null; cat status");
+  EXPECT_TRUE(left.has("status 0")) << left.out;
+  EXPECT_TRUE(text_of(folder_ / "out").find("2 ok, 0 broken") != std::string::npos) << text_of(folder_ / "out");
+}
+
+TEST_F(Cli, AReadOnlyStoreAnswers) {
+  ASSERT_EQ(run("run train_iters=6 --quiet --tag kept").status, 0);
+  ASSERT_EQ(sh("chmod -R a-w mbbench-runs").status, 0);
+  const std::string other = geteuid() == 0 ? "setpriv --reuid 65534 --clear-groups " : "";
+  ASSERT_EQ(sh("chmod a+rx .").status, 0);
+  const Answer shown = sh(other + program_ + " show @kept");
+  const Answer listed = sh(other + program_ + " list runs");
+  EXPECT_EQ(sh("chmod -R u+w mbbench-runs").status, 0);
+  EXPECT_TRUE(shown.status == 0 && shown.has("1 ok")) << shown.out;
+  EXPECT_TRUE(listed.status == 0 && listed.has("kept")) << listed.out;
+}
+
 TEST_F(Cli, BadExportsSayWhatIsMissing) {
   ASSERT_EQ(run("run train_iters=6 profile_step_start=3 profile_step_end=3 --quiet").status, 0);
   expect_refused("export @latest --format kineto", 4, "holds no trace");
@@ -354,6 +387,20 @@ TEST_F(Cli, AKilledSuiteResumesToTheSameResult) {
       EXPECT_EQ(read(entry.path()), expected);
     }
   }
+}
+
+TEST_F(Cli, ARunGoesOnWithTheKnobsItBeganWith) {
+  ASSERT_EQ(run("suite ./small.toml --quiet").status, 0);
+  // As a kill before the last cell leaves it.
+  ASSERT_EQ(sh("sed -i 's/\"ended_unix_ns\": [0-9]*/\"ended_unix_ns\": 0/' mbbench-runs/runs/*/run.json && "
+               "cd mbbench-runs/runs/*/cells && rm -r $(ls | tail -1)")
+                .status,
+            0);
+  const Answer other = run("suite ./small.toml --quiet --resume seed=7");
+  EXPECT_EQ(other.status, 4) << other.out;
+  EXPECT_TRUE(other.has("would go on with 7") && other.has("train.seed=")) << other.out;
+  const Answer same = run("suite ./small.toml --quiet --resume");
+  EXPECT_EQ(same.status, 0) << same.out;
 }
 
 TEST_F(Cli, DoctorSaysWhatIsMissingAndWhyItMatters) {

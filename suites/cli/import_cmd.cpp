@@ -5,6 +5,7 @@
 
 #include "analysis/report/suite_table.h"
 #include "profiler/base/file.h"
+#include "profiler/base/log.h"
 #include "profiler/base/text.h"
 #include "suites/cli/command.h"
 #include "suites/cli/print.h"
@@ -78,7 +79,7 @@ Result<std::vector<ForeignFile>> read_all(const std::vector<std::string>& paths,
       auto one = read_foreign(file, format);
       if (!one && found.size() == 1 && !is_folder(path)) return tl::unexpected<Error>(std::move(one.error()));
       if (!one) {  // of a folder the others are read, and this one is named
-        fmt::print(stderr, "left out: {}\n", one.error().what);
+        say(fmt::format("left out: {}\n", one.error().what));
         continue;
       }
       ++read;

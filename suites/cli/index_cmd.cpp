@@ -2,6 +2,7 @@
 #include <fmt/core.h>
 
 #include "profiler/base/file.h"
+#include "profiler/base/log.h"
 #include "suites/cli/command.h"
 #include "suites/cli/settings_of.h"
 #include "suites/cli/sibling.h"
@@ -18,7 +19,7 @@ Result<int> index(const Parsed& parsed) {
   MB_TRY(make_dirs(settings.product.runs_dir));
   MB_ASSIGN(auto store, baselines::Store::open(store_file(settings.product.runs_dir)));
   MB_ASSIGN(const auto report, store.index(folder));
-  for (const Error& trouble : report.troubles) fmt::print(stderr, "{}\n", format(trouble));
+  for (const Error& trouble : report.troubles) say(fmt::format("{}\n", format(trouble)));
   fmt::print("indexed {} runs, {} cells; {} unfinished, {} unreadable\n", report.runs, report.cells, report.unfinished,
              report.troubles.size());
   return report.troubles.empty() ? 0 : kExitBroken;
@@ -26,10 +27,15 @@ Result<int> index(const Parsed& parsed) {
 
 // The viewer is a program of its own beside this one, so that this one never links a window system.
 Result<int> view(const Parsed& parsed) {
-  MB_ASSIGN(const Settings settings, settings_of({.argv = parsed.argv}));
+  // Where runs and baselines lie is said by knobs, everything else by the viewer's own options.
+  Parsed places{.argv = parsed.argv};
+  std::vector<std::string> options;
+  for (const std::string& word : parsed.knobs)
+    (word.starts_with("runs_dir=") || word.starts_with("baselines_file=") ? places.knobs : options).push_back(word);
+  MB_ASSIGN(const Settings settings, settings_of(places));
   std::vector<std::string> arguments{"--store", store_file(settings.product.runs_dir).string(), "--baselines",
                                      settings.product.baselines_file};
-  arguments.insert(arguments.end(), parsed.knobs.begin(), parsed.knobs.end());
+  arguments.insert(arguments.end(), options.begin(), options.end());
   return become("mbbench-view", arguments, "install libimgui-dev, libglfw3-dev and libgl-dev, and build again");
 }
 
@@ -44,7 +50,7 @@ Command index_command() {
           "rebuild the store from bundles",
           {{"DIR", "a folder of bundles, or one bundle (default: the runs folder)", false}},
           {},
-          false,
+          true,
           index};
 }
 Command view_command() {

@@ -75,7 +75,7 @@ Result<baselines::Store> open_store(const Settings& settings) {
   if (!file_exists(file))
     return fail(ErrorCode::kNotFound, fmt::format("no runs yet: there is no {}", file.string()),
                 "start with `mbbench suite quickstart`");
-  return baselines::Store::open(file);
+  return open_to_read(file);
 }
 
 Result<Table> runs_table(const Settings& settings) {

@@ -1,10 +1,13 @@
 // mbbench: parses the command line with CLI11, runs one command, turns errors into exit statuses.
 #include <fmt/core.h>
+#include <unistd.h>
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cerrno>
 #include <csignal>
+#include <cstdio>
+#include <cstring>
 #include <memory>
 #include <system_error>
 
@@ -41,7 +44,8 @@ void declare(CLI::App& root, Entry& entry) {
     else
       app->add_option(o.flag, entry.values[o.flag], o.doc)
           ->type_name(o.value)
-          ->expected(1, o.repeats ? 1 << 20 : 1)
+          ->expected(1)
+          ->multi_option_policy(o.repeats ? CLI::MultiOptionPolicy::TakeAll : CLI::MultiOptionPolicy::Throw)
           ->allow_extra_args(false);
   }
   if (entry.command.takes_knobs) {
@@ -80,10 +84,13 @@ mbb::Result<int> run_command(const Entry& entry, const std::vector<std::string>&
 }
 
 int run(const Entry& entry, const std::vector<std::string>& argv) {
-  const auto status = run_command(entry, argv);
+  auto status = run_command(entry, argv);
+  errno = 0;
+  if (std::fflush(stdout) != 0 && errno != EPIPE && status)
+    status = mbb::fail(mbb::ErrorCode::kIo, fmt::format("writing the output: {}", std::strerror(errno)),
+                       "what was printed is not complete");
   if (status) return *status;
-  std::fflush(stdout);
-  fmt::print(stderr, "{}\n", mbb::format(status.error()));
+  mbb::say(fmt::format("{}\n", mbb::format(status.error())));
   return status.error().code == mbb::ErrorCode::kBadArgument ? mbb::suites::kExitUsage : mbb::suites::kExitBroken;
 }
 
@@ -93,7 +100,7 @@ int unknown(const std::string& word, const std::vector<std::unique_ptr<Entry>>& 
     if (!entry->command.hidden) names.emplace_back(entry->command.name);
   const auto near = mbb::nearest(word, names);
   const std::string hint = near ? fmt::format("did you mean '{}'?", *near) : "commands: " + mbb::join(names, ", ");
-  fmt::print(stderr, "error: no command is called '{}'\n  hint: {}\n", mbb::printable(word), hint);
+  mbb::say(fmt::format("error: no command is called '{}'\n  hint: {}\n", mbb::printable(word), hint));
   return mbb::suites::kExitUsage;
 }
 
@@ -101,9 +108,12 @@ int unknown(const std::string& word, const std::vector<std::unique_ptr<Entry>>& 
 
 int main(int argc, char** argv) {
   std::signal(SIGPIPE, SIG_IGN);
+  // A reader that closes the pipe early must not hide a command's own exit status: output is held until the end.
+  static char buffer[size_t{4} << 20];
+  if (isatty(STDOUT_FILENO) == 0) std::setvbuf(stdout, buffer, _IOFBF, sizeof(buffer));
   const std::vector<std::string> arguments(argv, argv + argc);
   if (const auto level = mbb::set_log_level_from_env(); !level) {
-    fmt::print(stderr, "{}\n", mbb::format(level.error()));
+    mbb::say(fmt::format("{}\n", mbb::format(level.error())));
     return mbb::suites::kExitUsage;
   }
   CLI::App root("mbbench trains, measures and judges large-model training.", "mbbench");

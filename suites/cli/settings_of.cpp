@@ -3,6 +3,9 @@
 
 #include <fmt/core.h>
 
+#include <fcntl.h>
+#include <unistd.h>
+
 #include <csignal>
 #include <filesystem>
 
@@ -40,22 +43,30 @@ Result<Suite> suite_of(const Parsed& parsed, const Settings& settings, const std
   return open_suite(name_or_file, settings, {parsed.values("--only"), parsed.values("--skip")}, resolves);
 }
 
+Result<baselines::Store> open_to_read(const std::filesystem::path& file) {
+  const auto may_write = [](const std::filesystem::path& path) {
+    return ::faccessat(AT_FDCWD, path.c_str(), W_OK, AT_EACCESS) == 0;
+  };
+  const bool writable = may_write(file) && may_write(file.has_parent_path() ? file.parent_path() : ".");
+  return baselines::Store::open(file, {.read_only = !writable});
+}
+
 Result<baselines::Run> find_run(const Settings& settings, const std::string& spec) {
   const std::filesystem::path file = store_file(settings.product.runs_dir);
   if (!file_exists(file)) return baselines::load_run(spec, nullptr);
-  MB_ASSIGN(const auto store, baselines::Store::open(file));
+  MB_ASSIGN(const auto store, open_to_read(file));
   return baselines::load_run(spec, &store);
 }
 
 Result<std::filesystem::path> find_bundle(const Settings& settings, const std::string& spec) {
   if (baselines::looks_like_bundle(spec)) return std::filesystem::path(spec);
   MB_ASSIGN(const baselines::Run run, find_run(settings, spec));  // its errors name the runs there are
-  MB_ASSIGN(const auto store, baselines::Store::open(store_file(settings.product.runs_dir)));
+  // Beside the store first: a runs folder that was copied is read from the copy.
+  const std::filesystem::path beside = std::filesystem::path(settings.product.runs_dir) / "runs" / run.id;
+  if (std::filesystem::exists(beside)) return beside;
+  MB_ASSIGN(const auto store, open_to_read(store_file(settings.product.runs_dir)));
   MB_ASSIGN(const baselines::RunSummary summary, store.summary(run.id));
   if (std::filesystem::exists(summary.bundle)) return std::filesystem::path(summary.bundle);
-  const std::filesystem::path beside =
-      std::filesystem::path(settings.product.runs_dir) / "runs" / run.id;  // moved with it
-  if (std::filesystem::exists(beside)) return beside;
   return fail(ErrorCode::kNotFound, fmt::format("the bundle of run {} is not at {}", run.id, summary.bundle),
               "mbbench index DIR, where it lies now");
 }

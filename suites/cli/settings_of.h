@@ -18,6 +18,10 @@ Status resolves(const trainer::Config& config);
 // The suite that a command names, with its --only and --skip.
 Result<Suite> suite_of(const Parsed& parsed, const Settings& settings, const std::string& name_or_file);
 
+// To answer questions: a store of an older schema is brought up to date where it may be written, and a folder that may
+// not be written is read all the same.
+Result<baselines::Store> open_to_read(const std::filesystem::path& file);
+
 // A run by any name a user may give (@latest, @2, @tag, id, prefix, bundle folder).
 Result<baselines::Run> find_run(const Settings& settings, const std::string& spec);
 

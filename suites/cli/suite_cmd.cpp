@@ -7,6 +7,7 @@
 #include "analysis/report/suite_table.h"
 #include "baselines/store/bundle.h"
 #include "profiler/base/file.h"
+#include "profiler/base/log.h"
 #include "profiler/base/text.h"
 #include "suites/cli/command.h"
 #include "suites/cli/print.h"
@@ -102,7 +103,7 @@ int finish(const Parsed& parsed, const RunOutcome& outcome, const RunOptions& op
   if (const analysis::Table claims = claims_table(outcome.run); !claims.rows.empty()) tables.push_back(claims);
   print_tables(parsed, tables);
   if (!outcome.stopped)
-    for (const std::string& missing : missing_results(outcome.run)) fmt::print(stderr, "error: {}\n", missing);
+    for (const std::string& missing : missing_results(outcome.run)) say(fmt::format("error: {}\n", missing));
   if (!parsed.flag("--json")) fmt::print("run {}  {}\n", outcome.run.id, outcome.bundle.string());
   if (outcome.stopped && signals.interrupted()) return kExitInterrupted;
   return exit_status(outcome, options.require_measured);

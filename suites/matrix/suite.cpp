@@ -623,9 +623,15 @@ class Expander {
     return {};
   }
 
+  // A cell's whole name means that cell alone; other words match parts of names.
+  bool is_a_name(const std::string& pattern) const {
+    return std::any_of(suite_.cells.begin(), suite_.cells.end(),
+                       [&](const Cell& cell) { return cell.name == pattern; });
+  }
   bool matches_any(const std::vector<std::string>& patterns, const Cell& cell) const {
-    return std::any_of(patterns.begin(), patterns.end(),
-                       [&](const std::string& p) { return cell_matches(p, cell.name); });
+    return std::any_of(patterns.begin(), patterns.end(), [&](const std::string& p) {
+      return is_a_name(p) ? p == cell.name : cell_matches(p, cell.name);
+    });
   }
 
   Status apply_skips() {

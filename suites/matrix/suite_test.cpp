@@ -122,6 +122,7 @@ TEST(Suite, CombinationsThatDoNotResolveAreDroppedWithTheReason) {
 TEST(Suite, FiltersByPatternAndOnlyOverridesSkip) {
   EXPECT_EQ(names(expand(kSuite, {}, {{"tp8"}, {}})), "tp8-pp1");
   EXPECT_EQ(names(expand(kSuite, {}, {{"*-pp2"}, {"tp4*"}})), "tp1-pp2 tp2-pp2");
+  EXPECT_EQ(names(expand(kSuite, {}, {{"tp2-pp1"}, {}})), "tp2-pp1");
   EXPECT_EQ(names(expand(kSuite, {}, {{}, {"pp"}})), "tp4-only plain");
   EXPECT_EQ(names(expand(kSuite, {}, {{"tp9"}, {}})),
             "error: suite s: no cell matches --only 'tp9'\n"

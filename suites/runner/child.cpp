@@ -16,6 +16,7 @@
 #include "baselines/store/bundle.h"
 #include "profiler/base/clock.h"
 #include "profiler/base/file.h"
+#include "profiler/base/log.h"
 #include "profiler/base/text.h"
 #include "profiler/capture/telemetry.h"
 #include "profiler/host/boost_slider.h"
@@ -257,11 +258,10 @@ void end_stuck(const std::filesystem::path& folder, bool writes, baselines::Laun
   launch.ended_unix_ns = wall_ns();
   launch.exit_status = kExitFailed;
   launch.reason = error.what;
-  fmt::print(stderr, "{}\n", format(error));
+  say(fmt::format("{}\n", format(error)));
   if (writes)
     if (const Status written = baselines::write_launch(folder, launch); !written)
-      fmt::print(stderr, "{}\n", format(written.error()));
-  std::fflush(stderr);
+      say(fmt::format("{}\n", format(written.error())));
   _exit(kExitFailed);
 }
 
@@ -405,11 +405,11 @@ int run_launch(const std::filesystem::path& folder) {
                          : code == ErrorCode::kOutOfMemory ? kExitDoesNotFit
                                                            : kExitFailed;
     launch.reason = trained.error().what;
-    fmt::print(stderr, "{}\n", format(trained.error()));
+    say(fmt::format("{}\n", format(trained.error())));
   }
   if (place && place->rank > 0) return launch.exit_status;
   if (const Status written = baselines::write_launch(folder, launch); !written) {
-    fmt::print(stderr, "{}\n", format(written.error()));
+    say(fmt::format("{}\n", format(written.error())));
     return 1;
   }
   return launch.exit_status;

@@ -262,7 +262,7 @@ class Import {
       return {};
     };
     if (const Status stored = put(); !stored)
-      log_warning("the store was not updated ({}); the bundle is whole, `mbbench index {}` brings it in",
+      log_warning("the store was not updated ({}); the bundle is whole, `mbbench index runs_dir={}` brings it in",
                   stored.error().what, runs_dir().string());
   }
 

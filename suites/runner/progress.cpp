@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include "profiler/base/clock.h"
+#include "profiler/base/log.h"
 #include "profiler/base/text.h"
 
 namespace mbb::suites {
@@ -16,7 +17,7 @@ Progress::Progress(size_t cells, bool quiet)
     : cells_(cells), quiet_(quiet), terminal_(isatty(STDERR_FILENO) != 0), started_ns_(monotonic_ns()) {}
 
 Progress::~Progress() {
-  if (!quiet_ && terminal_ && !name_.empty()) fmt::print(stderr, "\r\033[K");
+  if (!quiet_ && terminal_ && !name_.empty()) say(fmt::format("\r\033[K"));
 }
 
 void Progress::begin_cell(const std::string& name) {
@@ -38,7 +39,7 @@ void Progress::end_cell(const std::string& outcome) {
   done_ = of_ = 0;
   if (quiet_) return;
   const std::string took = format_ns(static_cast<double>(monotonic_ns() - cell_started_ns_));
-  fmt::print(stderr, "{}[{}/{}] {}  {}  {}\n", terminal_ ? "\r\033[K" : "", finished_, cells_, name_, outcome, took);
+  say(fmt::format("{}[{}/{}] {}  {}  {}\n", terminal_ ? "\r\033[K" : "", finished_, cells_, name_, outcome, took));
   name_.clear();
 }
 
@@ -56,8 +57,7 @@ void Progress::draw(bool) {
     eta = format_ns(elapsed / fraction() - elapsed);
   }
   const std::string loss = of_ > 0 ? fmt::format("  loss {:.3f}", loss_) : "";
-  fmt::print(stderr, "\r\033[K[{}/{}] {}  step {}/{}{}  left {}", finished_ + 1, cells_, name_, done_, of_, loss, eta);
-  std::fflush(stderr);
+  say(fmt::format("\r\033[K[{}/{}] {}  step {}/{}{}  left {}", finished_ + 1, cells_, name_, done_, of_, loss, eta));
 }
 
 }  // namespace mbb::suites

@@ -494,6 +494,24 @@ Status check_manifest(const baselines::Run& run, const Suite& suite) {
   return {};
 }
 
+// Cells of one run answer one question: what is left must be configured as what has finished was.
+Status check_same_knobs(const baselines::Run& run, const Suite& suite) {
+  for (const baselines::Cell& finished : run.cells) {
+    const auto cell =
+        std::find_if(suite.cells.begin(), suite.cells.end(), [&](const Cell& c) { return c.name == finished.name; });
+    if (cell == suite.cells.end() || cell->command) continue;
+    for (const KnobState& now : trainer::knobs().states(cell->config, cell->sources))
+      for (const baselines::KnobValue& then : finished.knobs)
+        if (then.key == now.knob->key && then.identity && then.value != now.value)
+          return fail(ErrorCode::kMismatch,
+                      fmt::format("run {} has {} = {} in its finished cell {}, and would go on with {}", run.id,
+                                  then.key, then.value, finished.name, now.value),
+                      fmt::format("resume it with the knobs it was started with ({}={}), or start a new run", then.key,
+                                  then.value));
+  }
+  return {};
+}
+
 // Gradients that both the cell and its one-rank cells recorded.
 Status judge_recorded_gradients(baselines::BundleWriter& writer, baselines::Cell& cell,
                                 const std::vector<baselines::Cell>& finished) {
@@ -525,7 +543,7 @@ void keep_in_store(const RunOptions& options, const baselines::Run& run, const s
     return cell ? store.put_cell(*cell) : Status{};
   };
   if (const Status stored = put(); !stored)
-    log_warning("the store was not updated ({}); the bundle is whole, `mbbench index {}` brings it in",
+    log_warning("the store was not updated ({}); the bundle is whole, `mbbench index runs_dir={}` brings it in",
                 stored.error().what, options.runs_dir.string());
 }
 
@@ -733,6 +751,7 @@ Result<RunOutcome> resume_run(const std::filesystem::path& bundle, const Suite& 
     outcome.run.cells.push_back(std::move(cell));
   }
   MB_TRY(check_manifest(outcome.run, suite));
+  MB_TRY(check_same_knobs(outcome.run, suite));
   return run_cells(std::move(writer), std::move(outcome), suite, options);
 }
 
