@@ -83,14 +83,18 @@ void fill_projected(baselines::Cell& cell, const Projection& p, bool uses_fp8) {
     const double a_ns = a_step * 1e9;
     add(cell, id, a_ns / p.step_ns, a_ns / p.high_ns, a_ns / p.low_ns);
   };
-  rate("tokens_per_second", static_cast<double>(p.tokens));
-  rate("tokens_per_second_per_gpu", static_cast<double>(p.tokens) / gpus);
-  rate("tflops_per_gpu_causal", p.model_flops_causal / gpus / 1e12);
-  rate("tflops_per_gpu_full", p.model_flops_full / gpus / 1e12);
-  if (hardware && hardware->bf16_tflops > 0)
-    rate("mfu_bf16", 100 * p.model_flops_causal / gpus / 1e12 / hardware->bf16_tflops);
+  // Of rows of sequences the cell knows which tokens have a label; the projection counts the rows' places.
+  const bool known = cell.work.tokens_per_step > 0 && cell.work.flops_per_token_causal > 0;
+  const double tokens = known ? static_cast<double>(cell.work.tokens_per_step) : static_cast<double>(p.tokens);
+  const double causal = known ? tokens * cell.work.flops_per_token_causal : p.model_flops_causal;
+  const double full = known ? tokens * cell.work.flops_per_token_full : p.model_flops_full;
+  rate("tokens_per_second", tokens);
+  rate("tokens_per_second_per_gpu", tokens / gpus);
+  rate("tflops_per_gpu_causal", causal / gpus / 1e12);
+  rate("tflops_per_gpu_full", full / gpus / 1e12);
+  if (hardware && hardware->bf16_tflops > 0) rate("mfu_bf16", 100 * causal / gpus / 1e12 / hardware->bf16_tflops);
   if (hardware && uses_fp8 && hardware->fp8_tflops > 0)
-    rate("mfu_fp8", 100 * p.model_flops_causal / gpus / 1e12 / hardware->fp8_tflops);
+    rate("mfu_fp8", 100 * causal / gpus / 1e12 / hardware->fp8_tflops);
   const auto share = [&](double ns) { return 100 * ns / p.step_ns; };
   add(cell, "exposed_comm", share(p.parts.exposed_comm_ns()));
   constexpr const char* kByKind[] = {"exposed_comm_tp", "exposed_comm_cp", "exposed_comm_ep", "exposed_comm_pp",
