@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <future>
 
 #include "suites/project/cost_file.h"
 #include "trainer/execute/simulate/replay.h"
@@ -97,8 +98,10 @@ class Projector {
     const int few = (warm + period - 1) / period * period;
     const int more = few + period;
     if (l_.micro_batches <= more) return walk_some(0, nullptr);
-    MB_ASSIGN(const Walked a, walk_some(few, nullptr));
-    MB_ASSIGN(const Walked b, walk_some(more, nullptr));
+    auto longer = std::async(std::launch::async, [&] { return walk_some(more, nullptr); });
+    const Result<Walked> shorter = walk_some(few, nullptr);
+    MB_ASSIGN(const Walked b, longer.get());
+    MB_ASSIGN(const Walked a, shorter);
     const double t = static_cast<double>(l_.micro_batches - few) / period;
     return Walked{extend(a.step_ns, b.step_ns, t), extend(a.parts, b.parts, t)};
   }
