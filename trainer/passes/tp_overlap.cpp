@@ -42,7 +42,12 @@ bool is_tp(const Op& op, const OpKind& kind) {
 }
 
 bool is_product(const Op& op, Role role) {
-  return op.kind == &kGemm && op.role == role;
+  return (op.kind == &kGemm || op.kind == &kGemmScaled || op.kind == &kGemmBlocks) && op.role == role;
+}
+
+// Quantized products have no such attribute, and their sites no margin (tp_overlap_sites).
+void leave_sms(Op& product, int margin) {
+  if (auto* attrs = std::get_if<GemmAttrs>(&product.attrs)) attrs->sm_margin = margin;
 }
 
 CommAttrs with_sms(CommAttrs attrs, const TpOverlapSite& site) {
@@ -286,20 +291,30 @@ class Overlap {
     return makers;
   }
 
+  // Whether wgrad's right operand is what the collective gave, or its quantized form.
+  bool feeds(size_t gather, size_t wgrad) const {
+    const TensorId gathered = old_[gather].out[0], right = old_[wgrad].in[1];
+    if (gathered == right) return true;
+    for (size_t i = gather + 1; i < wgrad; ++i)
+      if (old_[i].in[0] == gathered && std::find(old_[i].out.begin(), old_[i].out.end(), right) != old_[i].out.end())
+        return old_[i].role == Role::kNone;
+    return false;
+  }
+
   // Before dgrad: the all-gather that only wgrad needs.
   void bulk_gather(size_t dgrad) {
     const TpOverlapSite* site = site_of(sites_, old_[dgrad]);
     if (site == nullptr || site->method != Method::kBulk) return;
     for (size_t wgrad : wgrads_of(dgrad)) {
       for (size_t i = dgrad + 1; i < wgrad; ++i) {
-        if (gone_[i] || !is_tp(old_[i], kAllGather) || old_[i].out[0] != old_[wgrad].in[1]) continue;
+        if (gone_[i] || !is_tp(old_[i], kAllGather) || !feeds(i, wgrad)) continue;
         const auto makers = makers_between(dgrad, i);
         if (!makers) continue;
         for (size_t maker : *makers) b_.ops().push_back(take(maker));
         Op gather = take(i);
         gather.attrs = with_sms(std::get<CommAttrs>(gather.attrs), *site);
         b_.ops().push_back(std::move(gather));
-        std::get<GemmAttrs>(old_[dgrad].attrs).sm_margin = margin(*site);
+        leave_sms(old_[dgrad], margin(*site));
       }
     }
   }
@@ -315,7 +330,7 @@ class Overlap {
       Op scatter = take(user);
       scatter.attrs = with_sms(std::get<CommAttrs>(scatter.attrs), *site);
       b_.ops().push_back(std::move(scatter));
-      for (size_t wgrad : wgrads) std::get<GemmAttrs>(old_[wgrad].attrs).sm_margin = margin(*site);
+      for (size_t wgrad : wgrads) leave_sms(old_[wgrad], margin(*site));
     }
   }
 

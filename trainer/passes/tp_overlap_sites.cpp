@@ -107,18 +107,28 @@ Status read_entry(const std::string& entry, const std::string& field, const std:
   return {};
 }
 
-Result<TpOverlapSite> site_of(const SiteRule& rule, const Given& given, int tp, int64_t rows) {
-  TpOverlapSite site{rule.name, given.method.value_or(rule.method)};
+Result<TpOverlapSite> site_of(const SiteRule& rule, const Given& given, int tp, int64_t rows, bool quantized) {
+  const Method usual = quantized && rule.method != Method::kBulk ? Method::kNone : rule.method;
+  TpOverlapSite site{rule.name, given.method.value_or(usual)};
   const bool ring = site.method == Method::kRingExchange;
   site.num_sm = given.num_sm.value_or(ring ? 1 : 16);
   site.cga_size = given.cga_size.value_or(std::min(2, site.num_sm));
   site.num_splits = given.num_splits.value_or(ring ? tp : 4);
   site.fp8_buf = given.fp8_buf.value_or(false);
-  site.set_sm_margin = given.set_sm_margin.value_or(!ring);
-  if (site.method == Method::kNone) return site;
+  site.set_sm_margin = given.set_sm_margin.value_or(!ring && !quantized);
   const auto refuse = [&](const char* field, const std::string& what, const std::string& hint) {
     return bad(fmt::format("{}.{}", rule.name, field), what, hint);
   };
+  if (site.method == Method::kNone) {
+    if (!given.num_sm && !given.cga_size && !given.num_splits && !given.fp8_buf && !given.set_sm_margin) return site;
+    return refuse("method", "none, and another field of the site is given, which nothing reads",
+                  "give a method, or leave the field out");
+  }
+  if (quantized && site.method != Method::kBulk)
+    return refuse("method", fmt::format("{} splits a product that precision.recipe quantizes whole", name(site.method)),
+                  "give bulk or none, or precision.recipe = bf16");
+  if (quantized && site.set_sm_margin)
+    return refuse("set_sm_margin", "products that precision.recipe quantizes take all SMs", "leave it out");
   if (site.cga_size > 4 || site.cga_size > site.num_sm)
     return refuse("cga_size", fmt::format("{} is above 4 or above num_sm = {}", site.cga_size, site.num_sm),
                   "a cluster has at most 4 thread blocks, one an SM");
@@ -142,7 +152,8 @@ const char* name(TpOverlapMethod method) {
   return kMethods[static_cast<size_t>(method)].name;
 }
 
-Result<std::vector<TpOverlapSite>> tp_overlap_sites(const KnobMap& cfg, int tp, int64_t rows_of_a_rank) {
+Result<std::vector<TpOverlapSite>> tp_overlap_sites(const KnobMap& cfg, int tp, int64_t rows_of_a_rank,
+                                                    bool quantized) {
   std::array<Given, kSites.size()> given;
   for (const auto& [entry, value] : cfg) {
     const size_t dot = entry.find('.');
@@ -154,7 +165,7 @@ Result<std::vector<TpOverlapSite>> tp_overlap_sites(const KnobMap& cfg, int tp, 
   }
   std::vector<TpOverlapSite> sites;
   for (size_t i = 0; i < kSites.size(); ++i) {
-    MB_ASSIGN(TpOverlapSite site, site_of(kSites[i], given[i], tp, rows_of_a_rank));
+    MB_ASSIGN(TpOverlapSite site, site_of(kSites[i], given[i], tp, rows_of_a_rank, quantized));
     sites.push_back(site);
   }
   // A dgrad that is split has no whole reduce-scatter left for wgrad to cover.

@@ -8,7 +8,8 @@ std::vector<Knob> tp_overlap_knobs() {
       {.key = "overlap.tp_comm_overlap",
        .field = field(&Config::tp_overlap, &TpOverlapConfig::tp_comm_overlap),
        .doc = "Splits tensor-parallel collectives and the matrix products beside them so that they overlap; needs "
-              "sequence_parallel."},
+              "sequence_parallel. Products that precision.recipe quantizes are not split: whole collectives run beside "
+              "them (bulk)."},
       {.key = "overlap.tp_comm_overlap_cfg",
        .field = field(&Config::tp_overlap, &TpOverlapConfig::tp_comm_overlap_cfg),
        .doc = "By site (qkv, proj, fc1, fc2, each _fprop, _dgrad or _wgrad): method = bulk, pipeline, ring_exchange or "

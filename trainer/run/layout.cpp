@@ -178,10 +178,8 @@ Status resolve_tp_overlap(Layout& l) {
   if (!l.sequence_parallel)
     return fail(ErrorCode::kBadArgument, fmt::format("{} without sequence parallelism", kKnob),
                 fmt::format("its collectives are those of parallel.sequence_parallel with {} above 1", kTp));
-  if (l.config.precision.recipe != Recipe::kFp32 && l.config.precision.recipe != Recipe::kBf16)
-    return fail(ErrorCode::kUnavailable, fmt::format("{} with FP8 linear layers", kKnob),
-                "give precision.recipe = bf16 or fp32");
-  MB_ASSIGN(l.tp_overlap, tp_overlap_sites(o.tp_comm_overlap_cfg, l.tp, l.local_sequence() / l.tp));
+  MB_ASSIGN(l.tp_overlap, tp_overlap_sites(o.tp_comm_overlap_cfg, l.tp, l.local_sequence() / l.tp,
+                                           is_quantized(l.config.precision.recipe)));
   return {};
 }
 

@@ -112,6 +112,34 @@ TEST(TpOverlap, DefaultsTrainEveryDenseFamilyAlike) {
   }
 }
 
+// Quantized products run beside whole collectives; nothing is added in another order.
+TEST(TpOverlap, QuantizedProductsCoverWhatTheyDoNotNeed) {
+  for (const Recipe recipe : {Recipe::kFp8Current, Recipe::kFp8Delayed, Recipe::kMxfp8}) {
+    SCOPED_TRACE(static_cast<int>(recipe));
+    Config base = small("llama31", 2);
+    base.precision.recipe = recipe;
+    base.train.train_iters = 2;
+    if (recipe == Recipe::kMxfp8) {
+      base.model.hidden_size = base.model.ffn_hidden_size = 128;
+      base.model.kv_channels = 32;
+      base.train.seq_length = 32;
+    }
+    const auto plain = train_and_collect(base);
+    ASSERT_TRUE(plain.has_value()) << format(plain.error());
+    const Programs before = build(base);
+    expect_same_training(overlapped(base, {}), *plain, 0);
+    for (const char* site : kBulkSites) {
+      if (recipe != Recipe::kFp8Current) break;
+      SCOPED_TRACE(site);
+      const Config changed = overlapped(base, only(site, "bulk"));
+      const Programs built = build(changed);
+      EXPECT_NE(program_hash(built.programs), program_hash(before.programs));
+      EXPECT_EQ(tp_bytes(built), tp_bytes(before));
+      expect_same_training(changed, *plain, 0);
+    }
+  }
+}
+
 UnitTimes timed(const Config& config) {
   const Programs built = build(config);
   return unit_times(built.layout, built.programs, profiler::SpanKind::kCommTp, 4);
@@ -207,6 +235,13 @@ TEST(TpOverlap, RulesAreNamed) {
   EXPECT_NE(refusal(overlapped(base, KnobMap{{"fc1_dgrad.method", "pipeline"}, {"fc1_wgrad.method", "bulk"}}))
                 .find("no reduce-scatter to cover"),
             std::string::npos);
+  Config fp8 = overlapped(base, KnobMap{{"proj_fprop.method", "pipeline"}});
+  fp8.precision.recipe = Recipe::kFp8Current;
+  EXPECT_NE(refusal(fp8).find("proj_fprop.method: pipeline splits a product"), std::string::npos) << refusal(fp8);
+  fp8.tp_overlap.tp_comm_overlap_cfg = {{"fc1_dgrad.set_sm_margin", "true"}};
+  EXPECT_NE(refusal(fp8).find("fc1_dgrad.set_sm_margin: products"), std::string::npos) << refusal(fp8);
+  fp8.tp_overlap.tp_comm_overlap_cfg = {{"fc1_fprop.num_sm", "2"}};
+  EXPECT_NE(refusal(fp8).find("fc1_fprop.method: none, and another field"), std::string::npos) << refusal(fp8);
   Config apart = overlapped(base, {});
   apart.parallel.sequence_parallel = false;
   EXPECT_NE(refusal(apart).find("without sequence parallelism"), std::string::npos);
