@@ -1,4 +1,4 @@
-// mbbench micro: becomes mbbench-micro, which times every op alone on a GPU.
+// mbbench micro: becomes mbbench-micro, which times every op alone on a GPU, or mbbench-comm, which times collectives.
 #include "suites/cli/command.h"
 #include "suites/cli/sibling.h"
 
@@ -6,6 +6,9 @@ namespace mbb::suites {
 namespace {
 
 Result<int> micro(const Parsed& parsed) {
+  if (!parsed.knobs.empty() && parsed.knobs.front() == "comm")
+    return become("mbbench-comm", {parsed.knobs.begin() + 1, parsed.knobs.end()},
+                  "build with CUDA 13.0 or newer and NCCL's header");
   return become("mbbench-micro", parsed.knobs, "install libbenchmark-dev and CUDA 13.0 or newer, and build again");
 }
 
@@ -14,7 +17,8 @@ Result<int> micro(const Parsed& parsed) {
 Command micro_command() {
   return {"micro",
           "time every op alone on this GPU against its ceilings (--seconds S, --settings \"key=value ...\", "
-          "--benchmark_filter=TEXT, --benchmark_out=FILE follow)",
+          "--benchmark_filter=TEXT, --benchmark_out=FILE follow); 'micro comm' times collectives between its GPUs "
+          "(--gpus N, --mib LARGEST, --out FILE.csv follow)",
           {},
           {},
           true,

@@ -1,0 +1,277 @@
+// mbbench-comm: collectives of this host's GPUs, a process each, through the communicators that training uses.
+//
+// Conventions of nccl-tests: the size is the whole buffer (all_gather's output, reduce_scatter's input, all parts of an
+// all_to_all), bus bandwidth is what a member puts on the wire at the bandwidth bound over the time of the slowest
+// rank. Times are means over calls back to back on one stream.
+#include <cuda_runtime_api.h>
+#include <fmt/format.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <array>
+#include <csignal>
+#include <cstdlib>
+#include <cstring>
+#include <filesystem>
+#include <numeric>
+#include <optional>
+
+#include "profiler/base/file.h"
+#include "profiler/base/text.h"
+#include "profiler/host/gpus.h"
+#include "trainer/comm/mpi/run_mpi_rank.h"
+#include "trainer/comm/nccl/nccl_groups.h"
+#include "trainer/ops/cuda/gemm.h"
+#include "trainer/ops/cuda/status.h"
+
+namespace mbb::suites {
+namespace {
+
+using namespace mbb::trainer;  // NOLINT: a program of one file
+using cuda::ok;
+
+constexpr size_t kElement = 2;  // bf16
+constexpr size_t kBeside = size_t{256} << 20U;
+
+enum class What { kAllReduce, kAllGather, kReduceScatter, kAllToAll, kSendRecv };
+constexpr std::array kAll{What::kAllReduce, What::kAllGather, What::kReduceScatter, What::kAllToAll, What::kSendRecv};
+
+CommOp op_of(What what) {
+  constexpr std::array ops{CommOp::kAllReduce, CommOp::kAllGather, CommOp::kReduceScatter, CommOp::kAllToAll,
+                           CommOp::kSend};
+  return ops[static_cast<size_t>(what)];
+}
+const char* name_of(What what) {
+  return what == What::kSendRecv ? "send_recv" : name(op_of(what));
+}
+
+struct Options {
+  int gpus = 0;  // 0: all
+  size_t most = size_t{1} << 30U;
+  std::string out;
+};
+
+class Bench {
+ public:
+  Bench(World& world, const Options& options) : world_(world), options_(options) {}
+  ~Bench() {
+    cudaFree(send_);
+    cudaFree(recv_);
+    for (cudaEvent_t event : {start_, stop_, fork_}) cudaEventDestroy(event);
+    groups_.reset();
+    for (cudaStream_t stream : {stream_, compute_}) cudaStreamDestroy(stream);
+  }
+  Bench(const Bench&) = delete;
+  Bench& operator=(const Bench&) = delete;
+
+  Status run() {
+    MB_TRY(open());
+    say("op,bytes,max_ctas,us,bus_GB/s\n");
+    for (const What what : kAll)
+      for (size_t bytes = 1024; bytes <= options_.most; bytes *= 4) MB_TRY(row(*group_, what, bytes, 0));
+    for (const int ctas : {2, 4, 8, 16, 32}) {
+      MB_ASSIGN(const auto limited, groups_->group(GroupKind::kDpCp, mesh_, {.max_ctas = ctas}));
+      for (const What what : {What::kAllReduce, What::kAllGather, What::kReduceScatter})
+        MB_TRY(row(*limited, what, std::min(kBeside, options_.most), ctas));
+      MB_TRY(beside(*limited, ctas));
+    }
+    MB_TRY(beside(*group_, 0));
+    if (world_.rank() == 0 && !options_.out.empty()) MB_TRY(write_file(options_.out, table_));
+    return {};
+  }
+
+ private:
+  Status open() {
+    const auto place = place_if_any();
+    MB_TRY(ok(cudaSetDevice(place ? place->local_rank : 0), "choosing the CUDA device"));
+    for (cudaStream_t* stream : {&stream_, &compute_})
+      MB_TRY(ok(cudaStreamCreateWithFlags(stream, cudaStreamNonBlocking), "creating a stream"));
+    for (cudaEvent_t* event : {&start_, &stop_, &fork_}) MB_TRY(ok(cudaEventCreate(event), "creating an event"));
+    MB_TRY(ok(cudaMalloc(&send_, options_.most), "allocating a buffer"));
+    MB_TRY(ok(cudaMalloc(&recv_, options_.most), "allocating a buffer"));
+    MB_TRY(ok(cudaMemset(send_, 0, options_.most), "clearing a buffer"));
+    ParallelSizes sizes;
+    sizes.dp = world_.size();
+    MB_ASSIGN(mesh_, Mesh::make(sizes));
+    MB_ASSIGN(host_, world_.group(GroupKind::kWorld, mesh_));
+    MB_ASSIGN(groups_, cuda::NcclGroups::open(world_, [this] { return stream_; }));
+    MB_ASSIGN(group_, groups_->group(GroupKind::kDp, mesh_, {}));
+    return {};
+  }
+
+  void say(const std::string& line) {
+    if (world_.rank() != 0) return;
+    fmt::print("{}", line);
+    std::fflush(stdout);
+    table_ += line;
+  }
+
+  // Elements a member, by nccl-tests' conventions.
+  size_t count_of(What what, size_t bytes) const {
+    const bool whole = what == What::kAllReduce || what == What::kSendRecv;
+    return bytes / kElement / (whole ? 1 : static_cast<size_t>(world_.size()));
+  }
+
+  Status call(Communicator& group, What what, size_t count) {
+    switch (what) {
+      case What::kAllReduce: return group.all_reduce(send_, recv_, count, DType::kBf16);
+      case What::kAllGather: return group.all_gather(send_, recv_, count, DType::kBf16);
+      case What::kReduceScatter: return group.reduce_scatter(send_, recv_, count, DType::kBf16);
+      case What::kAllToAll: return group.all_to_all(send_, recv_, count, DType::kBf16);
+      case What::kSendRecv: break;
+    }
+    const int n = group.size(), next = (group.rank() + 1) % n, before = (group.rank() + n - 1) % n;
+    const std::array<P2p, 2> parts{P2p{P2p::Kind::kSend, next, PipeDirection::kForward, send_, count, DType::kBf16},
+                                   P2p{P2p::Kind::kRecv, before, PipeDirection::kForward, recv_, count, DType::kBf16}};
+    return group.exchange(parts);
+  }
+
+  // Milliseconds a call, of the slowest rank.
+  Result<double> timed(cudaStream_t stream, int calls, const std::function<Status()>& one) {
+    MB_TRY(host_->barrier());
+    MB_TRY(ok(cudaEventRecord(start_, stream), "timing"));
+    for (int i = 0; i < calls; ++i) MB_TRY(one());
+    MB_TRY(ok(cudaEventRecord(stop_, stream), "timing"));
+    MB_TRY(ok(cudaEventSynchronize(stop_), "timing"));
+    float ms = 0.0F;
+    MB_TRY(ok(cudaEventElapsedTime(&ms, start_, stop_), "timing"));
+    const double mine = static_cast<double>(ms) / calls;
+    double slowest = 0.0;
+    MB_TRY(host_->all_reduce(&mine, &slowest, 1, DType::kF64, ReduceOp::kMax));
+    return slowest;
+  }
+
+  Status row(Communicator& group, What what, size_t bytes, int ctas) {
+    const size_t count = count_of(what, bytes);
+    if (count == 0) return {};
+    for (int i = 0; i < 3; ++i) MB_TRY(call(group, what, count));
+    MB_ASSIGN(const double ms,
+              timed(stream_, bytes <= (size_t{16} << 20U) ? 50 : 10, [&] { return call(group, what, count); }));
+    const auto wire = static_cast<double>(wire_bytes(op_of(what), group.size(), DType::kBf16, count));
+    say(fmt::format("{},{},{},{:.2f},{:.1f}\n", name_of(what), bytes, ctas, ms * 1e3, wire / ms * 1e-6));
+    return {};
+  }
+
+  // A bf16 product of 8192 x 8192 x 4096 alone, and while gradients' reduce-scatters run beside it.
+  Status beside(Communicator& group, int ctas) {
+    constexpr int64_t kM = 8192, kN = 8192, kK = 4096;
+    constexpr int kProducts = 40;
+    if (options_.most < kBeside) return {};
+    MB_ASSIGN(const auto gemm, cuda::Gemm::make());
+    void *a = nullptr, *b = nullptr, *d = nullptr, *workspace = nullptr;
+    const auto allocate = [](void** to, int64_t bytes) {
+      return ok(cudaMalloc(to, static_cast<size_t>(bytes)), "allocating a product");
+    };
+    MB_TRY(allocate(&a, kM * kK * 2));
+    MB_TRY(allocate(&b, kN * kK * 2));
+    MB_TRY(allocate(&d, kM * kN * 2));
+    MB_TRY(allocate(&workspace, cuda::kGemmWorkspace));
+    MB_TRY(ok(cudaMemset(a, 0x3c, static_cast<size_t>(kM * kK * 2)), "filling a product"));
+    MB_TRY(ok(cudaMemset(b, 0x3c, static_cast<size_t>(kN * kK * 2)), "filling a product"));
+    cuda::GemmProblem p;
+    p.m = kM, p.n = kN, p.k = kK;
+    p.b_transposed = true;
+    cuda::GemmBuffers buffers;
+    buffers.a = a, buffers.b = b, buffers.d = d, buffers.workspace = workspace;
+    const auto product = [&] { return gemm->run(p, buffers, compute_); };
+    MB_TRY(product());
+    MB_ASSIGN(const double alone, timed(compute_, kProducts, product));
+    const size_t count = count_of(What::kReduceScatter, kBeside);
+    int enqueued = 0;
+    MB_ASSIGN(const double with, timed(compute_, kProducts, [&]() -> Status {
+                // Enough of them to outlast the products.
+                while (enqueued < 3 * kProducts / 2) {
+                  MB_TRY(call(group, What::kReduceScatter, count));
+                  ++enqueued;
+                }
+                return product();
+              }));
+    MB_TRY(ok(cudaStreamSynchronize(stream_), "communicating beside a product"));
+    for (void* memory : {a, b, d, workspace}) cudaFree(memory);
+    say(fmt::format("gemm_beside_reduce_scatter,{},{},{:.2f},{:.3f}\n", kBeside, ctas, with * 1e3, with / alone));
+    return {};
+  }
+
+  World& world_;
+  const Options& options_;
+  Mesh mesh_;
+  cudaStream_t stream_ = nullptr, compute_ = nullptr;
+  cudaEvent_t start_ = nullptr, stop_ = nullptr, fork_ = nullptr;
+  void *send_ = nullptr, *recv_ = nullptr;
+  std::unique_ptr<cuda::NcclGroups> groups_;
+  std::unique_ptr<Communicator> group_, host_;
+  std::string table_;
+};
+
+Result<Options> parse(int argc, char** argv) {
+  Options options;
+  for (int i = 1; i < argc; ++i) {
+    const std::string_view name = argv[i];
+    const std::string value = i + 1 < argc ? argv[i + 1] : "";
+    const auto number = parse_int(value);
+    if (name == "--out" && !value.empty())
+      options.out = value;
+    else if (name == "--gpus" && number && *number > 0)
+      options.gpus = static_cast<int>(*number);
+    else if (name == "--mib" && number && *number > 0 && *number <= 16'384)
+      options.most = static_cast<size_t>(*number) << 20U;
+    else
+      return fail(ErrorCode::kBadArgument, fmt::format("'{} {}'", name, value),
+                  "mbbench-comm [--gpus N] [--mib LARGEST] [--out FILE.csv]");
+    ++i;
+  }
+  return options;
+}
+
+// This process becomes rank 0 of as many as there are GPUs; the copies made here, before CUDA is touched, the others.
+Status become_ranks(const Options& options, const std::filesystem::path& folder) {
+  const int found = static_cast<int>(profiler::list_gpus().gpus.size());
+  const int gpus = options.gpus > 0 ? options.gpus : found;
+  if (gpus < 2 || gpus > found)
+    return fail(ErrorCode::kUnavailable,
+                fmt::format("{} of this machine's {} GPUs communicate with nobody", gpus, found),
+                "two GPUs are needed, and --gpus asks for no more than there are");
+  MB_TRY(make_dirs(folder));
+  setenv("MBBENCH_RANKS", std::to_string(gpus).c_str(), 1);
+  setenv("MBBENCH_MEET_AT", fmt::format("file:{}/meet", folder.string()).c_str(), 1);
+  setenv("NCCL_NVLS_ENABLE", "0", 1);
+  int rank = 0;
+  const pid_t parent = getpid();
+  for (int other = 1; other < gpus && rank == 0; ++other)
+    if (fork() == 0) {
+      prctl(PR_SET_PDEATHSIG, SIGKILL);
+      if (getppid() != parent) _exit(127);
+      rank = other;
+    }
+  setenv("MBBENCH_RANK", std::to_string(rank).c_str(), 1);
+  return {};
+}
+
+int run(int argc, char** argv) {
+  const auto refused = [](const Error& error) {
+    fmt::print(stderr, "{}\n", format(error));
+    return 1;
+  };
+  const auto options = parse(argc, argv);
+  if (!options) return refused(options.error());
+  const std::filesystem::path folder =
+      std::filesystem::temp_directory_path() / fmt::format("mbbench-comm-{}", getpid());
+  if (!place_if_any())
+    if (const Status started = become_ranks(*options, folder); !started) return refused(started.error());
+  const int rank = place_if_any()->rank;
+  const Status ran = run_mpi_rank([&](World& world) { return Bench(world, *options).run(); });
+  if (rank != 0) _exit(ran ? 0 : 1);
+  while (wait(nullptr) > 0) {
+  }
+  std::error_code ignored;
+  std::filesystem::remove_all(folder, ignored);
+  return ran ? 0 : refused(ran.error());
+}
+
+}  // namespace
+}  // namespace mbb::suites
+
+int main(int argc, char** argv) {
+  return mbb::suites::run(argc, argv);
+}

@@ -1,0 +1,149 @@
+// Mappings that tests train on devices, each held against one rank of the oracle.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <ostream>
+#include <string_view>
+
+#include "trainer/models/small_families.h"
+#include "trainer/run/train.h"
+
+namespace mbb::trainer::cuda {
+
+inline Config llama() {
+  Config c;
+  sizes(c, "llama3-8b", 2);
+  c.model.num_layers = 4;
+  c.model.hidden_size = 64;
+  c.model.ffn_hidden_size = 128;
+  c.model.kv_channels = 16;
+  c.train.seq_length = 32;
+  c.train.micro_batch_size = 2;
+  c.train.global_batch_size = 8;
+  c.train.train_iters = 3;
+  c.optimizer.lr_warmup_iters = 1;
+  return c;
+}
+
+inline Config family(std::string_view name) {
+  for (const Small& small : kFamilies) {
+    if (small.name != name) continue;
+    Config c = config_of(small);
+    c.train.global_batch_size = 8;
+    if (c.model.num_experts > 0) c.model.num_experts = 8;
+    return c;
+  }
+  ADD_FAILURE() << "no family " << name;
+  return {};
+}
+
+inline void tp(Config& c, int64_t size) {
+  c.parallel.tensor_model_parallel_size = size;
+}
+inline void pp(Config& c, int64_t size, int64_t chunks) {
+  c.parallel.pipeline_model_parallel_size = size;
+  c.parallel.virtual_pipeline_model_parallel_size = chunks;
+}
+inline void cp(Config& c, int64_t size, const char* comm) {
+  c.parallel.context_parallel_size = size;
+  c.parallel.cp_comm_type = comm;
+  if (std::string_view(comm) == "a2a+p2p") c.parallel.hierarchical_context_parallel_sizes = {2, size / 2};
+}
+inline void ep(Config& c, MoeExchange exchange) {
+  c.parallel.gpus = c.parallel.expert_model_parallel_size = 2;
+  c.parallel.moe_exchange = exchange;
+  c.parallel.use_distributed_optimizer = false;
+}
+inline void dp(Config& c, int64_t size) {
+  c.parallel.gpus = size * c.parallel.tensor_model_parallel_size * c.parallel.context_parallel_size *
+                    c.parallel.pipeline_model_parallel_size;
+}
+
+struct Mapping {
+  const char* name;
+  const char* family;  // null: llama(), whose shapes FP8 takes too
+  void (*map)(Config&);
+};
+
+inline void PrintTo(const Mapping& mapping, std::ostream* out) {
+  *out << mapping.name;
+}
+
+inline const Mapping kMappings[] = {
+    {"tp2", nullptr,
+     [](Config& c) {
+       tp(c, 2);
+       c.parallel.sequence_parallel = false;
+     }},
+    {"tp2_sp", nullptr, [](Config& c) { tp(c, 2); }},
+    {"tp2_sp_overlap", nullptr,
+     [](Config& c) {
+       tp(c, 2);
+       c.tp_overlap.tp_comm_overlap = true;
+     }},
+    {"cp2_p2p", nullptr, [](Config& c) { cp(c, 2, "p2p"); }},
+    {"cp2_all_gather", nullptr, [](Config& c) { cp(c, 2, "all_gather"); }},
+    {"cp2_a2a", nullptr, [](Config& c) { cp(c, 2, "a2a"); }},
+    {"cp4_a2a_p2p", nullptr,
+     [](Config& c) {
+       c.model.num_query_groups = 4;
+       cp(c, 4, "a2a+p2p");
+     }},
+    {"pp2", nullptr, [](Config& c) { pp(c, 2, 1); }},
+    {"pp2_vpp2", nullptr, [](Config& c) { pp(c, 2, 2); }},
+    {"dp2", nullptr, [](Config& c) { dp(c, 2); }},
+    {"dp2_overlap", nullptr,
+     [](Config& c) {
+       dp(c, 2);
+       c.data_parallel.overlap_grad_reduce = c.data_parallel.overlap_param_gather = true;
+       c.data_parallel.bucket_size = 20000;
+     }},
+    {"dp2_unsharded", nullptr,
+     [](Config& c) {
+       dp(c, 2);
+       c.parallel.use_distributed_optimizer = false;
+     }},
+    {"fsdp2", nullptr,
+     [](Config& c) {
+       dp(c, 2);
+       c.data_parallel.use_torch_fsdp2 = true;
+     }},
+    {"tp2_pp2_dp2", nullptr,
+     [](Config& c) {
+       tp(c, 2);
+       pp(c, 2, 1);
+       dp(c, 2);
+     }},
+    {"ep2_padded", "mixtral", [](Config& c) { ep(c, MoeExchange::kPadded); }},
+    {"ep2_counts", "mixtral", [](Config& c) { ep(c, MoeExchange::kCounts); }},
+    {"ep2_biases", "gpt_oss", [](Config& c) { ep(c, MoeExchange::kPadded); }},
+    {"ep2_capacity", "mixtral_capacity", [](Config& c) { ep(c, MoeExchange::kPadded); }},
+    {"tp2_balanced", "mixtral_balanced", [](Config& c) { tp(c, 2); }},
+    {"cp2_sinks_and_windows", "gpt_oss", [](Config& c) { cp(c, 2, "p2p"); }},
+    {"cp2_a2a_sinks", "gpt_oss", [](Config& c) { cp(c, 2, "a2a"); }},
+    {"cp2_dropout", "gpt_dropout", [](Config& c) { cp(c, 2, "p2p"); }},
+    {"cp2_positions", "gpt", [](Config& c) { cp(c, 2, "all_gather"); }},
+    {"cp2_latent_mtp", "deepseek_v3_mtp", [](Config& c) { cp(c, 2, "p2p"); }},
+    {"tp2_encoder_stage", "t5",
+     [](Config& c) {
+       tp(c, 2);
+       c.parallel.encoder_pipeline_model_parallel_size = c.parallel.encoder_tensor_model_parallel_size = 1;
+     }},
+};
+
+inline Config base_of(const Mapping& mapping) {
+  Config c = mapping.family == nullptr ? llama() : family(mapping.family);
+  if (std::string_view(mapping.name) == "cp4_a2a_p2p") c.model.num_query_groups = 4;
+  return c;
+}
+
+inline double furthest(const std::vector<StepReport>& a, const std::vector<StepReport>& b) {
+  double most = a.size() == b.size() && !a.empty() ? 0.0 : INFINITY;
+  for (size_t i = 0; i < std::min(a.size(), b.size()); ++i)
+    most = std::max(most, std::abs(a[i].loss - b[i].loss) / b[i].loss);
+  return most;
+}
+
+}  // namespace mbb::trainer::cuda
