@@ -31,8 +31,12 @@ const std::byte* at(const void* data, DType dtype, size_t elements) {
 }  // namespace
 
 NcclProcess::~NcclProcess() {
-  // Finalizing waits for the peers, which may be gone: what is over ends without it.
-  for (auto comm = all_.rbegin(); comm != all_.rend() && !aborted_; ++comm) api.abort(*comm);
+  // Peers may still be reading what this rank sent: leaving waits for them, where they are still there.
+  bool well = !aborted_ && world_.check().has_value();
+  for (auto comm = all_.rbegin(); comm != all_.rend() && well; ++comm)
+    well = settle(api.finalize(*comm), *comm, "leaving").has_value();
+  for (auto comm = all_.rbegin(); comm != all_.rend() && !aborted_; ++comm)
+    well ? api.destroy(*comm) : api.abort(*comm);
 }
 
 Status NcclProcess::settle(ncclResult_t result, ncclComm_t comm, const std::string& doing) {

@@ -32,7 +32,7 @@ class Nccl : public GpuTest {
       ncclUniqueId id{};
       MB_TRY(api_->good(api_->unique_id(&id), "an id"));
       ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
-      config.blocking = 0;
+      config.blocking = 1;
       NcclComms comms;
       const ncclResult_t begun = api_->init(&comms.main, 1, id, 0, &config);
       process.keep(comms.main);

@@ -90,8 +90,10 @@ class Groups final : public NcclGroups {
  private:
   // Every rank calls it; -1: this one has no part.
   Result<ncclComm_t> split(int colour, int key, const NcclLimits& limits, GroupKind kind) {
+    // Meeting the others must not block, or nobody sees that one is gone; a communicator whose calls do not block would
+    // start a thread for each of them.
     ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
-    config.blocking = 0;
+    config.blocking = 1;
     if (limits.max_ctas > 0) config.minCTAs = 1, config.maxCTAs = limits.max_ctas;
     if (limits.cga_size > 0) config.cgaClusterSize = limits.cga_size;
     ncclComm_t made = nullptr;
