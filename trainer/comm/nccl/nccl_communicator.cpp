@@ -53,6 +53,11 @@ Status NcclProcess::settle(ncclResult_t result, ncclComm_t comm, const std::stri
   return api.good(result, doing, comm);
 }
 
+Status NcclProcess::finish(ncclResult_t result, ncclComm_t comm, const std::string& doing) {
+  if (result != ncclSuccess && result != ncclInProgress) return settle(result, comm, doing);
+  return settle(ncclInProgress, comm, doing);
+}
+
 Status NcclProcess::settle_all(const std::string& doing) {
   for (ncclComm_t comm : all_) MB_TRY(settle(ncclInProgress, comm, doing));
   return {};

@@ -25,6 +25,8 @@ class NcclProcess {
   cudaStream_t stream() const { return stream_(); }
   // Until a call has been taken; an error when it failed, or as soon as the world is ending.
   Status settle(ncclResult_t result, ncclComm_t comm, const std::string& doing);
+  // The same of a call that goes on in the background whatever it returned: making communicators.
+  Status finish(ncclResult_t result, ncclComm_t comm, const std::string& doing);
   // The same for every communicator, after a batch.
   Status settle_all(const std::string& doing);
   // Keeps it, for check() and the end.

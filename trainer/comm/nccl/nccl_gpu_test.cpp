@@ -36,7 +36,7 @@ class Nccl : public GpuTest {
       NcclComms comms;
       const ncclResult_t begun = api_->init(&comms.main, 1, id, 0, &config);
       process.keep(comms.main);
-      MB_TRY(process.settle(begun, comms.main, "a world of one"));
+      MB_TRY(process.finish(begun, comms.main, "a world of one"));
       NcclCommunicator communicator(process, comms, GroupKind::kWorld, 0, {0});
       test(process, communicator);
       return {};

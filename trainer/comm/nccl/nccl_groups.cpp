@@ -49,7 +49,7 @@ class Groups final : public NcclGroups {
     config.blocking = 0;
     const ncclResult_t begun = api.init(&world_, world.size(), id, world.rank(), &config);
     if (world_ != nullptr) process_.keep(world_);
-    return process_.settle(begun, world_, "meeting all ranks");
+    return process_.finish(begun, world_, "meeting all ranks");
   }
 
   Result<std::unique_ptr<Communicator>> group(GroupKind kind, const Mesh& mesh, const NcclLimits& limits) override {
@@ -100,11 +100,11 @@ class Groups final : public NcclGroups {
     const std::string doing = fmt::format("splitting off {}", name(kind));
     const ncclResult_t begun =
         process_.api.split(world_, colour < 0 ? NCCL_SPLIT_NOCOLOR : colour, key, &made, &config);
-    MB_TRY(process_.settle(begun, world_, doing));
+    MB_TRY(process_.finish(begun, world_, doing));
     if (colour < 0) return ncclComm_t{nullptr};
     if (made == nullptr) return fail(ErrorCode::kRankFailed, fmt::format("NCCL, {}: no communicator came", doing));
     process_.keep(made);
-    MB_TRY(process_.settle(ncclInProgress, made, doing));
+    MB_TRY(process_.finish(ncclSuccess, made, doing));
     return made;
   }
 

@@ -59,11 +59,11 @@ CUdeviceptr address(const std::byte* data) {
 
 }  // namespace
 
-Result<std::unique_ptr<Arena>> Arena::open(const MemoryPlan& plan, int device) {
+Result<std::unique_ptr<Arena>> Arena::open(const MemoryPlan& plan, int device, int readers) {
   std::unique_ptr<Arena> arena(new Arena());
   if (plan.options.one_range) {
     const int64_t bytes = std::max<int64_t>(plan.arena_bytes, MemoryPlan::kAlign);
-    if (const Status mapped = arena->map(device, bytes); !mapped) {
+    if (const Status mapped = arena->map(device, readers, bytes); !mapped) {
       if (mapped.error().code == ErrorCode::kOutOfMemory) return tl::unexpected<Error>(mapped.error());
       arena->note_ = mapped.error().what + "; the arena is one allocation";
       MB_TRY(arena->allocate(bytes));
@@ -100,7 +100,7 @@ Status Arena::allocate(int64_t bytes) {
   return {};
 }
 
-Status Arena::map(int device, int64_t bytes) {
+Status Arena::map(int device, int readers, int64_t bytes) {
   const Driver& d = driver();
   if (!d.complete) return fail(ErrorCode::kUnavailable, "the driver maps no memory into a range of addresses");
   CUmemAllocationProp properties{};
@@ -117,10 +117,11 @@ Status Arena::map(int device, int64_t bytes) {
   if (status) {
     status = good(d.map(range, size, 0, handle, 0), "mapping the arena");
     mapped = status.has_value();
-    CUmemAccessDesc access{};
-    access.location = properties.location;
-    access.flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
-    if (mapped) status = good(d.set_access(range, size, &access, 1), "opening the arena to the device");
+    std::vector<CUmemAccessDesc> access{{properties.location, CU_MEM_ACCESS_FLAGS_PROT_READWRITE}};
+    for (int reader = 0; reader < readers; ++reader)
+      if (reader != device)
+        access.push_back({{CU_MEM_LOCATION_TYPE_DEVICE, {reader}}, CU_MEM_ACCESS_FLAGS_PROT_READWRITE});
+    if (mapped) status = good(d.set_access(range, size, access.data(), access.size()), "opening the arena to devices");
     if (!status && mapped) d.unmap(range, size);
     if (!status) d.release(handle);
   }

@@ -21,9 +21,10 @@ class Arena {
     int64_t allocated = 0;  // what the device gave for it
   };
 
-  // On the current device, which is `device`. A range is reserved, backed and mapped (cuMemAddressReserve, cuMemCreate,
-  // cuMemMap); where the driver cannot, it is allocated whole, and note() says so.
-  static Result<std::unique_ptr<Arena>> open(const MemoryPlan& plan, int device);
+  // On the current device, which is `device`; the first `readers` devices reach it, too. A range is reserved, backed
+  // and mapped (cuMemAddressReserve, cuMemCreate, cuMemMap); where the driver cannot, it is allocated whole, and note()
+  // says so.
+  static Result<std::unique_ptr<Arena>> open(const MemoryPlan& plan, int device, int readers = 0);
   ~Arena();
   Arena(const Arena&) = delete;
   Arena& operator=(const Arena&) = delete;
@@ -38,7 +39,7 @@ class Arena {
 
  private:
   Arena() = default;
-  Status map(int device, int64_t bytes);
+  Status map(int device, int readers, int64_t bytes);
   Status allocate(int64_t bytes);
 
   std::vector<Block> blocks_;

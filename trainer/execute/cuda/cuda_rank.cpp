@@ -108,7 +108,9 @@ Status CudaRank::allocate() {
   size_t free_bytes = 0, total_bytes = 0;
   MB_TRY(ok(cudaMemGetInfo(&free_bytes, &total_bytes), "reading free device memory"));
   MB_TRY(check_fits(program_, plan_, static_cast<int64_t>(free_bytes)));
-  MB_ASSIGN(arena_, Arena::open(plan_, request_.device));
+  int devices = 0;
+  if (request_.share_device) MB_TRY(ok(cudaGetDeviceCount(&devices), "counting CUDA devices"));
+  MB_ASSIGN(arena_, Arena::open(plan_, request_.device, devices));
   device_->count("pages of the arena beyond the plan", arena_->slack_bytes());
   if (!arena_->note().empty()) device_->refuse("memory.expandable_segments", arena_->note());
   if (plan_.host_bytes > 0)
