@@ -119,6 +119,29 @@ TEST_F(Ending, ProcessesTrainTheBitsOfThreads) {
   EXPECT_EQ(other.launches[0].trace_files, one.launches[0].trace_files);
 }
 
+// srun and torchrun by the variables that they set.
+TEST_F(Ending, LaunchersWithoutMpiTrainTheBitsOfThreads) {
+  const std::string mapping = "run tp=2 gbs=4 seq_length=16 train_iters=4 --quiet";
+  const baselines::Cell one = cell(run(mapping));
+  ASSERT_FALSE(one.loss_checksum.empty());
+  const auto as_rank = [](const std::string& launcher, int rank) {
+    const std::string variables =
+        launcher == "srun"
+            ? fmt::format("SLURM_STEP_NUM_TASKS=2 SLURM_PROCID={0} SLURM_LOCALID={0} SLURM_JOB_ID=7", rank)
+            : fmt::format(
+                  "WORLD_SIZE=2 RANK={0} LOCAL_WORLD_SIZE=2 LOCAL_RANK={0} MASTER_ADDR=localhost "
+                  "MASTER_PORT=29500",
+                  rank);
+    return fmt::format("env {} MBBENCH_MEET_AT=file:{}.meet timeout -s KILL 100 ", variables, launcher);
+  };
+  for (const std::string launcher : {"srun", "torchrun"}) {
+    SCOPED_TRACE(launcher);
+    const Answer both = sh(fmt::format("{}{} {} > one.txt 2>&1 & {}{} {}", as_rank(launcher, 1), program_, mapping,
+                                       as_rank(launcher, 0), program_, mapping));
+    EXPECT_EQ(cell(both).loss_checksum, one.loss_checksum) << both.out << text_of(folder_ / "one.txt");
+  }
+}
+
 TEST_F(Ending, ProcessesEndWithTheFaultyRanksErrorAndEveryPlace) {
   if (const std::string why = no_mpi(); !why.empty()) GTEST_SKIP() << why;
   const std::string small = kSmall;

@@ -34,7 +34,7 @@ NcclProcess::~NcclProcess() {
   // Peers may still be reading what this rank sent: leaving waits for them, where they are still there.
   bool well = !aborted_ && world_.check().has_value();
   for (auto comm = all_.rbegin(); comm != all_.rend() && well; ++comm)
-    well = settle(api.finalize(*comm), *comm, "leaving").has_value();
+    well = finish(api.finalize(*comm), *comm, "leaving").has_value();
   for (auto comm = all_.rbegin(); comm != all_.rend() && !aborted_; ++comm)
     well ? api.destroy(*comm) : api.abort(*comm);
 }
