@@ -136,7 +136,7 @@ TEST_F(Ending, LaunchersWithoutMpiTrainTheBitsOfThreads) {
   };
   for (const std::string launcher : {"srun", "torchrun"}) {
     SCOPED_TRACE(launcher);
-    const Answer both = sh(fmt::format("{}{} {} > one.txt 2>&1 & {}{} {}", as_rank(launcher, 1), program_, mapping,
+    const Answer both = sh(fmt::format("({}{} {} > one.txt 2>&1 &); {}{} {}", as_rank(launcher, 1), program_, mapping,
                                        as_rank(launcher, 0), program_, mapping));
     EXPECT_EQ(cell(both).loss_checksum, one.loss_checksum) << both.out << text_of(folder_ / "one.txt");
   }
