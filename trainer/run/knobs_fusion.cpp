@@ -34,12 +34,14 @@ std::vector<Knob> fusion_knobs() {
        .history = "Megatron-Core: off."},
       {.key = "fusion.attention_backend",
        .field = field(&Config::fusion, &FusionConfig::attention_backend),
-       .choices = {choice("auto", AttentionBackend::kAuto, "fused where it can, else flash"),
+       .choices = {choice("auto", AttentionBackend::kAuto,
+                          "on a GPU the faster of fused and flash, timed for each shape before the first step"),
                    choice("flash", AttentionBackend::kFlash, "the project's own flash kernel"),
                    choice("fused", AttentionBackend::kFused, "cuDNN, else flash"),
                    choice("unfused", AttentionBackend::kUnfused,
-                          "scores, softmax and context as ops of their own, whose matrices exist; CPU only")},
-       .doc = "What computes the attention core."},
+                          "scores, softmax and context as ops of their own, whose matrices exist")},
+       .doc = "What computes the attention core. Forms that neither fused nor flash knows (sinks, relative bias, "
+              "dropout, packs, fp32) take a general kernel; why a choice was made or refused is kept with the launch."},
   };
 }
 

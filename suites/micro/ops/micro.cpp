@@ -283,6 +283,27 @@ std::vector<MicroCase> cases_of(const Options& options) {
   return {one};
 }
 
+// The card and the ceilings, for the eye and for --benchmark_out.
+Status describe_run(const Ceilings& c) {
+  cudaDeviceProp card{};
+  int driver = 0;
+  MB_TRY(ok(cudaGetDeviceProperties(&card, 0), "reading device properties"));
+  MB_TRY(ok(cudaDriverGetVersion(&driver), "reading the driver's CUDA version"));
+  fmt::print(
+      "{}; ceilings of this run: copy {:.0f} GB/s, products of 8192 x 8192 x 8192 in bf16 {:.0f}, fp8 {:.0f}, "
+      "fp32 {:.0f} TFLOP/s\n",
+      card.name, c.copy_gb_s, c.bf16_tflop_s, c.fp8_tflop_s, c.fp32_tflop_s);
+  const auto add = [](const char* key, const std::string& value) { benchmark::AddCustomContext(key, value); };
+  add("gpu", card.name);
+  add("cuda_driver_api", std::to_string(driver));
+  add("cublaslt", std::to_string(trainer::cuda::cublaslt_version()));
+  add("copy_gb_s", fmt::format("{:.1f}", c.copy_gb_s));
+  add("bf16_tflop_s", fmt::format("{:.1f}", c.bf16_tflop_s));
+  add("fp8_tflop_s", fmt::format("{:.1f}", c.fp8_tflop_s));
+  add("fp32_tflop_s", fmt::format("{:.1f}", c.fp32_tflop_s));
+  return {};
+}
+
 Result<int> run(const Options& options) {
   Micro micro;
   micro.seconds = options.seconds;
@@ -300,10 +321,7 @@ Result<int> run(const Options& options) {
   }
   if (!options.list) {
     MB_ASSIGN(micro.ceilings, measure_ceilings(std::max(options.seconds, 0.2)));
-    fmt::print(
-        "ceilings of this run: copy {:.0f} GB/s, products of 8192 x 8192 x 8192 in bf16 {:.0f}, fp8 {:.0f}, fp32 "
-        "{:.0f} TFLOP/s\n",
-        micro.ceilings.copy_gb_s, micro.ceilings.bf16_tflop_s, micro.ceilings.fp8_tflop_s, micro.ceilings.fp32_tflop_s);
+    MB_TRY(describe_run(micro.ceilings));
   }
   Table table;
   benchmark::RunSpecifiedBenchmarks(&table);

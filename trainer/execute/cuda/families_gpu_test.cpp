@@ -150,7 +150,9 @@ TEST_P(SettingsOnDevice, TrainLikeTheOracle) {
   if (c.precision.recipe == Recipe::kFp32)
     EXPECT_LT(furthest(device, oracle), 1e-4);
   else
-    EXPECT_LT(furthest(device, exact), std::max(2.0 * furthest(oracle, exact), 2e-3));
+    EXPECT_LT(furthest(device, exact), std::max(2.0 * furthest(oracle, exact), 2e-3))
+        << "device " << testing::PrintToString(device) << ", oracle " << testing::PrintToString(oracle) << ", fp32 "
+        << testing::PrintToString(exact);
 }
 
 const Setting kSettings[] = {
