@@ -14,7 +14,7 @@
 namespace mbb::trainer {
 namespace {
 
-class Rendezvous : public testing::Test {
+class MeetingPlace : public testing::Test {
  protected:
   void SetUp() override {
     file_ = testing::TempDir() +
@@ -56,7 +56,7 @@ class Rendezvous : public testing::Test {
 
 constexpr int64_t kLongMs = 20'000;
 
-TEST_F(Rendezvous, EveryoneGetsEverybodysAddress) {
+TEST_F(MeetingPlace, EveryoneGetsEverybodysAddress) {
   for (const bool by_port : {false, true}) {
     std::vector<ProcessPlace> places{place(0, 3), place(1, 3), place(2, 3)};
     const std::string port = fmt::format("localhost:{}", free_port());
@@ -72,7 +72,7 @@ TEST_F(Rendezvous, EveryoneGetsEverybodysAddress) {
   }
 }
 
-TEST_F(Rendezvous, NamesTheRanksThatDoNotCome) {
+TEST_F(MeetingPlace, NamesTheRanksThatDoNotCome) {
   const auto rolls = call({place(0, 4), place(2, 4)}, 300);
   ASSERT_FALSE(rolls[0].has_value());
   EXPECT_EQ(rolls[0].error().code, ErrorCode::kTimeout);
@@ -80,14 +80,14 @@ TEST_F(Rendezvous, NamesTheRanksThatDoNotCome) {
   EXPECT_FALSE(rolls[1].has_value());
 }
 
-TEST_F(Rendezvous, SaysWhereRankZeroWasLookedFor) {
+TEST_F(MeetingPlace, SaysWhereRankZeroWasLookedFor) {
   const auto rolls = call({place(1, 2)}, 100);
   ASSERT_FALSE(rolls[0].has_value());
   EXPECT_NE(rolls[0].error().what.find("rank 1 did not meet rank 0 at file:" + file_), std::string::npos)
       << rolls[0].error().what;
 }
 
-TEST_F(Rendezvous, RefusesAPortThatIsTaken) {
+TEST_F(MeetingPlace, RefusesAPortThatIsTaken) {
   const auto taken = Listener::open(true);
   ASSERT_TRUE(taken.has_value());
   ProcessPlace p = place(0, 2);
@@ -98,7 +98,7 @@ TEST_F(Rendezvous, RefusesAPortThatIsTaken) {
   EXPECT_NE(rolls[0].error().hint.find("MBBENCH_MEET_AT"), std::string::npos);
 }
 
-TEST_F(Rendezvous, RefusesTwoProcessesOfOneRankAndWorldsOfOtherSizes) {
+TEST_F(MeetingPlace, RefusesTwoProcessesOfOneRankAndWorldsOfOtherSizes) {
   const auto twice = call({place(0, 3), place(1, 3), place(1, 3)}, kLongMs);
   ASSERT_FALSE(twice[0].has_value());
   EXPECT_EQ(twice[0].error().what, "two processes say that they are rank 1");
@@ -110,20 +110,20 @@ TEST_F(Rendezvous, RefusesTwoProcessesOfOneRankAndWorldsOfOtherSizes) {
   }
 }
 
-TEST_F(Rendezvous, OverlooksStrangers) {
+TEST_F(MeetingPlace, OverlooksStrangers) {
   const auto rolls = call({place(0, 2), place(1, 2, "another job")}, 400);
   ASSERT_FALSE(rolls[0].has_value());
   EXPECT_EQ(rolls[0].error().what, "rank 1 of 2 did not come within 0.4 s");
 }
 
-TEST_F(Rendezvous, EndsWithWhatHappensMeanwhile) {
+TEST_F(MeetingPlace, EndsWithWhatHappensMeanwhile) {
   const auto roll = call_roll(place(0, 2), "address 0", kLongMs,
                               [] { return fail(ErrorCode::kRankFailed, "rank 1 ended with status 71"); });
   ASSERT_FALSE(roll.has_value());
   EXPECT_EQ(roll.error().what, "rank 1 ended with status 71");
 }
 
-TEST_F(Rendezvous, RefusesAPlaceThatIsNone) {
+TEST_F(MeetingPlace, RefusesAPlaceThatIsNone) {
   ProcessPlace p = place(0, 2);
   p.rendezvous = "somewhere";
   EXPECT_EQ(call_roll(p, "", 100).error().what, "'somewhere' is no place to meet at");
