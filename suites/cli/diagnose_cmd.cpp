@@ -43,11 +43,17 @@ Result<baselines::Cell> cell_of(const baselines::Run& run, const std::optional<s
               near ? fmt::format("did you mean '{}'?", *near) : "its cells: " + join(names, ", "));
 }
 
-Result<trainer::Config> config_of(const baselines::Cell& cell) {
+// The cell's configuration as today's program reads it. Knobs that a later program no longer has are left out and
+// named.
+Result<trainer::Config> config_of(const baselines::Cell& cell, std::vector<std::string>& gone) {
   trainer::Config config;
   KnobSources sources;
-  for (const auto& knob : cell.knobs)
-    MB_TRY(trainer::knobs().set_text(config, sources, knob.key, knob.value, Source{Layer::kSuite, cell.name}));
+  for (const auto& knob : cell.knobs) {
+    if (!trainer::knobs().find(knob.key))
+      gone.push_back(knob.key);
+    else
+      MB_TRY(trainer::knobs().set_text(config, sources, knob.key, knob.value, Source{Layer::kSuite, cell.name}));
+  }
   return config;
 }
 
@@ -105,10 +111,10 @@ class Doctor {
     if (tried == 0)
       advice.rests_on = "what this program knows against it is on already";
     else if (illegal == tried)
-      advice.rests_on = fmt::format("{} tried: no mapping allows it", tried);
+      advice.rests_on = fmt::format("{} tried: each breaks a rule", tried);
     else
       advice.rests_on =
-          fmt::format("{} tried: {} illegal, {} do not fit, the rest does not help", tried, illegal, too_large);
+          fmt::format("{} tried: {} break a rule, {} do not fit, the rest does not help", tried, illegal, too_large);
     return advice;
   }
 
@@ -163,7 +169,8 @@ Result<int> diagnose(const Parsed& parsed) {
   MB_ASSIGN(const trainer::Hardware card, trainer::find_hardware(hardware));
   const auto capacity = static_cast<double>(plan_capacity_bytes(card));
 
-  const auto config = config_of(cell);
+  std::vector<std::string> gone;
+  const auto config = config_of(cell, gone);
   std::optional<Doctor> doctor;
   Status known = config ? Status() : tl::unexpected<Error>(config.error());
   if (known) {
@@ -199,6 +206,7 @@ Result<int> diagnose(const Parsed& parsed) {
   } else {
     table.footer.push_back(fmt::format("What a change is worth is not known: {}.", known.error().what));
   }
+  if (!gone.empty()) table.footer.push_back("Left out, since this program has no such knob: " + join(gone, ", ") + ".");
   print_tables(parsed, {table});
   return 0;
 }
