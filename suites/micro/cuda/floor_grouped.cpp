@@ -49,16 +49,15 @@ Result<std::vector<FloorRow>> floor_grouped_rows(FloorContext& x) {
       g.segments = static_cast<const int32_t*>(x.pool.scratch());
       const auto in = [&](int64_t count) { return x.pool.input(Element::kBf16, count); };
       for (const char* role : {"fprop", "dgrad", "wgrad", "wgrad beta1"})
-        for (const auto& [kernel, called] : {std::pair{GroupedKernel::kAlone, ""},
-                                             {GroupedKernel::kClusters, " clusters"},
-                                             {GroupedKernel::kPortable, " portable"}}) {
+        for (const bool portable : {false, true}) {
           FloorRow row;
           row.section = "grouped", row.uses = c.name;
-          row.name = fmt::format("{} {} e{} m{} n{} k{}{}", site, role, c.experts, c.pairs, n, k, called);
+          row.name =
+              fmt::format("{} {} e{} m{} n{} k{}{}", site, role, c.experts, c.pairs, n, k, portable ? " portable" : "");
           row.work = 2.0 * static_cast<double>(c.pairs) * static_cast<double>(n) * static_cast<double>(k);
           if (!x.only.empty() && (row.section + " " + row.name + " " + row.uses).find(x.only) == std::string::npos)
             continue;
-          g.kernel = kernel;
+          g.portable = portable;
           const std::string_view r = role;
           const auto call = [&]() -> Status {
             if (r == "fprop")

@@ -34,7 +34,7 @@ constexpr const char* kUsage =
     "             [--name TEXT]   (of the case, for the line that is printed; default the model's)\n"
     "             [--ops N]   (also N steps op by op, and where the step's time went)\n"
     "             [--hardware KEY]   (whose ceilings and peaks; default h100-sxm)\n"
-    "             [--tune 1]  (only choose GEMM algorithms into host.gemm_tuning_file, as `mbbench tune`)\n"
+    "             [--tune whole|brief]  (only choose GEMM algorithms into host.gemm_tuning_file, as `mbbench tune`)\n"
     "             [KNOB=VALUE ...]\n";
 
 constexpr int64_t kUntimed = 3;      // steps before the first timed one
@@ -45,7 +45,7 @@ struct Options {
   Config config;
   std::string name, hardware = "h100-sxm";
   int64_t ops = 0;
-  bool tune = false;
+  std::string tune;
 };
 
 Result<Options> parse(int argc, char** argv) {
@@ -85,8 +85,8 @@ Result<Options> parse(int argc, char** argv) {
       o.name = value;
     else if (flag == "--hardware")
       o.hardware = value;
-    else if (flag == "--tune")
-      o.tune = number != 0;
+    else if (flag == "--tune" && (value == "whole" || value == "brief"))
+      o.tune = value;
     else if (flag == "--recipe" && (value == "bf16" || value == "fp32" || value == "fp8"))
       o.config.precision.recipe = value == "bf16"  ? Recipe::kBf16
                                   : value == "fp8" ? Recipe::kFp8Current
@@ -209,9 +209,9 @@ Status run(const Options& options, int64_t start_ns) {
   MB_ASSIGN(const Layout layout, resolve(options.config));
   MB_ASSIGN(const StepPrograms programs, build_programs(layout));
   const auto& train_config = layout.config.train;
-  if (options.tune)
+  if (!options.tune.empty())
     return tune_gemms(layout.config.host, programs.programs[0], programs.plans[0], layout.mesh,
-                      static_cast<uint64_t>(train_config.seed));
+                      static_cast<uint64_t>(train_config.seed), options.tune == "brief");
   MB_ASSIGN(const Watched watched, watch(layout, programs, options));
   const TrainResult& result = watched.result;
   std::vector<double> whole, half, losses;

@@ -73,17 +73,12 @@ Status grouped_bias_grad(Element element, RowShape shape, const void* dy, const 
 //   fprop y[rows, n] = x[rows, k] * w^T;  dgrad dx[rows, k] = dy[rows, n] * w;  wgrad dw[experts, n, k] (+)= dy^T * x.
 // Rows of y and dx that no expert fills become zero. bf16 with n and k multiples of 8 runs on tensor cores, Hopper's
 // own where the device has them.
-enum class GroupedKernel {
-  kAlone,     // Hopper's instructions, every block alone
-  kClusters,  // two blocks share an operand
-  kPortable,  // not Hopper's own instructions: to compare with
-};
 struct GroupedGemm {
   Element element = Element::kBf16;
   Element gradient = Element::kF32;  // of dw
   int64_t rows = 0, experts = 0, n = 0, k = 0;
   const int32_t* segments = nullptr;
-  GroupedKernel kernel = GroupedKernel::kAlone;
+  bool portable = false;  // not Hopper's own instructions: to compare with
   // Device scalars that results are multiplied with, both or neither: the operands' inverse scales.
   const float* a_scale = nullptr;
   const float* b_scale = nullptr;

@@ -13,19 +13,16 @@ TEST(GroupedTiles, EachTileOnceAndRowsFirst) {
   for (const int64_t rows : {1, 64, 128, 129, 2048, 2049, 5000})
     for (const int64_t columns : {8, 256, 264, 28672}) {
       SCOPED_TRACE(testing::Message() << rows << " x " << columns);
-      for (const GroupedShare share : {GroupedShare::kNone, GroupedShare::kLeft, GroupedShare::kRight}) {
-        const GroupedSpan span = grouped_span(share);
-        std::set<std::pair<int, int>> seen;
-        const int count = grouped_tiles(rows, columns, span);
-        for (int i = 0; i < count; ++i) {
-          const GroupedTile tile = grouped_tile(rows, columns, i, span);
-          EXPECT_TRUE(tile.row >= 0 && tile.row < rows && tile.row % span.rows == 0) << i;
-          EXPECT_TRUE(tile.column >= 0 && tile.column < columns && tile.column % span.columns == 0) << i;
-          seen.emplace(tile.row, tile.column);
-        }
-        EXPECT_EQ(static_cast<int>(seen.size()), count);
-        EXPECT_EQ(count, (rows + span.rows - 1) / span.rows * ((columns + span.columns - 1) / span.columns));
+      std::set<std::pair<int, int>> seen;
+      const int count = grouped_tiles(rows, columns);
+      for (int i = 0; i < count; ++i) {
+        const GroupedTile tile = grouped_tile(rows, columns, i);
+        EXPECT_TRUE(tile.row >= 0 && tile.row < rows && tile.row % kGroupedRows == 0) << i;
+        EXPECT_TRUE(tile.column >= 0 && tile.column < columns && tile.column % kGroupedColumns == 0) << i;
+        seen.emplace(tile.row, tile.column);
       }
+      EXPECT_EQ(static_cast<int>(seen.size()), count);
+      EXPECT_EQ(count, (rows + 127) / 128 * ((columns + 255) / 256));
     }
   // A new column begins only when the group's rows are done.
   EXPECT_EQ(grouped_tile(5000, 1024, 15).row, 15 * 128);
@@ -35,19 +32,15 @@ TEST(GroupedTiles, EachTileOnceAndRowsFirst) {
 }
 
 TEST(GroupedTiles, PlanIsPersistentAndFitsTheMultiprocessor) {
-  const KernelPlan wide = plan_grouped(GroupedForm::kFprop, GroupedShare::kNone, 8192, 8, 28672, 4096, {132, 0});
+  const KernelPlan wide = plan_grouped(GroupedForm::kFprop, 8192, 8, 28672, 4096, {132, 0});
   EXPECT_EQ(wide.grid_x, 132);
   EXPECT_LE(wide.smem_bytes, 227 * 1024);
   // Two experts may hold two tiles of the one column each.
-  EXPECT_EQ(plan_grouped(GroupedForm::kDgrad, GroupedShare::kNone, 200, 2, 64, 256, {132, 0}).grid_x, 3);
-  EXPECT_EQ(plan_grouped(GroupedForm::kWgrad, GroupedShare::kNone, 200, 2, 64, 256, {132, 0}).grid_x, 2);
-  // Pairs: an even number of blocks.
-  EXPECT_EQ(plan_grouped(GroupedForm::kWgrad, GroupedShare::kRight, 200, 3, 256, 256, {132, 0}).grid_x, 6);
-  EXPECT_EQ(plan_grouped(GroupedForm::kFprop, GroupedShare::kLeft, 8192, 8, 28672, 4096, {131, 0}).grid_x, 130);
+  EXPECT_EQ(plan_grouped(GroupedForm::kDgrad, 200, 2, 64, 256, {132, 0}).grid_x, 3);
+  EXPECT_EQ(plan_grouped(GroupedForm::kWgrad, 200, 2, 64, 256, {132, 0}).grid_x, 2);
   EXPECT_EQ(wide.bytes, 2 * 8192 * (28672 + 4096) + 2 * int64_t{8} * 28672 * 4096);
-  EXPECT_EQ(
-      format(plan_grouped(GroupedForm::kWgrad, GroupedShare::kNone, 8192, 8, 4096, 14336, {132, 0})).substr(0, 42),
-      "grouped_wgrad grid 132x1 block 384 vectors");
+  EXPECT_EQ(format(plan_grouped(GroupedForm::kWgrad, 8192, 8, 4096, 14336, {132, 0})).substr(0, 42),
+            "grouped_wgrad grid 132x1 block 384 vectors");
 }
 
 }  // namespace

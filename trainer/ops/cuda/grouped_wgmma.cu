@@ -8,22 +8,18 @@
 namespace mbb::trainer::cuda {
 namespace {
 
-// Boxes of 64 columns and as many rows, of a matrix of rows of the buffer and of the experts' weights.
-constexpr int kBox = 64;
-Result<CUtensorMap> rows_map(const void* data, int64_t rows, int64_t columns) {
-  return bf16_map(data, {{columns, 2, kBox}, {rows, columns * 2, kBox}});
+// A matrix of rows of the buffer; boxes of 64 columns.
+Result<CUtensorMap> rows_map(const void* data, int64_t rows, int64_t columns, int box_rows) {
+  return bf16_map(data, {{columns, 2, 64}, {rows, columns * 2, box_rows}});
 }
-Result<CUtensorMap> weights_map(const void* data, const GroupedGemm& g) {
-  return bf16_map(data, {{g.k, 2, kBox}, {g.n, g.k * 2, kBox}, {g.experts, g.n * g.k * 2, 1}});
+Result<CUtensorMap> weights_map(const void* data, const GroupedGemm& g, int box_rows) {
+  return bf16_map(data, {{g.k, 2, 64}, {g.n, g.k * 2, box_rows}, {g.experts, g.n * g.k * 2, 1}});
 }
 
-struct Operands {
-  CUtensorMap left{}, right{};
-};
-
-template <GroupedForm kForm, GroupedShare kShare, typename Out>
-Status start(const GroupedGemm& g, const Operands& operands, void* out, bool accumulate, const Launch& launch) {
-  const KernelPlan plan = plan_grouped(kForm, kShare, g.rows, g.experts, g.n, g.k, launch.sms);
+template <GroupedForm kForm, typename Out>
+Status start(const GroupedGemm& g, const CUtensorMap& left, const CUtensorMap& right, void* out, bool accumulate,
+             const Launch& launch) {
+  const KernelPlan plan = plan_grouped(kForm, g.rows, g.experts, g.n, g.k, launch.sms);
   GroupedWork work;
   work.segments = g.segments;
   work.left_scale = g.a_scale, work.right_scale = g.b_scale;
@@ -31,29 +27,13 @@ Status start(const GroupedGemm& g, const Operands& operands, void* out, bool acc
   work.rows = static_cast<int>(g.n);
   work.columns = static_cast<int>(kForm == GroupedForm::kFprop ? g.n : g.k);
   work.depth = static_cast<int>(kForm == GroupedForm::kFprop ? g.k : g.n);
-  const auto kernel = grouped_wgmma_kernel<kForm, kShare, Out>;
-  MB_TRY(ok(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, plan.smem_bytes), plan.kernel));
-  cudaLaunchAttribute cluster{};
-  cluster.id = cudaLaunchAttributeClusterDimension;
-  cluster.val.clusterDim = {kShare == GroupedShare::kNone ? 1u : 2u, 1, 1};
-  cudaLaunchConfig_t config{};
-  config.gridDim = dim3(static_cast<unsigned>(plan.grid_x));
-  config.blockDim = dim3(static_cast<unsigned>(plan.block));
-  config.dynamicSmemBytes = static_cast<size_t>(plan.smem_bytes);
-  config.stream = launch.stream;
-  config.attrs = &cluster;
-  config.numAttrs = 1;
-  return ok(
-      cudaLaunchKernelEx(&config, kernel, operands.left, operands.right, work, static_cast<Out*>(out), accumulate),
-      plan.kernel);
-}
-
-// With the operand that two blocks share, or with none.
-template <GroupedForm kForm, GroupedShare kShare, typename Out>
-Status start_shared(const GroupedGemm& g, const Operands& operands, void* out, bool accumulate, const Launch& launch) {
-  const bool share = g.kernel == GroupedKernel::kClusters && grouped_share(kForm, g.n, g.k) == kShare;
-  return share ? start<kForm, kShare, Out>(g, operands, out, accumulate, launch)
-               : start<kForm, GroupedShare::kNone, Out>(g, operands, out, accumulate, launch);
+  MB_TRY(ok(cudaFuncSetAttribute(grouped_wgmma_kernel<kForm, Out>, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                 plan.smem_bytes),
+            plan.kernel));
+  grouped_wgmma_kernel<kForm, Out>
+      <<<static_cast<unsigned>(plan.grid_x), plan.block, static_cast<size_t>(plan.smem_bytes), launch.stream>>>(
+          left, right, work, static_cast<Out*>(out), accumulate);
+  return launched(plan.kernel);
 }
 
 Status clear_unfilled(const GroupedGemm& g, int64_t columns, void* y, const Launch& launch) {
@@ -68,8 +48,7 @@ Status clear_unfilled(const GroupedGemm& g, int64_t columns, void* y, const Laun
 bool grouped_on_hopper(const GroupedGemm& g, std::initializer_list<const void*> addresses) {
   uintptr_t all = 0;
   for (const void* p : addresses) all |= reinterpret_cast<uintptr_t>(p);
-  if (g.kernel == GroupedKernel::kPortable || g.element != Element::kBf16 || g.rows == 0 || g.n % 8 != 0 ||
-      g.k % 8 != 0 || all % 16 != 0)
+  if (g.portable || g.element != Element::kBf16 || g.rows == 0 || g.n % 8 != 0 || g.k % 8 != 0 || all % 16 != 0)
     return false;
   int device = 0, major = 0;
   return cudaGetDevice(&device) == cudaSuccess &&
@@ -78,20 +57,18 @@ bool grouped_on_hopper(const GroupedGemm& g, std::initializer_list<const void*> 
 
 Status grouped_wgmma(GroupedForm form, const GroupedGemm& g, const void* left, const void* right, void* out,
                      bool accumulate, const Launch& launch) {
-  Operands operands;
-  const bool forward = form == GroupedForm::kFprop;
-  MB_ASSIGN(operands.left, rows_map(left, g.rows, forward ? g.k : g.n));
   if (form == GroupedForm::kWgrad) {
-    MB_ASSIGN(operands.right, rows_map(right, g.rows, g.k));
-    using enum GroupedShare;
-    return g.gradient == Element::kF32
-               ? start_shared<GroupedForm::kWgrad, kRight, float>(g, operands, out, accumulate, launch)
-               : start_shared<GroupedForm::kWgrad, kRight, bf16>(g, operands, out, accumulate, launch);
+    MB_ASSIGN(const CUtensorMap dy, rows_map(left, g.rows, g.n, kGroupedDepth));
+    MB_ASSIGN(const CUtensorMap x, rows_map(right, g.rows, g.k, kGroupedDepth));
+    return g.gradient == Element::kF32 ? start<GroupedForm::kWgrad, float>(g, dy, x, out, accumulate, launch)
+                                       : start<GroupedForm::kWgrad, bf16>(g, dy, x, out, accumulate, launch);
   }
-  MB_ASSIGN(operands.right, weights_map(right, g));
+  const bool forward = form == GroupedForm::kFprop;
   MB_TRY(clear_unfilled(g, forward ? g.n : g.k, out, launch));
-  return forward ? start_shared<GroupedForm::kFprop, GroupedShare::kLeft, bf16>(g, operands, out, false, launch)
-                 : start_shared<GroupedForm::kDgrad, GroupedShare::kLeft, bf16>(g, operands, out, false, launch);
+  MB_ASSIGN(const CUtensorMap rows, rows_map(left, g.rows, forward ? g.k : g.n, kGroupedRows));
+  MB_ASSIGN(const CUtensorMap weights, weights_map(right, g, forward ? kGroupedColumns : kGroupedDepth));
+  return forward ? start<GroupedForm::kFprop, bf16>(g, rows, weights, out, accumulate, launch)
+                 : start<GroupedForm::kDgrad, bf16>(g, rows, weights, out, accumulate, launch);
 }
 
 }  // namespace mbb::trainer::cuda

@@ -32,8 +32,8 @@ struct ExpertTile {
   GroupedTile at;
 };
 
-// The tiles of a block or cluster, in rising order.
-template <GroupedForm kForm, GroupedShare kShare>
+// The tiles of a block, in rising order.
+template <GroupedForm kForm>
 class TileWalk {
  public:
   __device__ explicit TileWalk(const GroupedWork& work) : work_(work) { enter(); }
@@ -47,7 +47,7 @@ class TileWalk {
     }
     if (tile_.expert >= work_.experts) return false;
     tile = tile_;
-    tile.at = grouped_tile(tile.rows, work_.columns, index - before_, grouped_span(kShare));
+    tile.at = grouped_tile(tile.rows, work_.columns, index - before_);
     return true;
   }
 
@@ -58,7 +58,7 @@ class TileWalk {
     const int rows = work_.segments[work_.experts + tile_.expert];
     tile_.rows = kForm == GroupedForm::kWgrad ? work_.rows : rows;
     tile_.depth = kForm == GroupedForm::kWgrad ? rows : work_.depth;
-    tiles_ = grouped_tiles(tile_.rows, work_.columns, grouped_span(kShare));
+    tiles_ = grouped_tiles(tile_.rows, work_.columns);
   }
 
   const GroupedWork& work_;
@@ -87,42 +87,28 @@ struct StageMap {
   __device__ uint32_t empty(int stage) const { return full(stage) + 8; }
 };
 
-// One step's boxes of both operands, in pieces of 64 rows or boxes. Of a shared operand each block of the cluster
-// fetches half, for both.
-template <GroupedForm kForm, GroupedShare kShare>
+// One step's boxes of both operands, as few as their layouts allow: each costs the thread that starts it about as much
+// as another, and of six small ones a step the copies fall behind the products.
+template <GroupedForm kForm>
 __device__ void fetch_step(const StageMap& map, int stage, const CUtensorMap& left, const CUtensorMap& right,
-                           const ExpertTile& t, int inner, uint32_t rank) {
-  constexpr uint16_t kBoth = 3;
-  const uint32_t full = map.full(stage);
-  const auto left_piece = [&](int i) {  // of two
-    const uint32_t to = map.left(stage) + static_cast<uint32_t>(i) * StageMap::kBoxBytes;
-    const int x = kForm == GroupedForm::kWgrad ? t.at.row + i * 64 : inner;
-    const int y = kForm == GroupedForm::kWgrad ? t.first + inner : t.first + t.at.row + i * 64;
-    if constexpr (kShare == GroupedShare::kLeft)
-      spread_box(to, left, full, kBoth, x, y);
-    else
-      copy_box(to, left, full, x, y);
-  };
-  const auto right_piece = [&](int i) {  // of four
-    const uint32_t to = map.right(stage) + static_cast<uint32_t>(i) * StageMap::kBoxBytes;
+                           const ExpertTile& t, int inner) {
+  const uint32_t full = map.full(stage), to_left = map.left(stage), to_right = map.right(stage);
+  if constexpr (kForm == GroupedForm::kWgrad) {
+    for (int i = 0; i < kGroupedRows / 64; ++i)
+      copy_box(to_left + static_cast<uint32_t>(i) * StageMap::kBoxBytes, left, full, t.at.row + i * 64,
+               t.first + inner);
+    for (int i = 0; i < kGroupedColumns / 64; ++i)
+      copy_box(to_right + static_cast<uint32_t>(i) * StageMap::kBoxBytes, right, full, t.at.column + i * 64,
+               t.first + inner);
+  } else {
+    copy_box(to_left, left, full, inner, t.first + t.at.row);
     if constexpr (kForm == GroupedForm::kFprop)
-      copy_box(to, right, full, inner, t.at.column + i * 64, t.expert);
-    else if constexpr (kForm == GroupedForm::kDgrad)
-      copy_box(to, right, full, t.at.column + i * 64, inner, t.expert);
-    else if constexpr (kShare == GroupedShare::kRight)
-      spread_box(to, right, full, kBoth, t.at.column + i * 64, t.first + inner);
+      copy_box(to_right, right, full, inner, t.at.column, t.expert);
     else
-      copy_box(to, right, full, t.at.column + i * 64, t.first + inner);
-  };
-  const int first = static_cast<int>(rank);
-  if constexpr (kShare == GroupedShare::kLeft)
-    left_piece(first);
-  else
-    for (int i = 0; i < kGroupedRows / 64; ++i) left_piece(i);
-  if constexpr (kShare == GroupedShare::kRight)
-    for (int i = 0; i < kGroupedColumns / 128; ++i) right_piece(first * (kGroupedColumns / 128) + i);
-  else
-    for (int i = 0; i < kGroupedColumns / 64; ++i) right_piece(i);
+      for (int i = 0; i < kGroupedColumns / 64; ++i)
+        copy_box(to_right + static_cast<uint32_t>(i) * StageMap::kBoxBytes, right, full, t.at.column + i * 64, inner,
+                 t.expert);
+  }
 }
 
 // Clears rows [valid, 64) of the boxes that warpgroup `group` reads. The other warpgroup writes the same zeros.
@@ -223,32 +209,17 @@ __device__ __forceinline__ void store_gradient(float (&d)[128], Out* out, int ro
   }
 }
 
-// From the first place of a cluster's tiles to this block's.
-template <GroupedShare kShare>
-__device__ void take_place(GroupedTile& tile, uint32_t rank) {
-  if (kShare == GroupedShare::kLeft) tile.column += static_cast<int>(rank) * kGroupedColumns;
-  if (kShare == GroupedShare::kRight) tile.row += static_cast<int>(rank) * kGroupedRows;
-}
-
 // Multiplies one tile's 64 rows: d += left * right over all steps. A warpgroup without rows only keeps the turn.
-template <GroupedForm kForm, GroupedShare kShare>
+template <GroupedForm kForm>
 __device__ __forceinline__ void multiply_steps(const StageMap& map, StageTurn& turn, int group, int depth, bool active,
                                                float (&d)[128]) {
   constexpr bool kLeftTransposed = kForm == GroupedForm::kWgrad, kRightTransposed = kForm != GroupedForm::kFprop;
-  // A lane of each warp says that a stage may be filled again, to every block that fills it.
-  const uint32_t lane = threadIdx.x & 31;
-  const auto release = [&](int stage) {
-    if constexpr (kShare == GroupedShare::kNone) {
-      if (lane == 0) barrier_arrive(map.empty(stage));
-    } else {
-      if (lane < 2) barrier_arrive(map.empty(stage), lane);
-    }
-  };
+  const bool signals = (threadIdx.x & 31) == 0;
   const int steps = (depth + kGroupedDepth - 1) / kGroupedDepth;
   if (!active) {
     for (int step = 0; step < steps; ++step, turn.next()) {
       barrier_wait(map.full(turn.stage), turn.parity);
-      release(turn.stage);
+      if (signals) barrier_arrive(map.empty(turn.stage));
     }
     return;
   }
@@ -270,66 +241,57 @@ __device__ __forceinline__ void multiply_steps(const StageMap& map, StageTurn& t
     products_commit();
     // The step before has been read.
     products_wait<1>();
-    if (step > 0) release(previous);
+    if (step > 0 && signals) barrier_arrive(map.empty(previous));
     previous = turn.stage;
   }
   products_wait<0>();
   settle(d);
-  if (steps > 0) release(previous);
+  if (steps > 0 && signals) barrier_arrive(map.empty(previous));
 }
 
-template <GroupedForm kForm, GroupedShare kShare, typename Out>
+template <GroupedForm kForm, typename Out>
 __global__ void __launch_bounds__(kGroupedThreads, 1)
     grouped_wgmma_kernel(const __grid_constant__ CUtensorMap left, const __grid_constant__ CUtensorMap right,
                          const __grid_constant__ GroupedWork work, Out* out, bool accumulate) {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
-  constexpr int kBlocks = kShare == GroupedShare::kNone ? 1 : 2;
   extern __shared__ __align__(1024) unsigned char memory[];
   const StageMap map{(shared_address(memory) + 1023u) & ~1023u};
   const int group = __shfl_sync(0xffffffffu, static_cast<int>(threadIdx.x / 128), 0);
   if (threadIdx.x == 0) {
     for (int s = 0; s < kGroupedStages; ++s) {
       barrier_init(map.full(s), 1);
-      barrier_init(map.empty(s), 8 * kBlocks);  // the warps that multiply
+      barrier_init(map.empty(s), 8);  // the warps that multiply
     }
     barriers_ready();
   }
-  if constexpr (kBlocks == 1)
-    __syncthreads();
-  else
-    cluster_meet();
-  const uint32_t rank = kBlocks == 1 ? 0 : block_of_cluster();
-  TileWalk<kForm, kShare> walk(work);
+  __syncthreads();
+  TileWalk<kForm> walk(work);
   ExpertTile tile;
   StageTurn turn;
-  const int first = static_cast<int>(blockIdx.x) / kBlocks, stride = static_cast<int>(gridDim.x) / kBlocks;
   if (group == 2) {
     give_registers<40>();
     if (threadIdx.x == 256) {
       prefetch_map(left);
       prefetch_map(right);
-      for (int index = first; walk.seek(index, tile); index += stride) {
-        take_place<kShare>(tile.at, rank);
+      for (int index = static_cast<int>(blockIdx.x); walk.seek(index, tile); index += static_cast<int>(gridDim.x))
         for (int inner = 0; inner < tile.depth; inner += kGroupedDepth, turn.next()) {
           barrier_wait(map.empty(turn.stage), turn.parity ^ 1);
           barrier_expect(map.full(turn.stage), kGroupedStageBytes);
-          fetch_step<kForm, kShare>(map, turn.stage, left, right, tile, inner, rank);
+          fetch_step<kForm>(map, turn.stage, left, right, tile, inner);
         }
-      }
     }
   } else {
     take_registers<232>();
-    for (int index = first; walk.seek(index, tile); index += stride) {
-      take_place<kShare>(tile.at, rank);
+    for (int index = static_cast<int>(blockIdx.x); walk.seek(index, tile); index += static_cast<int>(gridDim.x)) {
       float d[128] = {};
       const int row0 = tile.at.row + group * 64;
-      const bool active = row0 < tile.rows && tile.at.column < work.columns;
-      multiply_steps<kForm, kShare>(map, turn, group, tile.depth, active, d);
+      const bool active = row0 < tile.rows;
+      multiply_steps<kForm>(map, turn, group, tile.depth, active, d);
       if (!active) continue;
       if (work.left_scale != nullptr) {
         const float factor = *work.left_scale * *work.right_scale;
 #pragma unroll
-        for (int i = 0; i < 128; ++i) d[i] *= factor;
+        for (float& x : d) x *= factor;
       }
       if constexpr (kForm == GroupedForm::kWgrad)
         store_gradient(d, out + int64_t{tile.expert} * work.rows * work.columns, row0, tile.rows, tile.at.column,
@@ -338,8 +300,6 @@ __global__ void __launch_bounds__(kGroupedThreads, 1)
         store_bf16(d, out + int64_t{tile.first} * work.columns, row0, tile.rows, tile.at.column, work.columns);
     }
   }
-  // The other block's arrivals need this one's shared memory.
-  if constexpr (kBlocks > 1) cluster_meet();
 #endif
 }
 

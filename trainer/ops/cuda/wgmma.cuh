@@ -22,24 +22,6 @@ __device__ __forceinline__ void barrier_expect(uint32_t barrier, uint32_t bytes)
 __device__ __forceinline__ void barrier_arrive(uint32_t barrier) {
   asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];\n" ::"r"(barrier) : "memory");
 }
-// The barrier at the same place in another block of the cluster.
-__device__ __forceinline__ void barrier_arrive(uint32_t barrier, uint32_t block) {
-  asm volatile(
-      "{\n.reg .b32 there;\n"
-      "mapa.shared::cluster.u32 there, %0, %1;\n"
-      "mbarrier.arrive.release.cluster.shared::cluster.b64 _, [there];\n}\n" ::"r"(barrier),
-      "r"(block)
-      : "memory");
-}
-// All threads of all blocks of the cluster meet.
-__device__ __forceinline__ void cluster_meet() {
-  asm volatile("barrier.cluster.arrive.release;\nbarrier.cluster.wait.acquire;\n" ::: "memory");
-}
-__device__ __forceinline__ uint32_t block_of_cluster() {
-  uint32_t rank = 0;
-  asm volatile("mov.u32 %0, %%cluster_ctarank;\n" : "=r"(rank));
-  return rank;
-}
 // Returns once the phase of this parity has completed.
 __device__ __forceinline__ void barrier_wait(uint32_t barrier, uint32_t parity) {
   uint32_t done = 0;
@@ -75,15 +57,6 @@ __device__ __forceinline__ void copy_box(uint32_t to, const CUtensorMap& map, ui
       "cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%3, %4, %5}], [%2];\n" ::
           "r"(to),
       "l"(&map), "r"(barrier), "r"(x), "r"(y), "r"(z)
-      : "memory");
-}
-// The same into every block of the cluster in `blocks` (a bit each), at the same place, with the same barrier of each.
-__device__ __forceinline__ void spread_box(uint32_t to, const CUtensorMap& map, uint32_t barrier, uint16_t blocks,
-                                           int x, int y) {
-  asm volatile(
-      "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster "
-      "[%0], [%1, {%4, %5}], [%2], %3;\n" ::"r"(to),
-      "l"(&map), "r"(barrier), "h"(blocks), "r"(x), "r"(y)
       : "memory");
 }
 __device__ __forceinline__ void prefetch_map(const CUtensorMap& map) {
