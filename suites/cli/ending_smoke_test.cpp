@@ -140,6 +140,12 @@ TEST_F(Ending, LaunchersWithoutMpiTrainTheBitsOfThreads) {
                                        as_rank(launcher, 0), program_, mapping));
     EXPECT_EQ(cell(both).loss_checksum, one.loss_checksum) << both.out << text_of(folder_ / "one.txt");
   }
+  // Nobody waits for the launcher of a run that broke: it ends its processes by their status, if at all.
+  const std::string killed = mapping + " inject_fault=kill@1";
+  const Answer first = sh(fmt::format("{{ ({}{} {} > two.txt 2>&1; echo ended with $? >> two.txt) & {}{} {}; wait; }}",
+                                      as_rank("killed", 1), program_, killed, as_rank("killed", 0), program_, killed));
+  EXPECT_NE(cell(first).reason.find("its process ended without a word"), std::string::npos) << first.out;
+  EXPECT_TRUE(text_of(folder_ / "two.txt").ends_with("ended with 0\n")) << text_of(folder_ / "two.txt");
 }
 
 TEST_F(Ending, ProcessesEndWithTheFaultyRanksErrorAndEveryPlace) {

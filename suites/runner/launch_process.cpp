@@ -13,13 +13,15 @@
 #include "profiler/base/file.h"
 #include "profiler/base/text.h"
 #include "suites/runner/child.h"
+#include "trainer/comm/process_place.h"
 #include "trainer/run/knobs.h"
 #include "trainer/run/launch_environment.h"
 
 namespace mbb::suites {
 namespace {
 
-// A launcher ends all its processes when one leaves without MPI's blessing, and rank 0 still writes the run.
+// mpirun ends all its processes when one leaves without MPI's blessing, and rank 0 still writes the run. Others mind a
+// status only, and this one will be 0.
 void wait_for_the_launcher(const std::atomic<bool>* stop) {
   constexpr int64_t kLimitNs = 60'000'000'000;
   const Stopwatch watch;
@@ -63,7 +65,8 @@ Result<int> follow_run(const trainer::Config& config, const RunOptions& options)
   if (!joined && !end->stopped)
     return fail(ErrorCode::kRankFailed, fmt::format("a rank ended before it met the others: {}",
                                                     said ? printable(trim(*said), 800) : "without a word"));
-  wait_for_the_launcher(options.stop);
+  if (const auto place = trainer::place_if_any(); place && place->launcher == trainer::Launcher::kMpi)
+    wait_for_the_launcher(options.stop);
   return 0;
 }
 
