@@ -50,9 +50,10 @@ SteadyState find_steady(Launch& launch, StepClock clock, std::vector<double>& st
   return state;
 }
 
-// All timed steps but the first, which is marked as warm-up; false when there is no other.
+// All timed steps but the first, which is marked as warm-up unless it is the only one; false when none is timed.
 bool all_but_first(Launch& launch, StepClock clock, std::vector<double>& times) {
-  bool first = true;
+  const auto timed = std::count_if(launch.steps.begin(), launch.steps.end(), is_timed);
+  bool first = timed > 1;
   for (Step& step : launch.steps) {
     if (!is_timed(step)) continue;
     if (first)
@@ -61,7 +62,7 @@ bool all_but_first(Launch& launch, StepClock clock, std::vector<double>& times) 
       times.push_back(time_of(step, clock));
     first = false;
   }
-  return !times.empty();
+  return timed > 0;
 }
 
 // Adds metrics of one cell under the declared names and units.
@@ -156,7 +157,8 @@ void add_memory(Writer& writer, const Cell& cell) {
   writer.add("peak_memory", static_cast<double>(map->peak_bytes));
   for (const baselines::CategoryBytes& category : map->categories) {
     const int64_t bytes = category.measured_bytes >= 0 ? category.measured_bytes : category.planned_bytes;
-    const std::string id = "memory_" + category.category;
+    std::string id = "memory_" + category.category;
+    std::replace(id.begin(), id.end(), ' ', '_');
     if (bytes > 0 && find_metric(id) != nullptr) writer.add(id.c_str(), static_cast<double>(bytes));
   }
 }
@@ -293,7 +295,11 @@ StepTime step_time(Cell& cell, StepClock clock) {
     out.estimate = over_launches({});
   } else if (out.launch_medians.size() == 1) {
     out.estimate = median_of_steps(only_steps);
-    out.interval = fmt::format("95 % over {} steps of one launch", only_steps.size());
+    const std::string over =
+        fmt::format("over {} step{} of one launch", only_steps.size(), only_steps.size() == 1 ? "" : "s");
+    out.interval = only_steps.size() < kFewestSteps
+                       ? fmt::format("{} {}: at least {} are needed", kNoInterval, over, kFewestSteps)
+                       : "95 % " + over;
   } else {
     out.estimate = over_launches(out.launch_medians);
     out.launch_sigma = out.estimate.sigma / out.estimate.value;

@@ -14,18 +14,24 @@ namespace mbb::analysis {
 // Which time of a step the step_time metric is.
 enum class StepClock { kWall, kModelled };
 
+inline constexpr const char* kNoInterval = "no interval";
+
 // Step time of a cell over its good launches.
 struct StepTime {
   Estimate estimate;                   // ns; over launches with two or more of them, else over one launch's steps
   std::vector<double> launch_medians;  // ns, of the launches that reached a steady state
   double launch_sigma = 0;             // relative; NaN with one launch
-  std::string interval;     // what the bounds cover: "95 % over 5 launches", "95 % over 40 steps of one launch"
-  size_t steady_steps = 0;  // of launches that reached a steady state
-  size_t stalls = 0;        // of them: single outliers
+  // What the bounds cover: "95 % over 5 launches", "95 % over 40 steps of one launch"; where too few steps leave none,
+  // it begins with kNoInterval and says so.
+  std::string interval;
+  size_t steady_steps = 0;            // of launches that reached a steady state
+  size_t stalls = 0;                  // of them: single outliers
   std::vector<std::string> problems;  // launches left out, and why: "launch 2: no steady state: ..."
 };
 
-// Marks steps before the steady state with kStepWarmUp, then estimates. Profiled steps never count.
+// Marks steps before the steady state with kStepWarmUp, then estimates. Profiled steps never count. A launch of CPU
+// ranks without a steady state, or with too few steps for one, stands with all timed steps but the first (with the only
+// one): its time is no claim. Any other is left out.
 StepTime step_time(baselines::Cell& cell, StepClock clock = StepClock::kWall);
 
 // Median CPU time of a launch's steady steps, all ranks' threads together, by the marks that step_time() leaves; NaN

@@ -105,6 +105,22 @@ TEST(CellMetrics, ThroughputAgreesWithTheStepTime) {
   EXPECT_EQ(cell.launches[0].steps[1].flags & baselines::kStepWarmUp, 0u);
 }
 
+TEST(CellMetrics, TooFewStepsOfCpuRanksStandWithoutAnIntervalAndSaySo) {
+  for (const int count : {1, 2, 4, 9}) {
+    Cell cell = cell_of({launch_of(0, 1'000'000'000, count)});
+    cell.result_class = baselines::ResultClass::kFunctionalCpu;
+    ASSERT_TRUE(fill_metrics(cell, {})) << count << " steps";
+    const auto* step = find(cell, "step_time");
+    ASSERT_NE(step, nullptr);
+    const bool enough = count == 9;
+    EXPECT_EQ(step->low <= step->high, enough) << count;
+    EXPECT_EQ(step->interval.find("at least 6 are needed") == std::string::npos, enough) << step->interval;
+    Cell measured = cell_of({launch_of(0, 1'000'000'000, count)});
+    measured.result_class = baselines::ResultClass::kMeasured;
+    EXPECT_EQ(fill_metrics(measured, {}).has_value(), enough) << "on a GPU a time is a claim";
+  }
+}
+
 TEST(CellMetrics, StallsAreCountedAndDoNotMoveTheMedian) {
   Cell even = cell_of({launch_of(0, 1'000'000'000), launch_of(1, 1'002'000'000)}), stalled = even;
   for (const int i : {9, 17, 25}) stalled.launches[0].steps[static_cast<size_t>(i)].wall_ns *= 2;

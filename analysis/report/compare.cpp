@@ -79,7 +79,8 @@ Facts work_of(const Cell& cell) {
           {"tokens per step", fmt::format("{}", cell.work.tokens_per_step)},
           {"FLOPs per token", format_exact(cell.work.flops_per_token_causal)},
           {"GPUs", fmt::format("{}", cell.gpus)},
-          {"program", cell.program_hash}};
+          {"program", cell.program_hash},
+          {"data", cell.data_hash.empty() ? kUnset : cell.data_hash}};
 }
 
 using OpSums = std::map<std::string, double>;  // grouped path -> ns per step
@@ -235,6 +236,11 @@ std::string unequal_work(const Cell& before, const Cell& after) {
   return join(parts, ", ");
 }
 
+// Whether the two trained on different data, as far as both say what they read.
+bool data_differs(const Cell& before, const Cell& after) {
+  return !before.data_hash.empty() && !after.data_hash.empty() && before.data_hash != after.data_hash;
+}
+
 // Tokens a second and GPU, by launch; empty where the tokens of a step are not known.
 std::vector<double> launch_rates(const Cell& cell) {
   std::vector<double> rates;
@@ -375,11 +381,12 @@ OpChange step_account(const Cell& before, const Cell& after) {
 Table compare_table(const Run& before, const Run& after) {
   Table table{.id = "compare", .title = before.id + " -> " + after.id, .columns = {}, .rows = {}, .footer = {}};
   const std::vector<CellPair> pairs = pair_cells(before, after);
-  std::vector<std::string> unequal;
+  std::vector<std::string> unequal, other_data;
   for (const CellPair& pair : pairs) {
     if (pair.before == nullptr || pair.after == nullptr || !pair.incomparable.empty()) continue;
     const std::string why = unequal_work(*pair.before, *pair.after);
     if (!why.empty()) unequal.push_back(pair.after->name + ": " + why);
+    if (data_differs(*pair.before, *pair.after)) other_data.push_back(pair.after->name);
   }
   table.columns = {{"cell", "cell"}};
   if (!unequal.empty())
@@ -408,6 +415,11 @@ Table compare_table(const Run& before, const Run& after) {
   for (const std::string& why : unequal)
     table.footer.push_back(
         fmt::format("Unequal work, {}: judge tokens/s/GPU (positive is faster), not the step.", why));
+  if (!other_data.empty())
+    table.footer.push_back(
+        fmt::format("Data differs, {}: losses, and what routing or packing makes of them, are not "
+                    "comparable.",
+                    join(other_data, ", ")));
   if (projected)
     table.footer.push_back(
         "projected: simulated from cost tables, not measured. What both sides share cancels in a difference, so that "

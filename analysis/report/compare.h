@@ -54,7 +54,7 @@ std::vector<OpChange> op_changes(const baselines::Cell& before, const baselines:
 OpChange step_account(const baselines::Cell& before, const baselines::Cell& after);
 
 // Where some pair's work is unequal (tokens, FLOPs a token, model, GPUs) the table leads with tokens/s/GPU and its
-// footer says what differs.
+// footer says what differs. It says so, too, where the data differ, whose hashes the facts show.
 Table compare_table(const baselines::Run& before, const baselines::Run& after);
 Table facts_table(const baselines::Run& before, const baselines::Run& after);
 // At most `rows` ops; the rest is one row "other ops". Then the sum.

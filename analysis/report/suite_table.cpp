@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <map>
 #include <set>
 
 #include <fmt/core.h>
@@ -125,6 +126,20 @@ std::vector<std::string> evidence_lines(const std::vector<Cell>& cells) {
   return lines;
 }
 
+// Cells whose one launch timed too few steps, once per reason.
+std::vector<std::string> too_few_lines(const std::vector<Cell>& cells) {
+  std::map<std::string, std::string> names;  // by reason
+  for (const Cell& cell : cells) {
+    const Metric* step = has_numbers(cell) ? find(cell, "step_time") : nullptr;
+    if (step == nullptr || !step->interval.starts_with(kNoInterval)) continue;
+    std::string& list = names[step->interval];
+    list += (list.empty() ? "" : ", ") + cell.name;
+  }
+  std::vector<std::string> lines;
+  for (const auto& [reason, list] : names) lines.push_back(fmt::format("{}: {}.", list, reason));
+  return lines;
+}
+
 // What ± of projected rows covers, in the words of the first one.
 std::string projected_line(const std::vector<Cell>& cells) {
   std::string line = "projected: simulated from cost tables, not measured";
@@ -190,7 +205,7 @@ Table suite_table(const std::vector<Cell>& cells) {
   if (published) table.columns.push_back({"published", "published"});
   for (const Cell& cell : cells) table.rows.push_back(row_of(cell, shown, twins, published));
   table.footer = {counts_line(cells)};
-  for (const auto& lines : {evidence_lines(cells), class_lines(cells)})
+  for (const auto& lines : {evidence_lines(cells), too_few_lines(cells), class_lines(cells)})
     table.footer.insert(table.footer.end(), lines.begin(), lines.end());
   return table;
 }

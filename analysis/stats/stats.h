@@ -12,6 +12,8 @@
 
 namespace mbb::analysis {
 
+// Under so many steps there is no steady state, and no interval of their median.
+inline constexpr size_t kFewestSteps = 6;
 inline constexpr double kLevel = 0.95;  // of every interval, unless a caller says otherwise
 
 double mean(std::span<const double> values);                // NaN when empty

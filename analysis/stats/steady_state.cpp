@@ -13,7 +13,6 @@ namespace mbb::analysis {
 
 namespace {
 
-constexpr size_t kFewestSteps = 6;
 constexpr size_t kWindow = 8;
 constexpr double kAlpha = 0.001;
 

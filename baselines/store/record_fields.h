@@ -161,6 +161,7 @@ void config_fields(Visitor& visit, Cell& r) {
   visit("ranks", r.ranks);
   visit("knobs", r.knobs);
   visit("work", r.work);
+  visit("data_hash", r.data_hash);
   visit("identity_hash", r.identity_hash);
   visit("program_hash", r.program_hash);
   visit("published", r.published);

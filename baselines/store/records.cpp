@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <array>
 #include <bit>
+#include <charconv>
 #include <cmath>
 #include <ctime>
 #include <utility>
@@ -94,6 +95,28 @@ std::string class_label(const Cell& cell) {
   return label;
 }
 
+bool take_class_label(std::string_view label, Cell& cell) {
+  constexpr std::string_view kNumericsOnly = "+numerics-only", kTimes = "×";
+  const bool numerics_only = label.ends_with(kNumericsOnly);
+  if (numerics_only) label.remove_suffix(kNumericsOnly.size());
+  const std::string_view word = label.substr(0, label.starts_with("measured/") ? label.find('/') : label.size());
+  const auto parsed = parse_result_class(word);
+  if (!parsed) return false;
+  if (*parsed == ResultClass::kMeasured) {
+    const size_t times = label.rfind(kTimes);
+    if (times == std::string_view::npos || times <= word.size() + 1) return false;
+    const std::string_view digits = label.substr(times + kTimes.size());
+    int devices = 0;
+    const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), devices);
+    if (error != std::errc{} || end != digits.data() + digits.size()) return false;
+    cell.device = label.substr(word.size() + 1, times - word.size() - 1);
+    cell.devices = devices;
+  }
+  cell.result_class = *parsed;
+  cell.numerics_only = numerics_only;
+  return true;
+}
+
 std::string identity_hash(const Cell& cell) {
   std::vector<std::pair<std::string_view, std::string_view>> parts;
   for (const KnobValue& knob : cell.knobs) {
@@ -110,6 +133,11 @@ std::string identity_hash(const Cell& cell) {
   for (const auto& [key, value] : parts) {
     add(key);
     add(value);
+  }
+  // A record without a hash, of a program that stored none, keeps its series.
+  if (!cell.data_hash.empty()) {
+    add("data");
+    add(cell.data_hash);
   }
   return hex16(XXH3_64bits(text.data(), text.size()));
 }

@@ -203,6 +203,7 @@ struct Cell {
   int ranks = 1;
   std::vector<KnobValue> knobs;
   Work work;
+  std::string data_hash;      // of the data it trains on, as it was before the launches; empty where it reads none
   std::string identity_hash;  // of what splits a series; see identity_hash()
   std::string program_hash;   // of the step program
   std::string program_json;   // each rank class's explain output, JSON text; may be empty
@@ -235,7 +236,10 @@ struct Run {
 // "measured/NVIDIA H100 80GB HBM3×8", "ghost", "projected", "functional/cpu"; with "+numerics-only" where it applies.
 std::string class_label(const Cell& cell);
 
-// 16 hexadecimal digits over model, class, devices and the knobs that split a series, independent of knob order.
+// The class, device, devices and numerics_only that a class label names, set in `cell`; false for any other text.
+bool take_class_label(std::string_view label, Cell& cell);
+
+// 16 hexadecimal digits over model, class, devices, data and the knobs that split a series, independent of knob order.
 std::string identity_hash(const Cell& cell);
 
 // 16 hexadecimal digits over the step program and every knob, whether it splits a series or not: two launches of one

@@ -50,6 +50,16 @@ TEST(Records, IdentityFollowsIdentityKnobsOnly) {
   EXPECT_NE(base, identity_hash(projected));
 }
 
+TEST(Records, IdentityFollowsTheDataWhereItsHashIsKnown) {
+  Cell cell = cell_with({{"tp", "2", "suite", "", 0, true}});
+  const std::string unknown = identity_hash(cell);
+  cell.data_hash = "0123";
+  const std::string one = identity_hash(cell);
+  cell.data_hash = "4567";
+  EXPECT_NE(one, identity_hash(cell));
+  EXPECT_NE(one, unknown);
+}
+
 TEST(Records, IdentityKeepsNeighbouringTextsApart) {
   EXPECT_NE(identity_hash(cell_with({{"a", "bc", "", "", 0, true}})),
             identity_hash(cell_with({{"ab", "c", "", "", 0, true}})));
@@ -64,6 +74,21 @@ TEST(Records, ClassLabelNamesDeviceAndCount) {
   EXPECT_EQ(class_label(cell), "measured/NVIDIA H100 80GB HBM3×8");
   cell.numerics_only = true;
   EXPECT_EQ(class_label(cell), "measured/NVIDIA H100 80GB HBM3×8+numerics-only");
+  for (const ResultClass one :
+       {ResultClass::kMeasured, ResultClass::kGhost, ResultClass::kProjected, ResultClass::kFunctionalCpu})
+    for (const bool numerics_only : {false, true}) {
+      cell.result_class = one;
+      cell.numerics_only = numerics_only;
+      Cell back;
+      EXPECT_TRUE(take_class_label(class_label(cell), back)) << class_label(cell);
+      EXPECT_EQ(class_label(back), class_label(cell));
+    }
+  for (const char* other :
+       {"", "measured", "measured/×8", "measured/H100×", "measured/H100×x", "replayed", "ghost/x"}) {
+    Cell untouched;
+    EXPECT_FALSE(take_class_label(other, untouched)) << other;
+    EXPECT_EQ(class_label(untouched), "functional/cpu");
+  }
 }
 
 TEST(Records, RunIdIsUtcTimeAndNonce) {

@@ -121,7 +121,15 @@ CREATE VIEW v_steps AS SELECT r.id AS run, c.name AS cell, c.class_label AS clas
   FROM steps s JOIN launches l ON l.id = s.launch JOIN cells c ON c.id = l.cell JOIN runs r ON r.n = c.run;
 )sql";
 
-constexpr std::array kMigrations = {Migration{kVersion1, 1}, Migration{kVersion2, 1}};
+// What a cell trained on.
+constexpr const char* kVersion3 = R"sql(
+ALTER TABLE cells ADD COLUMN data_hash TEXT NOT NULL DEFAULT '';
+DROP VIEW v_cells;
+CREATE VIEW v_cells AS SELECT r.id AS run, c.name AS cell, c.class_label AS class, c.status, c.reason, c.model, c.gpus,
+  c.ranks, c.identity_hash, c.tokens_per_step, c.loss_checksum, c.data_hash FROM cells c JOIN runs r ON r.n = c.run;
+)sql";
+
+constexpr std::array kMigrations = {Migration{kVersion1, 1}, Migration{kVersion2, 1}, Migration{kVersion3, 1}};
 
 struct FileState {
   std::int64_t version = 0;

@@ -76,11 +76,13 @@ TEST_F(StoreFile, RunsComeBackWhole) {
   StoredRun run = made_up(1, "first");
   run.cells[0].reason = "it's \"quoted\"; DROP TABLE runs; -- \xc3\xa9";
   run.cells[0].launches[0].trace_files = {"trace.mbt"};
+  run.cells[0].data_hash = "5a645372ef9522f0370a29be0d82a25b";
   put(store, run);
   EXPECT_EQ(store.journal_mode().value(), "wal");
   const auto back = store.load_run(run.id);
   ASSERT_TRUE(back) << back.error().what;
   EXPECT_EQ(everything(*back), everything(run));
+  EXPECT_EQ(back->cells[0].data_hash, run.cells[0].data_hash);
   const RunSummary summary = store.summary(run.id).value();
   EXPECT_EQ(summary.cells_ok, 3);
   EXPECT_EQ(summary.cells_skipped, 1);
@@ -391,18 +393,18 @@ TEST_F(StoreFile, MigrationsCopyFirst) {
   {
     const auto database = Database::open(file_, OpenMode::kReadWrite, 0).value();
     ASSERT_TRUE(bring_up_to_date(database, migrations));
-    EXPECT_EQ(database.integer("PRAGMA user_version").value(), 3);
+    EXPECT_EQ(database.integer("PRAGMA user_version").value(), 4);
     EXPECT_EQ(database.integer("SELECT count(*) FROM runs WHERE note = ''").value(), 1);
     ASSERT_TRUE(bring_up_to_date(database, migrations)) << "twice is once";
   }
-  const fs::path copy = file_.string() + ".v2.bak";
+  const fs::path copy = file_.string() + ".v3.bak";
   EXPECT_EQ(Store::open(copy).value().list_runs().value().size(), 1U);
   EXPECT_EQ(Store::open(file_, {.read_only = true}).value().list_runs().value().size(), 1U) << "additive";
   // A migration that fails leaves the version it found.
   migrations.push_back({"CREATE TABLE half(x); SELECT nonsense", 1});
   const auto database = Database::open(file_, OpenMode::kReadWrite, 0).value();
   EXPECT_FALSE(bring_up_to_date(database, migrations));
-  EXPECT_EQ(database.integer("PRAGMA user_version").value(), 3);
+  EXPECT_EQ(database.integer("PRAGMA user_version").value(), 4);
   EXPECT_EQ(database.integer("SELECT count(*) FROM sqlite_schema WHERE name = 'half'").value(), 0);
 }
 

@@ -180,6 +180,7 @@ Result<Cell> cell_of(const Statement& row, const std::string& run) {
   cell.program_hash = row.text(19);
   cell.published = row.text(20);
   cell.loss_checksum = row.text(21);
+  cell.data_hash = row.text(22);
   return cell;
 }
 
@@ -206,17 +207,17 @@ Result<Run> read_run_rows(const Database& database, const std::string& id) {
   run.fingerprint.class_hash = find.text(9);
   run.epoch = find.text(10);
   MB_TRY(read_run_tables(database, number, run));
-  const Status cells =
-      each_row(database,
-               "SELECT id, name, seq, class, device, devices, numerics_only, status, reason, model, proxy_of, gpus, "
-               "ranks, tokens_per_step, flops_per_token_causal, flops_per_token_full, formula, formula_version, "
-               "identity_hash, program_hash, published, loss_checksum FROM cells WHERE run = ?1 ORDER BY seq, name",
-               number, [&](const Statement& row) -> Status {
-                 MB_ASSIGN(Cell cell, cell_of(row, id));
-                 MB_TRY(read_cell_tables(database, row.integer(0), cell));
-                 run.cells.push_back(std::move(cell));
-                 return {};
-               });
+  const Status cells = each_row(
+      database,
+      "SELECT id, name, seq, class, device, devices, numerics_only, status, reason, model, proxy_of, gpus, "
+      "ranks, tokens_per_step, flops_per_token_causal, flops_per_token_full, formula, formula_version, "
+      "identity_hash, program_hash, published, loss_checksum, data_hash FROM cells WHERE run = ?1 ORDER BY seq, name",
+      number, [&](const Statement& row) -> Status {
+        MB_ASSIGN(Cell cell, cell_of(row, id));
+        MB_TRY(read_cell_tables(database, row.integer(0), cell));
+        run.cells.push_back(std::move(cell));
+        return {};
+      });
   if (!cells) return tl::unexpected<Error>(cells.error());
   return run;
 }

@@ -212,12 +212,13 @@ Status write_cell_rows(const Database& database, const Cell& cell) {
   MB_ASSIGN(Statement clear, database.prepare("DELETE FROM cells WHERE run = ?1 AND name = ?2"));
   MB_TRY(clear.run(run, cell.name));
   MB_ASSIGN(Statement put, database.prepare("INSERT INTO cells VALUES(NULL,?1,?2,?3,?4,?5,?6,?7,?8,?9,?10,?11,?12,?13,"
-                                            "?14,?15,?16,?17,?18,?19,?20,?21,?22,?23)"));
+                                            "?14,?15,?16,?17,?18,?19,?20,?21,?22,?23,?24)"));
   const Work& work = cell.work;
   MB_TRY(put.run(run, cell.name, cell.index, name(cell.result_class), class_label(cell), cell.device, cell.devices,
                  cell.numerics_only, name(cell.status), cell.reason, cell.model, cell.proxy_of, cell.gpus, cell.ranks,
                  work.tokens_per_step, work.flops_per_token_causal, work.flops_per_token_full, work.formula,
-                 work.formula_version, cell.identity_hash, cell.program_hash, cell.published, cell.loss_checksum));
+                 work.formula_version, cell.identity_hash, cell.program_hash, cell.published, cell.loss_checksum,
+                 cell.data_hash));
   const std::int64_t id = database.last_row();
   MB_TRY(write_cell_tables(database, id, cell));
   MB_TRY(link_series(database, run, id));

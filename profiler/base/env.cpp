@@ -32,6 +32,7 @@ constexpr EnvVar kVars[] = {
     {"MBBENCH_TEST_PYTHON", "Python with HolisticTraceAnalysis, for the tests that compare with it"},
     {"NCCL_P2P_DISABLE", "NCCL's: 1 lets GPUs that cannot reach each other communicate through the host"},
     {"NO_COLOR", "set to anything: no colour on a terminal"},
+    {"NSYS_PROFILING_SESSION_ID", "set by nsys for what it profiles; named when it holds CUPTI"},
     {"NVTX_INJECTION64_PATH", "set by a tool that records NVTX ranges; named when it holds CUPTI"},
     {"OMPI_COMM_WORLD_LOCAL_RANK", "set by Open MPI's mpirun: which of its processes on this host this is"},
     {"OMPI_COMM_WORLD_LOCAL_SIZE", "set by Open MPI's mpirun: processes it started on this host"},

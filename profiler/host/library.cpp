@@ -7,6 +7,8 @@
 #include <unistd.h>
 
 #include <filesystem>
+#include <span>
+#include <string_view>
 
 #include "profiler/base/env.h"
 #include "profiler/base/text.h"
@@ -70,20 +72,59 @@ std::string find_program(const std::string& name) {
   return "";
 }
 
+namespace {
+
+struct ToolMark {
+  const char* mark;  // in a path, lower-case
+  const char* tool;
+};
+constexpr ToolMark kTools[] = {
+    {"nsight-systems", "Nsight Systems"}, {"toolsinjection", "Nsight Systems"}, {"nsight-compute", "Nsight Compute"}};
+// Short names that paths of other libraries hold, too: only where a tool was put on purpose.
+constexpr ToolMark kInjected[] = {
+    {"nsys", "Nsight Systems"}, {"ncu", "Nsight Compute"}, {"cupti", "another CUPTI client"}};
+
+const char* tool_in(std::string_view path, std::span<const ToolMark> marks) {
+  const std::string low = to_lower(path);
+  for (const ToolMark& one : marks)
+    if (low.find(one.mark) != std::string::npos) return one.tool;
+  return nullptr;
+}
+
+// Stops at the first loaded library of a tool.
+int find_tool(dl_phdr_info* info, size_t, void* found) {
+  const std::string_view path = info->dlpi_name != nullptr ? info->dlpi_name : "";
+  const char* const tool = tool_in(path, kTools);
+  if (tool == nullptr) return 0;
+  *static_cast<std::string*>(found) = fmt::format("{} ({})", tool, std::filesystem::path(path).filename().string());
+  return 1;
+}
+
+}  // namespace
+
 std::string cupti_holder() {
   // What a tool injects into its target; Nsight Systems and Compute are told by the file's path.
   for (const char* variable : {"CUDA_INJECTION64_PATH", "NVTX_INJECTION64_PATH", "LD_PRELOAD"}) {
     const std::string value = env_text(variable).value_or("");
-    const std::string low = to_lower(value);
-    if (low.empty()) continue;
-    for (const auto& [mark, tool] :
-         {std::pair{"nsight-systems", "Nsight Systems"}, std::pair{"toolsinjection", "Nsight Systems"},
-          std::pair{"nsys", "Nsight Systems"}, std::pair{"nsight-compute", "Nsight Compute"},
-          std::pair{"ncu", "Nsight Compute"}, std::pair{"cupti", "another CUPTI client"}})
-      if (low.find(mark) != std::string::npos) return fmt::format("{} ({})", tool, variable);
+    if (value.empty()) continue;
+    for (const std::span<const ToolMark> marks :
+         {std::span<const ToolMark>(kTools), std::span<const ToolMark>(kInjected)})
+      if (const char* const tool = tool_in(value, marks)) return fmt::format("{} ({})", tool, variable);
     if (std::string_view(variable) == "CUDA_INJECTION64_PATH") return fmt::format("an injected tool ({})", variable);
   }
-  return "";
+  // nsys gives its targets the session's number and takes its other variables away again.
+  constexpr const char* kSession = "NSYS_PROFILING_SESSION_ID";
+  if (env_text(kSession)) return fmt::format("Nsight Systems ({})", kSession);
+  std::string loaded;
+  dl_iterate_phdr(find_tool, &loaded);
+  return loaded;
+}
+
+std::string cupti_holder(std::string_view said) {
+  const bool named = !said.empty() && said.find("not provided") == std::string_view::npos;
+  if (named) return std::string(said);
+  std::string holder = cupti_holder();
+  return holder.empty() ? "another tool, which does not give its name" : holder;
 }
 
 }  // namespace mbb::profiler

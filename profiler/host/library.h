@@ -2,6 +2,7 @@
 #pragma once
 
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "profiler/base/error.h"
@@ -28,8 +29,10 @@ Result<LibraryFacts> find_library(const std::vector<std::string>& names, const V
 // A program on PATH; empty when there is none.
 std::string find_program(const std::string& name);
 
-// Who will hold CUPTI in the processes we start, by the environment that tools set for their targets: at most one
-// subscriber is served per process. Empty: nobody.
+// Who will hold CUPTI in the processes we start, by the environment that tools set for their targets and by the
+// libraries they put into this one: at most one subscriber is served per process. Empty: nobody.
 std::string cupti_holder();
+// Who holds it when CUPTI refuses: what it `said`, which may be nothing or "<not provided>", else the same.
+std::string cupti_holder(std::string_view said);
 
 }  // namespace mbb::profiler

@@ -55,10 +55,15 @@ TEST(Library, ProgramsAreFoundOnPath) {
 }
 
 TEST(CuptiHolder, IsReadFromWhatToolsInject) {
-  const ScopedEnv none("NVTX_INJECTION64_PATH", ""), preload("LD_PRELOAD", "");
+  const ScopedEnv none("NVTX_INJECTION64_PATH", ""), preload("LD_PRELOAD", ""), no("NSYS_PROFILING_SESSION_ID", "");
   {
     const ScopedEnv nothing("CUDA_INJECTION64_PATH", "");
     EXPECT_EQ(cupti_holder(), "");
+    EXPECT_EQ(cupti_holder("Nsight Compute"), "Nsight Compute");
+    EXPECT_EQ(cupti_holder("CUPTI for <not provided>"), "another tool, which does not give its name");
+    const ScopedEnv session("NSYS_PROFILING_SESSION_ID", "4711");
+    EXPECT_EQ(cupti_holder("CUPTI for <not provided>"), "Nsight Systems (NSYS_PROFILING_SESSION_ID)");
+    EXPECT_EQ(cupti_holder(""), "Nsight Systems (NSYS_PROFILING_SESSION_ID)");
   }
   const ScopedEnv nsys("CUDA_INJECTION64_PATH", "/opt/nvidia/nsight-systems/2025/target/libToolsInjection64.so");
   EXPECT_EQ(cupti_holder(), "Nsight Systems (CUDA_INJECTION64_PATH)");

@@ -297,6 +297,65 @@ TEST_F(Cli, BadInputSaysWhatAndWhereAndLeavesNothing) {
   expect_refused("suite ./missing.toml", 4, "missing.toml");
 }
 
+TEST_F(Cli, WhatALaunchCannotReadIsRefusedBeforeAnythingIsWritten) {
+  write("empty.txt", "");
+  write("short.txt", "too short");
+  for (const char* path : {".", "empty.txt", "absent.txt"})
+    expect_refused(std::string("run train_iters=1 data.path=") + path, 4, "data.path = ");
+  expect_refused("run train_iters=1 data.path=short.txt", 64, "data.path = ");
+  expect_refused("run train_iters=1 cpu_binding=zz", 64, "host.cpu_binding = zz");
+  expect_refused("run train_iters=1 cpu_binding=1000", 4, "host.cpu_binding = 1000");
+  expect_refused("suite ./small.toml data.path=absent.txt --quiet", 4, "cell one: data.path = ");
+  expect_refused("run train_iters=1 --tag latest", 64, "@latest");
+  expect_refused("run train_iters=1 --tag 2", 64, "--tag 2");
+  EXPECT_FALSE(fs::exists(folder_ / "mbbench-runs"));
+}
+
+TEST_F(Cli, OtherDataIsAnotherSeriesAndComparesAsSuch) {
+  const auto train = [&](const std::string& text, const std::string& tag) {
+    std::string all;
+    while (all.size() < 4000) all += text;
+    write("t.txt", all);
+    ASSERT_EQ(run("run data.path=t.txt train_iters=2 --quiet --tag " + tag).status, 0);
+  };
+  const auto told = [&](const std::string& run_name, const std::string& what) {
+    const std::string out = run("show " + run_name + " --cell run").out;
+    const size_t at = out.find("\n" + what + " ");
+    return at == std::string::npos ? "" : out.substr(at + 1, out.find('\n', at + 1) - at - 1);
+  };
+  train("We the People. ", "a");
+  train("We the People. ", "b");
+  train("You the Machine. ", "c");
+  EXPECT_NE(told("@a", "data"), "");
+  EXPECT_EQ(told("@a", "data"), told("@b", "data"));
+  EXPECT_EQ(told("@a", "series"), told("@b", "series"));
+  EXPECT_NE(told("@a", "data"), told("@c", "data"));
+  EXPECT_NE(told("@a", "series"), told("@c", "series"));
+  EXPECT_FALSE(run("compare @a @b").has("Data differs"));
+  const Answer differs = run("compare @a @c");
+  EXPECT_TRUE(differs.has("Data differs, run") && differs.has("work data")) << differs.out;
+  EXPECT_TRUE(run("show @c").has("at least 6 are needed")) << "too few steps say so";
+  ASSERT_EQ(run("run train_iters=2 --quiet --tag shipped").status, 0);
+  EXPECT_NE(told("@shipped", "data"), "");
+}
+
+TEST_F(Cli, ABrokenCellSaysWhyAndAnUnfinishedRunHasNoTables) {
+  ASSERT_EQ(run("run train_iters=2 memory_snapshot_path=/no/such/folder/s.pickle --quiet --tag bad").status, 4);
+  const Answer broken = run("show @bad --cell run");
+  EXPECT_TRUE(broken.has("broken") && broken.has("/no/such/folder")) << broken.out;
+  const auto bundle = fs::directory_iterator(folder_ / "mbbench-runs" / "runs")->path();
+  fs::remove_all(bundle / "cells");
+  fs::create_directories(bundle / "cells");
+  expect_refused("export " + bundle.string() + " --format csv --output none", 4, "holds no finished cell");
+  EXPECT_FALSE(fs::exists(folder_ / "none"));
+}
+
+TEST_F(Cli, HelpExplainsTheWordsOfTables) {
+  for (const char* word : {"class", "functional/cpu", "ghost", "learning"})
+    EXPECT_EQ(run(std::string("help ") + word).status, 0) << word;
+  expect_refused("help gost", 4, "gost");
+}
+
 TEST_F(Cli, PackedRowsReportEfficiencyAndImbalance) {
   write("packing.toml", R"(purpose = "The same sequences, padded and packed."
 [base]

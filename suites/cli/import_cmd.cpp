@@ -121,7 +121,7 @@ Result<int> import(const Parsed& given) {
   MB_ASSIGN(request.files, read_all(paths, parsed.value("--log").value_or(kAutoFormat)));
   request.cell = parsed.value("--cell").value_or("");
   request.device = parsed.value("--on").value_or("");
-  request.tag = parsed.value("--tag").value_or("");
+  MB_ASSIGN(request.tag, tag_of(parsed));
   request.argv = parsed.argv;
   MB_ASSIGN(const ImportOutcome outcome, import_files(request));
   MB_TRY(write_suite(parsed, outcome));

@@ -111,6 +111,20 @@ TEST_F(ImportCli, TracesAndSnapshotsOfOtherTools) {
   EXPECT_EQ(run("show @latest --cell " + imported.cells[0].name + " --timeline").status, 0);
 }
 
+TEST_F(ImportCli, OurOwnTraceKeepsItsClass) {
+  ASSERT_EQ(run("run train_iters=6 profile_step_start=3 profile_step_end=5 --quiet").status, 0);
+  ASSERT_EQ(run("export @latest --format kineto --output k").status, 0);
+  const std::string trace = (folder_ / "k" / "run" / "launch0" / "rank0.json.gz").string();
+  fs::remove_all(folder_ / "mbbench-runs");
+  ASSERT_EQ(run("import " + trace).status, 0);
+  const baselines::Run imported = stored();
+  EXPECT_EQ(class_label(imported.cells.at(0)), "functional/cpu");
+  ASSERT_EQ(sh("gunzip -c " + trace + " | sed 's|functional/cpu|functional/gpu|' > other.json").status, 0);
+  const Answer unknown = run("import other.json");
+  EXPECT_EQ(unknown.status, 4) << unknown.out;
+  EXPECT_TRUE(unknown.has("functional/gpu")) << unknown.out;
+}
+
 // What PyTorch's profiler writes of one rank: a launch and its kernel, `start` us on the clock that ranks share.
 std::string kineto_of(int rank, int world, double start) {
   return "{\"schemaVersion\": 1, \"distributedInfo\": {\"backend\": \"nccl\", \"rank\": " + std::to_string(rank) +

@@ -5,6 +5,7 @@
 #include "profiler/base/knob_render.h"
 #include "profiler/base/text.h"
 #include "suites/cli/command.h"
+#include "suites/cli/glossary.h"
 #include "suites/cli/print.h"
 #include "suites/cli/settings_of.h"
 #include "trainer/run/knobs.h"
@@ -40,8 +41,11 @@ std::string describe_knob(const Knob& knob) {
 Result<int> help(const Parsed& parsed) {
   if (parsed.positionals.empty()) {
     fmt::print("mbbench COMMAND ...; `mbbench --help` lists the commands, `mbbench COMMAND --help` their options.\n\n");
-    fmt::print("`mbbench help TERM` explains a metric or a knob:\n");
+    fmt::print("`mbbench help TERM` explains a metric, a knob or a word that tables print:\n");
     for (const auto& metric : analysis::metrics()) fmt::print("  {:<28} {}\n", metric.id, metric.title);
+    std::string words;
+    for (const Term& one : glossary()) words += (words.empty() ? "" : ", ") + std::string(one.word);
+    fmt::print("\nwords of tables: {}\n", words);
     return 0;
   }
   const std::string& term = parsed.positionals[0];
@@ -49,15 +53,18 @@ Result<int> help(const Parsed& parsed) {
   for (const auto* metric : found) fmt::print("{}\n", analysis::describe(*metric));
   const auto knob = trainer::knobs().find(term);
   if (knob) fmt::print("{}", describe_knob(**knob));
+  const Term* const word = find_term(term);
+  if (word != nullptr) fmt::print("{}\n  {}\n", word->word, word->meaning);
   for (const Command& command : commands())
     if (term == command.name && !command.hidden) {
       fmt::print("mbbench {}: {} (`mbbench {} --help`)\n", command.name, command.summary, command.name);
       return 0;
     }
-  if (!found.empty() || knob) return 0;
-  return fail(
-      ErrorCode::kNotFound, fmt::format("no metric, knob or command is called '{}'", printable(term)),
-      knob.error().hint.empty() ? "`mbbench help` lists the metrics, `mbbench knobs` the knobs" : knob.error().hint);
+  if (!found.empty() || knob || word != nullptr) return 0;
+  return fail(ErrorCode::kNotFound,
+              fmt::format("no metric, knob, command or word of a table is called '{}'", printable(term)),
+              knob.error().hint.empty() ? "`mbbench help` lists metrics and words, `mbbench knobs` the knobs"
+                                        : knob.error().hint);
 }
 
 }  // namespace
@@ -73,7 +80,12 @@ Command config_command() {
 }
 
 Command help_command() {
-  return {"help", "explain a metric, a knob or a command", {{"TERM", "what to explain", false}}, {}, false, help};
+  return {"help",
+          "explain a metric, a knob, a command or a word of a table",
+          {{"TERM", "what to explain", false}},
+          {},
+          false,
+          help};
 }
 
 }  // namespace mbb::suites

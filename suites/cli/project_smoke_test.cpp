@@ -32,6 +32,13 @@ TEST_F(ProjectCommand, KeepsAProjectionAsARun) {
   const Answer timeline = run("show @latest --timeline");
   EXPECT_EQ(timeline.status, 0) << timeline.out;
   EXPECT_TRUE(timeline.has("compute")) << timeline.out;
+  ASSERT_EQ(run("export @latest --format kineto --output k").status, 0);
+  std::string file;
+  for (const auto& entry : fs::recursive_directory_iterator(folder_ / "k"))
+    if (entry.path().filename() == "rank0.json.gz") file = entry.path();
+  const Answer back = run("import " + file);
+  EXPECT_EQ(back.status, 0) << back.out;
+  EXPECT_TRUE(back.has("projected") && !back.has("measured/")) << "it does not come back as measured\n" << back.out;
 }
 
 TEST_F(ProjectCommand, DiagnoseNamesLossesAndWhatAKnobIsWorth) {

@@ -11,6 +11,7 @@
 
 #include "baselines/store/bundle.h"
 #include "profiler/base/file.h"
+#include "profiler/base/text.h"
 #include "trainer/run/layout.h"
 
 namespace mbb::suites {
@@ -49,6 +50,14 @@ Result<baselines::Store> open_to_read(const std::filesystem::path& file) {
   };
   const bool writable = may_write(file) && may_write(file.has_parent_path() ? file.parent_path() : ".");
   return baselines::Store::open(file, {.read_only = !writable});
+}
+
+Result<std::string> tag_of(const Parsed& parsed) {
+  std::string tag = parsed.value("--tag").value_or("");
+  if (tag == "latest" || parse_int(tag))
+    return fail(ErrorCode::kBadArgument, fmt::format("--tag {}: @{} is the name of another run already", tag, tag),
+                "@latest is the newest run, @2 the one before it: choose a word of your own");
+  return tag;
 }
 
 Result<baselines::Run> find_run(const Settings& settings, const std::string& spec) {

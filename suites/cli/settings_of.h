@@ -22,6 +22,9 @@ Result<Suite> suite_of(const Parsed& parsed, const Settings& settings, const std
 // not be written is read all the same.
 Result<baselines::Store> open_to_read(const std::filesystem::path& file);
 
+// --tag, empty without it. Refuses what "@" means already: latest, and numbers, which count back from the newest run.
+Result<std::string> tag_of(const Parsed& parsed);
+
 // A run by any name a user may give (@latest, @2, @tag, id, prefix, bundle folder).
 Result<baselines::Run> find_run(const Settings& settings, const std::string& spec);
 

@@ -35,21 +35,69 @@ Table verdicts_table(const baselines::Run& run) {
   return table;
 }
 
+// What the cell is and became, before its numbers.
+Table cell_table(const baselines::Cell& cell) {
+  Table table{"cell", "cell", {{"what", "what"}, {"value", "value"}}, {}, {}};
+  const auto add = [&](const char* what, const std::string& value) {
+    if (!value.empty()) table.rows.push_back({{{what}, {value}}});
+  };
+  add("status", baselines::name(cell.status));
+  add("why", cell.reason);
+  add("class", class_label(cell));
+  add("model", cell.model);
+  add("series", cell.identity_hash);
+  add("program", cell.program_hash);
+  add("data", cell.data_hash);
+  return table;
+}
+
+// Categories of a rank class: the plan's bytes, and those that the first launch with a recorded history saw at its
+// peak. Either column sums to its total.
 Table memory_table(const baselines::Cell& cell) {
   Table table{"memory",
-              "memory at the peak (planned)",
-              {{"rank_class", "rank class"}, {"category", "category"}, {"bytes", "bytes", Align::kRight}},
+              "memory at the peak",
+              {{"rank_class", "rank class"}, {"category", "category"}, {"bytes", "planned", Align::kRight}},
               {},
               {}};
-  for (const auto& map : cell.memory) {
-    for (const auto& c : map.categories)
-      table.rows.push_back(
-          {{{map.rank_class},
-            {c.category},
-            {format_bytes(static_cast<double>(c.planned_bytes)), static_cast<double>(c.planned_bytes)}}});
-    table.rows.push_back({{{map.rank_class},
-                           {"total"},
-                           {format_bytes(static_cast<double>(map.peak_bytes)), static_cast<double>(map.peak_bytes)}}});
+  const std::vector<baselines::MemoryMap>* seen = nullptr;
+  for (const auto& launch : cell.launches)
+    if (seen == nullptr && !launch.memory.empty()) seen = &launch.memory;
+  if (seen != nullptr) table.columns.push_back({"seen", "seen", Align::kRight});
+  const auto bytes = [](int64_t value) {
+    if (value < 0) return analysis::Value{"-"};
+    return analysis::Value{format_bytes(static_cast<double>(value)), static_cast<double>(value)};
+  };
+  std::vector<std::string> classes;
+  for (const auto* maps : {&cell.memory, seen})
+    for (size_t i = 0; maps != nullptr && i < maps->size(); ++i)
+      if (std::find(classes.begin(), classes.end(), (*maps)[i].rank_class) == classes.end())
+        classes.push_back((*maps)[i].rank_class);
+  const auto map_of = [](const std::vector<baselines::MemoryMap>* maps, const std::string& rank_class) {
+    const baselines::MemoryMap* found = nullptr;
+    for (size_t i = 0; maps != nullptr && i < maps->size(); ++i)
+      if ((*maps)[i].rank_class == rank_class) found = &(*maps)[i];
+    return found;
+  };
+  for (const std::string& rank_class : classes) {
+    const baselines::MemoryMap *plan = map_of(&cell.memory, rank_class), *met = map_of(seen, rank_class);
+    std::vector<baselines::CategoryBytes> rows;
+    if (plan != nullptr) rows = plan->categories;
+    for (auto& row : rows) row.measured_bytes = -1;
+    for (size_t i = 0; met != nullptr && i < met->categories.size(); ++i) {
+      const auto& one = met->categories[i];
+      const auto same =
+          std::find_if(rows.begin(), rows.end(), [&](const auto& r) { return r.category == one.category; });
+      if (same != rows.end())
+        same->measured_bytes = one.measured_bytes;
+      else
+        rows.push_back({one.category, -1, one.measured_bytes});
+    }
+    rows.push_back({"total", plan != nullptr ? plan->peak_bytes : -1, met != nullptr ? met->peak_bytes : -1});
+    for (const auto& row : rows) {
+      analysis::Row line{{{rank_class}, {row.category}, bytes(row.planned_bytes)}, {}};
+      if (seen != nullptr) line.values.push_back(bytes(row.measured_bytes));
+      table.rows.push_back(std::move(line));
+    }
   }
   return table;
 }
@@ -207,8 +255,8 @@ Result<int> show(const Parsed& parsed) {
                   near ? fmt::format("did you mean '{}'?", *near) : "its cells: " + join(names, ", "));
     }
     const size_t rows = static_cast<size_t>(parse_int(parsed.value("--rows").value_or("15")).value_or(15));
-    tables = {metrics_table(*cell), ops_table(*cell, rows), memory_table(*cell), counts_table(*cell),
-              knobs_table(*cell)};
+    tables = {cell_table(*cell),   metrics_table(*cell), ops_table(*cell, rows),
+              memory_table(*cell), counts_table(*cell),  knobs_table(*cell)};
     std::erase_if(tables, [](const Table& table) { return table.rows.empty(); });  // a log has no ops and no plan
   } else if (const Table verdicts = verdicts_table(run); !verdicts.rows.empty()) {
     tables.push_back(verdicts);

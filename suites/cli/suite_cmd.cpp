@@ -16,6 +16,7 @@
 #include "suites/foreign/training_log.h"
 #include "suites/matrix/suite.h"
 #include "suites/project/cell_projector.h"
+#include "suites/runner/cell_inputs.h"
 #include "suites/runner/equality.h"
 #include "suites/runner/runner.h"
 #include "trainer/comm/mpi/run_mpi_rank.h"
@@ -36,7 +37,7 @@ Result<RunOptions> run_options(const Parsed& parsed, const Settings& settings, c
   options.runs_dir = settings.product.runs_dir;
   options.roles = fact_roles(settings.product.gate);
   options.facts = declared_facts(settings.product.gate);
-  options.tag = parsed.value("--tag").value_or("");
+  MB_ASSIGN(options.tag, tag_of(parsed));
   options.require_measured = parsed.value("--require") == "measured";
   options.quiet = parsed.flag("--quiet");
   options.allow_clock_changes = parsed.flag("--allow-clock-changes");
@@ -250,6 +251,7 @@ Result<int> run_one(const Parsed& parsed) {
   if (!command) MB_TRY(resolves(settings.config));
   StopSignals signals;
   MB_ASSIGN(const RunOptions options, run_options(parsed, settings, signals, "run"));
+  if (place && !command) MB_TRY(check_inputs(settings.config));  // all of its processes refuse alike
   if (place && place->rank > 0) return follow_run(settings.config, options);
   Suite suite;
   suite.name = "run";

@@ -27,7 +27,8 @@ struct ExportSource {
 // Each writes below or at `to` and returns the files it wrote; nothing to write is an error that says what was not
 // recorded. Folders are made.
 
-// <to>/<cell>/launch<n>/rank<r>.json.gz: a folder that HolisticTraceAnalysis takes whole.
+// <to>/<cell>/launch<n>/rank<r>.json.gz: a folder that HolisticTraceAnalysis takes whole. Each file notes its class,
+// and behind kSyntheticNote why its run is made up: `mbbench import` keeps both.
 Result<std::vector<std::string>> export_kineto(const ExportSource& source, const std::filesystem::path& to);
 // <to>/<cell>/launch<n>/<rank class>.pickle, of cells that ran with profiling.record_memory_history.
 Result<std::vector<std::string>> export_memory(const ExportSource& source, const std::filesystem::path& to);
@@ -37,6 +38,8 @@ Result<std::vector<std::string>> export_csv(const ExportSource& source, const st
 Result<std::vector<std::string>> export_json(const ExportSource& source, const std::filesystem::path& to);
 // The file `to`: one HTML page that needs nothing beside it.
 Result<std::vector<std::string>> export_html(const ExportSource& source, const std::filesystem::path& to);
+
+inline constexpr const char* kSyntheticNote = "; synthetic: ";
 
 // Category of tensors that lie in pinned host memory: listed, never part of a device's sums.
 inline constexpr const char* kPinnedHost = "pinned host memory";

@@ -100,14 +100,15 @@ class CellGroups {
   trainer::StepPrograms programs_;
 };
 
-Status write_ranks(const profiler::Trace& trace, const baselines::Cell& cell, const CellGroups* groups,
-                   const std::filesystem::path& folder, std::vector<std::string>& files) {
+// `synthetic`: why the run is made up; empty for one that is not.
+Status write_ranks(const profiler::Trace& trace, const baselines::Cell& cell, const std::string& synthetic,
+                   const CellGroups* groups, const std::filesystem::path& folder, std::vector<std::string>& files) {
   for (const int32_t rank : profiler::ranks(trace)) {
     profiler::KinetoWriteOptions options;
     options.rank = rank;
     options.world_size = groups != nullptr ? groups->world_size() : cell.ranks;
     options.trace_name = fmt::format("{} {}", cell.run, cell.name);
-    options.note = class_label(cell);
+    options.note = class_label(cell) + (synthetic.empty() ? "" : kSyntheticNote + synthetic);
     std::map<std::string, std::optional<profiler::KinetoCollective>> known;
     if (groups != nullptr) {
       options.groups = groups->groups(rank);
@@ -138,7 +139,7 @@ Result<std::vector<std::string>> export_kineto(const ExportSource& source, const
                   profiler::read_trace(source.reader.launch_file(cell.name, launch.index, name)));
         const std::filesystem::path folder = to / cell.name / fmt::format("launch{}", launch.index);
         MB_TRY(make_dirs(folder));
-        MB_TRY(write_ranks(trace, cell, groups ? groups->get() : nullptr, folder, files));
+        MB_TRY(write_ranks(trace, cell, source.run.synthetic, groups ? groups->get() : nullptr, folder, files));
       }
   }
   if (files.empty())

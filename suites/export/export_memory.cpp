@@ -84,7 +84,7 @@ Result<MemorySnapshot> memory_snapshot(const MemoryMap& map) {
   std::vector<int32_t> stacks;
   struct Timed {
     int64_t at;
-    int order;  // frees before allocations, since a buffer is reused in the same instant; but its own come behind
+    int order;  // frees before allocations, since a buffer is reused in the same instant; lives of no length between
     SnapshotEvent event;
   };
   std::vector<Timed> events;
@@ -97,14 +97,14 @@ Result<MemorySnapshot> memory_snapshot(const MemoryMap& map) {
   for (const Lifetime& life : lifetimes) {
     stacks.push_back(static_cast<int32_t>(snapshot.stacks.size()));
     snapshot.stacks.push_back(stack_of(*life.tensor));
-    event(MemoryAction::kAlloc, life, life.tensor->from, 2);
+    const bool no_length = life.tensor->to <= life.tensor->from;
+    event(MemoryAction::kAlloc, life, life.tensor->from, no_length ? 2 : 3);
     if (life.tensor->to >= end) {
       (life.tensor->offset >= 0 ? in_arena : beside).push_back(&life);
       continue;
     }
-    const int behind = life.tensor->to > life.tensor->from ? 0 : 3;
-    event(MemoryAction::kFreeRequested, life, life.tensor->to, behind);
-    event(MemoryAction::kFreeCompleted, life, life.tensor->to, behind + 1);
+    event(MemoryAction::kFreeRequested, life, life.tensor->to, no_length ? 2 : 0);
+    event(MemoryAction::kFreeCompleted, life, life.tensor->to, no_length ? 2 : 1);
   }
   std::stable_sort(events.begin(), events.end(),
                    [](const Timed& a, const Timed& b) { return a.at != b.at ? a.at < b.at : a.order < b.order; });

@@ -116,6 +116,9 @@ Result<std::vector<std::string>> export_csv(const ExportSource& source, const st
                "bytes_measured", "first_writer", "last_reader", "from", "to"});
   row(kernels, {"cell", "launch", "rank", "kernel", "op", "kind", "calls", "total_ns"});
   const std::string no_kernels = kernels;
+  if (source.run.cells.empty())
+    return fail(ErrorCode::kNotFound, fmt::format("run {} holds no finished cell", source.run.id),
+                "finish it with --resume; its cells are rows once they are done");
   for (const baselines::Cell& cell : source.run.cells) {
     if (!source.cell.empty() && cell.name != source.cell) continue;
     for (const baselines::Metric& m : cell.metrics)

@@ -48,6 +48,7 @@ Result<ForeignFile> read_kineto_file(ForeignFile file) {
   file.left_out = kineto.malformed_events;
   file.rank = kineto.rank;
   file.world_size = kineto.world_size;
+  file.note = kineto.note;
   file.zero_ns = std::numeric_limits<int64_t>::max();
   for (const profiler::KinetoEvent& event : kineto.events)
     if (event.duration_ns >= 0) file.zero_ns = std::min(file.zero_ns, event.start_ns);

@@ -28,6 +28,7 @@ struct ForeignFile {
   // on the file's clock.
   int32_t rank = -1, world_size = -1;
   int64_t zero_ns = 0;
+  std::string note;  // of a Kineto trace that we exported: the class of its times; else empty
 };
 
 // Error for a file that is none of these, with what was tried.

@@ -205,7 +205,7 @@ void judge_learning(baselines::Cell& cell, double unigram_entropy) {
   row.verdict = below ? baselines::Verdict::kSame : baselines::Verdict::kInconclusive;
   row.against = "unigram entropy";
   row.change = loss / unigram_entropy - 1;
-  row.text = fmt::format("last loss {:.3f} is {} the data's unigram entropy {:.3f}", loss,
+  row.text = fmt::format("mean loss of the last {} steps, {:.3f}, is {} the data's unigram entropy {:.3f}", count, loss,
                          below ? "below" : "not below", unigram_entropy);
   cell.verdicts.push_back(std::move(row));
 }

@@ -16,10 +16,12 @@
 #include "profiler/base/env.h"
 #include "profiler/base/file.h"
 #include "profiler/base/log.h"
+#include "profiler/base/text.h"
 #include "profiler/host/captured.h"
 #include "profiler/host/fingerprint.h"
 #include "profiler/trace/merge_ranks.h"
 #include "profiler/trace/trace_file.h"
+#include "suites/export/export.h"
 #include "suites/foreign/log_records.h"
 #include "suites/runner/command_cell.h"
 #include "suites/runner/runner.h"
@@ -88,6 +90,11 @@ class Import {
     }
     for (const ForeignFile& file : request_.files) {
       if (file.kind == ForeignKind::kConfig) continue;
+      if (baselines::Cell scratch; !file.note.empty() && !take_class(file, scratch))
+        return fail(ErrorCode::kBadFile,
+                    fmt::format("{}: its \"mbbench\" note \"{}\" names no class of results", file.path.string(),
+                                printable(file.note)),
+                    "export it again with this version of mbbench");
       if (file.kind == ForeignKind::kLog && !request_.cell.empty())
         planned_.front().files.push_back(&file);
       else if (Planned* others = ranks_beside(file))
@@ -109,8 +116,9 @@ class Import {
     };
     const auto beside = [&](const ForeignFile* other) {
       return other->kind == ForeignKind::kKineto && other->rank >= 0 && other->rank != file.rank &&
-             other->world_size == file.world_size && other->path.parent_path() == file.path.parent_path() &&
-             other->zero_ns < end_of(file) && file.zero_ns < end_of(*other);
+             other->world_size == file.world_size && other->note == file.note &&
+             other->path.parent_path() == file.path.parent_path() && other->zero_ns < end_of(file) &&
+             file.zero_ns < end_of(*other);
     };
     for (Planned& planned : planned_)
       if (!planned.files.empty() && std::all_of(planned.files.begin(), planned.files.end(), beside)) return &planned;
@@ -131,6 +139,9 @@ class Import {
     // The machine that reads a log is not the one that wrote it: of the fingerprint only where the import ran.
     run.fingerprint = profiler::take_fingerprint();
     for (const Planned& planned : planned_) run.planned_cells.push_back(planned.name);
+    for (const ForeignFile& file : request_.files)  // one made-up cell marks the run
+      if (const size_t at = file.note.find(kSyntheticNote); at != std::string::npos)
+        run.synthetic = file.note.substr(at + std::string_view(kSyntheticNote).size());
     return make_dirs(runs_dir().string());
   }
 
@@ -171,7 +182,7 @@ class Import {
     if (first.kind == ForeignKind::kLog) MB_TRY(add_logs(writer, planned, cell));
     if (first.trace) MB_TRY(add_trace(writer, planned, cell));
     if (first.snapshot) MB_TRY(add_snapshot(writer, first, cell));
-    measured(cell);
+    classify(cell, first);
     if (cell.status == baselines::CellStatus::kBroken) cell.metrics.clear();
     MB_TRY(writer.finish_cell(cell));
     out_.run.cells.push_back(std::move(cell));
@@ -180,12 +191,21 @@ class Import {
     return {};
   }
 
-  // Every rank of what is imported was real; where nothing names the device it stays unknown, and MFU with it.
-  void measured(baselines::Cell& cell) const {
-    if (cell.device == "cpu") cell.device = kUnknownDevice;
-    cell.result_class = baselines::ResultClass::kMeasured;
-    cell.devices = std::max(1, cell.gpus);
+  // Every rank of what another tool recorded was real; where nothing names the device it stays unknown, and MFU with
+  // it. What we exported keeps the class it had: a projection does not come back as a measurement.
+  void classify(baselines::Cell& cell, const ForeignFile& file) const {
+    if (file.note.empty()) {
+      if (cell.device == "cpu") cell.device = kUnknownDevice;
+      cell.result_class = baselines::ResultClass::kMeasured;
+      cell.devices = std::max(1, cell.gpus);
+    } else {
+      take_class(file, cell);
+    }
     cell.identity_hash = baselines::identity_hash(cell);
+  }
+
+  static bool take_class(const ForeignFile& file, baselines::Cell& cell) {
+    return baselines::take_class_label(file.note.substr(0, file.note.find(kSyntheticNote)), cell);
   }
 
   Status add_logs(baselines::BundleWriter& writer, const Planned& planned, baselines::Cell& cell) {

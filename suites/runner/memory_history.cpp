@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <array>
 #include <filesystem>
+#include <iterator>
 #include <limits>
 #include <map>
 #include <optional>
@@ -122,6 +123,7 @@ class MapBuilder {
     map_.unit = times ? "ns" : "op";
     end_ = times ? times->length_ns : positions;
     for (const Lifetime& life : lifetimes) add(life, times);
+    if (times) end_before_next_writer();
     for (const trainer::OutsideBytes& one : outside)
       map_.tensors.push_back({one.what, "outside the arena", -1, one.bytes, "", "", 0, end_});
     peak_and_curve();
@@ -148,6 +150,18 @@ class MapBuilder {
   }
 
  private:
+  struct Placed {
+    size_t row = 0;               // of map_.tensors
+    int64_t first = 0, last = 0;  // walk positions
+    bool from_start = false;
+  };
+  struct Later {
+    int64_t end = 0;   // of the bytes
+    int64_t from = 0;  // when its life begins
+    int64_t first = 0;
+    bool from_start = false;
+  };
+
   // Walk positions between a lifetime and `at`; 0 within it.
   static int64_t away(const Lifetime& life, int64_t at) {
     return at < life.first ? life.first - at : std::max<int64_t>(0, at - life.last);
@@ -201,7 +215,36 @@ class MapBuilder {
     const auto first = static_cast<size_t>(life.first), last = static_cast<size_t>(life.last);
     row.from = life.from_start ? 0 : times ? times->at[first].start : life.first;
     row.to = to_end ? end_ : times ? times->at[last].end : life.last + 1;
+    if (row.offset >= 0 && row.bytes > 0)
+      in_arena_.push_back({map_.tensors.size(), life.first, life.last, life.from_start});
     map_.tensors.push_back(std::move(row));
+  }
+
+  // The plan gives a tensor's bytes on when its last op has run. A device's clock may show that op and the next one
+  // overlapping by a little, so the order comes from the walk: a life ends no later than the next one in its bytes
+  // begins. From the last life to the first, so that the next one's beginning is known.
+  void end_before_next_writer() {
+    std::stable_sort(in_arena_.begin(), in_arena_.end(),
+                     [](const Placed& a, const Placed& b) { return a.first > b.first; });
+    std::map<int64_t, Later> later;  // by offset: who has these bytes next; ranges do not overlap
+    for (const Placed& placed : in_arena_) {
+      baselines::TensorBytes& t = map_.tensors[placed.row];
+      const int64_t begin = t.offset, end = t.offset + t.bytes;
+      auto at = later.upper_bound(begin);
+      if (at != later.begin() && std::prev(at)->second.end > begin) --at;
+      while (at != later.end() && at->first < end) {
+        const auto [next_begin, next] = *at;
+        if (next.first > placed.last && !next.from_start) {
+          t.to = std::min(t.to, next.from);
+          t.from = std::min(t.from, t.to);
+        }
+        at = later.erase(at);
+        // What of the range lies beside ours stays the later one's.
+        if (next_begin < begin) later.emplace(next_begin, Later{begin, next.from, next.first, next.from_start});
+        if (next.end > end) at = later.emplace(end, Later{next.end, next.from, next.first, next.from_start}).first;
+      }
+      later.emplace(begin, Later{end, t.from, placed.first, placed.from_start});
+    }
   }
 
   // Bytes alive over time, by category; the live set where their sum is largest.
@@ -252,6 +295,7 @@ class MapBuilder {
   const trainer::MemoryPlan& plan_;
   baselines::MemoryMap map_;
   int64_t end_ = 0;
+  std::vector<Placed> in_arena_;
   std::map<std::string, int64_t> at_peak_;
 };
 

@@ -12,7 +12,8 @@
 namespace mbb::suites {
 
 // One map a rank class. A lifetime goes from the first writer's start to the last reader's end in the first traced step
-// of the class's first rank in `trace` (unit "ns"), or in walk positions where no step was traced (unit "op"). The
+// of the class's first rank in `trace` (unit "ns"), or in walk positions where no step was traced (unit "op"); no later
+// than the next tensor in its bytes is written, which a device's clock may show a little too early. The
 // category rows hold the plan's bytes at its peak beside the bytes alive at the traced peak. `outside`: allocations
 // beside the arena, alive all the time. `trace` must be of what ran, on one clock: a modelled one (replayed CPU times)
 // knows no reuse of buffers.

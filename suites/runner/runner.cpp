@@ -28,6 +28,7 @@
 #include "profiler/trace/trace_file.h"
 #include "suites/project/projector.h"
 #include "suites/runner/canary.h"
+#include "suites/runner/cell_inputs.h"
 #include "suites/runner/child.h"
 #include "suites/runner/claim_verdicts.h"
 #include "suites/runner/command_cell.h"
@@ -137,7 +138,7 @@ baselines::Cell named_cell(const Cell& planned, int index, const std::string& ru
 
 // The record of a cell before it runs: everything that the configuration alone says.
 baselines::Cell describe_cell(const Cell& planned, int index, const std::string& run, const RunOptions& options,
-                              const std::string& hardware) {
+                              const std::string& hardware, DataHashes& data) {
   baselines::Cell cell = named_cell(planned, index, run);
   if (planned.config.host.device == trainer::Device::kCuda)
     cell.result_class = options.project ? baselines::ResultClass::kProjected : baselines::ResultClass::kMeasured;
@@ -199,6 +200,7 @@ baselines::Cell describe_cell(const Cell& planned, int index, const std::string&
   cell.memory = memory_maps(*layout, *programs);
   cell.program_json = trainer::explain_json(*layout, *programs);
   cell.program_hash = trainer::program_hash(*programs);
+  if (cell.result_class != baselines::ResultClass::kProjected) cell.data_hash = data.of(*layout);
   cell.identity_hash = baselines::identity_hash(cell);
   if (cell.status == CellStatus::kOk) check_fit(cell, *layout, *programs, hardware);
   return cell;
@@ -711,6 +713,7 @@ Status check_launcher(const RunOptions& options) {
 
 Result<RunOutcome> start_run(const Suite& suite, const RunOptions& options) {
   MB_TRY(check_launcher(options));
+  MB_TRY(check_inputs(suite));
   RunOutcome outcome;
   baselines::Run& run = outcome.run;
   run.created_unix_ns = wall_ns();
@@ -739,6 +742,7 @@ Result<RunOutcome> start_run(const Suite& suite, const RunOptions& options) {
 
 Result<RunOutcome> resume_run(const std::filesystem::path& bundle, const Suite& suite, const RunOptions& options) {
   MB_TRY(check_launcher(options));
+  MB_TRY(check_inputs(suite));
   MB_ASSIGN(auto writer, baselines::BundleWriter::reopen(bundle));
   MB_ASSIGN(const auto reader, baselines::BundleReader::open(bundle));
   RunOutcome outcome;
@@ -776,8 +780,9 @@ std::vector<std::string> missing_results(const baselines::Run& run) {
 std::vector<baselines::Cell> describe_cells(const Suite& suite, const RunOptions& options) {
   std::vector<baselines::Cell> planned;
   const std::string hardware = hardware_of(suite, options);
+  DataHashes data;
   for (size_t i = 0; i < suite.cells.size(); ++i)
-    planned.push_back(describe_cell(suite.cells[i], static_cast<int>(i), "", options, hardware));
+    planned.push_back(describe_cell(suite.cells[i], static_cast<int>(i), "", options, hardware, data));
   return planned;
 }
 

@@ -15,7 +15,8 @@ class ByteSource : public TokenSource {
   std::string describe() const override {
     return fmt::format("{}, {} bytes as tokens", bytes_.name, bytes_.bytes.size());
   }
-  std::string identity() const override { return identity_; }
+  // Of a mapped file on demand: training needs none, and the whole file is read for it.
+  std::string identity() const override { return identity_.empty() ? hash_hex(bytes_.bytes) : identity_; }
   std::int64_t num_tokens() const override { return static_cast<std::int64_t>(bytes_.bytes.size()); }
   std::int64_t num_documents() const override { return 1; }
   DocumentRange document(std::int64_t index) const override {
@@ -51,8 +52,7 @@ Result<TokenSourcePtr> read_raw_bytes(NamedBytes named, std::string identity, st
 
 Result<TokenSourcePtr> open_raw_bytes(const std::string& path, std::int64_t vocab_size) {
   MB_ASSIGN(NamedBytes file, map_file(path));
-  std::string identity = hash_hex(file.bytes);
-  return read_raw_bytes(std::move(file), std::move(identity), vocab_size);
+  return read_raw_bytes(std::move(file), "", vocab_size);
 }
 
 }  // namespace mbb::trainer

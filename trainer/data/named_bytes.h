@@ -21,6 +21,7 @@ struct NamedBytes {
 Result<NamedBytes> map_file(const std::string& path);
 
 // Bytes are tokens, all of them one document. Refuses an empty view, and a vocabulary that lacks one of the bytes.
+// `identity` "": the bytes' hash, taken when it is asked for.
 Result<TokenSourcePtr> read_raw_bytes(NamedBytes bytes, std::string identity, std::int64_t vocab_size);
 // One document a line.
 Result<TokenSourcePtr> read_jsonl(const NamedBytes& bytes, std::int64_t vocab_size);

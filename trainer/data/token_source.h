@@ -23,7 +23,7 @@ class TokenSource {
 
   // For a person: "Megatron index corpus.idx, 1234 tokens in 5 documents".
   virtual std::string describe() const = 0;
-  // Equal for equal tokens: part of a run's identity. Of files too large to hash whole, see the opener.
+  // Equal for equal tokens: part of a run's identity. Hashes the file whole, a Megatron one in pieces: see the opener.
   virtual std::string identity() const = 0;
   virtual std::int64_t num_tokens() const = 0;
   virtual std::int64_t num_documents() const = 0;

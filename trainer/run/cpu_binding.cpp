@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <iterator>
 #include <set>
+#include <thread>
 
 #include "profiler/host/affinity.h"
 #include "profiler/host/cuda_table.h"
@@ -48,6 +49,13 @@ Status bind_rank(const std::string& binding, int device, int rank, int ranks) {
   if (Status bound = profiler::bind_to(cpus); !bound)
     return tl::unexpected<Error>(std::move(bound.error()).during("host.cpu_binding = " + binding));
   return {};
+}
+
+Status check_binding(const std::string& binding) {
+  if (binding == "local") return {};  // what is near a device is asked where the device is
+  Status bound;
+  std::thread([&] { bound = bind_rank(binding, -1, 0, 1); }).join();
+  return bound;
 }
 
 std::string binding_in_force() {

@@ -12,6 +12,9 @@ namespace mbb::trainer {
 // knob.
 Status bind_rank(const std::string& binding, int device, int rank, int ranks);
 
+// Tries a list on a thread of its own, before anything runs: bind_rank's errors.
+Status check_binding(const std::string& binding);
+
 // What is in force for the calling thread: "0-7 (NUMA node 0)".
 std::string binding_in_force();
 

@@ -31,8 +31,16 @@ TEST(CpuBinding, BindsTheThreadAndReadsItBack) {
   }).join();
 }
 
+TEST(CpuBinding, IsTriedWithoutBindingTheCaller) {
+  const profiler::CpuSet allowed = profiler::allowed_cpus();
+  for (const std::string& good : {std::string("none"), std::string("local"), std::to_string(allowed.back())})
+    EXPECT_TRUE(check_binding(good)) << good;
+  EXPECT_EQ(profiler::allowed_cpus(), allowed);
+}
+
 TEST(CpuBinding, ErrorsNameTheKnob) {
   for (const char* bad : {"near", "0-", "9999999"}) {
+    EXPECT_FALSE(check_binding(bad)) << bad;
     const Status bound = bind_rank(bad, -1, 0, 1);
     ASSERT_FALSE(bound) << bad;
     EXPECT_NE(bound.error().what.find("host.cpu_binding"), std::string::npos) << bound.error().what;

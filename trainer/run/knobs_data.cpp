@@ -16,7 +16,8 @@ std::vector<Knob> data_knobs() {
        .doc = "What data.path holds."},
       {.key = "data.path",
        .field = field(&Config::data, &DataConfig::path),
-       .doc = "File to train on; empty = the text shipped with the project. Its hash is stored with the run.",
+       .doc = "File to train on; empty = the text shipped with the project. Its hash is stored with the cell and "
+              "splits its series; for it the file is read once a run.",
        .path = true},
   };
 }

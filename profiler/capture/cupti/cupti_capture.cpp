@@ -195,9 +195,7 @@ Status subscribe(const Api& api, Session& session) {
   const CUptiResult result = api.subscribe(&session.subscriber, on_resource, nullptr, &params);
   if (result == CUPTI_ERROR_MULTIPLE_SUBSCRIBERS_NOT_SUPPORTED) {
     holder[sizeof(holder) - 1] = '\0';
-    std::string who = holder;
-    if (who.empty()) who = cupti_holder();
-    return fail(ErrorCode::kUnavailable, fmt::format("CUPTI is held by {}", who.empty() ? "another tool" : who),
+    return fail(ErrorCode::kUnavailable, fmt::format("CUPTI is held by {}", cupti_holder(holder)),
                 "run without it, or set profiling.use_nsys_profiler to leave the window to nsys");
   }
   return api.good(result, "subscribing");

@@ -63,6 +63,7 @@ class Collector {
   void string(std::string_view text) { value(text, false); }
   void key(std::string_view key) {
     if (depth_ == root_) key_ = root_key(key);
+    if (depth_ == root_ + 1 && in_ours_) key_ = key == "note" ? kNote : kOther;
     if (depth_ == root_ + 1 && in_info_) key_ = key == "rank" ? kRank : key == "world_size" ? kWorld : kOther;
     if (depth_ == root_ + 2 && in_event_) key_ = event_key(key);
     if (depth_ == root_ + 3 && in_args_) key_ = args_key(key);
@@ -72,6 +73,7 @@ class Collector {
     ++depth_;
     if (depth_ == 1) root_ = 1;
     if (depth_ == root_ + 1 && key_ == kInfo) in_info_ = true;
+    if (depth_ == root_ + 1 && key_ == kOurs) in_ours_ = true;
     if (depth_ == root_ + 2 && in_events_) begin_event();
     if (depth_ == root_ + 3 && in_event_ && key_ == kArgs) in_args_ = true;
     key_ = kOther;
@@ -79,7 +81,7 @@ class Collector {
   void end_object() {
     if (depth_ == root_ + 3) in_args_ = false;
     if (depth_ == root_ + 2 && in_event_) end_event();
-    if (depth_ == root_ + 1) in_info_ = false;
+    if (depth_ == root_ + 1) in_info_ = in_ours_ = false;
     --depth_;
   }
   void start_array() {
@@ -105,6 +107,8 @@ class Collector {
     kOther,
     kEvents,
     kInfo,
+    kOurs,
+    kNote,
     kRank,
     kWorld,
     kArgs,
@@ -127,7 +131,7 @@ class Collector {
   };
 
   static KeyId root_key(std::string_view key) {
-    return key == "traceEvents" ? kEvents : key == "distributedInfo" ? kInfo : kOther;
+    return key == "traceEvents" ? kEvents : key == "distributedInfo" ? kInfo : key == "mbbench" ? kOurs : kOther;
   }
   static KeyId event_key(std::string_view key) {
     static constexpr std::pair<std::string_view, KeyId> kKeys[] = {
@@ -194,6 +198,7 @@ class Collector {
   void value(std::string_view text, bool number) {
     switch (key_) {
       case kOther: return;
+      case kNote: out_.note = text; break;
       case kRank: integer(text, out_.rank); break;
       case kWorld: integer(text, out_.world_size); break;
       case kPhase: complete_ = text == "X"; break;
@@ -224,6 +229,7 @@ class Collector {
       case kGroupSize: integer(text, collective_.group_size); break;
       case kEvents:
       case kInfo:
+      case kOurs:
       case kArgs: break;
     }
     key_ = kOther;
@@ -235,6 +241,7 @@ class Collector {
   int root_ = 1;
   KeyId key_ = kOther;
   bool in_info_ = false;
+  bool in_ours_ = false;
   bool in_events_ = false;
   bool in_event_ = false;
   bool in_args_ = false;
