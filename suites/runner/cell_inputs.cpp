@@ -3,7 +3,9 @@
 
 #include <fmt/core.h>
 
+#include "baselines/store/records.h"
 #include "profiler/host/gpus.h"
+#include "trainer/data/token_source.h"
 #include "trainer/run/cpu_binding.h"
 #include "trainer/run/training_data.h"
 
@@ -55,6 +57,14 @@ std::string DataHashes::of(const trainer::Layout& layout) {
   if (!added) return entry->second;
   if (const auto source = trainer::open_tokens(spec, layout.model.vocab_size)) entry->second = (*source)->identity();
   return entry->second;
+}
+
+double entropy_of(const trainer::Config& config, int64_t vocab_size) {
+  const trainer::DataSpec spec = trainer::data_spec(config);
+  if (spec.kind == trainer::DataKind::kSynthetic) return baselines::kNotMeasured;
+  const auto source = trainer::open_tokens(spec, vocab_size);
+  if (!source) return baselines::kNotMeasured;
+  return trainer::unigram_entropy(**source).value_or(baselines::kNotMeasured);
 }
 
 }  // namespace mbb::suites

@@ -1,6 +1,7 @@
 // What a launch reads beside its configuration: the data a cell trains on and the CPUs its ranks are bound to.
 #pragma once
 
+#include <cstdint>
 #include <map>
 #include <string>
 
@@ -26,5 +27,9 @@ class DataHashes {
  private:
   std::map<std::string, std::string> known_;  // by kind, path and vocabulary
 };
+
+// Unigram entropy of the data in nats. NaN when it cannot be read (the launch has said so already), and of independent
+// tokens, which teach nothing.
+double entropy_of(const trainer::Config& config, int64_t vocab_size);
 
 }  // namespace mbb::suites

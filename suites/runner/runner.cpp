@@ -46,13 +46,11 @@
 #include "suites/runner/twin_run.h"
 #include "trainer/comm/mpi/run_mpi_rank.h"
 #include "trainer/comm/places.h"
-#include "trainer/data/token_source.h"
 #include "trainer/models/flops.h"
 #include "trainer/models/hardware.h"
 #include "trainer/program/explain.h"
 #include "trainer/run/knobs.h"
 #include "trainer/run/precision_rules.h"
-#include "trainer/run/training_data.h"
 
 namespace mbb::suites {
 namespace {
@@ -204,15 +202,6 @@ baselines::Cell describe_cell(const Cell& planned, int index, const std::string&
   cell.identity_hash = baselines::identity_hash(cell);
   if (cell.status == CellStatus::kOk) check_fit(cell, *layout, *programs, hardware);
   return cell;
-}
-
-// NaN when the data cannot be read (the launch has said so already), and of independent tokens, which teach nothing.
-double entropy_of(const trainer::Config& config, int64_t vocab_size) {
-  const trainer::DataSpec spec = trainer::data_spec(config);
-  if (spec.kind == trainer::DataKind::kSynthetic) return baselines::kNotMeasured;
-  const auto source = trainer::open_tokens(spec, vocab_size);
-  if (!source) return baselines::kNotMeasured;
-  return trainer::unigram_entropy(**source).value_or(baselines::kNotMeasured);
 }
 
 std::string last_lines(const std::filesystem::path& file) {
