@@ -275,7 +275,7 @@ TEST_F(StoreFile, BadFilesAreErrorsAndStayAsTheyAre) {
   ASSERT_TRUE(Database::open(file_, OpenMode::kReadWrite, 0)
                   .value()
                   .execute("PRAGMA user_version = 99; PRAGMA journal_mode = DELETE"));
-  refused(ErrorCode::kMismatch, "written by a newer mbbench; this one knows up to 2");
+  refused(ErrorCode::kMismatch, "written by a newer mbbench; this one knows up to 3");
   EXPECT_TRUE(Store::open(file_, {.read_only = true})) << "its oldest reader allows reading";
   ASSERT_TRUE(Database::open(file_, OpenMode::kReadWrite, 0).value().execute("UPDATE meta SET oldest_reader = 99"));
   EXPECT_EQ(Store::open(file_, {.read_only = true}).error().code, ErrorCode::kMismatch);
