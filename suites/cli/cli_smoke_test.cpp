@@ -215,7 +215,7 @@ TEST_F(Cli, BadExportsSayWhatIsMissing) {
   EXPECT_EQ(broken.status, 4);
   EXPECT_NE(broken.out.find("memory_snapshot_path"), std::string::npos) << broken.out;
   const Answer bound = run("run train_iters=6 cpu_binding=9999 --quiet");
-  EXPECT_EQ(bound.status, 4);
+  EXPECT_EQ(bound.status, 64);
   EXPECT_NE(bound.out.find("host.cpu_binding"), std::string::npos) << bound.out;
   const Answer clocks = run("run train_iters=6 --device cuda vboost=1 --quiet");
   EXPECT_NE(clocks.out.find("--allow-clock-changes"), std::string::npos) << clocks.out;

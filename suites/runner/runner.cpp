@@ -493,7 +493,7 @@ Status check_same_knobs(const baselines::Run& run, const Suite& suite) {
     if (cell == suite.cells.end() || cell->command) continue;
     for (const KnobState& now : trainer::knobs().states(cell->config, cell->sources))
       for (const baselines::KnobValue& then : finished.knobs)
-        if (then.key == now.knob->key && then.identity && then.value != now.value)
+        if (then.key == now.knob->key && now.knob->identity && then.value != now.value)
           return fail(ErrorCode::kMismatch,
                       fmt::format("run {} has {} = {} in its finished cell {}, and would go on with {}", run.id,
                                   then.key, then.value, finished.name, now.value),
