@@ -171,7 +171,7 @@ TEST_F(Cli, ARunsFolderThatMovedIsReadWhereItLies) {
 TEST_F(Cli, OutputGoesThroughWhatIsNoFile) {
   ASSERT_EQ(run("run train_iters=6 --quiet").status, 0);
   ASSERT_EQ(sh("mkfifo pipe && touch real && ln -s real link").status, 0);
-  const Answer piped = sh(program_ + " export @latest --format json --output pipe & cat pipe");
+  const Answer piped = sh("(" + program_ + " export @latest --format json --output pipe &) ; timeout 60 cat pipe");
   EXPECT_TRUE(piped.has("quickstart")) << piped.out;
   EXPECT_TRUE(fs::is_fifo(folder_ / "pipe"));
   ASSERT_EQ(run("export @latest --format json --output link").status, 0);
