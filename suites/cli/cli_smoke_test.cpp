@@ -177,7 +177,7 @@ TEST_F(Cli, OutputGoesThroughWhatIsNoFile) {
   ASSERT_EQ(run("export @latest --format json --output link").status, 0);
   EXPECT_TRUE(fs::is_symlink(folder_ / "link"));
   EXPECT_GT(fs::file_size(folder_ / "real"), 100U);
-  const Answer full = run("show @latest > /dev/full");
+  const Answer full = sh("(" + program_ + " show @latest > /dev/full)");
   EXPECT_EQ(full.status, 4) << full.out;
   EXPECT_TRUE(full.has("writing the output")) << full.out;
 }
