@@ -32,6 +32,7 @@ std::string lacks(const baselines::Cell* cell, const std::string& name, const st
 ClaimAnswer answer_of(const Claim& claim, const ClaimResult& r) {
   const bool spread = std::isfinite(r.low) && std::isfinite(r.high);
   const bool one_inside = claim.low < 1 && claim.high > 1;
+  if (r.ratio == 1 && !one_inside) return ClaimAnswer::kRefuted;  // the change that is claimed does nothing
   if (r.ratio >= claim.low && r.ratio <= claim.high) {
     if (!spread || one_inside || r.low > 1 || r.high < 1) return ClaimAnswer::kHolds;
     return ClaimAnswer::kUndecided;
@@ -51,7 +52,7 @@ baselines::Verdict verdict_of(const Claim& claim, const ClaimResult& result) {
   }
   const analysis::MetricInfo* info = analysis::find_metric(claim.metric);
   MB_CHECK(info != nullptr, "a claim of a metric that is not declared: " + claim.metric);
-  const bool above = result.ratio > claim.high;
+  const bool above = result.ratio >= claim.high;
   return above == (info->better == analysis::Better::kHigher) ? baselines::Verdict::kFaster
                                                               : baselines::Verdict::kSlower;
 }

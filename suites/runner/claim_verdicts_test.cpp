@@ -36,6 +36,8 @@ TEST(ClaimVerdicts, ARatioIsHeldAgainstItsRange) {
   EXPECT_EQ(answer(claim(0.7, 0.85), cell("a", 100), cell("b", 110)), ClaimAnswer::kRefuted);
   EXPECT_EQ(answer(claim(1.0, kAny), cell("a", 100), cell("b", 110)), ClaimAnswer::kHolds);
   EXPECT_EQ(answer(claim(1.0, kAny), cell("a", 100), cell("b", 99)), ClaimAnswer::kRefuted);
+  EXPECT_EQ(answer(claim(0, 1.0), cell("a", 100), cell("b", 100)), ClaimAnswer::kRefuted);
+  EXPECT_EQ(answer(claim(1.0, kAny), cell("a", 100), cell("b", 100)), ClaimAnswer::kRefuted);
   EXPECT_EQ(answer(claim(0.97, 1.03), cell("a", 100), cell("b", 101)), ClaimAnswer::kHolds);
   EXPECT_EQ(answer(claim(0.97, 1.03), cell("a", 100), cell("b", 90)), ClaimAnswer::kRefuted);
 }
