@@ -7,31 +7,13 @@
 #include <mutex>
 #include <optional>
 
+#include "profiler/host/symbols.h"
+
 namespace mbb::profiler::cupti {
 namespace {
 
-class Symbols {
- public:
-  explicit Symbols(void* library) : library_(library) {}
-
-  template <typename F>
-  void find(F& to, const char* name) {
-    to = reinterpret_cast<F>(dlsym(library_, name));
-    if (to == nullptr && missing_.empty()) missing_ = name;
-  }
-  const std::string& missing() const { return missing_; }
-
- private:
-  void* library_;
-  std::string missing_;
-};
-
 Result<Api> open_api() {
-  void* library = nullptr;
-  for (const char* name : {"libcupti.so.13", "libcupti.so"}) {
-    library = dlopen(name, RTLD_NOW | RTLD_LOCAL);
-    if (library != nullptr) break;
-  }
+  void* const library = open_first({"libcupti.so.13", "libcupti.so"});
   if (library == nullptr)
     return fail(ErrorCode::kUnavailable, fmt::format("CUPTI: {}", dlerror()),
                 "put the toolkit's (extras/CUPTI/)lib64, or the folder of nvidia-cuda-cupti, into LD_LIBRARY_PATH");

@@ -7,36 +7,18 @@
 #include <mutex>
 #include <optional>
 
+#include "profiler/host/symbols.h"
+
 namespace mbb::trainer::cuda {
 namespace {
 
-class Symbols {
- public:
-  explicit Symbols(void* library) : library_(library) {}
-
-  template <typename F>
-  void find(F& to, const char* name) {
-    to = reinterpret_cast<F>(dlsym(library_, name));
-    if (to == nullptr && missing_.empty()) missing_ = name;
-  }
-  const std::string& missing() const { return missing_; }
-
- private:
-  void* library_;
-  std::string missing_;
-};
-
 Result<NcclApi> open_api() {
-  void* library = nullptr;
-  for (const char* name : {"libnccl.so.2", "/usr/local/cuda/lib64/libnccl.so.2"}) {
-    library = dlopen(name, RTLD_NOW | RTLD_LOCAL);
-    if (library != nullptr) break;
-  }
+  void* const library = profiler::open_first({"libnccl.so.2", "/usr/local/cuda/lib64/libnccl.so.2"});
   if (library == nullptr)
     return fail(ErrorCode::kUnavailable, fmt::format("NCCL: {}", dlerror()),
                 "several GPUs communicate through NCCL: put the folder of libnccl.so.2 into LD_LIBRARY_PATH");
   NcclApi found;
-  Symbols symbols(library);
+  profiler::Symbols symbols(library);
   symbols.find(found.version, "ncclGetVersion");
   symbols.find(found.unique_id, "ncclGetUniqueId");
   symbols.find(found.init, "ncclCommInitRankConfig");
