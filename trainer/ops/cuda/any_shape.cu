@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "trainer/ops/cuda/activation.cuh"
+#include "trainer/ops/cuda/by_element.cuh"
 #include "trainer/ops/cuda/status.h"
 #include "trainer/ops/cuda/vector.cuh"
 
@@ -112,19 +113,6 @@ __global__ void any_embedding_backward_kernel(const T* dy, const int32_t* ids, f
       if (ids[t] == id) sum += to_float(dy[t * cols + c]);
     dtable[blockIdx.x * cols + c] += sum;
   }
-}
-
-template <typename Call>
-Status by_element(const char* kernel, Element element, Call&& call) {
-  if (element == Element::kF32)
-    call(float{});
-  else
-    call(bf16{});
-  return launched(kernel);
-}
-
-unsigned blocks(int64_t count) {
-  return static_cast<unsigned>(count);
 }
 
 }  // namespace

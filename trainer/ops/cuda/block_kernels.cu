@@ -5,6 +5,7 @@
 
 #include "trainer/data/rng.h"
 #include "trainer/ops/cuda/activation.cuh"
+#include "trainer/ops/cuda/by_element.cuh"
 #include "trainer/ops/cuda/status.h"
 #include "trainer/ops/cuda/vector.cuh"
 #include "trainer/program/program.h"
@@ -16,15 +17,6 @@ constexpr int kBlock = 256;
 
 unsigned grid_for(int64_t items) {
   return static_cast<unsigned>(std::clamp<int64_t>((items + kBlock - 1) / kBlock, 1, int64_t{1} << 20));
-}
-
-template <typename Call>
-Status by_element(const char* kernel, Element element, Call&& call) {
-  if (element == Element::kF32)
-    call(float{});
-  else
-    call(bf16{});
-  return launched(kernel);
 }
 
 // Eight values at once where rows divide into 16-byte vectors, else one.

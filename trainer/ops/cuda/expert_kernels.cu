@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "trainer/ops/cuda/by_element.cuh"
 #include "trainer/ops/cuda/status.h"
 #include "trainer/ops/cuda/vector.cuh"
 
@@ -11,18 +12,6 @@ namespace {
 
 constexpr int kBlock = 256;
 constexpr int kScan = 1024;
-
-template <typename Call>
-Status by_element(const char* kernel, Element element, Call&& call) {
-  if (element == Element::kF32)
-    call(float{});
-  else
-    call(bf16{});
-  return launched(kernel);
-}
-unsigned blocks(int64_t count) {
-  return static_cast<unsigned>(count);
-}
 
 // Threads of a kScan block with `mine` set, before this one and in all.
 struct Rank {

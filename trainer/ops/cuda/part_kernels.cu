@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <string>
 
+#include "trainer/ops/cuda/by_element.cuh"
 #include "trainer/ops/cuda/status.h"
 #include "trainer/ops/cuda/vector.cuh"
 
@@ -26,19 +27,6 @@ Result<Parts> parts_of(std::span<const RowPart> from) {
   std::copy(from.begin(), from.end(), parts.part);
   parts.count = static_cast<int>(from.size());
   return parts;
-}
-
-template <typename Call>
-Status by_element(const char* kernel, Element element, Call&& call) {
-  if (element == Element::kF32)
-    call(float{});
-  else
-    call(bf16{});
-  return launched(kernel);
-}
-
-unsigned blocks(int64_t count) {
-  return static_cast<unsigned>(count);
 }
 
 __device__ bool covers(const RowPart& p, int64_t row) {

@@ -1,6 +1,7 @@
 // Sums over a token's rows, rows in E4M3, and where rows that arrive lie.
 #include <cuda_fp8.h>
 
+#include "trainer/ops/cuda/by_element.cuh"
 #include "trainer/ops/cuda/status.h"
 #include "trainer/ops/cuda/token_kernels.h"
 #include "trainer/ops/cuda/vector.cuh"
@@ -9,18 +10,6 @@ namespace mbb::trainer::cuda {
 namespace {
 
 constexpr int kBlock = 256;
-
-template <typename Call>
-Status by_element(const char* kernel, Element element, Call&& call) {
-  if (element == Element::kF32)
-    call(float{});
-  else
-    call(bf16{});
-  return launched(kernel);
-}
-unsigned blocks(int64_t count) {
-  return static_cast<unsigned>(count);
-}
 
 // A block a token.
 template <typename T>

@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "trainer/data/rng.h"
+#include "trainer/ops/cuda/by_element.cuh"
 #include "trainer/ops/cuda/status.h"
 #include "trainer/ops/cuda/vector.cuh"
 #include "trainer/program/program.h"
@@ -178,15 +179,6 @@ __global__ void sequence_own_kernel(const int32_t* starts, int64_t count, int64_
   int64_t sequence = 0;
   while (sequence + 1 < count && starts[sequence + 1] <= token) ++sequence;
   own[token] = starts[sequence];
-}
-
-template <typename Call>
-Status by_element(const char* kernel, Element element, Call&& call) {
-  if (element == Element::kF32)
-    call(float{});
-  else
-    call(bf16{});
-  return launched(kernel);
 }
 
 }  // namespace
