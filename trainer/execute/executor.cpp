@@ -249,7 +249,7 @@ Status tune_gemms(const HostConfig& host, const Program& program, const MemoryPl
   MB_ASSIGN(const CudaTable* const table, profiler::cuda_table());
   profiler::CudaRankRequest request = rank_request(host);
   request.seed = seed;
-  request.graphs = false;
+  request.graphs = request.deterministic = false;  // a deterministic run times nothing
   request.write_tuning = true;
   request.brief_tuning = brief;
   MB_ASSIGN(void* const rank, open_rank(*table, request, program, plan, mesh));

@@ -64,9 +64,9 @@ std::vector<Knob> host_knobs() {
        .history = "Megatron-Core: empty, which captures layers."},
       {.key = "host.deterministic_mode",
        .field = field(&Config::host, &HostConfig::deterministic_mode),
-       .doc =
-           "Two runs on a GPU give the same bits: cuDNN's attention backward sums in a fixed order, and slower; every "
-           "other kernel does in any case, and so does the CPU."},
+       .doc = "Two runs on a GPU give the same bits: cuDNN's attention backward sums in a fixed order, and slower, and "
+              "nothing is chosen by time (GEMMs are the tuning file's or cuBLASLt's first choice, attention is cuDNN's "
+              "where it takes the shape). Every other kernel gives the same bits in any case, and so does the CPU."},
       {.key = "host.side_sms",
        .field = field(&Config::host, &HostConfig::side_sms),
        .range = within(0, 128),

@@ -14,6 +14,7 @@
 #include "trainer/execute/cuda/initial_values.h"
 #include "trainer/execute/cuda/op_mark.h"
 #include "trainer/ops/cuda/status.h"
+#include "trainer/ops/own_records.h"
 #include "trainer/program/walk.h"
 #include "trainer/run/initial_state.h"
 
@@ -40,7 +41,7 @@ const BucketAttrs* bucket_of(const Op& op) {
 }  // namespace
 
 CudaRank::CudaRank(const profiler::CudaRankRequest& request)
-    : program_(*static_cast<const Program*>(request.program)),
+    : program_(with_own_records(*static_cast<const Program*>(request.program))),
       plan_(*static_cast<const MemoryPlan*>(request.plan)),
       mesh_(*static_cast<const Mesh*>(request.mesh)),
       request_(request),

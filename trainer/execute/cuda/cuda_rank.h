@@ -23,7 +23,7 @@ namespace mbb::trainer::cuda {
 
 class CudaRank {
  public:
-  // `program`, `plan` and `mesh` must outlive the rank. Weights and states have their first values (initial_state.h)
+  // `plan` and `mesh` must outlive the rank. Weights and states have their first values (initial_state.h)
   // when this returns. An op without a CUDA function is an error that names it.
   static Result<std::unique_ptr<CudaRank>> create(const profiler::CudaRankRequest& request);
   ~CudaRank();
@@ -117,7 +117,7 @@ class CudaRank {
     return storage.space == Space::kHost ? host_arena_ + offset : arena_->at(storage.category, offset);
   }
 
-  const Program& program_;
+  const Program program_;  // its ops' records are this library's
   const MemoryPlan& plan_;
   const Mesh& mesh_;
   profiler::CudaRankRequest request_;

@@ -108,6 +108,8 @@ Status Device::tune(const GemmProblem& problem, const GemmBuffers& buffers, cons
   const std::string name = key(problem);
   if (!chosen_.insert(name).second) return {};
   if (const TunedGemm* known = tuning_->find(name)) return gemm_->choose(problem, known->algorithm);
+  // What time chooses differs between two runs, and with it the order of sums: the library's first choice stays.
+  if (deterministic_) return {};
   MB_ASSIGN(const TunedGemm tuned, tune_gemm(*gemm_, problem, buffers, effort, stream()));
   tuning_->set(name, tuned);
   return {};
