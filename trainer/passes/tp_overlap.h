@@ -35,10 +35,18 @@ struct TpOverlapSite {
   bool set_sm_margin = false;  // the product leaves num_sm SMs
 };
 
-// All ten sites: defaults, changed by entries "<site>.<field>" of tp_comm_overlap_cfg. Of `quantized` products, whose
-// operand has one scale (or blocks) over all ranks' rows, the bulk sites overlap only. Errors name the entry and the
-// rule: a site, field or method that is not there, cga_size above 4 or num_sm, rows that splits do not divide.
-Result<std::vector<TpOverlapSite>> tp_overlap_sites(const KnobMap& cfg, int tp, int64_t rows_of_a_rank, bool quantized);
+// Positions of a sequence that a rank holds under sequence parallelism.
+struct RowsOfARank {
+  int64_t decoder = 0;
+  int64_t encoder = 0;  // 0: there is none
+};
+
+// All ten sites: defaults, changed by entries "<site>.<field>" of tp_comm_overlap_cfg. A site's parts are as many in
+// the encoder as in the decoder; left out, num_splits is the largest of 4, 3 and 2 that divides the rows of both. Of
+// `quantized` products, whose operand has one scale (or blocks) over all ranks' rows, the bulk sites overlap only.
+// Errors name the entry and the rule: a site, field or method that is not there, cga_size above 4 or num_sm, rows that
+// splits do not divide.
+Result<std::vector<TpOverlapSite>> tp_overlap_sites(const KnobMap& cfg, int tp, RowsOfARank rows, bool quantized);
 
 // Changes every micro-batched segment. Paths grow by ".splitJ", ".ringJ".
 void overlap_tensor_parallel(Program& program, int tp, const std::vector<TpOverlapSite>& sites);

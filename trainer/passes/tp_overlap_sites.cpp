@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <array>
 #include <charconv>
+#include <numeric>
 #include <optional>
 
 #include "trainer/passes/tp_overlap.h"
@@ -107,13 +108,21 @@ Status read_entry(const std::string& entry, const std::string& field, const std:
   return {};
 }
 
-Result<TpOverlapSite> site_of(const SiteRule& rule, const Given& given, int tp, int64_t rows, bool quantized) {
+// Of a sequence's rows where no number is given; 4, which the rule then refuses, where nothing up to 4 divides them.
+int usual_splits(RowsOfARank rows) {
+  const int64_t both = std::gcd(rows.decoder, rows.encoder);
+  for (const int splits : {4, 3, 2})
+    if (both % splits == 0) return splits;
+  return 4;
+}
+
+Result<TpOverlapSite> site_of(const SiteRule& rule, const Given& given, int tp, RowsOfARank rows, bool quantized) {
   const Method usual = quantized && rule.method != Method::kBulk ? Method::kNone : rule.method;
   TpOverlapSite site{rule.name, given.method.value_or(usual)};
   const bool ring = site.method == Method::kRingExchange;
   site.num_sm = given.num_sm.value_or(ring ? 1 : 16);
   site.cga_size = given.cga_size.value_or(std::min(2, site.num_sm));
-  site.num_splits = given.num_splits.value_or(ring ? tp : 4);
+  site.num_splits = given.num_splits.value_or(ring ? tp : usual_splits(rows));
   site.fp8_buf = given.fp8_buf.value_or(false);
   site.set_sm_margin = given.set_sm_margin.value_or(!ring && !quantized);
   const auto refuse = [&](const char* field, const std::string& what, const std::string& hint) {
@@ -135,11 +144,12 @@ Result<TpOverlapSite> site_of(const SiteRule& rule, const Given& given, int tp, 
   if (ring && site.num_splits != tp)
     return refuse("num_splits", fmt::format("a ring of {} ranks has {} steps, not {}", tp, tp, site.num_splits),
                   "leave it out");
-  if (site.method == Method::kPipeline && rows % site.num_splits != 0)
-    return refuse(
-        "num_splits",
-        fmt::format("{} does not divide the {} rows of the sequence that a rank holds", site.num_splits, rows),
-        "choose a divisor");
+  for (const auto& [held, whose] : {std::pair{rows.decoder, "sequence"}, {rows.encoder, "encoder's sequence"}})
+    if (site.method == Method::kPipeline && held % site.num_splits != 0)
+      return refuse(
+          "num_splits",
+          fmt::format("{} does not divide the {} rows of the {} that a rank holds", site.num_splits, held, whose),
+          "choose a divisor, or method = ring_exchange or none");
   if (site.fp8_buf && !(ring && rule.scatters))
     return refuse("fp8_buf", "only the parts of a reduce-scatter with method = ring_exchange can travel in FP8",
                   "sums are never taken in FP8: give ring_exchange, or fp8_buf = false");
@@ -152,8 +162,7 @@ const char* name(TpOverlapMethod method) {
   return kMethods[static_cast<size_t>(method)].name;
 }
 
-Result<std::vector<TpOverlapSite>> tp_overlap_sites(const KnobMap& cfg, int tp, int64_t rows_of_a_rank,
-                                                    bool quantized) {
+Result<std::vector<TpOverlapSite>> tp_overlap_sites(const KnobMap& cfg, int tp, RowsOfARank rows, bool quantized) {
   std::array<Given, kSites.size()> given;
   for (const auto& [entry, value] : cfg) {
     const size_t dot = entry.find('.');
@@ -165,7 +174,7 @@ Result<std::vector<TpOverlapSite>> tp_overlap_sites(const KnobMap& cfg, int tp, 
   }
   std::vector<TpOverlapSite> sites;
   for (size_t i = 0; i < kSites.size(); ++i) {
-    MB_ASSIGN(TpOverlapSite site, site_of(kSites[i], given[i], tp, rows_of_a_rank, quantized));
+    MB_ASSIGN(TpOverlapSite site, site_of(kSites[i], given[i], tp, rows, quantized));
     sites.push_back(site);
   }
   // A dgrad that is split has no whole reduce-scatter left for wgrad to cover.

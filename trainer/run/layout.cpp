@@ -178,8 +178,9 @@ Status resolve_tp_overlap(Layout& l) {
   if (!l.sequence_parallel)
     return fail(ErrorCode::kBadArgument, fmt::format("{} without sequence parallelism", kKnob),
                 fmt::format("its collectives are those of parallel.sequence_parallel with {} above 1", kTp));
-  MB_ASSIGN(l.tp_overlap, tp_overlap_sites(o.tp_comm_overlap_cfg, l.tp, l.local_sequence() / l.tp,
-                                           is_quantized(l.config.precision.recipe)));
+  const int64_t encoder_tp = l.has_encoder_mesh() ? l.mesh.tp(MeshRole::kEncoder) : l.tp;
+  const RowsOfARank rows{l.local_sequence() / l.tp, l.local_encoder_sequence() / encoder_tp};
+  MB_ASSIGN(l.tp_overlap, tp_overlap_sites(o.tp_comm_overlap_cfg, l.tp, rows, is_quantized(l.config.precision.recipe)));
   return {};
 }
 

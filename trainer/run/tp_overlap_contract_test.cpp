@@ -103,12 +103,30 @@ TEST(TpOverlap, EverySiteAndMethodKeepsNumbersAndBytes) {
 }
 
 TEST(TpOverlap, DefaultsTrainEveryDenseFamilyAlike) {
-  for (const char* family : {"gpt_untied", "qwen3", "nemotron"}) {
+  for (const char* family : {"gpt_untied", "qwen3", "nemotron", "t5"}) {
     SCOPED_TRACE(family);
     const Config base = small(family, 2);
     const auto plain = train_and_collect(base);
     ASSERT_TRUE(plain.has_value()) << format(plain.error());
     expect_same_training(overlapped(base, {}), *plain, 1e-5);
+  }
+}
+
+// An encoder's sequence has rows of its own: parts must divide them as well as the decoder's, and all are computed.
+TEST(TpOverlap, PartsCoverTheRowsOfBothSequences) {
+  Config base = small("t5", 2);
+  base.train.seq_length = 16;
+  for (const int cp : {1, 2}) {
+    base.parallel.context_parallel_size = cp;
+    base.train.encoder_seq_length = 12 * cp;
+    for (const int encoder_tp : {0, 1, 2}) {
+      SCOPED_TRACE(fmt::format("cp{} encoder tp{}", cp, encoder_tp));
+      base.parallel.encoder_pipeline_model_parallel_size = encoder_tp > 0 ? 1 : 0;
+      base.parallel.encoder_tensor_model_parallel_size = encoder_tp;
+      const auto plain = train_and_collect(base);
+      ASSERT_TRUE(plain.has_value()) << format(plain.error());
+      expect_same_training(overlapped(base, {}), *plain, 1e-5);
+    }
   }
 }
 
@@ -229,6 +247,15 @@ TEST(TpOverlap, RulesAreNamed) {
   EXPECT_NE(with("proj_fprop.cga_size", "5").find("above 4"), std::string::npos);
   EXPECT_NE(with("fc1_fprop.cga_size", "2").find("above num_sm = 1"), std::string::npos);
   EXPECT_NE(with("proj_fprop.num_splits", "3").find("does not divide the 8 rows"), std::string::npos);
+  Config odd = base;
+  odd.train.seq_length = 14;  // 7 rows a rank: no usual number of parts divides them
+  EXPECT_NE(refusal(overlapped(odd, {})).find("proj_fprop.num_splits: 4 does not divide the 7 rows"),
+            std::string::npos);
+  EXPECT_EQ(refusal(overlapped(odd, KnobMap{{"proj_fprop.num_splits", "7"}, {"fc2_fprop.num_splits", "7"}})),
+            "accepted");
+  EXPECT_NE(refusal(overlapped(small("t5", 2), KnobMap{{"proj_fprop.num_splits", "4"}}))
+                .find("proj_fprop.num_splits: 4 does not divide the 6 rows of the encoder's sequence"),
+            std::string::npos);
   EXPECT_NE(with("fc1_fprop.num_splits", "4").find("has 2 steps"), std::string::npos);
   EXPECT_NE(with("proj_fprop.fp8_buf", "true").find("can travel in FP8"), std::string::npos);
   EXPECT_NE(with("proj_fprop.speed", "9").find("no such field"), std::string::npos);
