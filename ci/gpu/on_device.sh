@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
 # Runs beside the carried programs on the GPU machine: facts, GPU tests, then product and peer in turn for every case.
 # Results go to ./results: environment.txt, tests.log, product.jsonl, peer.jsonl, ops.txt.
-#   on_device.sh [ROUNDS] [CASES]   CASES: a regular expression of names
+#   on_device.sh [ROUNDS] [CASES] [SECONDS]   CASES: a regular expression of names; no case begins after SECONDS
 set -u
-rounds=${1:-2} only=${2:-.}
+rounds=${1:-2} only=${2:-.} budget=${3:-86400}
 mkdir -p results
 
 # The libraries a Python installation carries serve too, where the system has none.
@@ -26,14 +26,18 @@ if [ -x ./cuda_gpu ]; then
   tail -3 results/tests.log
 fi
 
-# model layers seq micro-batch precision
-peer() {
-  python3 - "$@" <<'PY' 2>>results/peer.err
-import sys, torch_llama as t
-from torch.nn.attention import SDPBackend
-name, layers, seq, mbs, precision = sys.argv[1:]
-t.run(name, int(layers), int(seq), int(mbs), precision == "fp8", SDPBackend.CUDNN_ATTENTION)
-PY
+# begin_peer MODEL LAYERS SEQ MICRO_BATCH PRECISION: imports; end_peer: measures, prints the peer's line.
+trap '' PIPE  # a peer may have ended
+begin_peer() {
+  coproc PEER { exec timeout 300 python3 peer.py "$@" 2>>results/peer.err; }
+  peer_pid=$PEER_PID
+  exec {to_peer}>&"${PEER[1]}" {from_peer}<&"${PEER[0]}"
+}
+end_peer() {
+  echo go >&"$to_peer"
+  grep '^{' <&"$from_peer" || echo "peer $*: no line" >&2
+  exec {to_peer}>&- {from_peer}<&-
+  wait "$peer_pid"
 }
 # Product and peer in turn; cases in a row that have one peer share its run.
 for round in $(seq "$rounds"); do
@@ -42,19 +46,26 @@ for round in $(seq "$rounds"); do
     name=$(echo $name) peer=$(echo $peer)
     case $name in ''|'#'*) continue ;; esac
     [[ $name =~ $only ]] || continue
+    if [ "$SECONDS" -ge "$budget" ]; then
+      echo "$name: not run in round $round, $budget s were over" | tee -a results/environment.txt
+      continue
+    fi
+    with_peer=
+    if [ -f torch_llama.py ] && [ "$peer" != - ] && [ "$peer" != "$last_peer" ]; then
+      with_peer=$peer last_peer=$peer
+      begin_peer $peer
+    fi
     ops=0; [ "$round" != 1 ] || ops=2
-    # Chosen once, so that the timed launches are warm and all run the same GEMMs.
+    # Of several launches: GEMMs are chosen once, so that the timed ones are warm and all run the same.
     tuned=results/tuning-$name.txt
-    [ -f "$tuned" ] ||
+    [ "$rounds" = 1 ] || [ -f "$tuned" ] ||
       timeout 300 ./mbbench-step $args host.gemm_tuning_file="$tuned" --tune brief >> results/tune.log 2>&1
     file=; [ ! -f "$tuned" ] || file=host.gemm_tuning_file=$tuned
-    out=$(timeout 300 ./mbbench-step $args --name "$name" --ops $ops $file 2>&1) || failed=1
-    echo "$out" | grep '^{' | tee -a results/product.jsonl || echo "$name: $(echo "$out" | tail -2)"
+    out=$(timeout 300 ./mbbench-step $args --name "$name" --ops $ops $file 2>&1 < /dev/null) || failed=1
+    echo "$out" | grep '^{' >> results/product.jsonl || echo "$name: $(echo "$out" | tail -2)"
     { echo "$name"; echo "$out" | grep -v '^{'; } >> results/ops.txt
-    if [ -f torch_llama.py ] && [ "$peer" != - ] && [ "$peer" != "$last_peer" ]; then
-      peer $peer | tee -a results/peer.jsonl
-      last_peer=$peer
-    fi
+    [ -z "$with_peer" ] || end_peer $with_peer >> results/peer.jsonl 2>> results/peer.err || failed=1
+    echo "$name: $SECONDS s"
   done < cases.txt
 done
 nvidia-smi --query-gpu=$facts --format=csv,noheader | tee -a results/environment.txt
