@@ -13,13 +13,14 @@ namespace mbb::trainer::cuda {
 namespace {
 
 AttentionShape attention_shape(const Shape& qkv, const AttentionAttrs& a) {
-  return {qkv[1], qkv[0], a.heads, a.kv_heads, a.head_dim, a.causal, a.causal && a.window < qkv[0] ? a.window : 0};
+  return {qkv[1],       qkv[0], a.heads, a.kv_heads, a.head_dim, a.causal, a.causal && a.window < qkv[0] ? a.window : 0,
+          a.value_dim()};
 }
 
 // What the fused kernels compute; everything else is the general kernel's.
 bool is_plain(const AttentionAttrs& a, Element element) {
-  return element == Element::kBf16 && a.value_dim() == a.head_dim && (a.window == 0 || a.causal) && !a.has_weight() &&
-         a.dropout == 0 && !a.packed && a.keys.whole() && a.queries.whole() && a.first_query == 0;
+  return element == Element::kBf16 && (a.window == 0 || a.causal) && !a.has_weight() && a.dropout == 0 && !a.packed &&
+         a.keys.whole() && a.queries.whole() && a.first_query == 0;
 }
 
 const char* name_of(AttentionKernel kernel) {
@@ -28,13 +29,14 @@ const char* name_of(AttentionKernel kernel) {
 
 // "attention backward of 8192 x 1, 32/8 heads of 128, causal".
 std::string key_of(const AttentionShape& s, bool backward) {
-  return fmt::format("attention {} of {} x {}, {}/{} heads of {}{}{}", backward ? "backward" : "forward", s.seq,
-                     s.batch, s.heads, s.kv_heads, s.head_dim, s.causal ? ", causal" : "",
-                     s.window > 0 ? fmt::format(", window {}", s.window) : "");
+  return fmt::format("attention {} of {} x {}, {}/{} heads of {}{}{}{}", backward ? "backward" : "forward", s.seq,
+                     s.batch, s.heads, s.kv_heads, s.head_dim,
+                     s.value_dim() != s.head_dim ? fmt::format(" and {}", s.value_dim()) : "",
+                     s.causal ? ", causal" : "", s.window > 0 ? fmt::format(", window {}", s.window) : "");
 }
 
 bool cudnn_takes(const OpCall& call, const AttentionShape& shape, float scale, bool backward) {
-  if (shape.head_dim % 8 != 0 || shape.head_dim > 128) return false;
+  if (shape.head_dim % 8 != 0 || shape.value_dim() % 8 != 0 || shape.head_dim > 256) return false;
   CudnnAttention* const cudnn = call.device.cudnn();
   const std::string key = key_of(shape, backward);
   if (cudnn == nullptr) {

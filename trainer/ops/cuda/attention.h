@@ -1,7 +1,7 @@
 // Attention on packed projections: our own flash kernel and cuDNN's, with one argument form.
 //
-// qkv is [s, b, (heads + 2*kv_heads) * head_dim] bf16 ([q heads | k heads | v heads]), out and dout [s, b,
-// heads*head_dim], dqkv like qkv, lse [b, heads, s] fp32 (natural log of the softmax sum, scale included).
+// qkv is [s, b, packed_row()] bf16 ([q heads | k heads | v heads], value heads of a width of their own), out and dout
+// [s, b, out_row()], dqkv like qkv, lse [b, heads, s] fp32 (natural log of the softmax sum, scale included).
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -40,7 +40,8 @@ Status flash_forward(const AttentionForward& args, cudaStream_t stream);
 int64_t flash_backward_workspace(const AttentionShape& shape);  // delta [b, heads, s] fp32
 Status flash_backward(const AttentionBackward& args, cudaStream_t stream);
 
-// cuDNN's fused attention: bf16, grouped heads, causal or not, sliding windows. Plans are cached by shape. make() fails
+// cuDNN's fused attention: bf16, grouped heads, causal or not, sliding windows, narrower values. Plans are cached by
+// shape. make() fails
 // with the reason when this build or machine lacks it.
 class CudnnAttention {
  public:

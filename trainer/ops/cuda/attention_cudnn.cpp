@@ -33,20 +33,34 @@ Status good(fe::error_t error, const char* doing) {
   return fail(ErrorCode::kUnavailable, fmt::format("cuDNN attention, {}: {}", doing, error.get_message()));
 }
 
-// A view of heads inside rows of [s, b, row_heads * d].
-Tensor head_view(Graph& graph, const char* tensor_name, Uid uid, const AttentionShape& s, int64_t heads,
-                 int64_t row_heads) {
-  const int64_t d = s.head_dim, row = row_heads * d;
+// Heads of one width inside rows of [s, b, row].
+struct Heads {
+  int64_t count, width, row;
+};
+struct AllHeads {
+  Heads q, k, v, out;
+};
+AllHeads heads_of(const AttentionShape& s) {
+  const int64_t row = s.packed_row();
+  return {{s.heads, s.head_dim, row},
+          {s.kv_heads, s.head_dim, row},
+          {s.kv_heads, s.value_dim(), row},
+          {s.heads, s.value_dim(), s.out_row()}};
+}
+
+Tensor head_view(Graph& graph, const char* tensor_name, Uid uid, const AttentionShape& s, const Heads& h) {
   return graph.tensor(fe::graph::Tensor_attributes()
                           .set_name(tensor_name)
                           .set_uid(uid)
-                          .set_dim({s.batch, heads, s.seq, d})
-                          .set_stride({row, d, s.batch * row, 1}));
+                          .set_dim({s.batch, h.count, s.seq, h.width})
+                          .set_stride({h.row, h.width, s.batch * h.row, 1}));
 }
 
-void set_output(const Tensor& tensor, Uid uid, const AttentionShape& s, int64_t heads, int64_t row_heads) {
-  const int64_t d = s.head_dim, row = row_heads * d;
-  tensor->set_output(true).set_uid(uid).set_dim({s.batch, heads, s.seq, d}).set_stride({row, d, s.batch * row, 1});
+void set_output(const Tensor& tensor, Uid uid, const AttentionShape& s, const Heads& h) {
+  tensor->set_output(true)
+      .set_uid(uid)
+      .set_dim({s.batch, h.count, s.seq, h.width})
+      .set_stride({h.row, h.width, s.batch * h.row, 1});
 }
 
 struct Plan {
@@ -88,7 +102,7 @@ void mask(Options& options, const AttentionShape& s) {
 }
 
 Result<Plan> build(const AttentionShape& s, float scale, bool deterministic, cudnnHandle_t handle) {
-  const int64_t row_heads = s.heads + 2 * s.kv_heads;
+  const AllHeads h = heads_of(s);
   Plan plan;
   plan.forward = new_graph();
   {
@@ -96,9 +110,8 @@ Result<Plan> build(const AttentionShape& s, float scale, bool deterministic, cud
     auto options = fe::graph::SDPA_attributes().set_name("forward").set_generate_stats(true).set_attn_scale(scale);
     mask(options, s);
     auto [out, stats] =
-        g.sdpa(head_view(g, "q", kQ, s, s.heads, row_heads), head_view(g, "k", kK, s, s.kv_heads, row_heads),
-               head_view(g, "v", kV, s, s.kv_heads, row_heads), options);
-    set_output(out, kO, s, s.heads, s.heads);
+        g.sdpa(head_view(g, "q", kQ, s, h.q), head_view(g, "k", kK, s, h.k), head_view(g, "v", kV, s, h.v), options);
+    set_output(out, kO, s, h.out);
     stats->set_output(true).set_uid(kStats).set_data_type(fe::DataType_t::FLOAT);
     stats->set_dim({s.batch, s.heads, s.seq, 1}).set_stride({s.heads * s.seq, s.seq, 1, 1});
     MB_TRY(finish(g, handle, "planning the forward"));
@@ -109,13 +122,12 @@ Result<Plan> build(const AttentionShape& s, float scale, bool deterministic, cud
     auto options = fe::graph::SDPA_backward_attributes().set_name("backward").set_attn_scale(scale);
     options.set_deterministic_algorithm(deterministic);
     mask(options, s);
-    auto [dq, dk, dv] =
-        g.sdpa_backward(head_view(g, "q", kQ, s, s.heads, row_heads), head_view(g, "k", kK, s, s.kv_heads, row_heads),
-                        head_view(g, "v", kV, s, s.kv_heads, row_heads), head_view(g, "o", kO, s, s.heads, s.heads),
-                        head_view(g, "do", kDo, s, s.heads, s.heads), stats_tensor(g, s), options);
-    set_output(dq, kDq, s, s.heads, row_heads);
-    set_output(dk, kDk, s, s.kv_heads, row_heads);
-    set_output(dv, kDv, s, s.kv_heads, row_heads);
+    auto [dq, dk, dv] = g.sdpa_backward(head_view(g, "q", kQ, s, h.q), head_view(g, "k", kK, s, h.k),
+                                        head_view(g, "v", kV, s, h.v), head_view(g, "o", kO, s, h.out),
+                                        head_view(g, "do", kDo, s, h.out), stats_tensor(g, s), options);
+    set_output(dq, kDq, s, h.q);
+    set_output(dk, kDk, s, h.k);
+    set_output(dv, kDv, s, h.v);
     MB_TRY(finish(g, handle, "planning the backward"));
   }
   int64_t forward_bytes = 0, backward_bytes = 0;
@@ -175,7 +187,7 @@ class Cudnn final : public CudnnAttention {
   size_t version() const override { return fe::detail::get_backend_version(); }
 
  private:
-  using Key = std::array<int64_t, 9>;
+  using Key = std::array<int64_t, 10>;
 
   Status on(cudaStream_t stream) {
     if (fe::detail::set_stream(handle_, stream) == CUDNN_STATUS_SUCCESS) return {};
@@ -185,7 +197,8 @@ class Cudnn final : public CudnnAttention {
   Result<const Plan*> plan_of(const AttentionShape& s, float scale, bool deterministic) {
     int32_t scale_bits = 0;
     std::memcpy(&scale_bits, &scale, sizeof(scale));
-    const Key key{s.batch, s.seq, s.heads, s.kv_heads, s.head_dim, s.causal, s.window, scale_bits, deterministic};
+    const Key key{s.batch,       s.seq,    s.heads,  s.kv_heads, s.head_dim,
+                  s.value_dim(), s.causal, s.window, scale_bits, deterministic};
     auto at = plans_.find(key);
     if (at == plans_.end()) {
       MB_ASSIGN(auto plan, build(s, scale, deterministic, handle_));

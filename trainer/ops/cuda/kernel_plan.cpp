@@ -27,9 +27,10 @@ Result<KernelPlan> row_plan(const char* kernel, RowShape shape, int64_t most_thr
 }
 
 Result<void> check_attention(const AttentionShape& shape) {
-  if (shape.head_dim != 64 && shape.head_dim != 128)
+  if ((shape.head_dim != 64 && shape.head_dim != 128) || shape.value_dim() != shape.head_dim)
     return fail(ErrorCode::kUnavailable,
-                fmt::format("flash attention: head dimension {} (this kernel knows 64 and 128)", shape.head_dim),
+                fmt::format("flash attention: heads of {}{} (this kernel knows 64 and 128)", shape.head_dim,
+                            shape.value_dim() == shape.head_dim ? "" : fmt::format(" and {}", shape.value_dim())),
                 "use attention_backend = unfused or fused");
   if (shape.kv_heads <= 0 || shape.heads % shape.kv_heads != 0)
     return fail(ErrorCode::kBadArgument,
@@ -123,8 +124,8 @@ KernelPlan plan_cross_entropy(const char* kernel, int64_t rows, int64_t vocab, i
 }
 
 double attention_forward_flops(const AttentionShape& shape) {
-  const double full = 4.0 * static_cast<double>(shape.batch * shape.heads) * static_cast<double>(shape.seq) *
-                      static_cast<double>(shape.seq) * static_cast<double>(shape.head_dim);
+  const double full = 2.0 * static_cast<double>(shape.batch * shape.heads) * static_cast<double>(shape.seq) *
+                      static_cast<double>(shape.seq) * static_cast<double>(shape.head_dim + shape.value_dim());
   return shape.causal ? full / 2 : full;
 }
 

@@ -62,9 +62,14 @@ struct AttentionShape {
   int64_t seq = 0;
   int64_t heads = 0;
   int64_t kv_heads = 0;
-  int64_t head_dim = 128;  // 64 or 128
+  int64_t head_dim = 128;  // of queries and keys; our kernel: 64 or 128
   bool causal = true;
-  int window = 0;  // keys a query sees, its own among them; 0: all of them. Causal only
+  int window = 0;           // keys a query sees, its own among them; 0: all of them. Causal only
+  int64_t value_width = 0;  // of a value head; 0: head_dim. Latent attention: 192 and 128
+  int64_t value_dim() const { return value_width == 0 ? head_dim : value_width; }
+  // Elements of a packed row and of a row that attention gives.
+  int64_t packed_row() const { return (heads + kv_heads) * head_dim + kv_heads * value_dim(); }
+  int64_t out_row() const { return heads * value_dim(); }
 };
 
 // Multiply-adds counted as 2; the causal half is counted when causal. The backward is 2.5 times the forward.

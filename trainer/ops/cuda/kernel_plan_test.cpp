@@ -32,6 +32,12 @@ TEST(KernelPlan, BadShapesAreErrorsThatNameTheRule) {
   EXPECT_FALSE(plan_flash_forward(shape).has_value());
   shape.kv_heads = 2, shape.head_dim = 96;
   EXPECT_FALSE(plan_flash_forward(shape).has_value());
+  shape.head_dim = 128;
+  EXPECT_TRUE(plan_flash_forward(shape).has_value());
+  shape.value_width = 64;
+  const auto narrow = plan_flash_backward_kv(shape);
+  ASSERT_FALSE(narrow.has_value());
+  EXPECT_NE(narrow.error().what.find("heads of 128 and 64"), std::string::npos);
 }
 
 TEST(KernelPlan, PrintsOneLine) {
@@ -52,6 +58,10 @@ TEST(GemmProblem, RolesHaveTheirForms) {
 
 TEST(AttentionFlops, CausalIsHalf) {
   EXPECT_DOUBLE_EQ(attention_forward_flops({1, 8192, 32, 8, 128, true}), 2.0 * 8192 * 8192 * 32 * 128);
+  const AttentionShape latent{1, 4096, 128, 128, 192, true, 0, 128};
+  EXPECT_DOUBLE_EQ(attention_forward_flops(latent), 1.0 * 4096 * 4096 * 128 * (192 + 128));
+  EXPECT_EQ(latent.packed_row(), 128 * (192 + 192 + 128));
+  EXPECT_EQ(latent.out_row(), 128 * 128);
 }
 
 }  // namespace
