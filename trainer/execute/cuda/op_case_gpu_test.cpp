@@ -44,6 +44,9 @@ void add_wide_cases(std::vector<OpCase>& all) {
   AttentionAttrs window{4, 2, 64, true, 0.125F};
   window.window = 50;
   all.push_back({"attention/d64-window", &kAttention, {{{130, 2, 512}}}, window});
+  AttentionAttrs latent{3, 3, 192, true, 0.0722F};
+  latent.v_head_dim = 128;
+  all.push_back({"attention/d192-values-128", &kAttention, {{{130, 2, 3 * (192 + 192 + 128)}}}, latent});
   all.push_back({"attention/d96", &kAttention, {{{40, 1, 384}}}, AttentionAttrs{2, 1, 96, true, 0.1F}});
 }
 
