@@ -231,10 +231,10 @@ class RankLoop {
     return enough;
   }
 
-  // Rank 0's word on the steps that all have just done.
+  // Rank 0's word on the steps that all have just done. Of processes only rank 0 may have one: all ask.
   Result<bool> is_enough(const std::vector<StepReport>& reports) const {
-    if (!options_.enough) return false;
-    int32_t enough = std::any_of(reports.begin(), reports.end(), options_.enough) ? 1 : 0;
+    if (!options_.enough && !options_.processes) return false;
+    int32_t enough = options_.enough && std::any_of(reports.begin(), reports.end(), options_.enough) ? 1 : 0;
     MB_TRY(from_first(*everyone_, enough));
     return enough != 0;
   }

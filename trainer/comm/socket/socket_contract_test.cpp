@@ -1,14 +1,11 @@
 // The communicator contract on processes that no MPI started: this program starts itself again, a process a rank.
-#include <fcntl.h>
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <climits>
 #include <csignal>
-#include <cstdlib>
 #include <filesystem>
 #include <numeric>
 #include <thread>
@@ -16,6 +13,7 @@
 #include "profiler/base/file.h"
 #include "trainer/comm/communicator_contract.h"
 #include "trainer/comm/mpi/run_mpi_rank.h"
+#include "trainer/comm/socket/rank_of_this_program_test.h"
 
 namespace mbb::trainer {
 namespace {
@@ -24,26 +22,10 @@ namespace {
 std::string in_processes(int ranks, const std::string& name) {
   const std::string folder = testing::TempDir() + fmt::format("sockets-{}-{}", getpid(), name);
   std::filesystem::create_directories(folder);
-  char own[PATH_MAX] = {};
-  if (readlink("/proc/self/exe", own, sizeof own - 1) < 0) return {};
   std::vector<pid_t> started;
-  for (int rank = 0; rank < ranks; ++rank) {
-    const pid_t process = fork();
-    if (process != 0) {
-      started.push_back(process);
-      continue;
-    }
-    setenv("MBBENCH_RANK", std::to_string(rank).c_str(), 1);
-    setenv("MBBENCH_RANKS", std::to_string(ranks).c_str(), 1);
-    setenv("MBBENCH_MEET_AT", ("file:" + folder + "/meet").c_str(), 1);
-    const std::string said = fmt::format("{}/{}", folder, rank);
-    const int out = open(said.c_str(), O_CREAT | O_WRONLY | O_TRUNC, 0600);
-    dup2(out, STDOUT_FILENO);
-    dup2(out, STDERR_FILENO);
-    const std::string filter = "--gtest_filter=" + name;
-    execl(own, own, "--gtest_also_run_disabled_tests", filter.c_str(), nullptr);
-    _exit(127);
-  }
+  for (int rank = 0; rank < ranks; ++rank)
+    started.push_back(
+        start_rank_of_this_program(rank, ranks, folder + "/meet", fmt::format("{}/{}", folder, rank), name));
   for (const pid_t process : started) waitpid(process, nullptr, 0);
   std::string all;
   for (int rank = 0; rank < ranks; ++rank)

@@ -1,0 +1,34 @@
+// Tests whose ranks are processes: this program starts itself again, a process a rank, with one of its tests as what
+// the rank does (DISABLED_ keeps that one out of a plain run).
+#pragma once
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <climits>
+#include <cstdlib>
+#include <string>
+
+namespace mbb::trainer {
+
+// Starts rank `rank` of `ranks`, which meet at the file `meet_at`; what it says is appended to `log`. Gives its
+// process, for waitpid(); negative: it could not be started.
+inline pid_t start_rank_of_this_program(int rank, int ranks, const std::string& meet_at, const std::string& log,
+                                        const std::string& test) {
+  char own[PATH_MAX] = {};
+  if (readlink("/proc/self/exe", own, sizeof own - 1) < 0) return -1;
+  const pid_t process = fork();
+  if (process != 0) return process;
+  setenv("MBBENCH_RANK", std::to_string(rank).c_str(), 1);
+  setenv("MBBENCH_RANKS", std::to_string(ranks).c_str(), 1);
+  setenv("MBBENCH_MEET_AT", ("file:" + meet_at).c_str(), 1);
+  const int out = open(log.c_str(), O_CREAT | O_WRONLY | O_APPEND, 0600);
+  dup2(out, STDOUT_FILENO);
+  dup2(out, STDERR_FILENO);
+  const std::string filter = "--gtest_filter=" + test;
+  execl(own, own, "--gtest_also_run_disabled_tests", filter.c_str(), nullptr);
+  _exit(127);
+}
+
+}  // namespace mbb::trainer
