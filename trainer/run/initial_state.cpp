@@ -13,38 +13,10 @@
 #include "trainer/precision/fp8.h"
 #include "trainer/precision/scales.h"
 #include "trainer/precision/states.h"
+#include "trainer/run/unsharded_places.h"
 
 namespace mbb::trainer {
 namespace {
-
-int coordinate_on(Axis axis, const MeshCoordinates& c) {
-  switch (axis) {
-    case Axis::kTp: return c.tp;
-    case Axis::kCp: return c.cp;
-    case Axis::kDp: return c.dp;
-    case Axis::kPp: return c.pp;
-    case Axis::kEtp: return c.etp;
-    case Axis::kEp: return c.ep;
-    case Axis::kEdp: return c.edp;
-  }
-  return 0;
-}
-
-// Position along a cut dimension: part by part, each part divided evenly.
-int64_t unsharded_position(const Cut& cut, int64_t full_extent, int64_t local_extent, int coordinate,
-                           int64_t position) {
-  const std::vector<int64_t> whole{full_extent};
-  const int64_t ways = full_extent / local_extent;
-  int64_t full_start = 0;
-  int64_t local_start = 0;
-  for (int64_t part : cut.parts.empty() ? whole : cut.parts) {
-    const int64_t piece = part / ways;
-    if (position < local_start + piece) return full_start + coordinate * piece + (position - local_start);
-    full_start += part;
-    local_start += piece;
-  }
-  MB_CHECK(false, "position outside the cut dimension");
-}
 
 // work(begin, end) over [0, count): by several threads where there are so many values that making them takes seconds.
 template <typename Work>
@@ -64,9 +36,10 @@ std::vector<float> initial_values(const Tensor& tensor, const MeshCoordinates& c
   if (tensor.init.kind == Init::Kind::kOnes) std::fill(values.begin(), values.end(), 1.0F);
   if (tensor.init.kind != Init::Kind::kNormal) return values;
   const RandomStream random(seed, tensor.path, 0);
+  const UnshardedPlaces places(tensor, coordinates);
   in_parts(values.size(), [&](size_t begin, size_t end) {
     for (size_t i = begin; i < end; ++i) {
-      const int64_t at = unsharded_index(tensor, coordinates, static_cast<int64_t>(i));
+      const int64_t at = places(static_cast<int64_t>(i));
       values[i] = static_cast<float>(tensor.init.stddev) * random.normal(0, static_cast<uint64_t>(at));
     }
   });
@@ -131,21 +104,7 @@ std::vector<float> rounded_half_up(std::vector<float> values) {
 }  // namespace
 
 int64_t unsharded_index(const Tensor& tensor, const MeshCoordinates& coordinates, int64_t index) {
-  if (tensor.cuts.empty()) return index;
-  std::array<int64_t, Shape::kMaxRank> position{};
-  for (int d = tensor.shape.rank() - 1; d >= 0; --d) {
-    position[static_cast<size_t>(d)] = index % tensor.shape[d];
-    index /= tensor.shape[d];
-  }
-  for (const Cut& cut : tensor.cuts) {
-    auto& p = position[static_cast<size_t>(cut.dim)];
-    p = unsharded_position(cut, tensor.full_shape[cut.dim], tensor.shape[cut.dim], coordinate_on(cut.axis, coordinates),
-                           p);
-  }
-  int64_t flat = 0;
-  for (int d = 0; d < tensor.full_shape.rank(); ++d)
-    flat = flat * tensor.full_shape[d] + position[static_cast<size_t>(d)];
-  return flat;
+  return UnshardedPlaces(tensor, coordinates)(index);
 }
 
 void initial_state(const Program& program, const Mesh& mesh, int rank, uint64_t seed,

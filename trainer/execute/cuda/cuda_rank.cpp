@@ -9,14 +9,14 @@
 #include <optional>
 #include <utility>
 
+#include "profiler/base/clock.h"
 #include "profiler/base/file.h"
-#include "trainer/data/rng.h"
 #include "trainer/execute/cuda/initial_values.h"
 #include "trainer/execute/cuda/op_mark.h"
+#include "trainer/execute/first_state.h"
 #include "trainer/ops/cuda/status.h"
 #include "trainer/ops/own_records.h"
 #include "trainer/program/walk.h"
-#include "trainer/run/initial_state.h"
 
 namespace mbb::trainer::cuda {
 namespace {
@@ -31,6 +31,23 @@ constexpr size_t kBatchPorts = 6;
 std::array<TensorId, kBatchPorts> batch_ports(const Ports& ports) {
   return {ports.tokens, ports.labels, ports.samples, ports.encoder_tokens, ports.starts, ports.encoder_starts};
 }
+
+// Where the time until the first step goes.
+class Phases {
+ public:
+  void ended(const char* name) {
+    const int64_t now = monotonic_ns();
+    said_ += fmt::format("{} {} {:.1f} s", said_.empty() ? "opened:" : ",", name, seconds(now - last_ns_));
+    last_ns_ = now;
+  }
+  std::string said() const { return said_; }
+
+ private:
+  static double seconds(int64_t ns) { return static_cast<double>(ns) * 1e-9; }
+
+  int64_t last_ns_ = monotonic_ns();
+  std::string said_;
+};
 
 const BucketAttrs* bucket_of(const Op& op) {
   if (const auto* bucket = std::get_if<BucketAttrs>(&op.attrs)) return bucket;
@@ -51,17 +68,26 @@ CudaRank::CudaRank(const profiler::CudaRankRequest& request)
 
 Result<std::unique_ptr<CudaRank>> CudaRank::create(const profiler::CudaRankRequest& request) {
   std::unique_ptr<CudaRank> rank(new CudaRank(request));
+  Phases phases;
   MB_ASSIGN(rank->device_, Device::open(request.device));
+  phases.ended("device");
   rank->device_->set_deterministic(request.deterministic);
   if (request.world != nullptr) {
     MB_ASSIGN(rank->groups_, RankGroups::open(rank->program_, rank->mesh_, *static_cast<World*>(request.world),
                                               *rank->device_, request));
+    phases.ended("communicators");
   }
   MB_TRY(rank->allocate());
   MB_TRY(rank->bind_all());
   MB_TRY(rank->plan_parts());
-  if (request.tune) MB_TRY(rank->tune());
+  phases.ended("memory");
+  if (request.tune) {
+    MB_TRY(rank->tune());
+    phases.ended("choosing algorithms");
+  }
   MB_TRY(rank->initial_values());
+  phases.ended("first values");
+  rank->device_->note(phases.said());
   return rank;
 }
 
@@ -128,7 +154,8 @@ Status CudaRank::allocate() {
 }
 
 // Before the first values: the arena holds random numbers, so that algorithms are timed on what they will meet, at its
-// real addresses; whatever they write is made again afterwards.
+// real addresses; whatever they write is made again afterwards. Ranks time a part of the problems each, and have each
+// other's choices: the first step comes sooner, and all of them compute alike.
 Status CudaRank::tune() {
   const cudaStream_t stream = device_->stream();
   const std::string file = request_.tuning_file == nullptr ? "" : request_.tuning_file;
@@ -138,6 +165,21 @@ Status CudaRank::tune() {
                                                     : TuneEffort::thorough();
   for (const Arena::Block& block : arena_->blocks())
     MB_TRY(fill_normal(Element::kBf16, block.data, 0, block.bytes / 2, request_.seed, 1.0f, stream));
+  if (groups_ != nullptr) {
+    device_->share_tuning(request_.rank, mesh_.world_size());
+    MB_TRY(choose_algorithms(effort));
+    MB_ASSIGN(const std::vector<std::string> texts, groups_->texts_of_all(device_->tuning().text()));
+    device_->share_tuning(0, 1);
+    for (size_t r = 0; r < texts.size(); ++r)
+      if (const Status taken = device_->take_tuning(texts[r]); !taken)
+        device_->note(fmt::format("GEMM algorithms of rank {} are not taken: {}", r, taken.error().what));
+  }
+  MB_TRY(choose_algorithms(effort));
+  if (!request_.write_tuning) return {};
+  return write_file(file, device_->tuning().text());
+}
+
+Status CudaRank::choose_algorithms(const TuneEffort& effort) {
   for (size_t i = 0; i < walk_.size(); ++i) {
     const Bound& bound = walk_[i];
     const bool attention = bound.function == attention_op || bound.function == attention_grad_op;
@@ -152,9 +194,7 @@ Status CudaRank::tune() {
     if (!status)
       return tl::unexpected<Error>(std::move(status.error()).during(fmt::format("tuning op {}", bound.op->path)));
   }
-  MB_TRY(device_->use(Stream::kCompute));
-  if (!request_.write_tuning) return {};
-  return write_file(file, device_->tuning().text());
+  return device_->use(Stream::kCompute);
 }
 
 Status CudaRank::initial_values() {
@@ -169,85 +209,10 @@ Status CudaRank::initial_values() {
       MB_TRY(ok(cudaMemsetAsync(data(static_cast<TensorId>(i), 0), 0, static_cast<size_t>(t.bytes()), stream),
                 "clearing state"));
   }
-  if (made_on_host()) return host_values();
-  for (size_t i = 0; i < program_.tensors.size(); ++i) {
-    const Tensor& t = program_.tensors[i];
-    // Frozen weights and state of the optimizer lie in no bucket.
-    if (t.main_grad == kNoTensor && (t.view_of != kNoTensor || t.init.kind == Init::Kind::kNone)) continue;
-    if (t.init.kind == Init::Kind::kZeros || t.init.kind == Init::Kind::kNone) continue;
-    MB_ASSIGN(const Element element, element_of(t));
-    std::byte* const to = data(static_cast<TensorId>(i), 0);
-    if (t.init.kind == Init::Kind::kOnes) MB_TRY(fill(element, 1.0f, to, t.shape.elements(), device_->launch()));
-    if (t.init.kind != Init::Kind::kNormal) continue;
-    const RandomStream random(request_.seed, t.path, 0);
-    if (t.cuts.empty()) {
-      MB_TRY(fill_normal(element, to, 0, t.shape.elements(), random.key(), static_cast<float>(t.init.stddev), stream));
-      continue;
-    }
-    // A cut tensor's indices are scattered: made on the host.
-    std::vector<float> values(static_cast<size_t>(t.shape.elements()));
-    for (size_t e = 0; e < values.size(); ++e)
-      values[e] = static_cast<float>(t.init.stddev) *
-                  random.normal(0, static_cast<uint64_t>(unsharded_index(t, coordinates_, static_cast<int64_t>(e))));
-    MB_ASSIGN(void* const whole, device_->scratch(static_cast<int64_t>(values.size()) * 4));
-    MB_TRY(ok(cudaMemcpyAsync(whole, values.data(), values.size() * 4, cudaMemcpyHostToDevice, stream),
-              "uploading weights"));
-    MB_TRY(cast(Element::kF32, whole, element, to, t.shape.elements(), device_->launch()));
-    MB_TRY(ok(cudaStreamSynchronize(stream), "uploading weights"));
-  }
-  for (const Bound& bound : walk_) MB_TRY(initial_master(bound));
+  DeviceStores stores(stream);
+  MB_TRY(make_first_state({program_, mesh_, request_.rank, request_.seed, [this](TensorId id) { return data(id, 0); }},
+                          stores));
   return ok(cudaStreamSynchronize(stream), "making the first weights");
-}
-
-// Weights in FP8 with their scales, masters kept as remainders, and weights that live in slots start as the oracle
-// makes them; the rest has a kernel.
-bool CudaRank::made_on_host() const {
-  for (const Bound& bound : walk_) {
-    const auto* adam = std::get_if<AdamAttrs>(&bound.op->attrs);
-    if (adam == nullptr) continue;
-    const DType weights = bound.in[1].tensor->dtype;
-    if (adam->master == mbb::trainer::MasterForm::kRemainder || (weights != DType::kF32 && weights != DType::kBf16))
-      return true;
-  }
-  return std::any_of(program_.tensors.begin(), program_.tensors.end(), [&](const Tensor& t) {
-    return t.main_grad != kNoTensor && t.view_of != kNoTensor && program_.tensor(t.view_of).scope != Scope::kPersistent;
-  });
-}
-
-Status CudaRank::host_values() {
-  Status status;
-  initial_state(program_, mesh_, request_.rank, request_.seed, [&](TensorId id, std::span<const float> values) {
-    const Tensor& t = program_.tensor(id);
-    std::vector<std::byte> bytes(static_cast<size_t>(t.bytes()));
-    store_values(t, bytes.data(), values);
-    const cudaStream_t stream = device_->stream();
-    if (status)
-      status = ok(cudaMemcpyAsync(data(id, 0), bytes.data(), bytes.size(), cudaMemcpyHostToDevice, stream),
-                  "uploading first values");
-    if (status) status = ok(cudaStreamSynchronize(stream), "uploading first values");
-  });
-  return status;
-}
-
-// Master weights start as the weights before rounding: the shard's part of every tensor is made again in fp32.
-Status CudaRank::initial_master(const Bound& bound) {
-  const auto* adam = std::get_if<AdamAttrs>(&bound.op->attrs);
-  if (adam == nullptr || adam->master != mbb::trainer::MasterForm::kState) return {};
-  const int64_t count = bound.in[6].elements(), begin = adam->bucket.sharded ? count * bound.shard_index : 0;
-  MB_ASSIGN(const Element element, element_of(*bound.in[1].tensor));
-  MB_TRY(cast(element, bound.in[1].as<std::byte>() + begin * bytes_of(element), Element::kF32, bound.in[6].data, count,
-              device_->launch()));
-  for (const Tensor& t : program_.tensors) {
-    if (t.main_grad == kNoTensor || t.view_of != bound.op->in[1] || t.init.kind != Init::Kind::kNormal) continue;
-    if (!t.cuts.empty()) continue;  // keeps the rounded values: its indices are made on the host in the weight's type
-    const int64_t offset = t.view_offset_bytes / bytes_of(element);
-    const int64_t from = std::max(offset, begin), to = std::min(offset + t.shape.elements(), begin + count);
-    if (from >= to) continue;
-    MB_TRY(fill_normal(Element::kF32, bound.in[6].as<float>() + (from - begin), from - offset, to - from,
-                       RandomStream(request_.seed, t.path, 0).key(), static_cast<float>(t.init.stddev),
-                       device_->stream()));
-  }
-  return {};
 }
 
 Status CudaRank::upload(const StepInput& input) {
@@ -342,9 +307,12 @@ Status CudaRank::step(const StepInput& input, StepOutput* output) {
   return ended(run_step(input, output));
 }
 
-// What waits on the device for ranks that will not come, or that will not be served, ends.
+// What waits on the device for ranks that will not come, or that will not be served, ends. Graphs go first: one that
+// runs is freed when its kernels have seen the abort, which returns only when no graph holds a call of NCCL any more.
 Status CudaRank::ended(Status status) {
-  if (!status && groups_ != nullptr) groups_->abort();
+  if (status || groups_ == nullptr) return status;
+  drop_graphs();
+  groups_->abort();
   return status;
 }
 

@@ -84,10 +84,8 @@ class CudaRank {
   explicit CudaRank(const profiler::CudaRankRequest& request);
   Status allocate();
   Status tune();
+  Status choose_algorithms(const TuneEffort& effort);
   Status initial_values();
-  bool made_on_host() const;
-  Status host_values();
-  Status initial_master(const Bound& bound);
   Status bind_all();
   Status plan_parts();
   Status plan_lanes_of(Part& part);

@@ -101,15 +101,32 @@ Status Device::load_tuning(const std::string& path) {
   return {};
 }
 
+void Device::share_tuning(int index, int of) {
+  share_index_ = index, share_of_ = of;
+  left_.clear();
+}
+
+Status Device::take_tuning(const std::string& text) {
+  MB_ASSIGN(const GemmTuning theirs, GemmTuning::parse(text, machine_));
+  for (const auto& [problem, choice] : theirs.choices())
+    if (tuning_->find(problem) == nullptr) tuning_->set(problem, choice);
+  return {};
+}
+
 Status Device::tune(const GemmProblem& problem, const GemmBuffers& buffers, const TuneEffort& effort) {
   // Alone on the device an algorithm that takes more SMs than its target is the fastest: the library's own choice keeps
   // to it.
   if (problem.sm_target > 0) return {};
   const std::string name = key(problem);
-  if (!chosen_.insert(name).second) return {};
+  if (left_.contains(name) || !chosen_.insert(name).second) return {};
   if (const TunedGemm* known = tuning_->find(name)) return gemm_->choose(problem, known->algorithm);
   // What time chooses differs between two runs, and with it the order of sums: the library's first choice stays.
   if (deterministic_) return {};
+  if (share_of_ > 1 && static_cast<int>(left_.size() + tuning_->choices().size()) % share_of_ != share_index_) {
+    chosen_.erase(name);
+    left_.insert(name);
+    return {};
+  }
   MB_ASSIGN(const TunedGemm tuned, tune_gemm(*gemm_, problem, buffers, effort, stream()));
   tuning_->set(name, tuned);
   return {};

@@ -49,6 +49,11 @@ class Device {
   // Choices of an earlier tuning on such a machine, from now on used by tune().
   Status load_tuning(const std::string& path);
   const GemmTuning& tuning() const { return *tuning_; }
+  // From now on tune() times every `of`-th problem that it does not know, from number `index` on, and leaves the
+  // others: ranks share the work and take_tuning() of each other. (0, 1): all of them again.
+  void share_tuning(int index, int of);
+  // Choices of another rank's tuning().text(), of problems not known here. An error: it is of another machine.
+  Status take_tuning(const std::string& text);
   // Chooses the algorithm of a problem: as tuned before, else by timing candidates.
   Status tune(const GemmProblem& problem, const GemmBuffers& buffers, const TuneEffort& effort);
   // cuDNN, opened on first use; nullptr (with the reason in cudnn_reason()) when it is not here.
@@ -58,6 +63,7 @@ class Device {
   // What a library did not take, with its words and what computes it instead: said once a problem.
   bool refused(const std::string& problem) const { return refused_.contains(problem); }
   void refuse(const std::string& problem, const std::string& reason);
+  void note(std::string what) { notes_.push_back(std::move(what)); }
   const std::vector<std::string>& notes() const { return notes_; }
 
   // Whether results must not depend on the order in which thread blocks end (host.deterministic_mode).
@@ -122,6 +128,8 @@ class Device {
   bool deterministic_ = false;
   std::set<std::string> refused_;
   std::vector<std::string> notes_;
+  int share_index_ = 0, share_of_ = 1;
+  std::set<std::string> left_;  // problems that another rank times
   std::map<const void*, void*> constants_;
   std::map<std::tuple<int64_t, int, double, double, std::vector<double>, int64_t, std::vector<int64_t>>, float*> rope_;
   int32_t* alarm_ = nullptr;

@@ -1,19 +1,21 @@
 // Two GPUs: every mapping of two ranks trains through NCCL like one rank of the oracle, a process a GPU, as graphs and
 // op by op. This program starts itself again for the ranks, which train one case after another.
-#include <fcntl.h>
 #include <fmt/format.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <climits>
+#include <array>
+#include <chrono>
 #include <csignal>
 #include <cstdlib>
 #include <filesystem>
 #include <sstream>
+#include <thread>
 
 #include "profiler/base/file.h"
 #include "profiler/base/text.h"
 #include "trainer/comm/process_place.h"
+#include "trainer/comm/socket/rank_of_this_program_test.h"
 #include "trainer/execute/cuda/mapping_cases_test.h"
 #include "trainer/ops/cuda/gpu_fixture_test.h"
 #include "trainer/run/equal_training_test.h"
@@ -41,17 +43,15 @@ struct Case {
 };
 
 // Those of two ranks. An exchange by counts reads them on the host, which graphs cannot.
-std::vector<Case> cases() {
+std::vector<Case> cases(Recipe recipe, bool graphs) {
   std::vector<Case> all;
-  for (const auto& [recipe, graphs] :
-       {std::pair{Recipe::kFp32, true}, {Recipe::kBf16, true}, {Recipe::kFp8Current, true}, {Recipe::kFp32, false}})
-    for (const Mapping& mapping : kMappings) {
-      const Case c{&mapping, recipe, graphs};
-      if (recipe == Recipe::kFp8Current && mapping.family != nullptr) continue;
-      const bool counts = c.config().parallel.moe_exchange == MoeExchange::kCounts;
-      const auto layout = resolve(c.config());
-      if (layout && layout->mesh.world_size() == 2 && graphs != counts) all.push_back(c);
-    }
+  for (const Mapping& mapping : kMappings) {
+    const Case c{&mapping, recipe, graphs};
+    if (recipe == Recipe::kFp8Current && mapping.family != nullptr) continue;
+    const bool counts = c.config().parallel.moe_exchange == MoeExchange::kCounts;
+    const auto layout = resolve(c.config());
+    if (layout && layout->mesh.world_size() == 2 && graphs != counts) all.push_back(c);
+  }
   return all;
 }
 
@@ -88,13 +88,13 @@ Result<std::string> verdict(const Case& c, const std::vector<StepReport>& device
 }
 
 // One case after another, from the one that the file `next` names on.
-TEST(NcclRank, DISABLED_TrainsTheCases) {
+void train_cases(const std::vector<Case>& all) {
   const auto first = process_place();
   if (!first || !*first) GTEST_SKIP() << "not started as a rank";
   const std::filesystem::path folder = (*first)->rendezvous.substr(std::string_view("file:").size());
-  const std::vector<Case> all = cases();
   for (size_t i = static_cast<size_t>(*parse_int(trim(read_file(folder / "next").value()))); i < all.size(); ++i) {
     setenv("MBBENCH_MEET_AT", fmt::format("file:{}/meet-{}", folder.string(), i).c_str(), 1);
+    const auto begin = std::chrono::steady_clock::now();
     const auto steps = steps_of(all[i].config(), true);
     if (!steps) {
       fmt::print("FAILED {} on rank {}: {}\n", all[i].name(), (*first)->rank, format(steps.error()));
@@ -102,8 +102,9 @@ TEST(NcclRank, DISABLED_TrainsTheCases) {
       _exit(1);
     }
     if ((*first)->rank != 0) continue;
+    const std::chrono::duration<double> took = std::chrono::steady_clock::now() - begin;
     const auto said = verdict(all[i], *steps);
-    fmt::print("{}\n", said ? *said : format(said.error()));
+    fmt::print("{}, {:.1f} s\n", said ? *said : format(said.error()), took.count());
     std::fflush(stdout);
     EXPECT_TRUE(write_file(folder / "next", std::to_string(i + 1)));
   }
@@ -111,26 +112,22 @@ TEST(NcclRank, DISABLED_TrainsTheCases) {
   _exit(0);
 }
 
+TEST(NcclRank, DISABLED_Fp32Graphs) {
+  train_cases(cases(Recipe::kFp32, true));
+}
+TEST(NcclRank, DISABLED_Bf16Graphs) {
+  train_cases(cases(Recipe::kBf16, true));
+}
+TEST(NcclRank, DISABLED_Fp8Graphs) {
+  train_cases(cases(Recipe::kFp8Current, true));
+}
+TEST(NcclRank, DISABLED_Fp32OpByOp) {
+  train_cases(cases(Recipe::kFp32, false));
+}
+
 int devices() {
   int count = 0;
   return cudaGetDeviceCount(&count) == cudaSuccess ? count : 0;
-}
-
-// Starts a rank of the test and gives its process.
-pid_t start_rank(int rank, const std::filesystem::path& folder, const char* test) {
-  char own[PATH_MAX] = {};
-  if (readlink("/proc/self/exe", own, sizeof own - 1) < 0) return -1;
-  const pid_t process = fork();
-  if (process != 0) return process;
-  setenv("MBBENCH_RANK", std::to_string(rank).c_str(), 1);
-  setenv("MBBENCH_RANKS", "2", 1);
-  setenv("MBBENCH_MEET_AT", ("file:" + folder.string()).c_str(), 1);
-  const int out = open((folder / std::to_string(rank)).c_str(), O_CREAT | O_WRONLY | O_APPEND, 0600);
-  dup2(out, STDOUT_FILENO);
-  dup2(out, STDERR_FILENO);
-  const std::string filter = fmt::format("--gtest_filter={}", test);
-  execl(own, own, "--gtest_also_run_disabled_tests", filter.c_str(), nullptr);
-  _exit(127);
 }
 
 std::filesystem::path fresh_folder(const char* name) {
@@ -139,31 +136,63 @@ std::filesystem::path fresh_folder(const char* name) {
   return folder;
 }
 
-TEST(NcclRanks, EveryMappingOfTwoTrainsLikeOneRankOfTheOracle) {
+// Waits for both; meanwhile lines of rank 0's log go to the terminal, so that a test that is ended has said how far it
+// came.
+void wait_for(const std::array<pid_t, 2>& ranks, const std::filesystem::path& log) {
+  size_t shown = 0, left = ranks.size();
+  std::array<bool, 2> ended{};
+  while (left > 0) {
+    for (size_t r = 0; r < ranks.size(); ++r)
+      if (!ended[r] && waitpid(ranks[r], nullptr, WNOHANG) != 0) ended[r] = true, --left;
+    const std::string said = read_file(log).value_or("");
+    for (size_t end = said.find('\n', shown); end != std::string::npos; end = said.find('\n', shown)) {
+      const std::string line = said.substr(shown, end - shown);
+      if (line.starts_with("GOOD") || line.starts_with("WRONG") || line.starts_with("FAILED")) fmt::print("{}\n", line);
+      shown = end + 1;
+    }
+    std::fflush(stdout);
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  }
+}
+
+std::array<pid_t, 2> start_both(const std::filesystem::path& folder, const std::string& test) {
+  return {start_rank_of_this_program(0, 2, folder, folder / "0", test),
+          start_rank_of_this_program(1, 2, folder, folder / "1", test)};
+}
+
+void every_mapping_trains_like_one_rank(const char* name, size_t count) {
   if (devices() < 2) GTEST_SKIP() << "two GPUs are needed, " << devices() << " found";
-  const std::filesystem::path folder = fresh_folder("cases");
-  const size_t count = cases().size();
-  ASSERT_GT(count, 40U);
+  const std::filesystem::path folder = fresh_folder(name);
   for (size_t next = 0; next < count;) {
     ASSERT_TRUE(write_file(folder / "next", std::to_string(next)));
-    const pid_t ranks[] = {start_rank(0, folder, "NcclRank.DISABLED_TrainsTheCases"),
-                           start_rank(1, folder, "NcclRank.DISABLED_TrainsTheCases")};
-    for (const pid_t rank : ranks) waitpid(rank, nullptr, 0);
+    wait_for(start_both(folder, fmt::format("NcclRank.DISABLED_{}", name)), folder / "0");
     const auto reached = static_cast<size_t>(*parse_int(trim(read_file(folder / "next").value())));
     next = std::max(next, reached);
     if (next < count) ++next;  // the one that failed is told of below
   }
   std::string said;
-  for (const char* rank : {"0", "1"})
-    if (const auto text = read_file(folder / rank)) said += *text;
+  for (const char* rank : {"0", "1"}) said += read_file(folder / rank).value_or("");
   size_t good = 0;
   std::istringstream lines(said);
-  for (std::string line; std::getline(lines, line);) {
+  for (std::string line; std::getline(lines, line);)
     if (line.starts_with("GOOD")) ++good;
-    if (line.starts_with("GOOD") || line.starts_with("WRONG") || line.starts_with("FAILED")) fmt::print("{}\n", line);
-  }
   EXPECT_EQ(good, count) << said;
   std::filesystem::remove_all(folder);
+}
+
+TEST(NcclRanks, EveryMappingOfTwoTrainsAsGraphs) {
+  const size_t count = cases(Recipe::kFp32, true).size();
+  ASSERT_GT(count, 12U);
+  every_mapping_trains_like_one_rank("Fp32Graphs", count);
+}
+TEST(NcclRanks, EveryMappingOfTwoTrainsOpByOp) {
+  every_mapping_trains_like_one_rank("Fp32OpByOp", cases(Recipe::kFp32, false).size());
+}
+TEST(NcclRanks, EveryMappingOfTwoTrainsInBf16) {
+  every_mapping_trains_like_one_rank("Bf16Graphs", cases(Recipe::kBf16, true).size());
+}
+TEST(NcclRanks, EveryMappingOfTwoTrainsInFp8) {
+  every_mapping_trains_like_one_rank("Fp8Graphs", cases(Recipe::kFp8Current, true).size());
 }
 
 // A rank that is killed in the middle of its work ends the other, which waits on the device, with its name.
@@ -186,9 +215,7 @@ TEST(NcclRank, DISABLED_IsKilled) {
 TEST(NcclRanks, AKilledRankEndsTheOtherWithItsName) {
   if (devices() < 2) GTEST_SKIP() << "two GPUs are needed, " << devices() << " found";
   const std::filesystem::path folder = fresh_folder("killed");
-  const pid_t ranks[] = {start_rank(0, folder, "NcclRank.DISABLED_IsKilled"),
-                         start_rank(1, folder, "NcclRank.DISABLED_IsKilled")};
-  for (const pid_t rank : ranks) waitpid(rank, nullptr, 0);
+  wait_for(start_both(folder, "NcclRank.DISABLED_IsKilled"), folder / "0");
   const std::string said = read_file(folder / "0").value();
   fmt::print("{}\n", said.substr(std::min(said.size(), said.find("ENDED"))));
   EXPECT_NE(said.find("ENDED"), std::string::npos) << said;

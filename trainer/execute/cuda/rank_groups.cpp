@@ -72,6 +72,22 @@ void RankGroups::abort() {
   if (nccl_ != nullptr) nccl_->abort();
 }
 
+Result<std::vector<std::string>> RankGroups::texts_of_all(std::string_view mine) {
+  MB_ASSIGN(const auto everyone, world_.group(GroupKind::kWorld, *context_.mesh));
+  const auto ranks = static_cast<size_t>(everyone->size());
+  const auto own = static_cast<int64_t>(mine.size());
+  std::vector<int64_t> lengths(ranks);
+  MB_TRY(everyone->all_gather(&own, lengths.data(), 1, DType::kI64));
+  const auto longest = static_cast<size_t>(*std::max_element(lengths.begin(), lengths.end()));
+  std::string padded(mine);
+  padded.resize(longest);
+  std::string all(ranks * longest, '\0');
+  if (longest > 0) MB_TRY(everyone->all_gather(padded.data(), all.data(), longest, DType::kU8));
+  std::vector<std::string> texts;
+  for (size_t r = 0; r < ranks; ++r) texts.push_back(all.substr(r * longest, static_cast<size_t>(lengths[r])));
+  return texts;
+}
+
 Status RankGroups::wait(cudaStream_t stream) {
   for (int looked = 0;; ++looked) {
     const cudaError_t status = cudaStreamQuery(stream);

@@ -5,6 +5,7 @@
 #include <cuda_runtime_api.h>
 
 #include <memory>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -30,6 +31,8 @@ class RankGroups {
   // Messages between the two progress together.
   Status begin_batch() { return nccl_ == nullptr ? Status{} : nccl_->begin_batch(); }
   Status end_batch() { return nccl_ == nullptr ? Status{} : nccl_->end_batch(); }
+  // Every rank of the world gives a text and gets all of them, by rank. All ranks call it.
+  Result<std::vector<std::string>> texts_of_all(std::string_view mine);
   // Until the stream is done; an error as soon as the world is ending.
   Status wait(cudaStream_t stream);
   // Ends what waits on the device for ranks that will not come.
