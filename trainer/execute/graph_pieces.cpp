@@ -58,7 +58,7 @@ bool captures(const HostConfig& host) {
   return host.enable_cuda_graph && host.cuda_graph_impl == GraphImpl::kLocal;
 }
 
-Status check_graphs(const HostConfig& host, int64_t experts) {
+Status check_graphs(const HostConfig& host, int64_t experts, bool reads_counts) {
   MB_ASSIGN(const std::vector<GraphScope> scopes, parse_graph_scopes(host.cuda_graph_scope));
   if (!captures(host) && host.cuda_graph_scope != HostConfig{}.cuda_graph_scope)
     return fail(ErrorCode::kBadArgument,
@@ -69,6 +69,14 @@ Status check_graphs(const HostConfig& host, int64_t experts) {
     return fail(ErrorCode::kBadArgument,
                 fmt::format("{} = {}, and the model has no experts to route to", kKnob, host.cuda_graph_scope),
                 "take moe_router out, or a model with experts");
+  const bool exchange =
+      has(scopes, GraphScope::kMlp) || has(scopes, GraphScope::kLayer) || has(scopes, GraphScope::kFullIteration);
+  if (reads_counts && captures(host) && exchange)
+    return fail(
+        ErrorCode::kBadArgument,
+        fmt::format("parallel.moe_exchange = counts reads them on the host, which a CUDA graph cannot ({} = {})", kKnob,
+                    host.cuda_graph_scope),
+        "set host.enable_cuda_graph = false or host.cuda_graph_scope = attn, or choose moe_exchange = padded");
   return {};
 }
 

@@ -20,10 +20,11 @@ enum class GraphScope : uint8_t { kAttn, kMlp, kMoeRouter, kLayer, kFullIteratio
 // Names with commas between. kBadArgument names one that there is not, and scopes that hold each other.
 Result<std::vector<GraphScope>> parse_graph_scopes(std::string_view names);
 
-// Whether the configuration captures anything, and refusal of scopes that cannot apply: to a model without experts, or
-// where nothing is captured. Shapes never vary in a step here (packs and dropless buffers have a static size), so no
-// scope is refused for that.
-Status check_graphs(const HostConfig& host, int64_t experts);
+// Whether the configuration captures anything, and refusal of scopes that cannot apply: to a model without experts,
+// where nothing is captured, or to an exchange of tokens whose counts the host of a GPU reads in the step
+// (`reads_counts`). Shapes never vary in a step here (packs and dropless buffers have a static size), so no scope is
+// refused for that.
+Status check_graphs(const HostConfig& host, int64_t experts, bool reads_counts = false);
 bool captures(const HostConfig& host);
 
 // A position of the walk, as pieces are made of it.

@@ -109,5 +109,21 @@ TEST(GraphPieces, RefusesWhatCannotApply) {
   EXPECT_NE(refusal(host, 0).find("no effect beside host.enable_cuda_graph"), std::string::npos) << refusal(host, 0);
 }
 
+TEST(GraphPieces, AnExchangeWhoseCountsTheHostReadsIsInNoGraph) {
+  HostConfig host;
+  for (const char* scope : {"full_iteration", "layer", "mlp", "attn,mlp"}) {
+    host.cuda_graph_scope = scope;
+    const Status refused = check_graphs(host, 8, true);
+    ASSERT_FALSE(refused) << scope;
+    EXPECT_NE(refused.error().what.find("parallel.moe_exchange = counts"), std::string::npos) << refused.error().what;
+    EXPECT_TRUE(check_graphs(host, 8, false)) << scope;
+  }
+  host.cuda_graph_scope = "attn,moe_router";
+  EXPECT_TRUE(check_graphs(host, 8, true));
+  host = {};
+  host.enable_cuda_graph = false;
+  EXPECT_TRUE(check_graphs(host, 8, true));
+}
+
 }  // namespace
 }  // namespace mbb::trainer

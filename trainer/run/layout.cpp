@@ -365,7 +365,9 @@ Result<Layout> resolve(const Config& config) {
   if (l.model.is_moe()) sizes.etp = l.etp;
   MB_ASSIGN(l.mesh, Mesh::make(sizes));
   MB_TRY(profile_window(config, l.mesh.world_size()));
-  MB_TRY(check_graphs(config.host, l.model.moe.num_experts));
+  const bool reads_counts = config.host.device == Device::kCuda && l.exchanges_tokens() &&
+                            config.parallel.moe_exchange == MoeExchange::kCounts;
+  MB_TRY(check_graphs(config.host, l.model.moe.num_experts, reads_counts));
   MB_TRY(check_fault(config.debug.inject_fault, l.mesh.world_size()));
   MB_TRY(check_device_knobs(config));
   MB_TRY(check_placement(l));

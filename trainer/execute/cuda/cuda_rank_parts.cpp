@@ -205,11 +205,13 @@ Result<cudaGraphExec_t> CudaRank::graph_of(const Part& part) {
   const Status status = run_part(part);
   cudaGraph_t graph = nullptr;
   const Status ended = ok(cudaStreamEndCapture(stream, &graph), "ending a capture");
+  cudaGraphExec_t made = nullptr;
+  const Status instantiated =
+      status && ended ? ok(cudaGraphInstantiate(&made, graph, 0), "instantiating a graph") : Status{};
+  // Also of a capture that failed: NCCL's communicators wait for every graph that holds a call of theirs.
+  if (graph != nullptr) cudaGraphDestroy(graph);
   MB_TRY(status);
   MB_TRY(ended);
-  cudaGraphExec_t made = nullptr;
-  const Status instantiated = ok(cudaGraphInstantiate(&made, graph, 0), "instantiating a graph");
-  cudaGraphDestroy(graph);
   MB_TRY(instantiated);
   graphs_.push_back(made);
   return made;
