@@ -9,7 +9,7 @@
 
 namespace mbb::profiler {
 
-Result<Trace> merge_ranks(std::span<const RankTrace> parts) {
+Result<Trace> merge_ranks(std::span<const RankTrace> parts, CollectiveIds ids) {
   int64_t zero = std::numeric_limits<int64_t>::max();
   for (const RankTrace& part : parts) zero = std::min(zero, part.zero_ns);
   Trace out;
@@ -40,7 +40,7 @@ Result<Trace> merge_ranks(std::span<const RankTrace> parts) {
       span.track += first_track;
       span.name = text[span.name];
       span.op = text[span.op];
-      if (span.collective != 0) span.collective += part_index << 40U;
+      if (span.collective != 0 && ids == CollectiveIds::kOfOnePart) span.collective += part_index << 40U;
       out.spans.push_back(span);
     }
     out.dropped_spans += trace.dropped_spans;

@@ -14,8 +14,10 @@ struct RankTrace {
   int64_t zero_ns = 0;  // where its zero lies on the clock that all parts share
 };
 
-// Times count from the earliest zero. Ids of collectives stay those of one part: nothing says which calls of two parts
-// are one. kMismatch for a rank that two parts hold.
-Result<Trace> merge_ranks(std::span<const RankTrace> parts);
+// Whether equal ids of collectives in two parts are one call.
+enum class CollectiveIds : uint8_t { kOfOnePart, kShared };
+
+// Times count from the earliest zero. kMismatch for a rank that two parts hold.
+Result<Trace> merge_ranks(std::span<const RankTrace> parts, CollectiveIds ids = CollectiveIds::kOfOnePart);
 
 }  // namespace mbb::profiler

@@ -110,6 +110,16 @@ void count_capture(baselines::Launch& launch, const trainer::TrainResult& result
   launch.counts.push_back({"captured_device_ns", a.device_ns});
   launch.counts.push_back({"unattributed_device_events", a.unattributed_events});
   launch.counts.push_back({"unattributed_device_ns", a.unattributed_ns});
+  const profiler::Alignment& clocks = result.alignment;
+  for (const auto& [rank, shift] : clocks.shift_ns)
+    launch.counts.push_back({fmt::format("capture: clock of rank {}, shifted by ns", rank), shift});
+  for (const profiler::EndSpread& spread : clocks.spreads) {
+    launch.counts.push_back({fmt::format("capture: ends of {} apart, median ns", name(spread.kind)), spread.median_ns});
+    launch.counts.push_back(
+        {fmt::format("capture: ends of {} apart, largest ns", name(spread.kind)), spread.largest_ns});
+  }
+  for (const int32_t rank : clocks.unaligned)
+    launch.counts.push_back({fmt::format("capture: rank {} shares no collective and keeps its clock", rank), 1});
 }
 
 // The window's trace: captured on a GPU, else replayed; nothing where no step was traced.

@@ -30,6 +30,7 @@
 #include "trainer/program/verify.h"
 #include "trainer/run/cpu_binding.h"
 #include "trainer/run/inject_fault.h"
+#include "trainer/run/join_captures.h"
 #include "trainer/run/knobs.h"
 #include "trainer/run/rank_reports.h"
 
@@ -267,20 +268,41 @@ class RankLoop {
     return {};
   }
 
-  // Rank 0 decides and attaches while all others wait.
+  // Rank 0 decides and attaches while all others wait; processes attach each to itself.
   Status begin_window(Executor& rank) {
     MB_TRY(everyone_->barrier());
-    if (rank_ == 0) MB_TRY(choose_tracing(rank));
+    if (rank_ == 0 || options_.processes) MB_TRY(choose_tracing(rank));
+    if (options_.processes) MB_TRY(all_capture());
     auto chosen = static_cast<int32_t>(tracing_);
     MB_TRY(from_first(*everyone_, chosen));
-    tracing_ = static_cast<Tracing>(chosen);
+    const auto mine = std::exchange(tracing_, static_cast<Tracing>(chosen));
+    if (options_.processes && mine == Tracing::kCapture && tracing_ != Tracing::kCapture) {
+      shared_.capturing = false;
+      MB_TRY(profiler::end_capture().map([](const auto&) {}));
+    }
     if (tracing_ != Tracing::kCapture) return {};
-    profiler::CapturedRank& mine = shared_.captured[rank_];
-    mine.rank = world_.rank();
-    mine.device = rank.device();
-    mine.steps.clear();
-    mine.sites = op_sites(programs_.of_rank(l_.mesh, world_.rank()), l_.mesh, world_.rank());
+    profiler::CapturedRank& captured = shared_.captured[rank_];
+    captured.rank = world_.rank();
+    captured.device = rank.device();
+    captured.steps.clear();
+    captured.sites = op_sites(programs_.of_rank(l_.mesh, world_.rank()), l_.mesh, world_.rank());
     return rank.capture_changed();
+  }
+
+  // Where one process cannot capture, none does.
+  Status all_capture() {
+    const std::string why = tracing_ == Tracing::kCapture ? "" : shared_.result.capture_note;
+    MB_ASSIGN(const std::vector<std::string> all, gather_at_first(*everyone_, why));
+    if (rank_ != 0 || tracing_ != Tracing::kCapture) return {};
+    for (size_t r = 1; r < all.size(); ++r) {
+      if (all[r].empty()) continue;
+      tracing_ = Tracing::kOpByOp;
+      shared_.result.capture_note = fmt::format("{} (rank {})", all[r], r);
+      // This process is attached; begin_window() detaches every one that is.
+      shared_.capturing = false;
+      return profiler::end_capture().map([](const auto&) {});
+    }
+    return {};
   }
 
   Status choose_tracing(const Executor& rank) {
@@ -304,7 +326,7 @@ class RankLoop {
   Status end_window(Executor& rank) {
     MB_TRY(everyone_->barrier());
     const Tracing was = std::exchange(tracing_, Tracing::kOff);
-    if (rank_ == 0) MB_TRY(finish_tracing(was));
+    if (rank_ == 0 || options_.processes) MB_TRY(finish_tracing(was));
     MB_TRY(everyone_->barrier());
     return was == Tracing::kCapture ? rank.capture_changed() : Status{};
   }
@@ -314,7 +336,15 @@ class RankLoop {
     if (was != Tracing::kCapture) return {};
     shared_.capturing = false;
     MB_ASSIGN(const profiler::CaptureRecords records, profiler::end_capture());
-    shared_.result.captured = profiler::device_trace(records, shared_.captured);
+    if (!options_.processes) {
+      shared_.result.captured = profiler::device_trace(records, shared_.captured);
+      return {};
+    }
+    MB_ASSIGN(JoinedCapture joined,
+              join_captures(*everyone_, profiler::device_trace(records, {&shared_.captured[rank_], 1})));
+    if (rank_ != 0) return {};
+    shared_.result.captured = std::move(joined.device);
+    shared_.result.alignment = std::move(joined.alignment);
     return {};
   }
 

@@ -13,6 +13,7 @@
 
 #include "profiler/base/error.h"
 #include "profiler/capture/device_trace.h"
+#include "profiler/trace/align_ranks.h"
 #include "profiler/trace/trace.h"
 #include "trainer/comm/communicator.h"
 #include "trainer/data/packing.h"
@@ -71,6 +72,7 @@ struct TrainResult {
   std::vector<profiler::Trace> traces;                   // one a traced step, from the replay
   std::vector<std::vector<std::vector<int64_t>>> op_ns;  // [traced step][rank][walk position]; with `traces`
   std::optional<profiler::DeviceTrace> captured;         // of GPU ranks, instead of `traces`, where capture works
+  profiler::Alignment alignment;                         // of `captured`, where its ranks are processes
   std::vector<OutsideBytes> outside;                     // of rank 0, after its last step
   std::vector<std::string> bindings;  // by rank: CPUs in force, as the kernel says, and their NUMA nodes
   std::vector<std::string> notes;     // of rank 0's device: what it did not take, and what ran instead
