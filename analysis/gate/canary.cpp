@@ -14,6 +14,10 @@ namespace {
 constexpr double kSmallest = 0.01;  // a canary that moved less says nothing
 constexpr double kShare = 0.5;      // of the cell's change that the canary must show too
 
+bool is_of_cpu(const baselines::Cell& cell) {
+  return cell.result_class == baselines::ResultClass::kFunctionalCpu;
+}
+
 double median_of(const baselines::Cell& cell, const std::string& canary) {
   std::vector<double> times;
   for (const baselines::Launch& launch : cell.launches)
@@ -26,11 +30,16 @@ double median_of(const baselines::Cell& cell, const std::string& canary) {
 }  // namespace
 
 CanaryTimes canary_times(const baselines::Cell& cell) {
-  return {median_of(cell, "canary_arithmetic"), median_of(cell, "canary_memory")};
+  if (is_of_cpu(cell)) return {median_of(cell, "canary_arithmetic"), median_of(cell, "canary_memory")};
+  return {median_of(cell, "canary_gpu_arithmetic"), median_of(cell, "canary_gpu_memory")};
+}
+
+std::string_view metric_of_canaries(const baselines::Cell& cell) {
+  return is_of_cpu(cell) ? "cpu_step_time" : "step_time";
 }
 
 double machine_slowdown(const baselines::Cell& then, const baselines::Cell& now) {
-  if (now.result_class != baselines::ResultClass::kFunctionalCpu) return 0;
+  if (is_of_cpu(then) != is_of_cpu(now)) return 0;
   const CanaryTimes was = canary_times(then), is = canary_times(now);
   double slowdown = 0;
   for (const double change : {is.arithmetic_ns / was.arithmetic_ns - 1.0, is.memory_ns / was.memory_ns - 1.0})

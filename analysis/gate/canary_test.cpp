@@ -37,6 +37,19 @@ TEST(Canary, WithoutCanariesOrOnAnotherDeviceItSaysNothing) {
   EXPECT_EQ(machine_slowdown(then, none), 0.0);
   gpu.result_class = baselines::ResultClass::kMeasured;
   EXPECT_EQ(machine_slowdown(then, gpu), 0.0) << "a CPU's canary says nothing of a GPU";
+  EXPECT_EQ(machine_slowdown(gpu, gpu), 0.0);
+}
+
+TEST(Canary, AGpusCellIsHeldAgainstItsGpusCanaries) {
+  const auto of_gpu = [](std::int64_t arithmetic_ns) {
+    baselines::Cell cell = cell_of(1'000'000, 4'000'000);
+    cell.result_class = baselines::ResultClass::kMeasured;
+    for (auto& launch : cell.launches) launch.counts.push_back({"canary_gpu_arithmetic_after_ns", arithmetic_ns});
+    return cell;
+  };
+  EXPECT_NEAR(machine_slowdown(of_gpu(1'000'000), of_gpu(1'070'000)), 0.07, 1e-9);
+  EXPECT_EQ(metric_of_canaries(of_gpu(1)), "step_time");
+  EXPECT_EQ(metric_of_canaries(cell_of(1, 1)), "cpu_step_time");
 }
 
 TEST(Canary, ASlowdownExplainsAChangeThatItIsHalfOf) {

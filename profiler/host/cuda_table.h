@@ -13,7 +13,7 @@
 
 namespace mbb::profiler {
 
-inline constexpr uint32_t kCudaTableAbi = 5;
+inline constexpr uint32_t kCudaTableAbi = 6;
 
 struct CudaDeviceFacts {
   char name[256];
@@ -67,6 +67,12 @@ struct CudaMemoryFacts {
   int64_t device_used_bytes;  // of the whole device, as the driver says
 };
 
+// Best times of fixed work (trainer/ops/cuda/canary.h), and from the fastest batch of it to the slowest.
+struct CudaCanary {
+  int64_t arithmetic_ns, arithmetic_spread_ns;
+  int64_t memory_ns, memory_spread_ns;
+};
+
 // The first op of a step that wrote a value that is not finite.
 struct CudaNotFinite {
   bool found;
@@ -110,6 +116,8 @@ struct CudaTable {
   bool (*capture_end)(const CaptureSink* sink, CudaText* error);
   bool (*profiler_range)(bool on, CudaText* error);
   bool (*rank_profile)(void* rank, CudaText* error);
+
+  bool (*canary)(int device, CudaCanary* times, CudaText* error);
 };
 
 // Opens libmbbench_cuda.so once for the process. The error says where it was looked for, or what the loader said.

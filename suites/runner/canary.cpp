@@ -12,6 +12,7 @@
 
 #include "profiler/base/clock.h"
 #include "profiler/base/text.h"
+#include "profiler/host/cuda_table.h"
 
 namespace mbb::suites {
 namespace {
@@ -22,8 +23,14 @@ constexpr int64_t kSteps = 1'000'000;
 constexpr size_t kCopyBytes = size_t{16} << 20U;
 constexpr int64_t kWarmUpNs = 15'000'000;  // of CPU time: an idle core takes as long to reach its clock
 
-constexpr const char* kArithmetic = "canary_arithmetic";
-constexpr const char* kMemory = "canary_memory";
+// What each canary is called in a launch's counts, and the change of it that stands out.
+struct Named {
+  const char* arithmetic;
+  const char* memory;
+  double limit;
+};
+constexpr Named kCpuCanary{"canary_arithmetic", "canary_memory", kCanaryLimit};
+constexpr Named kGpuCanary{"canary_gpu_arithmetic", "canary_gpu_memory", kGpuCanaryLimit};
 
 template <typename Work>
 int64_t cpu_time_of(const Work& work) {
@@ -60,13 +67,13 @@ CanaryTime recorded(const baselines::Launch& launch, const std::string& canary, 
 }
 
 // 0 unless it stands out.
-double change(const baselines::Launch& launch, const char* canary) {
+double change(const baselines::Launch& launch, const char* canary, double limit) {
   const CanaryTime before = recorded(launch, canary, "_before"), after = recorded(launch, canary, "_after");
   if (before.best_ns <= 0 || after.best_ns <= 0) return 0;
   const auto from = static_cast<double>(before.best_ns), to = static_cast<double>(after.best_ns);
   const double spread = static_cast<double>(std::max(before.spread_ns, after.spread_ns)) / std::min(from, to);
   const double moved = to / from - 1.0;
-  return std::abs(moved) >= std::max(kCanaryLimit, kCanarySpreads * spread) ? moved : 0;
+  return std::abs(moved) >= std::max(limit, kCanarySpreads * spread) ? moved : 0;
 }
 
 }  // namespace
@@ -87,16 +94,28 @@ Canary run_canary() {
   return canary;
 }
 
-void record_canary(baselines::Launch& launch, const Canary& before, const Canary& after) {
-  record(launch, kArithmetic, "_before", before.arithmetic);
-  record(launch, kArithmetic, "_after", after.arithmetic);
-  record(launch, kMemory, "_before", before.memory);
-  record(launch, kMemory, "_after", after.memory);
+Result<Canary> run_gpu_canary(int device) {
+  MB_ASSIGN(const profiler::CudaTable* table, profiler::cuda_table());
+  profiler::CudaCanary times{};
+  profiler::CudaText error;
+  MB_TRY(profiler::cuda_answer(table->canary(device, &times, &error), error));
+  return Canary{{times.arithmetic_ns, times.arithmetic_spread_ns}, {times.memory_ns, times.memory_spread_ns}};
+}
+
+void record_canary(baselines::Launch& launch, const Canary& before, const Canary& after, CanaryOf of) {
+  const Named& named = of == CanaryOf::kGpu ? kGpuCanary : kCpuCanary;
+  record(launch, named.arithmetic, "_before", before.arithmetic);
+  record(launch, named.arithmetic, "_after", after.arithmetic);
+  record(launch, named.memory, "_before", before.memory);
+  record(launch, named.memory, "_after", after.memory);
 }
 
 double canary_change(const baselines::Launch& launch) {
-  const double arithmetic = change(launch, kArithmetic), memory = change(launch, kMemory);
-  return std::abs(arithmetic) >= std::abs(memory) ? arithmetic : memory;
+  double most = 0;
+  for (const Named& named : {kCpuCanary, kGpuCanary})
+    for (const char* canary : {named.arithmetic, named.memory})
+      if (const double moved = change(launch, canary, named.limit); std::abs(moved) > std::abs(most)) most = moved;
+  return most;
 }
 
 void judge_canaries(baselines::Cell& cell) {

@@ -2,14 +2,14 @@
 #pragma once
 
 #include <cstdint>
-#include <string>
 
 #include "baselines/store/records.h"
+#include "profiler/base/error.h"
 
 namespace mbb::suites {
 
-// Thread CPU time of one kind of fixed work: a busy neighbour takes time on the clock, not of this. It is repeated in
-// batches, after a warm-up that lets the clock rise.
+// Time of one kind of fixed work, repeated in batches after a warm-up that lets the clock rise: of the CPU thread CPU
+// time, of which a busy neighbour takes nothing; of a GPU the device's.
 struct CanaryTime {
   int64_t best_ns = 0;  // of all repetitions
   int64_t spread_ns =
@@ -21,14 +21,20 @@ struct Canary {
   CanaryTime memory;      // a copy larger than the caches: memory bandwidth
 };
 
-Canary run_canary();  // about 80 ms
+Canary run_canary();  // of the CPU, about 80 ms
+// Of a GPU, about 80 ms in a process that has a CUDA context.
+Result<Canary> run_gpu_canary(int device);
 
-// Named counts of a launch: "canary_arithmetic_before_ns", "canary_arithmetic_before_spread_ns", ...
-void record_canary(baselines::Launch& launch, const Canary& before, const Canary& after);
+enum class CanaryOf { kCpu, kGpu };
 
-// The largest relative change from before to after, of either canary, that stands out: from kCanaryLimit on, and
-// kCanarySpreads times as far as the batches of either lie apart. 0 when none does, or none was recorded.
+// Named counts of a launch: "canary_arithmetic_before_ns", "canary_arithmetic_before_spread_ns", ...; of a GPU
+// "canary_gpu_...". What the GPU's were before is known to the launch's process alone, so both come from there.
+void record_canary(baselines::Launch& launch, const Canary& before, const Canary& after, CanaryOf of = CanaryOf::kCpu);
+
+// The largest relative change from before to after, of any canary, that stands out: from the limit of its processor on,
+// and kCanarySpreads times as far as the batches of either lie apart. 0 when none does, or none was recorded.
 inline constexpr double kCanaryLimit = 0.15;
+inline constexpr double kGpuCanaryLimit = 0.05;  // nobody shares a GPU's clock, and it is warm both times
 inline constexpr double kCanarySpreads = 2;
 double canary_change(const baselines::Launch& launch);
 

@@ -56,6 +56,25 @@ TEST(Canary, AMachineWhoseWorkIsNeverEvenSaysNothing) {
   EXPECT_NEAR(change_of(of(1'000'000, 2'000'000, 150'000), of(1'900'000, 2'000'000, 150'000)), 0.9, 1e-12);
 }
 
+TEST(Canary, AGpusIsToldFromTheCpusAndStandsOutSooner) {
+  baselines::Launch launch;
+  record_canary(launch, of(1'000'000, 2'000'000), of(1'060'000, 2'000'000));
+  record_canary(launch, of(1'000'000, 90'000), of(1'020'000, 90'000), CanaryOf::kGpu);
+  ASSERT_EQ(launch.counts.size(), 16U);
+  EXPECT_EQ(launch.counts[8].name, "canary_gpu_arithmetic_before_ns");
+  EXPECT_EQ(canary_change(launch), 0) << "2 % of a GPU and 6 % of a CPU are nothing";
+  record_canary(launch, of(1'000'000, 90'000), of(1'000'000, 97'200), CanaryOf::kGpu);
+  EXPECT_NEAR(canary_change(launch), 0.08, 1e-12) << "the last record counts";
+}
+
+TEST(Canary, WithoutAGpuItSaysSo) {
+  const auto timed = run_gpu_canary(0);
+  if (timed)
+    EXPECT_GT(timed->arithmetic.best_ns, 0);
+  else
+    EXPECT_FALSE(timed.error().what.empty());
+}
+
 TEST(Health, AnIllDeviceMakesACellUnstable) {
   baselines::Cell cell;
   cell.launches.resize(1);

@@ -23,6 +23,7 @@
 #include "profiler/memory/snapshot_writer.h"
 #include "profiler/trace/trace_file.h"
 #include "suites/export/export.h"
+#include "suites/runner/canary.h"
 #include "suites/runner/gradients.h"
 #include "suites/runner/local_ranks.h"
 #include "suites/runner/memory_history.h"
@@ -254,6 +255,28 @@ class Watch {
   std::string ends_ = "index,end_ns\n";
 };
 
+// Fixed work on this process's GPU before and after the training; nothing on a CPU. Evidence only: where it cannot run,
+// the training says what is wrong with the device.
+class GpuCanary {
+ public:
+  GpuCanary(const trainer::Config& config, const std::optional<trainer::ProcessPlace>& place)
+      : device_(place ? place->local_rank : 0) {
+    if (config.host.device != trainer::Device::kCuda) return;
+    if (const auto timed = run_gpu_canary(device_)) before_ = *timed;
+  }
+  void record(baselines::Launch& launch) const {
+    if (!before_) return;
+    if (const auto after = run_gpu_canary(device_))
+      record_canary(launch, *before_, *after, CanaryOf::kGpu);
+    else
+      launch.counts.push_back({"canary_gpu: " + after.error().what, 1});
+  }
+
+ private:
+  int device_;
+  std::optional<Canary> before_;
+};
+
 // Log lines and telemetry leave this process when all ranks are at their host work.
 void write_at_host_work(trainer::TrainOptions& options, Watch& watch) {
   options.on_host_work = [&watch](int rank, int64_t) {
@@ -365,10 +388,12 @@ Status train_into(const std::filesystem::path& folder, const std::optional<train
                               std::span<const float> part) { recorder.add(rank, step, weight, first, part); };
   if (place && place->rank > 0) return trainer::train(layout, programs, sample, options).map([](const auto&) {});
   MB_TRY(check_snapshot_path(config, folder));
+  const GpuCanary canary(config, place);
   watch.emplace(config, layout, folder);
   write_at_host_work(options, *watch);
   MB_ASSIGN(trainer::TrainResult result, trainer::train(layout, programs, sample, options));
   MB_TRY(watch->finish(launch));
+  canary.record(launch);
   if (config.debug.record_gradients) MB_TRY(recorder.write(folder));
   for (const trainer::StepReport& r : result.steps) launch.steps.push_back(step_of(r, options));
   add_bindings(launch, result);

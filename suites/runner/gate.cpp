@@ -161,7 +161,7 @@ class Gate {
   void blame_machine(const Series& s) {
     analysis::SeriesVerdict& verdict = report_.rows[s.row].verdict;
     if (verdict.verdict != Verdict::kSlower && verdict.verdict != Verdict::kFaster) return;
-    if (verdict.verdict == Verdict::kSlower && report_.rows[s.row].metric == "cpu_step_time")
+    if (verdict.verdict == Verdict::kSlower && report_.rows[s.row].metric == analysis::metric_of_canaries(*s.cell))
       if (const double slowdown = slowdown_since(s); analysis::explains(slowdown, verdict.change)) {
         verdict.verdict = Verdict::kIncomparable;
         verdict.suspected = false;

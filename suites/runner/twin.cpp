@@ -198,8 +198,14 @@ void small_model(const Layout& l, const Sizes& s, Config& c, Changes& changes) {
   m.moe_ffn_hidden_size = ceil_to(24, s.etp);
   if (moe.shared_ffn_hidden_size > 0) m.moe_shared_expert_intermediate_size = ceil_to(24, s.tp);
   if (moe.first_dense_layers > 0) m.moe_first_dense_layers = 1;
-  // So few tokens are never balanced: buffers hold the worst case.
-  if (!c.parallel.moe_router_force_load_balancing) c.parallel.moe_dropless_bound = 0;
+}
+
+// Slots of the worst case, where so few tokens are not balanced: forced balance deals a rank's rows out in turn.
+void roomy_slots(const Sizes& s, Config& c) {
+  const int64_t tokens = c.train.micro_batch_size * c.train.seq_length / (s.cp * s.tp);
+  const bool balanced = c.parallel.moe_router_force_load_balancing &&
+                        tokens * c.model.moe_router_topk % std::max<int64_t>(1, c.model.num_experts) == 0;
+  if (!balanced) c.parallel.moe_dropless_bound = 0;
 }
 
 void small_batch(const Layout& l, const Sizes& s, Config& c, Changes& changes) {
@@ -285,6 +291,7 @@ Result<Twin> twin_of(const Config& config) {
   MB_TRY(small_pipeline(layout, sizes, twin.mapped, changes));
   small_model(layout, sizes, twin.mapped, changes);
   small_batch(layout, sizes, twin.mapped, changes);
+  roomy_slots(sizes, twin.mapped);
   if (config.precision.recipe != trainer::Recipe::kFp32) changes.say("in fp32");
   twin.reduction = changes.text();
   twin.alone = alone_of(twin.mapped);

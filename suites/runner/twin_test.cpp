@@ -118,6 +118,26 @@ TEST(Twin, ExpertsFoldAsTheyDo) {
   EXPECT_EQ(small->vpp, 4);
 }
 
+// Forced balance deals rows out in turn: 48 rows over 128 experts give the first 24 of 64 ranks two each and the others
+// none, so slots of the balanced load would overflow.
+TEST(Twin, SlotsOfTheBalancedLoadAreKeptWhereFewTokensAreBalancedToo) {
+  const auto bound = [](const char* model, int ep) {
+    Config c;
+    c.model.name = model;
+    c.parallel.gpus = 64;
+    c.parallel.expert_model_parallel_size = ep;
+    c.parallel.moe_router_force_load_balancing = true;
+    c.parallel.moe_dropless_bound = 1.125;
+    c.train.seq_length = 4096;
+    c.train.global_batch_size = 64;
+    const auto twin = twin_of(c);
+    EXPECT_TRUE(twin.has_value()) << format(twin.error());
+    return twin ? twin->mapped.parallel.moe_dropless_bound : -1;
+  };
+  EXPECT_EQ(bound("gpt-oss-120b", 64), 0);
+  EXPECT_EQ(bound("mixtral-8x7b", 4), 1.125);
+}
+
 TEST(Twin, OneRankWithoutPassesIsTrivialAndWithOneIsNot) {
   Config c;
   c.model.name = "llama3-8b";

@@ -9,6 +9,7 @@
 #include "profiler/host/cuda_table.h"
 #include "trainer/execute/cuda/cuda_rank.h"
 #include "trainer/ops/cuda/attention.h"
+#include "trainer/ops/cuda/canary.h"
 #include "trainer/ops/cuda/gemm.h"
 #include "trainer/ops/cuda/status.h"
 
@@ -149,6 +150,12 @@ bool rank_profile(void* rank, CudaText* error) {
   return answer(as_rank(rank).recapture(), error);
 }
 
+bool time_canary(int device, profiler::CudaCanary* times, CudaText* error) {
+  const auto timed = canary(device);
+  if (timed) *times = *timed;
+  return answer(timed.map([](const auto&) {}), error);
+}
+
 constexpr CudaTable kTable = {profiler::kCudaTableAbi,
                               sizeof(CudaTable),
                               device_count,
@@ -169,7 +176,8 @@ constexpr CudaTable kTable = {profiler::kCudaTableAbi,
                               capture_begin,
                               capture_end,
                               profiler_range,
-                              rank_profile};
+                              rank_profile,
+                              time_canary};
 
 }  // namespace
 }  // namespace mbb::trainer::cuda
