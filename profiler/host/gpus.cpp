@@ -8,10 +8,14 @@
 #include <array>
 #include <filesystem>
 #include <memory>
+#include <optional>
 #include <system_error>
+#include <utility>
 
+#include "profiler/base/env.h"
 #include "profiler/base/file.h"
 #include "profiler/host/fingerprint.h"
+#include "profiler/host/visible_gpus.h"
 
 namespace mbb::profiler {
 namespace {
@@ -42,6 +46,7 @@ class Nvml {
     find(name_, "nvmlDeviceGetName");
     find(memory_, "nvmlDeviceGetMemoryInfo");
     find(power_limit_, "nvmlDeviceGetEnforcedPowerLimit");
+    find(uuid_, "nvmlDeviceGetUUID");
     const bool complete =
         init_ && shutdown_ && driver_version_ && cuda_version_ && count_ && device_ && name_ && memory_;
     running_ = complete && init_() == kNvmlSuccess;
@@ -81,6 +86,7 @@ class Nvml {
     if (memory_(device, &memory) == kNvmlSuccess) gpu.memory_bytes = static_cast<std::int64_t>(memory.total);
     unsigned milliwatts = 0;
     if (power_limit_ && power_limit_(device, &milliwatts) == kNvmlSuccess) gpu.power_limit_w = milliwatts / 1000.0;
+    if (uuid_ && uuid_(device, text.data(), static_cast<unsigned>(text.size())) == kNvmlSuccess) gpu.uuid = text.data();
     return true;
   }
 
@@ -101,6 +107,7 @@ class Nvml {
   int (*name_)(NvmlDevice, char*, unsigned) = nullptr;
   int (*memory_)(NvmlDevice, NvmlMemory*) = nullptr;
   int (*power_limit_)(NvmlDevice, unsigned*) = nullptr;
+  int (*uuid_)(NvmlDevice, char*, unsigned) = nullptr;
 };
 
 // "NVRM version: NVIDIA UNIX x86_64 Kernel Module  580.159  Tue ...": the first word that looks like a version.
@@ -125,14 +132,17 @@ GpuInventory from_proc(const std::string& why) {
   std::filesystem::directory_iterator entries("/proc/driver/nvidia/gpus", error);
   for (; !error && entries != std::filesystem::directory_iterator(); entries.increment(error)) {
     const auto information = read_file(entries->path() / "information");
-    if (information) inventory.gpus.push_back({field_of(*information, "Model", ':'), 0, 0});
+    if (information)
+      inventory.gpus.push_back({field_of(*information, "Model", ':'), 0, 0, field_of(*information, "GPU UUID", ':')});
   }
   return inventory;
 }
 
 }  // namespace
 
-GpuInventory list_gpus() {
+namespace {
+
+GpuInventory all_gpus() {
   const Nvml nvml;
   if (!nvml.found()) return from_proc("no libnvidia-ml.so.1");
   if (!nvml.running()) return from_proc("libnvidia-ml.so.1 does not start");
@@ -141,13 +151,45 @@ GpuInventory list_gpus() {
   inventory.cuda_driver = nvml.cuda_driver();
   for (unsigned i = 0; i < nvml.count(); ++i) {
     GpuFacts gpu;
-    if (nvml.read(i, gpu)) {
-      inventory.gpus.push_back(gpu);
-    } else {
+    if (!nvml.read(i, gpu)) {
       inventory.note = fmt::format("GPU {} does not answer", i);
+      continue;
     }
+    gpu.nvml_index = static_cast<int>(i);
+    inventory.gpus.push_back(std::move(gpu));
   }
   return inventory;
+}
+
+// Also an empty value counts: it hides all.
+std::optional<std::string> visible_devices() {
+  for (auto& [name, value] : env_all())
+    if (name == "CUDA_VISIBLE_DEVICES") return value;
+  return std::nullopt;
+}
+
+}  // namespace
+
+GpuInventory list_gpus() {
+  GpuInventory inventory = all_gpus();
+  std::vector<std::string> uuids;
+  for (const GpuFacts& gpu : inventory.gpus) uuids.push_back(gpu.uuid);
+  const auto places = visible_gpus(visible_devices(), uuids);
+  if (!places) {
+    inventory.note = "CUDA_VISIBLE_DEVICES names a MIG instance: all GPUs are listed";
+    return inventory;
+  }
+  if (places->size() < uuids.size())
+    inventory.note = fmt::format("CUDA_VISIBLE_DEVICES shows {} of {} GPUs", places->size(), uuids.size());
+  std::vector<GpuFacts> shown;
+  for (const int place : *places) shown.push_back(inventory.gpus[static_cast<std::size_t>(place)]);
+  inventory.gpus = std::move(shown);
+  return inventory;
+}
+
+int nvml_index_of(int device) {
+  const auto gpus = list_gpus().gpus;
+  return static_cast<std::size_t>(device) < gpus.size() ? gpus[static_cast<std::size_t>(device)].nvml_index : device;
 }
 
 }  // namespace mbb::profiler

@@ -140,7 +140,7 @@ bool look_at_driver(Findings& f) {
   for (size_t i = 0; i < inventory.gpus.size(); ++i) {
     const auto& gpu = inventory.gpus[i];
     const auto sample =
-        nvml ? (*nvml)->sample(static_cast<int>(i)) : Result<profiler::GpuTelemetry>(tl::unexpected(nvml.error()));
+        nvml ? (*nvml)->sample(gpu.nvml_index) : Result<profiler::GpuTelemetry>(tl::unexpected(nvml.error()));
     const std::string label = fmt::format("GPU {}", i);
     const std::string text = fmt::format("{}, {}", gpu.model, format_bytes(static_cast<double>(gpu.memory_bytes)));
     if (sample)

@@ -20,6 +20,7 @@
 #include "profiler/base/text.h"
 #include "profiler/capture/telemetry.h"
 #include "profiler/host/boost_slider.h"
+#include "profiler/host/gpus.h"
 #include "profiler/memory/snapshot_writer.h"
 #include "profiler/trace/trace_file.h"
 #include "suites/export/export.h"
@@ -228,7 +229,7 @@ class Watch {
     profiler::TelemetryOptions options;
     if (config.host.device == trainer::Device::kCuda)
       for (int gpu = 0; gpu < (config.host.share_device ? 1 : layout.mesh.world_size()); ++gpu)
-        options.gpus.push_back(gpu);
+        options.gpus.push_back(profiler::nvml_index_of(gpu));
     if (const auto named = profiler::parse_cpus(config.host.cpu_binding)) options.launch_cpus = *named;
     return options;
   }

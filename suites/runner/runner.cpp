@@ -217,7 +217,7 @@ class BoostGuards {
  public:
   Status set(int64_t value, int gpus) {
     for (int gpu = 0; value >= 0 && gpu < gpus; ++gpu) {
-      MB_ASSIGN(auto guard, profiler::BoostGuard::set(gpu, static_cast<int>(value)));
+      MB_ASSIGN(auto guard, profiler::BoostGuard::set(profiler::nvml_index_of(gpu), static_cast<int>(value)));
       guards_.push_back(std::move(guard));
     }
     return {};

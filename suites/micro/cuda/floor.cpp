@@ -9,6 +9,7 @@
 #include <map>
 #include <nlohmann/json.hpp>
 
+#include "profiler/host/gpus.h"
 #include "suites/micro/cuda/floor_bench.h"
 #include "trainer/ops/cuda/status.h"
 
@@ -108,8 +109,9 @@ json environment(const profiler::Nvml* nvml) {
   env["cublaslt"] = trainer::cuda::cublaslt_version();
   if (nvml != nullptr) {
     if (const auto version = nvml->driver_version()) env["driver"] = *version;
-    if (const auto limit = nvml->power_limit_w(0)) env["power_limit_w"] = *limit;
-    if (const auto now = nvml->sample(0)) {
+    const int gpu = profiler::nvml_index_of(0);
+    if (const auto limit = nvml->power_limit_w(gpu)) env["power_limit_w"] = *limit;
+    if (const auto now = nvml->sample(gpu)) {
       env["temperature_c"] = now->temperature_c;
       env["memory_mhz"] = now->memory_mhz;
     }

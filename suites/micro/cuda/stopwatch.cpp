@@ -9,6 +9,7 @@
 #include <thread>
 #include <vector>
 
+#include "profiler/host/gpus.h"
 #include "trainer/ops/cuda/status.h"
 
 namespace mbb::suites {
@@ -43,7 +44,7 @@ class Sampler {
   }
   void loop() {
     while (!stopping_) {
-      if (const auto sample = nvml_->sample(0)) {
+      if (const auto sample = nvml_->sample(gpu_)) {
         mhz_ += sample->sm_mhz;
         watts_ += sample->power_w;
         reasons_ |= sample->throttle_reasons;
@@ -53,6 +54,7 @@ class Sampler {
     }
   }
   const profiler::Nvml* nvml_;
+  const int gpu_ = profiler::nvml_index_of(0);
   std::atomic<bool> stopping_{false};
   std::thread thread_;
   double mhz_ = 0.0, watts_ = 0.0, count_ = 0.0;
