@@ -189,11 +189,35 @@ void add_bindings(baselines::Launch& launch, const trainer::TrainResult& result)
     launch.counts.push_back({fmt::format("cpus of rank {}: {}", rank, result.bindings[rank]), 1});
 }
 
-// Telemetry of a launch: telemetry.csv beside its traces, written as the run goes on.
+// Fixed work on this process's GPU before and after the training; nothing on a CPU. Evidence only: where it cannot run,
+// the training says what is wrong with the device.
+class GpuCanary {
+ public:
+  GpuCanary(const trainer::Config& config, const std::optional<trainer::ProcessPlace>& place)
+      : device_(place ? place->local_rank : 0) {
+    if (config.host.device != trainer::Device::kCuda) return;
+    if (const auto timed = run_gpu_canary(device_)) before_ = *timed;
+  }
+  void record(baselines::Launch& launch) const {
+    if (!before_) return;
+    if (const auto after = run_gpu_canary(device_))
+      record_canary(launch, *before_, *after, CanaryOf::kGpu);
+    else
+      launch.counts.push_back({"canary_gpu: " + after.error().what, 1});
+  }
+
+ private:
+  int device_;
+  std::optional<Canary> before_;
+};
+
+// Telemetry of a launch: telemetry.csv beside its traces, written as the run goes on; canaries before and after.
 class Watch {
  public:
-  Watch(const trainer::Config& config, const trainer::Layout& layout, const std::filesystem::path& folder)
-      : gpus_(options_of(config, layout).gpus),
+  Watch(const trainer::Config& config, const trainer::Layout& layout, const std::optional<trainer::ProcessPlace>& place,
+        const std::filesystem::path& folder)
+      : canary_(config, place),
+        gpus_(options_of(config, layout).gpus),
         path_(folder / kTelemetryFile),
         file_(std::fopen(path_.c_str(), "w")),
         telemetry_(options_of(config, layout)) {}
@@ -208,6 +232,7 @@ class Watch {
   Status finish(baselines::Launch& launch) {
     if (!gpus_.empty()) MB_TRY(write_file(path_.parent_path() / kStepEndsFile, ends_));
     add(telemetry_.stop());
+    canary_.record(launch);
     if (file_ == nullptr || std::fflush(file_.get()) != 0 || std::ferror(file_.get()) != 0)
       return fail(ErrorCode::kUnavailable, fmt::format("writing {}", path_.string()), "is there room on the disk?");
     if (!telemetry_.note().empty()) launch.counts.push_back({"telemetry: " + telemetry_.note(), 1});
@@ -248,34 +273,13 @@ class Watch {
     samples_ += static_cast<int64_t>(samples.size());
   }
 
+  GpuCanary canary_;
   std::vector<int> gpus_;
   std::filesystem::path path_;
   std::unique_ptr<std::FILE, Close> file_;  // null where it cannot be opened: finish() says so
   int64_t samples_ = 0, throttled_ = 0, failed_ = 0;
   profiler::Telemetry telemetry_;
   std::string ends_ = "index,end_ns\n";
-};
-
-// Fixed work on this process's GPU before and after the training; nothing on a CPU. Evidence only: where it cannot run,
-// the training says what is wrong with the device.
-class GpuCanary {
- public:
-  GpuCanary(const trainer::Config& config, const std::optional<trainer::ProcessPlace>& place)
-      : device_(place ? place->local_rank : 0) {
-    if (config.host.device != trainer::Device::kCuda) return;
-    if (const auto timed = run_gpu_canary(device_)) before_ = *timed;
-  }
-  void record(baselines::Launch& launch) const {
-    if (!before_) return;
-    if (const auto after = run_gpu_canary(device_))
-      record_canary(launch, *before_, *after, CanaryOf::kGpu);
-    else
-      launch.counts.push_back({"canary_gpu: " + after.error().what, 1});
-  }
-
- private:
-  int device_;
-  std::optional<Canary> before_;
 };
 
 // Log lines and telemetry leave this process when all ranks are at their host work.
@@ -389,12 +393,10 @@ Status train_into(const std::filesystem::path& folder, const std::optional<train
                               std::span<const float> part) { recorder.add(rank, step, weight, first, part); };
   if (place && place->rank > 0) return trainer::train(layout, programs, sample, options).map([](const auto&) {});
   MB_TRY(check_snapshot_path(config, folder));
-  const GpuCanary canary(config, place);
-  watch.emplace(config, layout, folder);
+  watch.emplace(config, layout, place, folder);
   write_at_host_work(options, *watch);
   MB_ASSIGN(trainer::TrainResult result, trainer::train(layout, programs, sample, options));
   MB_TRY(watch->finish(launch));
-  canary.record(launch);
   if (config.debug.record_gradients) MB_TRY(recorder.write(folder));
   for (const trainer::StepReport& r : result.steps) launch.steps.push_back(step_of(r, options));
   add_bindings(launch, result);
