@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cmath>
 #include <numeric>
+#include <optional>
 
 #include "profiler/base/check.h"
 #include "trainer/data/rng.h"
@@ -45,32 +46,39 @@ int64_t drawn_length(const SequenceCuts& cuts, const RandomStream& random, int64
   return std::max<int64_t>(1, std::llround(std::min(length, 1e15)));
 }
 
-// Gives a pair's encoder its share, so that neither part is empty or too long.
-SequenceRange split(const SequenceCuts& cuts, SequenceRange range) {
+// Gives a pair's encoder its share, a multiple of the unit, so that neither part is empty or too long; nothing where
+// the sequence is too short for that.
+std::optional<SequenceRange> split(const SequenceCuts& cuts, int64_t unit, SequenceRange range) {
+  if (range.length < 1) return std::nullopt;
   if (cuts.longest_encoder == 0) return range;
-  const int64_t least = std::max<int64_t>(1, range.length - cuts.longest);
-  const int64_t most = std::min(range.length - 1, cuts.longest_encoder);
-  range.encoder = std::clamp(range.length * cuts.longest_encoder / (cuts.longest + cuts.longest_encoder), least, most);
+  const auto units = [&](int64_t tokens) { return tokens / unit * unit; };
+  const int64_t least = units(std::max<int64_t>(1, range.length - cuts.longest) + unit - 1);
+  const int64_t most = units(std::min(range.length - 1, cuts.longest_encoder));
+  if (least > most) return std::nullopt;
+  const int64_t share = range.length * cuts.longest_encoder / (cuts.longest + cuts.longest_encoder);
+  range.encoder = std::clamp(units(share), least, most);
   range.length -= range.encoder;
   return range;
 }
 
 // `range` is of the whole sequence.
-Status keep(const SequenceCuts& cuts, int64_t number, SequenceRange range, CutSequences& out) {
+Status keep(const SequenceCuts& cuts, int64_t unit, int64_t number, SequenceRange range, CutSequences& out) {
   const int64_t longest = cuts.longest + cuts.longest_encoder;
-  if (range.length < (cuts.longest_encoder > 0 ? 2 : 1)) {
-    ++out.empty;
-    return {};
-  }
+  const auto take = [&](const SequenceRange& whole) {
+    if (const auto parts = split(cuts, unit, whole))
+      out.sequences.push_back(*parts);
+    else
+      ++out.empty;
+  };
   if (range.length <= longest) {
-    out.sequences.push_back(split(cuts, range));
+    take(range);
     return {};
   }
   switch (cuts.too_long) {
     case LongSequences::kDrop: ++out.dropped; return {};
     case LongSequences::kTruncate:
       ++out.truncated;
-      out.sequences.push_back(split(cuts, {range.offset, longest}));
+      take({range.offset, longest});
       return {};
     case LongSequences::kRefuse: break;
   }
@@ -79,22 +87,22 @@ Status keep(const SequenceCuts& cuts, int64_t number, SequenceRange range, CutSe
               "raise packing.packed_sequence_size or train.seq_length, or set packing.too_long = truncate or drop");
 }
 
-Status cut_documents(const TokenSource& source, const SequenceCuts& cuts, CutSequences& out) {
+Status cut_documents(const TokenSource& source, const SequenceCuts& cuts, int64_t unit, CutSequences& out) {
   const int64_t documents = std::min(source.num_documents(), cuts.most);
   for (int64_t d = 0; d < documents; ++d) {
     const DocumentRange document = source.document(d);
-    MB_TRY(keep(cuts, d, {document.offset, document.length - 1}, out));
+    MB_TRY(keep(cuts, unit, d, {document.offset, document.length - 1}, out));
   }
   return {};
 }
 
-Status cut_by_draw(const TokenSource& source, const SequenceCuts& cuts, CutSequences& out) {
+Status cut_by_draw(const TokenSource& source, const SequenceCuts& cuts, int64_t unit, CutSequences& out) {
   const RandomStream random(cuts.seed, "data.lengths", 0);
   int64_t offset = 0;
   for (int64_t i = 0; i < cuts.most; ++i) {
     const int64_t length = drawn_length(cuts, random, i);
     if (offset + length + 1 > source.num_tokens()) break;
-    MB_TRY(keep(cuts, i, {offset, length}, out));
+    MB_TRY(keep(cuts, unit, i, {offset, length}, out));
     offset += length;
   }
   return {};
@@ -102,13 +110,14 @@ Status cut_by_draw(const TokenSource& source, const SequenceCuts& cuts, CutSeque
 
 }  // namespace
 
-Result<CutSequences> cut_sequences(const TokenSource& source, const SequenceCuts& cuts) {
+Result<CutSequences> cut_sequences(const TokenSource& source, const SequenceCuts& cuts, int64_t unit) {
   MB_CHECK(cuts.lengths != SequenceLengths::kStream, "fixed windows are a Dataset's");
+  MB_CHECK(cuts.longest_encoder % unit == 0, "the longest encoder's part is no multiple of its unit");
   CutSequences out;
   if (cuts.lengths == SequenceLengths::kDocuments)
-    MB_TRY(cut_documents(source, cuts, out));
+    MB_TRY(cut_documents(source, cuts, unit, out));
   else
-    MB_TRY(cut_by_draw(source, cuts, out));
+    MB_TRY(cut_by_draw(source, cuts, unit, out));
   if (out.sequences.empty())
     return fail(ErrorCode::kBadArgument,
                 fmt::format("{} holds no sequence: {} too long and dropped, {} without a token to predict",
@@ -142,10 +151,9 @@ std::vector<Pack> pack_first_fit_decreasing(std::span<const int64_t> lengths, in
 Result<SequenceDataset> SequenceDataset::open(TokenSourcePtr source, const SequenceCuts& cuts,
                                               const RowOptions& options) {
   SequenceDataset data(std::move(source), options);
-  MB_ASSIGN(data.cut_, cut_sequences(*data.source_, cuts));
+  MB_ASSIGN(data.cut_, cut_sequences(*data.source_, cuts, options.unit));
   std::vector<int64_t> lengths;
-  for (const SequenceRange& range : data.cut_.sequences)
-    lengths.push_back(range.row_tokens(options.packed ? options.unit : 1));
+  for (const SequenceRange& range : data.cut_.sequences) lengths.push_back(range.row_tokens(options.unit));
   if (options.packed)
     data.rows_ = pack_first_fit_decreasing(lengths, options.size, options.most_sequences);
   else
@@ -206,7 +214,7 @@ Status SequenceDataset::row(int64_t global_row, std::span<int32_t> tokens, std::
   std::fill(tokens.begin(), tokens.end(), 0);
   std::fill(labels.begin(), labels.end(), -1);
   const std::vector<SequenceRange> ranges = sequences(global_row);
-  const std::vector<int64_t> at = begins(ranges, false, options_.packed ? options_.unit : 1, starts);
+  const std::vector<int64_t> at = begins(ranges, false, options_.unit, starts);
   for (size_t i = 0; i < ranges.size(); ++i) {
     const auto begin = static_cast<size_t>(at[i]), length = static_cast<size_t>(ranges[i].length);
     const int64_t offset = ranges[i].offset + ranges[i].encoder;

@@ -7,7 +7,8 @@
 // is what fills sequences up to a multiple of RowOptions::unit.
 //
 // For an encoder-decoder a sequence is a pair: its first tokens are the encoder's, the rest the decoder's, and a row
-// has a second row beside it, of the encoder's parts in the same order with starts of their own.
+// has a second row beside it, of the encoder's parts in the same order with starts of their own. The encoder's part is
+// a multiple of RowOptions::unit and never padded: attention both ways would see the padding.
 #pragma once
 
 #include <cstdint>
@@ -47,12 +48,13 @@ struct CutSequences {
   std::vector<SequenceRange> sequences;
   int64_t truncated = 0;
   int64_t dropped = 0;
-  int64_t empty = 0;  // without a token to predict, or to encode
+  int64_t empty = 0;  // too short for a token to predict and, for a pair, a unit to encode
 };
 
 // kUniform draws from 1 to 2·mean − 1, kLognormal around exp(ln mean − sigma²/2). Errors (kBadArgument): a sequence
-// that is too long and refused, naming document and length; no sequence left.
-Result<CutSequences> cut_sequences(const TokenSource& source, const SequenceCuts& cuts);
+// that is too long and refused, naming document and length; no sequence left. An encoder's parts are multiples of
+// `unit`, which divides the longest.
+Result<CutSequences> cut_sequences(const TokenSource& source, const SequenceCuts& cuts, int64_t unit = 1);
 
 // Indices into the sequences, in the order they lie in the pack.
 struct Pack {
@@ -76,7 +78,7 @@ struct RowOptions {
   bool packed = false;
   int64_t most_sequences = 64;  // of a pack
   uint64_t seed = 1234;
-  int64_t unit = 1;          // of a pack: every sequence is padded to a multiple of it
+  int64_t unit = 1;          // every sequence is padded to a multiple of it, and encoders' parts are cut at one
   int64_t encoder_size = 0;  // tokens of the encoder's row beside it
 };
 

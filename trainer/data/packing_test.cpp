@@ -184,6 +184,19 @@ TEST(SequenceRows, PairsOfAnEncoderDecoderLieInTwoRows) {
   EXPECT_DOUBLE_EQ(data->efficiency(), 18.0 / 20);
 }
 
+TEST(Packing, EncodersPartsAreWholeUnits) {
+  const auto source = documents({4, 5, 6, 9, 12, 13, 16, 21, 22, 40});
+  const SequenceCuts cuts{.lengths = SequenceLengths::kDocuments, .longest = 12, .longest_encoder = 8};
+  const auto cut = cut_sequences(*source, cuts, 4);
+  ASSERT_TRUE(cut.has_value());
+  std::vector<std::pair<int64_t, int64_t>> parts;
+  for (const SequenceRange& range : cut->sequences) parts.emplace_back(range.encoder, range.length);
+  EXPECT_EQ(parts, (std::vector<std::pair<int64_t, int64_t>>{
+                       {4, 1}, {4, 4}, {4, 7}, {4, 8}, {4, 11}, {8, 12}, {8, 12}, {8, 12}}));
+  EXPECT_EQ(cut->empty, 2) << "three and four tokens: one for the decoder leaves no four for the encoder";
+  EXPECT_EQ(cut->truncated, 2);
+}
+
 TEST(SequenceRows, EveryEpochHoldsEveryRowOnce) {
   for (const bool packed : {false, true}) {
     std::vector<int64_t> lengths;

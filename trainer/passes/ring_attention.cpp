@@ -98,10 +98,12 @@ class Expansion {
                     {.stream = Stream::kCp, .category = category, .out_path = path + ".out"});
   }
 
-  // Operands after queries and key-values that every step reads too: samples and step record, starts of a pack.
+  // Operands after queries and key-values that every step reads too: samples and step record, starts of a pack (both
+  // ways, of queries and of keys).
   static std::vector<TensorId> step_extras(const Op& op, const AttentionAttrs& core, size_t first) {
     const auto begin = op.in.begin() + static_cast<std::ptrdiff_t>(first + (core.has_weight() ? 1 : 0));
-    return {begin, begin + (core.dropout > 0 ? 2 : 0) + (core.packed ? 1 : 0)};
+    const int packs = !core.packed ? 0 : core.causal ? 1 : 2;
+    return {begin, begin + (core.dropout > 0 ? 2 : 0) + packs};
   }
 
   void forward(const Op& op) {

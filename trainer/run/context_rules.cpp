@@ -49,10 +49,6 @@ Status check_model(const Layout& l) {
   const auto refuse = [&](const char* part, const char* hint) {
     return fail(ErrorCode::kUnavailable, fmt::format("model {}: {} = {} with {}", l.model.name, kCp, l.cp, part), hint);
   };
-  if (l.model.is_encoder_decoder() && l.has_sequences())
-    return refuse("packing.sequences and an encoder",
-                  "where a row's encoder part ends is not known on ranks that hold pieces of it: set "
-                  "packing.sequences = stream");
   if (l.packed() && l.config.parallel.moe_router_force_load_balancing)
     return refuse(
         "packs and parallel.moe_router_force_load_balancing",
@@ -105,11 +101,11 @@ Status resolve_context_parallel(Layout& l, ParallelSizes& sizes) {
         fmt::format("{} = {} is no multiple of 2 × {} = {}",
                     l.packed() ? "packing.packed_sequence_size" : "train.seq_length", l.sequence, kCp, 2 * l.cp),
         "each rank holds two chunks of the sequence, an early and a late one");
-  if (l.encoder_sequence % (2 * l.cp) != 0)
-    return fail(
-        ErrorCode::kBadArgument,
-        fmt::format("train.encoder_seq_length = {} is no multiple of 2 × {} = {}", l.encoder_sequence, kCp, 2 * l.cp),
-        "each rank holds two chunks of the encoder's sequence too");
+  for (const int64_t encoder : {l.encoder_sequence, l.has_sequences() ? l.longest_encoder_part() : 0})
+    if (encoder % (2 * l.cp) != 0)
+      return fail(ErrorCode::kBadArgument,
+                  fmt::format("train.encoder_seq_length = {} is no multiple of 2 × {} = {}", encoder, kCp, 2 * l.cp),
+                  "each rank holds two chunks of the encoder's sequence too");
   MB_ASSIGN(l.cp_comm, comm_by_layer(p.cp_comm_type, l.model.num_layers));
   for (const CpComm comm : l.cp_comm) {
     if (comm == CpComm::kA2aP2p && sizes.cp_a2a == 1) {

@@ -94,6 +94,14 @@ struct Layout {
   // keep from the padding of its row.
   bool reads_starts() const { return packed() || (has_sequences() && model.is_encoder_decoder()); }
   int64_t sequences_of_row() const { return packed() ? config.packing.max_sequences : 1; }  // at most
+  // Context-parallel ranks divide each sequence whose start is read: multiples of this are what sequences are padded
+  // to, and where an encoder's part is cut, whose tokens would see padding.
+  int64_t sequence_unit() const { return reads_starts() && cp > 1 ? 2 * cp : 1; }
+  // Tokens of an encoder's part of a sequence, at most; 0: there is no encoder.
+  int64_t longest_encoder_part() const {
+    if (!model.is_encoder_decoder()) return 0;
+    return config.train.encoder_seq_length > 0 ? config.train.encoder_seq_length : config.train.seq_length;
+  }
   // Whether tokens go to experts of other ranks, or to experts that are cut otherwise than over TP.
   bool exchanges_tokens() const { return model.is_moe() && (ep > 1 || etp != tp); }
   ShardingStrategy sharding() const { return config.data_parallel.data_parallel_sharding_strategy; }  // never auto

@@ -1,4 +1,6 @@
 // A pack is its sequences: loss and gradients equal those of the same sequences padded, one a row.
+#include <fmt/core.h>
+
 #include <cmath>
 
 #include "trainer/data/packing.h"
@@ -13,12 +15,13 @@ namespace {
 
 constexpr int64_t kLongest = 12, kPack = 32;
 
-// Rows of sixteen short documents as `config` wants them; `unit` above 0: what every sequence is padded to.
-SequenceDataset sequences(const Config& config, int64_t unit = 0) {
+// Rows of sixteen short documents as `config` wants them, `longer` times as long; `unit` above 0: what every sequence
+// is padded to.
+SequenceDataset sequences(const Config& config, int64_t unit = 0, int longer = 1) {
   std::vector<std::vector<int32_t>> documents;
   for (int d = 0; d < 16; ++d) {
     documents.emplace_back();
-    for (int i = 0; i < 3 + (d * 5) % 11; ++i) documents.back().push_back((d * 7 + i * i * 3 + i) % 64);
+    for (int i = 0; i < longer * (3 + (d * 5) % 11); ++i) documents.back().push_back((d * 7 + i * i * 3 + i) % 64);
   }
   auto source = make_in_memory("sixteen documents", documents, 64);
   EXPECT_TRUE(source.has_value());
@@ -26,8 +29,9 @@ SequenceDataset sequences(const Config& config, int64_t unit = 0) {
   EXPECT_TRUE(layout.has_value()) << (layout ? "" : format(layout.error()));
   RowOptions options = row_options(*layout);
   if (unit > 0) options.unit = unit;
-  SequenceCuts cuts{.lengths = SequenceLengths::kDocuments, .longest = kLongest};
-  if (layout->model.is_encoder_decoder()) cuts.longest_encoder = kLongest;
+  const SequenceCuts cuts{.lengths = SequenceLengths::kDocuments,
+                          .longest = config.train.seq_length,
+                          .longest_encoder = layout->longest_encoder_part()};
   auto data = SequenceDataset::open(std::move(*source), cuts, options);
   EXPECT_TRUE(data.has_value());
   return std::move(*data);
@@ -184,6 +188,47 @@ TEST(PackingContextRows, PacksAndPaddedRowsHoldTheSameWork) {
   expect_same_steps(many, one, packs);
 }
 
+// Of pairs each rank holds two chunks of both parts; attention both ways and to the encoder sees no padding.
+TEST(PackingContextPairs, PacksAndRowsTrainLikeOneRank) {
+  for (const bool packed : {true, false}) {
+    Config c = rows_of(config_of(family("t5")), packed, 4);
+    c.train.seq_length = c.train.encoder_seq_length = 16;
+    c.train.attention_dropout = 0.1;
+    const SequenceDataset pairs = sequences(c, 8, 3);
+    const auto one = two_steps(c, pairs);
+    for (const auto& [cp, tp, pp, dp, comm] : {std::tuple{2, 1, 1, 1, "p2p"},
+                                               {2, 1, 1, 2, "all_gather"},
+                                               {2, 1, 1, 1, "a2a"},
+                                               {4, 1, 1, 1, "p2p"},
+                                               {4, 1, 1, 1, "a2a+p2p"},
+                                               {2, 2, 1, 1, "p2p"},
+                                               {2, 1, 2, 1, "a2a"}}) {
+      SCOPED_TRACE(fmt::format("{} {} cp {} tp {} pp {} dp {}", packed ? "packs" : "rows", comm, cp, tp, pp, dp));
+      Config many = c;
+      many.parallel.context_parallel_size = cp;
+      many.parallel.cp_comm_type = comm;
+      if (std::string_view(comm) == "a2a+p2p") many.parallel.hierarchical_context_parallel_sizes = {2, 2};
+      many.parallel.tensor_model_parallel_size = tp;
+      many.parallel.pipeline_model_parallel_size = pp;
+      many.parallel.gpus = cp * tp * pp * dp;
+      many.memory.recompute_granularity = pp > 1 ? RecomputeGranularity::kFull : RecomputeGranularity::kNone;
+      expect_same_steps(many, one, pairs);
+    }
+  }
+}
+
+// What a layout itself asks for: an encoder's part that its ranks divide.
+TEST(PackingContextPairs, EncodersPartsDivideOverTheirRanks) {
+  Config c = rows_of(config_of(family("t5")), true, 4);
+  c.parallel.context_parallel_size = 2;
+  const SequenceDataset pairs = sequences(c, 0, 3);
+  ASSERT_GT(pairs.cut().sequences.size(), 10U);
+  for (const SequenceRange& range : pairs.cut().sequences) EXPECT_EQ(range.encoder % 4, 0);
+  const auto steps = two_steps(c, pairs);
+  ASSERT_EQ(steps.size(), 2U);
+  EXPECT_LT(steps[1].loss, steps[0].loss);
+}
+
 TEST(PackingContextRows, WhatCannotBeIsRefused) {
   const auto refused = [](const char* name, const std::function<void(Config&)>& change) {
     Config c = rows_of(config_of(family(name)), true);
@@ -197,7 +242,9 @@ TEST(PackingContextRows, WhatCannotBeIsRefused) {
             "packing.packed_sequence_size = 30 is no multiple of 2 × parallel.context_parallel_size = 4");
   EXPECT_NE(refused("mixtral_balanced", [](Config&) {}).find("parallel.moe_router_force_load_balancing"),
             std::string::npos);
-  EXPECT_NE(refused("t5", [](Config&) {}).find("packing.sequences and an encoder"), std::string::npos);
+  EXPECT_EQ(refused("t5", [](Config&) {}), "accepted");
+  EXPECT_EQ(refused("t5", [](Config& c) { c.train.encoder_seq_length = 10; }),
+            "train.encoder_seq_length = 10 is no multiple of 2 × parallel.context_parallel_size = 4");
 }
 
 TEST(PackingKnobs, RefusalsNameKnobAndRemedy) {

@@ -74,11 +74,11 @@ struct BatchReader {
     const auto b = static_cast<size_t>(layout.micro_batch);
     const auto length = static_cast<size_t>(layout.sequence);
     std::vector<int32_t> row_tokens(tokens.empty() ? 0 : length), row_labels(labels.empty() ? 0 : length);
-    std::vector<int32_t> first(layout.packed() ? static_cast<size_t>(layout.sequences_of_row()) + 1 : 0);
+    std::vector<int32_t> first = room_for_starts();
     for (size_t i = 0; i < b; ++i) {
       MB_TRY(sequences->row(index(micro_batch, i), row_tokens, row_labels, first));
       std::vector<PackedRow> mine;
-      if (layout.packed()) mine = packed_rows(positions, first, layout.local_sequence());
+      if (layout.reads_starts()) mine = packed_rows(positions, first, layout.local_sequence());
       for (size_t s = 0; s < static_cast<size_t>(layout.local_sequence()); ++s) {
         const auto at = static_cast<size_t>(mine.empty() ? positions.at(static_cast<int64_t>(s)) : mine[s].at);
         if (!tokens.empty()) tokens[s * b + i] = row_tokens[at];
@@ -86,6 +86,10 @@ struct BatchReader {
       }
     }
     return {};
+  }
+
+  std::vector<int32_t> room_for_starts() const {
+    return std::vector<int32_t>(layout.reads_starts() ? static_cast<size_t>(layout.sequences_of_row()) + 1 : 0);
   }
 
   Status starts(int micro_batch, std::span<int32_t> first) const {
@@ -101,12 +105,19 @@ struct BatchReader {
     for (size_t i = 0; i < b; ++i) {
       if (!samples.empty()) samples[i] = static_cast<int32_t>(index(micro_batch, i));
       if (encoder_tokens.empty()) continue;
-      if (sequences != nullptr)
-        MB_TRY(sequences->encoder_row(index(micro_batch, i), std::span(sample).first(encoder_tokens.size() / b), {}));
-      else
+      std::vector<PackedRow> mine;
+      if (sequences != nullptr) {
+        std::vector<int32_t> first = room_for_starts();
+        const auto row = std::span(sample).first(static_cast<size_t>(layout.encoder_sequence));
+        MB_TRY(sequences->encoder_row(index(micro_batch, i), row, first));
+        mine = packed_rows(encoder_positions, first, layout.local_encoder_sequence());
+      } else {
         MB_TRY(data(index(micro_batch, i), sample));
-      for (int64_t s = 0; s < layout.local_encoder_sequence(); ++s)
-        encoder_tokens[static_cast<size_t>(s) * b + i] = sample[static_cast<size_t>(encoder_positions.at(s))];
+      }
+      for (int64_t s = 0; s < layout.local_encoder_sequence(); ++s) {
+        const int64_t at = mine.empty() ? encoder_positions.at(s) : mine[static_cast<size_t>(s)].at;
+        encoder_tokens[static_cast<size_t>(s) * b + i] = sample[static_cast<size_t>(at)];
+      }
     }
     return {};
   }

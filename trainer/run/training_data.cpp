@@ -23,8 +23,7 @@ Result<SequenceDataset> open_sequences(const Layout& layout) {
   cuts.lengths = c.packing.sequences;
   cuts.longest = c.train.seq_length;
   cuts.too_long = c.packing.too_long;
-  if (layout.model.is_encoder_decoder())
-    cuts.longest_encoder = c.train.encoder_seq_length > 0 ? c.train.encoder_seq_length : cuts.longest;
+  cuts.longest_encoder = layout.longest_encoder_part();
   cuts.mean = c.packing.mean_length > 0 ? c.packing.mean_length
                                         : std::max<int64_t>(1, (cuts.longest + cuts.longest_encoder) / 4);
   cuts.sigma = c.packing.length_sigma;
@@ -37,7 +36,7 @@ RowOptions row_options(const Layout& layout) {
           .packed = layout.packed(),
           .most_sequences = layout.sequences_of_row(),
           .seed = static_cast<uint64_t>(layout.config.train.seed),
-          .unit = layout.packed() && layout.cp > 1 ? 2 * layout.cp : 1,
+          .unit = layout.sequence_unit(),
           .encoder_size = layout.encoder_sequence};
 }
 

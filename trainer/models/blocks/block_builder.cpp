@@ -245,9 +245,9 @@ TensorId BlockBuilder::dropout(const std::string& path, TensorId x) {
   const double probability = l_.config.train.hidden_dropout;
   if (probability == 0) return x;
   const DropoutAttrs attrs{probability, random_stream(path + ".dropout"), l_.sequence_parallel, positions(),
-                           l_.packed() && l_.cp > 1};
+                           l_.reads_starts() && l_.cp > 1};
   std::vector<TensorId> in{x, samples(), b_.program().ports.step_record};
-  if (attrs.packed) in.push_back(starts());
+  if (attrs.packed) in.push_back(encoder_ ? encoder_starts() : starts());
   return b_.emit1(kDropout, path + ".dropout.fwd", in, attrs, {.out_path = path + ".dropout.out"});
 }
 

@@ -27,6 +27,8 @@ TensorId core_over(BlockBuilder& k, const std::string& path, std::vector<TensorI
                             {.out_path = path + ".split.out"});
   in[0] = split[0];
   in.insert(in.begin() + 1, split[1]);
+  // Both ways, queries and keys each say where their sequences begin: here in the same pack.
+  if (attrs.packed && !attrs.causal) in.push_back(in.back());
   if (!attrs.packed) attrs.queries = attrs.keys = context_positions(k.sequence(), ring.size, ring.index);
   if (!gathered)
     return b.emit(kRingAttention, path + ".core.fwd", in, RingAttrs{attrs, ring.group, ring.size, ring.index},
