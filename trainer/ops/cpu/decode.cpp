@@ -1,6 +1,9 @@
 // Codes of any format back to values.
 #include "trainer/ops/cpu/decode.h"
 
+#include <algorithm>
+#include <array>
+
 #include "trainer/precision/scales.h"
 
 namespace mbb::trainer {
@@ -18,13 +21,23 @@ double scale_at(const CpuOperand& scales, int64_t i) {
   }
 }
 
+// The value of every code of one byte, or of every FP4 code of half a byte.
+std::array<double, 256> values_of_codes(DType dtype) {
+  std::array<double, 256> values{};
+  for (size_t code = 0; code < values.size(); ++code) {
+    const auto byte = static_cast<uint8_t>(code);
+    values[code] = static_cast<double>(dtype == DType::kE2M1 ? from_fp4(byte) : from_fp8(byte, dtype));
+  }
+  return values;
+}
+
 }  // namespace
 
 std::vector<double> decode_tensorwise(const CpuOperand& q, const CpuOperand& scales) {
   const double inverse = scale_at(scales, 0);
+  const std::array<double, 256> of_code = values_of_codes(q.tensor->dtype);
   std::vector<double> values(static_cast<size_t>(q.elements()));
-  for (size_t i = 0; i < values.size(); ++i)
-    values[i] = static_cast<double>(from_fp8(bytes_in(q)[i], q.tensor->dtype)) * inverse;
+  for (size_t i = 0; i < values.size(); ++i) values[i] = of_code[bytes_in(q)[i]] * inverse;
   return values;
 }
 
@@ -33,14 +46,16 @@ std::vector<double> decode_blocks(const CpuOperand& q, const CpuOperand& scales,
   const int64_t inner = q.tensor->shape.cols(), rows = q.elements() / inner;
   const int64_t across = (inner + block - 1) / block;
   const bool fp4 = q.tensor->dtype == DType::kE2M1;
+  const std::array<double, 256> of_code = values_of_codes(q.tensor->dtype);
   std::vector<double> values(static_cast<size_t>(q.elements()));
   for (int64_t r = 0; r < rows; ++r) {
-    for (int64_t c = 0; c < inner; ++c) {
-      const int64_t at = r * inner + c;
-      const float code = fp4 ? from_fp4(fp4_at(bytes_in(q), at)) : from_fp8(bytes_in(q)[at], q.tensor->dtype);
-      values[static_cast<size_t>(at)] = static_cast<double>(code) *
-                                        scale_at(scales, (square ? r / block : r) * across + c / block) *
-                                        static_cast<double>(inverse);
+    for (int64_t first = 0; first < inner; first += block) {
+      const double scale = scale_at(scales, (square ? r / block : r) * across + first / block);
+      for (int64_t c = first; c < std::min(first + block, inner); ++c) {
+        const int64_t at = r * inner + c;
+        const uint8_t code = fp4 ? fp4_at(bytes_in(q), at) : bytes_in(q)[at];
+        values[static_cast<size_t>(at)] = of_code[code] * scale * static_cast<double>(inverse);
+      }
     }
   }
   return values;

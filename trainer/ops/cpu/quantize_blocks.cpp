@@ -40,17 +40,22 @@ void rotate(Matrix& x, int64_t signs) {
   constexpr int64_t kOrder = 16;
   for (int64_t r = 0; r < x.rows; ++r) {
     for (int64_t first = 0; first + kOrder <= x.inner; first += kOrder) {
+      float* const group = x.values.data() + r * x.inner + first;
       std::array<double, kOrder> v{};
-      for (int64_t j = 0; j < kOrder; ++j)
-        v[static_cast<size_t>(j)] = ((signs >> j) & 1) != 0 ? -static_cast<double>(x.at(r, first + j))
-                                                            : static_cast<double>(x.at(r, first + j));
-      for (int64_t i = 0; i < kOrder; ++i) {
-        double sum = 0;
-        for (int64_t j = 0; j < kOrder; ++j)
-          sum += std::popcount(static_cast<uint64_t>(i & j)) % 2 == 0 ? v[static_cast<size_t>(j)]
-                                                                      : -v[static_cast<size_t>(j)];
-        x.values[static_cast<size_t>(r * x.inner + first + i)] = static_cast<float>(sum / 4);
+      for (size_t j = 0; j < kOrder; ++j) {
+        const auto value = static_cast<double>(group[j]);
+        v[j] = ((signs >> j) & 1) != 0 ? -value : value;
       }
+      // One bit of i and j after another: sums and differences of pairs.
+      for (size_t bit = 1; bit < kOrder; bit *= 2) {
+        for (size_t i = 0; i < kOrder; ++i) {
+          if ((i & bit) != 0) continue;
+          const double a = v[i], b = v[i | bit];
+          v[i] = a + b;
+          v[i | bit] = a - b;
+        }
+      }
+      for (size_t i = 0; i < kOrder; ++i) group[i] = static_cast<float>(v[i] / 4);
     }
   }
 }
