@@ -145,6 +145,9 @@ TEST_F(Cli, ARunIsExportedForOtherTools) {
   const auto bundle = fs::directory_iterator(folder_ / "mbbench-runs" / "runs")->path();
   EXPECT_NE(run("show @latest --timeline").out.find("rank 3  step 6"), std::string::npos);
   expect_refused("show @latest --timeline --step 2", 4, "traced steps are 6 to 9");
+  const Answer sites = run("show @latest --collectives");
+  EXPECT_NE(sites.out.find("layers.*."), std::string::npos) << sites.out;
+  EXPECT_NE(sites.out.find("comm.tp"), std::string::npos) << sites.out;
   EXPECT_TRUE(profiler::read_snapshot(bundle / "cells" / cell / "launches" / "0" / "snapshot.stage1.pickle"));
   EXPECT_TRUE(fs::exists(bundle / "cells" / cell / "launches" / "0" / "telemetry.csv"));
   ASSERT_EQ(run("export @latest --format csv --output c").status, 0);

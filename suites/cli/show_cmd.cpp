@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstdint>
 
+#include "analysis/exposure/collectives.h"
 #include "analysis/metrics/cell_metrics.h"
 #include "analysis/metrics/metrics.h"
 #include "analysis/report/suite_table.h"
@@ -208,27 +209,22 @@ Table knobs_table(const baselines::Cell& cell) {
   return table;
 }
 
-// The traced step of the named cell, or of the first that has a trace.
-Result<int> show_timeline(const Parsed& parsed, const Settings& settings, const baselines::Run& run) {
+// The trace of the named cell, or of the first that has one.
+struct Traced {
+  const baselines::Cell* cell = nullptr;
+  profiler::Trace trace;
+};
+Result<Traced> traced_cell(const Parsed& parsed, const Settings& settings, const baselines::Run& run) {
   MB_ASSIGN(const std::filesystem::path bundle, find_bundle(settings, parsed.positionals[0]));
   MB_ASSIGN(const auto reader, baselines::BundleReader::open(bundle));
-  analysis::TimelineOptions options;
-  if (const auto step = parsed.value("--step")) {
-    const auto number = parse_int(*step);
-    if (!number || *number < 0 || *number > INT32_MAX)
-      return fail(ErrorCode::kBadArgument, fmt::format("--step {} is no step", printable(*step)));
-    options.step = static_cast<int32_t>(*number);
-  }
   const std::string wanted = parsed.value("--cell").value_or("");
   for (const baselines::Cell& cell : run.cells) {
     if (!wanted.empty() && cell.name != wanted) continue;
     for (const baselines::Launch& launch : cell.launches) {
       if (launch.trace_files.empty()) continue;
-      MB_ASSIGN(const profiler::Trace trace,
+      MB_ASSIGN(profiler::Trace trace,
                 profiler::read_trace(reader.launch_file(cell.name, launch.index, launch.trace_files.front())));
-      MB_ASSIGN(const std::string text, analysis::timeline_text(trace, options));
-      fmt::print("{}  {}\n{}", cell.name, class_label(cell), text);
-      return 0;
+      return Traced{&cell, std::move(trace)};
     }
   }
   return fail(ErrorCode::kNotFound,
@@ -236,10 +232,59 @@ Result<int> show_timeline(const Parsed& parsed, const Settings& settings, const 
               "profile some steps: profiling.profile_step_start below profiling.profile_step_end");
 }
 
+Result<int> show_timeline(const Parsed& parsed, const Settings& settings, const baselines::Run& run) {
+  analysis::TimelineOptions options;
+  if (const auto step = parsed.value("--step")) {
+    const auto number = parse_int(*step);
+    if (!number || *number < 0 || *number > INT32_MAX)
+      return fail(ErrorCode::kBadArgument, fmt::format("--step {} is no step", printable(*step)));
+    options.step = static_cast<int32_t>(*number);
+  }
+  MB_ASSIGN(const Traced traced, traced_cell(parsed, settings, run));
+  MB_ASSIGN(const std::string text, analysis::timeline_text(traced.trace, options));
+  fmt::print("{}  {}\n{}", traced.cell->name, class_label(*traced.cell), text);
+  return 0;
+}
+
+// Every site that communicates: who waits for whom apart from what the wires take.
+Result<int> show_collectives(const Parsed& parsed, const Settings& settings, const baselines::Run& run) {
+  MB_ASSIGN(const Traced traced, traced_cell(parsed, settings, run));
+  Table table{"collectives",
+              fmt::format("collectives of {}, most time first ({})", traced.cell->name, class_label(*traced.cell)),
+              {{"site", "site"},
+               {"kind", "kind"},
+               {"calls", "calls", Align::kRight},
+               {"members", "members", Align::kRight},
+               {"wait", "wait", Align::kRight},
+               {"largest_wait", "largest", Align::kRight},
+               {"transfer", "transfer", Align::kRight},
+               {"hidden", "hidden", Align::kRight, "%"}},
+              {},
+              {}};
+  const auto time = [](double ns) { return analysis::Value{format_ns(ns), ns}; };
+  for (const analysis::CollectiveRow& row : analysis::collectives(traced.trace)) {
+    const double hidden = row.transfer_ns > 0 ? 100 * row.hidden_ns / row.transfer_ns : 0;
+    table.rows.push_back({{{row.site},
+                           {profiler::name(row.kind)},
+                           {std::to_string(row.calls)},
+                           {std::to_string(row.members)},
+                           time(row.wait_ns),
+                           time(static_cast<double>(row.largest_wait_ns)),
+                           time(row.transfer_ns),
+                           {fmt::format("{:.1f} %", hidden), hidden}}});
+  }
+  table.footer.push_back(
+      "wait: until the last member starts; transfer: from then on; means over ranks and calls of the traced steps. "
+      "hidden: of the transfer, under compute of the same rank.");
+  print_tables(parsed, {table});
+  return 0;
+}
+
 Result<int> show(const Parsed& parsed) {
   MB_ASSIGN(const Settings settings, settings_of(parsed));
   MB_ASSIGN(const baselines::Run run, find_run(settings, parsed.positionals[0]));
   if (parsed.flag("--timeline")) return show_timeline(parsed, settings, run);
+  if (parsed.flag("--collectives")) return show_collectives(parsed, settings, run);
   if (!parsed.flag("--json") && !parsed.flag("--markdown")) {
     fmt::print("{}  {}  {}\n", run.id, run.suite, iso_time(run.created_unix_ns).substr(0, 19));
     if (!run.synthetic.empty()) fmt::print("SYNTHETIC: {}\n", run.synthetic);
@@ -279,6 +324,7 @@ Command show_command() {
           {{"RUN", "@latest, @2, @tag, id, prefix of an id, or bundle folder"}},
           {{"--cell", "NAME", "metrics, ops, memory, counts and knobs of one cell"},
            {"--timeline", nullptr, "one traced step as text, a line a stream"},
+           {"--collectives", nullptr, "of a traced cell: each collective's wait for its last member, and its transfer"},
            {"--step", "N", "which step (default: the first traced)"},
            {"--rows", "N", "ops to print (default 15)"},
            {"--train-tokens", "N", "days that a training on so many tokens takes at each cell's rate: 15T"},
