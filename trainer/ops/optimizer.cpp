@@ -104,6 +104,25 @@ void cases(std::vector<OpCase>& all) {
   add("adamw/master", DType::kBf16, DType::kF32, adam_case(MasterForm::kState), {{{32}}});
   add("adamw/bf16-moments", DType::kBf16, DType::kBf16, adam_case(MasterForm::kState), {{{32}}});
   add("adamw/stochastic", DType::kBf16, DType::kF32, adam_case(MasterForm::kStochastic), {});
+  const auto scaled = [](MasterForm master) {
+    AdamAttrs a = adam_case(master);
+    a.scaled = true;
+    return a;
+  };
+  const auto inverses = [](int64_t rows) { return CaseInput{{rows, 2}, DType::kF32, Fill::kPositive}; };
+  add("adamw/fp16-master", DType::kBf16, DType::kF32, scaled(MasterForm::kScaled), {{{32}, DType::kF16}, inverses(3)});
+  add("adamw/fp16-moments", DType::kBf16, DType::kF16, scaled(MasterForm::kState), {{{32}}, inverses(2)});
+  add("adamw/fp8-moments", DType::kBf16, DType::kE4M3, scaled(MasterForm::kStochastic), {inverses(2)});
+  all.push_back({"adamw/two-types",
+                 &kAdamW,
+                 {{{32}},
+                  {{32}},
+                  {{32}},
+                  {{32}, DType::kBf16, Fill::kPositive},
+                  {{4}, DType::kF32, Fill::kPositive},
+                  {{3}, DType::kF32, Fill::kUniform}},
+                 adam_case(),
+                 false});
 }
 
 void square_cases(std::vector<OpCase>& all) {

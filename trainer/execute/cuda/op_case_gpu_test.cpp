@@ -12,6 +12,7 @@
 #include "trainer/ops/op_case.h"
 #include "trainer/ops/table.h"
 #include "trainer/precision/scales.h"
+#include "trainer/precision/states.h"
 #include "trainer/program/autodiff.h"
 #include "trainer/program/builder.h"
 
@@ -44,6 +45,17 @@ void add_wide_cases(std::vector<OpCase>& all) {
   AttentionAttrs window{4, 2, 64, true, 0.125F};
   window.window = 50;
   all.push_back({"attention/d64-window", &kAttention, {{{130, 2, 512}}}, window});
+  window.backend = AttentionBackend::kFlash;
+  all.push_back({"attention/d64-window-flash", &kAttention, {{{330, 2, 512}}}, window});
+  // Sequences that begin inside blocks of the flash kernel and skip some of them, and tokens behind the last one.
+  const CaseInput starts = integers({9}, 600, Fill::kStarts);
+  AttentionAttrs pack{4, 2, 64, true, 0.125F};
+  pack.packed = true;
+  all.push_back({"attention/d64-packed", &kAttention, {{{610, 1, 512}}, starts}, pack});
+  AttentionAttrs windows{4, 1, 128, true, 0.0884F};
+  windows.packed = true;
+  windows.window = 50;
+  all.push_back({"attention/d128-packed-window", &kAttention, {{{610, 1, 768}}, starts}, windows});
   AttentionAttrs latent{3, 3, 192, true, 0.0722F};
   latent.v_head_dim = 128;
   all.push_back({"attention/d192-values-128", &kAttention, {{{130, 2, 3 * (192 + 192 + 128)}}}, latent});
@@ -197,7 +209,7 @@ class OpOnBoth {
     EmitOptions options;
     if (variant.op_case.kind == &kAdamW) {  // updates weights, moments and master in place
       options.out = {inputs_[1], inputs_[2], inputs_[3]};
-      if (inputs_.size() > 6) options.out.push_back(inputs_[6]);
+      for (size_t i = 6; i < inputs_.size(); ++i) options.out.push_back(inputs_[i]);  // master, inverse scales
     }
     // An accumulating GEMM adds to its last input.
     const auto* gemm = std::get_if<GemmAttrs>(&variant.op_case.attrs);
@@ -306,6 +318,8 @@ class OpOnBoth {
         value = 0.1f + 0.8f * uniform(random_);
       if (t.dtype == DType::kBf16)
         static_cast<uint16_t*>(data)[i] = to_bf16(value);
+      else if (t.dtype == DType::kF16)
+        static_cast<uint16_t*>(data)[i] = to_f16(value);
       else
         static_cast<float*>(data)[i] = value;
     }
@@ -328,6 +342,7 @@ class OpOnBoth {
       if (t.dtype == DType::kE4M3 || t.dtype == DType::kE5M2)
         out[i] = mbb::trainer::from_fp8(reinterpret_cast<const uint8_t*>(data)[i], t.dtype);
       if (t.dtype == DType::kBf16) out[i] = from_bf16(reinterpret_cast<const uint16_t*>(data)[i]);
+      if (t.dtype == DType::kF16) out[i] = static_cast<double>(from_f16(reinterpret_cast<const uint16_t*>(data)[i]));
     }
     return out;
   }
@@ -338,6 +353,7 @@ class OpOnBoth {
     if (t.dtype == DType::kI32) return 1e-12;
     // Hopper's tensor cores add products of FP8 with fewer bits than fp32 has.
     if (variant_.op_case.kind == &kGemmBlocks && t.dtype == DType::kF32) return 1e-3;
+    if (t.dtype == DType::kF16) return 1e-3;
     return variant_.bf16 || t.dtype == DType::kBf16 ? 1.5e-2 : 1e-4;
   }
 

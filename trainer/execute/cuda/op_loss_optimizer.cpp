@@ -36,8 +36,10 @@ struct Pieces {
   int count = 0;
 };
 
-// The bucket's table on the device: this rank's shard, gaps between tensors as ranges that change nothing.
-Result<Pieces> pieces(const OpCall& call, const BucketAttrs& bucket, int64_t elements, float weight_decay) {
+// The bucket's table on the device: this rank's shard, gaps between tensors as ranges that change nothing. `apart`:
+// every tensor has its own piece, with its number.
+Result<Pieces> pieces(const OpCall& call, const BucketAttrs& bucket, int64_t elements, float weight_decay,
+                      bool apart = false) {
   const int64_t size = bucket.sharded ? elements / bucket.group_size : elements;
   const int64_t begin = bucket.sharded ? size * call.shard_index : 0, end = begin + size;
   std::vector<BucketPiece> list;
@@ -48,7 +50,8 @@ Result<Pieces> pieces(const OpCall& call, const BucketAttrs& bucket, int64_t ele
     if (from > at) list.push_back({from - begin, 0.0f, 0.0f, 0.0f});
     const bool elsewhere = !r.counted || (r.replicated && !first_replica(bucket.replica_axis, call.coordinates));
     const float norm_weight = elsewhere ? 0.0f : 1.0f;
-    list.push_back({to - begin, r.decay ? weight_decay : 0.0f, 1.0f, norm_weight});
+    const int range = apart ? static_cast<int>(&r - bucket.ranges.data()) : -1;
+    list.push_back({to - begin, r.decay ? weight_decay : 0.0f, 1.0f, norm_weight, range});
     at = to;
   }
   if (at < end) list.push_back({end - begin, 0.0f, 0.0f, 0.0f});
@@ -56,7 +59,7 @@ Result<Pieces> pieces(const OpCall& call, const BucketAttrs& bucket, int64_t ele
   std::vector<BucketPiece> merged;
   for (const BucketPiece& p : list) {
     if (!merged.empty() && merged.back().weight_decay == p.weight_decay && merged.back().rate_factor == p.rate_factor &&
-        merged.back().norm_weight == p.norm_weight)
+        merged.back().norm_weight == p.norm_weight && merged.back().range == p.range)
       merged.back().end = p.end;
     else
       merged.push_back(p);
@@ -113,16 +116,47 @@ Status grad_scale_op(const OpCall& call) {
                     call.attrs<ScaleAttrs>().clip_grad, call.out[0].as<float>(), call.device.launch());
 }
 
+namespace {
+
+Result<StateElement> state_element(const Tensor& state) {
+  switch (state.dtype) {
+    case DType::kF32: return StateElement::kF32;
+    case DType::kBf16: return StateElement::kBf16;
+    case DType::kF16: return StateElement::kF16;
+    case DType::kE4M3: return StateElement::kE4m3;
+    case DType::kE5M2: return StateElement::kE5m2;
+    default: break;
+  }
+  return fail(ErrorCode::kBadArgument,
+              std::string("adamw: state ") + state.path + " is " + mbb::trainer::name(state.dtype));
+}
+
+Status adam_in_any_states(const OpCall& call, const AdamBucket& bucket, StateElement first, StateElement second) {
+  const auto& a = call.attrs<AdamAttrs>();
+  AdamStates s;
+  s.bucket = bucket;
+  s.exp_avg = first, s.exp_avg_sq = second;
+  s.ranges = static_cast<int>(a.bucket.ranges.size());
+  if (bucket.form == MasterForm::kScaled) s.scaled_master = call.in[6].data;
+  if (a.scaled) {
+    s.inverse = call.out.back().as<float>();
+    MB_ASSIGN(void* const amax, call.device.scratch(3 * static_cast<int64_t>(sizeof(float)) * s.ranges));
+    s.amax = static_cast<float*>(amax);
+  }
+  return adam_states(s, call.in[4].as<const float>(), call.in[5].as<const float>(), call.device.launch());
+}
+
+}  // namespace
+
 Status adamw_op(const OpCall& call) {
   const auto& a = call.attrs<AdamAttrs>();
   using Form = mbb::trainer::MasterForm;
-  if (a.scaled)
-    return fail(ErrorCode::kUnavailable, "CUDA: adamw with a master of fp16, or moments of fp16 or fp8",
-                "take bf16 or fp32");
   const bool has_master = a.master == Form::kState;
   AdamBucket b;
   MB_ASSIGN(b.gradients, element_of(*call.in[0].tensor));
-  MB_ASSIGN(b.moments, element_of(*call.in[2].tensor));
+  MB_ASSIGN(const StateElement first, state_element(*call.in[2].tensor));
+  MB_ASSIGN(const StateElement second, state_element(*call.in[3].tensor));
+  b.moments = first == StateElement::kF32 ? Element::kF32 : Element::kBf16;
   // FP8 weights are written behind the update, from the master (bucket_quantize).
   const bool later = has_master && call.in[1].tensor->dtype == DType::kE4M3;
   MB_ASSIGN(const Element weights, later ? Result<Element>(Element::kE4m3) : element_of(*call.in[1].tensor));
@@ -134,6 +168,7 @@ Status adamw_op(const OpCall& call) {
   std::byte* const weight = call.in[1].as<std::byte>() + offset(1) * bytes_of(weights);
   b.form = a.master == Form::kRemainder    ? MasterForm::kRemainder
            : a.master == Form::kStochastic ? MasterForm::kStochastic
+           : a.master == Form::kScaled     ? MasterForm::kScaled
                                            : MasterForm::kF32;
   b.remainder = a.master == Form::kRemainder ? call.in[6].as<uint16_t>() : nullptr;
   b.seed = static_cast<uint32_t>(a.seed);
@@ -147,8 +182,10 @@ Status adamw_op(const OpCall& call) {
   b.exp_avg_sq = call.in[3].data;
   b.first_index = begin;
   b.beta1 = a.beta1, b.beta2 = a.beta2, b.epsilon = a.eps;
-  MB_ASSIGN(const Pieces table, pieces(call, a.bucket, elements, a.weight_decay));
+  const bool any_states = a.scaled || first != second;
+  MB_ASSIGN(const Pieces table, pieces(call, a.bucket, elements, a.weight_decay, any_states));
   b.pieces = table.table, b.piece_count = table.count;
+  if (any_states) return adam_in_any_states(call, b, first, second);
   return adam(b, call.in[4].as<const float>(), call.in[5].as<const float>(), call.device.launch());
 }
 

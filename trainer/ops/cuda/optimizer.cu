@@ -1,6 +1,7 @@
 // Launches of the optimizer kernels.
 #include "trainer/ops/cuda/optimizer.h"
 
+#include "trainer/ops/cuda/adam_states_kernel.cuh"
 #include "trainer/ops/cuda/optimizer_kernel.cuh"
 #include "trainer/ops/cuda/status.h"
 
@@ -52,6 +53,7 @@ int adam_bytes_per_parameter(const AdamBucket& bucket) {
     case MasterForm::kF32: return bytes + 8 + (bucket.weight != nullptr ? 2 : 0);
     case MasterForm::kRemainder: return bytes + 8;
     case MasterForm::kStochastic: return bytes + 4;
+    case MasterForm::kScaled: return bytes + 6;
   }
   return bytes;
 }
@@ -59,6 +61,7 @@ int adam_bytes_per_parameter(const AdamBucket& bucket) {
 Status adam(const AdamBucket& b, const float* record, const float* scale, const Launch& launch) {
   if (b.count == 0) return {};
   if (b.piece_count < 1) return fail(ErrorCode::kBadArgument, "adam: a bucket without its table of pieces");
+  if (b.form == MasterForm::kScaled) return fail(ErrorCode::kBadArgument, "adam: a master with scales");
   const auto plan = plan_elementwise("adam", b.count, adam_bytes_per_parameter(b), launch.sms);
   const bool vectors = aligned(b.master) && aligned(b.weight) && aligned(b.remainder) && aligned(b.exp_avg) &&
                        aligned(b.exp_avg_sq) && aligned(b.gradient) && b.first_index % 2 == 0;
@@ -69,6 +72,37 @@ Status adam(const AdamBucket& b, const float* record, const float* scale, const 
   if (b.form == MasterForm::kRemainder) launch_moments<MasterForm::kRemainder>(start);
   if (b.form == MasterForm::kStochastic) launch_moments<MasterForm::kStochastic>(start);
   return launched("adam");
+}
+
+int bytes_of(StateElement element) {
+  switch (element) {
+    case StateElement::kF32: return 4;
+    case StateElement::kBf16:
+    case StateElement::kF16: return 2;
+    case StateElement::kE4m3:
+    case StateElement::kE5m2: return 1;
+  }
+  return 0;
+}
+
+Status adam_states(const AdamStates& s, const float* record, const float* scale, const Launch& launch) {
+  const AdamBucket& b = s.bucket;
+  if (b.count == 0) return {};
+  if (b.piece_count < 1) return fail(ErrorCode::kBadArgument, "adam_states: a bucket without its table of pieces");
+  const int bytes = bytes_of(b.gradients) + 2 * bytes_of(s.exp_avg) + 2 * bytes_of(s.exp_avg_sq) + 8;
+  const auto plan = plan_elementwise("adam_states", b.count, bytes, launch.sms);
+  const auto grid = static_cast<unsigned>(launch.confined_sms > 0 ? launch.confined_sms : plan.grid_x);
+  if (s.inverse != nullptr) {
+    MB_TRY(ok(cudaMemsetAsync(s.amax, 0, 3 * sizeof(float) * static_cast<size_t>(s.ranges), launch.stream),
+              "clearing the largest states"));
+    adam_amax_kernel<<<grid, 256, 0, launch.stream>>>(s, record, scale);
+    MB_TRY(launched("adam_amax"));
+  }
+  adam_states_kernel<<<grid, 256, 0, launch.stream>>>(s, record, scale);
+  MB_TRY(launched("adam_states"));
+  if (s.inverse == nullptr) return {};
+  adam_inverse_kernel<<<1, 256, 0, launch.stream>>>(s, scale);
+  return launched("adam_inverse");
 }
 
 Status square_sum(Element element, const void* gradient, int64_t count, const BucketPiece* pieces, int piece_count,

@@ -14,12 +14,14 @@ struct BucketPiece {
   float weight_decay = 0.0f;
   float rate_factor = 1.0f;  // of the learning rate; 0: padding, which keeps its value
   float norm_weight = 1.0f;  // of its squares in the gradient norm; 0: another rank counts it
+  int range = -1;            // number of its tensor in the bucket, where states have scales; -1: padding
 };
 
 enum class MasterForm {
   kF32,         // fp32 master; `weight` (bf16) receives the rounded copy, or is null when the weight itself is fp32
   kRemainder,   // bf16 weight + 16 bits: together exactly the fp32 master
   kStochastic,  // bf16 weight alone, updated with stochastic rounding
+  kScaled,      // fp16 master with a scale for each tensor's part of the shard (AdamStates)
 };
 
 struct AdamBucket {
@@ -45,6 +47,21 @@ struct AdamBucket {
 // Bytes read and written for each parameter.
 int adam_bytes_per_parameter(const AdamBucket& bucket);
 Status adam(const AdamBucket& bucket, const float* record, const float* scale, const Launch& launch);
+
+enum class StateElement { kF32, kBf16, kF16, kE4m3, kE5m2 };
+int bytes_of(StateElement element);
+
+// States that adam() does not take: moments of two types, or states with an inverse scale for each tensor's part.
+struct AdamStates {
+  AdamBucket bucket;  // its `moments` and, of kScaled, its `master` are not read
+  StateElement exp_avg = StateElement::kF32;
+  StateElement exp_avg_sq = StateElement::kF32;
+  void* scaled_master = nullptr;  // fp16, of kScaled
+  float* inverse = nullptr;       // [2 or, of kScaled, 3; ranges]: of both moments and the master; null: none is scaled
+  float* amax = nullptr;          // scratch, [3, ranges], where `inverse` stands
+  int ranges = 0;                 // tensors of the bucket; pieces carry their numbers
+};
+Status adam_states(const AdamStates& states, const float* record, const float* scale, const Launch& launch);
 
 // Partial sums of squares, always this many: the order of the sum depends on the count alone.
 inline constexpr int kNormPartials = 1056;

@@ -25,6 +25,10 @@ struct AdamFactors {
   float rate, beta1, beta2, inverse_bias1, inverse_sqrt_bias2, epsilon, gradient;
 };
 
+__device__ __forceinline__ AdamFactors factors(const AdamBucket& b, const float* record, const float* scale) {
+  return {record[0], b.beta1, b.beta2, 1.0f / record[1], rsqrtf(record[2]), b.epsilon, scale[0]};
+}
+
 __device__ __forceinline__ void adam_update(const AdamFactors& f, const BucketPiece& piece, float gradient, float& p,
                                             float& m, float& v) {
   const float g = gradient * f.gradient;
@@ -145,7 +149,7 @@ template <MasterForm kForm, typename Moment, typename Gradient, int kThreads>
 __global__ void __launch_bounds__(kThreads)
     adam_kernel(AdamBucket b, const float* record, const float* scale, bool vectors) {
   if (scale[2] != 0.0f) return;
-  const AdamFactors f{record[0], b.beta1, b.beta2, 1.0f / record[1], rsqrtf(record[2]), b.epsilon, scale[0]};
+  const AdamFactors f = factors(b, record, scale);
   const auto step = static_cast<uint32_t>(record[3]);
   const AdamState<kForm, Moment, Gradient> s{static_cast<bf16*>(b.weight), static_cast<Moment*>(b.exp_avg),
                                              static_cast<Moment*>(b.exp_avg_sq),
