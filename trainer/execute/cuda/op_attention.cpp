@@ -17,10 +17,14 @@ AttentionShape attention_shape(const Shape& qkv, const AttentionAttrs& a) {
           a.value_dim()};
 }
 
-// What the fused kernels compute; everything else is the general kernel's.
-bool is_plain(const AttentionAttrs& a, Element element) {
-  return element == Element::kBf16 && (a.window == 0 || a.causal) && !a.has_weight() && a.dropout == 0 && !a.packed &&
-         a.keys.whole() && a.queries.whole() && a.first_query == 0;
+// Why the general kernel alone computes it; null: the fused ones may.
+const char* general_alone(const AttentionAttrs& a, Element element) {
+  if (element != Element::kBf16) return "fp32";
+  if (a.window > 0 && !a.causal) return "a window that looks both ways";
+  if (a.has_weight()) return "sinks or a position bias";
+  if (a.dropout > 0) return "dropout inside attention";
+  if (!a.keys.whole() || !a.queries.whole() || a.first_query != 0) return "a part of the sequence";
+  return nullptr;
 }
 
 const char* name_of(AttentionKernel kernel) {
@@ -28,11 +32,11 @@ const char* name_of(AttentionKernel kernel) {
 }
 
 // "attention backward of 8192 x 1, 32/8 heads of 128, causal".
-std::string key_of(const AttentionShape& s, bool backward) {
-  return fmt::format("attention {} of {} x {}, {}/{} heads of {}{}{}{}", backward ? "backward" : "forward", s.seq,
-                     s.batch, s.heads, s.kv_heads, s.head_dim,
-                     s.value_dim() != s.head_dim ? fmt::format(" and {}", s.value_dim()) : "",
-                     s.causal ? ", causal" : "", s.window > 0 ? fmt::format(", window {}", s.window) : "");
+std::string key_of(const AttentionShape& s, bool backward, bool packed = false) {
+  return fmt::format(
+      "attention {} of {} x {}, {}/{} heads of {}{}{}{}{}", backward ? "backward" : "forward", s.seq, s.batch, s.heads,
+      s.kv_heads, s.head_dim, s.value_dim() != s.head_dim ? fmt::format(" and {}", s.value_dim()) : "",
+      s.causal ? ", causal" : "", s.window > 0 ? fmt::format(", window {}", s.window) : "", packed ? ", packed" : "");
 }
 
 bool cudnn_takes(const OpCall& call, const AttentionShape& shape, float scale, bool backward) {
@@ -50,7 +54,7 @@ bool cudnn_takes(const OpCall& call, const AttentionShape& shape, float scale, b
 }
 
 bool flash_takes(const AttentionShape& shape) {
-  return shape.window == 0 && plan_flash_forward(shape).has_value();
+  return plan_flash_forward(shape).has_value();
 }
 
 // As measured for attention_backend = auto; else cuDNN where it is here and plans the shape, then our flash kernel,
@@ -58,7 +62,19 @@ bool flash_takes(const AttentionShape& shape) {
 // notes why.
 AttentionKernel kernel_of(const OpCall& call, const AttentionShape& shape, const AttentionAttrs& a, Element element,
                           bool backward) {
-  if (!is_plain(a, element)) return AttentionKernel::kGeneral;
+  if (const char* const why = general_alone(a, element)) {
+    // Nobody expects a fused kernel of fp32 who did not ask for one.
+    if (element == Element::kBf16 || a.backend != AttentionBackend::kAuto)
+      call.device.refuse(key_of(shape, backward, a.packed), std::string(why) + ": our general kernel computes it");
+    return AttentionKernel::kGeneral;
+  }
+  if (a.packed) {
+    const bool flash = a.causal && flash_takes(shape);
+    call.device.refuse(
+        key_of(shape, backward, true),
+        fmt::format("cuDNN is given whole sequences only: our {} kernel computes packs", flash ? "flash" : "general"));
+    return flash ? AttentionKernel::kFlash : AttentionKernel::kGeneral;
+  }
   if (a.backend == AttentionBackend::kAuto)
     if (const auto chosen = call.device.attention_choice(key_of(shape, backward))) return *chosen;
   if (a.backend != AttentionBackend::kFlash && cudnn_takes(call, shape, a.scale, backward))
@@ -154,14 +170,18 @@ namespace {
 Status forward_with(const OpCall& call, AttentionKernel kernel) {
   const auto& a = call.attrs<AttentionAttrs>();
   const AttentionShape shape = attention_shape(call.in[0].shape(), a);
-  const AttentionForward f{shape, a.scale, call.in[0].data, call.out[0].data, call.out[1].as<float>()};
+  AttentionForward f{shape, a.scale, call.in[0].data, call.out[0].data, call.out[1].as<float>()};
   switch (kernel) {
     case AttentionKernel::kCudnn: {
       MB_ASSIGN(const int64_t bytes, call.device.cudnn()->workspace(shape, a.scale, call.device.deterministic()));
       MB_ASSIGN(void* const workspace, call.device.scratch(bytes));
       return call.device.cudnn()->forward(f, workspace, call.device.stream());
     }
-    case AttentionKernel::kFlash: return flash_forward(f, call.device.stream());
+    case AttentionKernel::kFlash:
+      if (a.packed) {
+        MB_ASSIGN(f.own, own_starts(call, 1, shape.seq, 0));
+      }
+      return flash_forward(f, call.device.stream());
     case AttentionKernel::kGeneral: break;
   }
   MB_ASSIGN(const GeneralAttention g, general(call, call.in[0], call.in[0], 1));
@@ -181,7 +201,11 @@ Status backward_with(const OpCall& call, AttentionKernel kernel) {
     return call.device.cudnn()->backward(b, call.device.deterministic(), call.device.stream());
   }
   if (kernel == AttentionKernel::kFlash) {
-    MB_ASSIGN(b.workspace, call.device.scratch(flash_backward_workspace(shape)));
+    const int64_t bytes = flash_backward_workspace(shape);
+    if (a.packed) {
+      MB_ASSIGN(b.own, own_starts(call, 4, shape.seq, bytes));
+    }
+    MB_ASSIGN(b.workspace, call.device.scratch(bytes));
     return flash_backward(b, call.device.stream());
   }
   MB_ASSIGN(const GeneralAttention g, general(call, call.in[1], call.in[1], 4));
@@ -217,7 +241,7 @@ Status tune(const OpCall& call, const Operand& qkv, bool backward) {
   MB_ASSIGN(const Element element, element_of(*qkv.tensor));
   const AttentionShape shape = attention_shape(qkv.shape(), a);
   const std::string key = key_of(shape, backward);
-  if (!is_plain(a, element) || call.device.attention_choice(key)) return {};
+  if (general_alone(a, element) != nullptr || a.packed || call.device.attention_choice(key)) return {};
   std::vector<AttentionKernel> able;
   if (cudnn_takes(call, shape, a.scale, backward)) able.push_back(AttentionKernel::kCudnn);
   if (flash_takes(shape)) able.push_back(AttentionKernel::kFlash);

@@ -22,6 +22,7 @@ struct AttentionForward {
   const void* qkv = nullptr;
   void* out = nullptr;
   float* lse = nullptr;
+  const int32_t* own = nullptr;  // packs, of our own kernel alone: [seq], first token of a query's sequence; batch 1
 };
 
 struct AttentionBackward {
@@ -33,9 +34,11 @@ struct AttentionBackward {
   const float* lse = nullptr;
   void* dqkv = nullptr;
   void* workspace = nullptr;
+  const int32_t* own = nullptr;
 };
 
-// Our own kernel: mma on tensor cores, deterministic, head dimensions 64 and 128.
+// Our own kernel: mma on tensor cores, deterministic, head dimensions 64 and 128; causal packs and windows skip the
+// keys that no query of a block sees.
 Status flash_forward(const AttentionForward& args, cudaStream_t stream);
 int64_t flash_backward_workspace(const AttentionShape& shape);  // delta [b, heads, s] fp32
 Status flash_backward(const AttentionBackward& args, cudaStream_t stream);

@@ -8,7 +8,7 @@
 namespace mbb::trainer::cuda {
 namespace {
 
-FlashParams params(const AttentionShape& s, float scale, const void* qkv) {
+FlashParams params(const AttentionShape& s, float scale, const void* qkv, const int32_t* own) {
   const int64_t d = s.head_dim, row = (s.heads + 2 * s.kv_heads) * d, out_row = s.heads * d;
   const auto* base = static_cast<const bf16*>(qkv);
   FlashParams p{};
@@ -23,7 +23,19 @@ FlashParams params(const AttentionShape& s, float scale, const void* qkv) {
   p.scale = scale;
   p.scale_log2 = scale * 1.4426950408889634f;
   p.causal = s.causal;
+  p.span = {own, s.seq, s.window};
   return p;
+}
+
+// Packs and windows are of causal attention.
+Result<bool> bounded(const AttentionShape& s, const int32_t* own) {
+  const bool some = own != nullptr || s.window > 0;
+  if (some && !s.causal)
+    return fail(ErrorCode::kUnavailable, "flash attention: packs or windows that look both ways",
+                "use attention_backend = unfused");
+  if (own != nullptr && s.batch != 1)
+    return fail(ErrorCode::kBadArgument, "flash attention: more than one pack a micro-batch");
+  return some;
 }
 
 template <typename Kernel>
@@ -36,13 +48,34 @@ Status start(Kernel kernel, const KernelPlan& plan, const FlashParams& p, cudaSt
 
 }  // namespace
 
+namespace {
+
+template <bool kBounded>
+Status forward(const AttentionForward& args, const FlashParams& p, const KernelPlan& plan, cudaStream_t stream) {
+  return args.shape.head_dim == 64 ? start(flash_forward_kernel<64, kBounded>, plan, p, stream)
+                                   : start(flash_forward_kernel<128, kBounded>, plan, p, stream);
+}
+
+template <int kDim, bool kBounded>
+Status backward(const AttentionBackward& args, const FlashParams& p, float* delta, cudaStream_t stream) {
+  MB_ASSIGN(const auto kv, plan_flash_backward_kv(args.shape));
+  MB_ASSIGN(const auto q, plan_flash_backward_q(args.shape));
+  const int64_t rows = args.shape.batch * args.shape.heads * args.shape.seq;
+  flash_delta_kernel<kDim><<<static_cast<unsigned>((rows + 7) / 8), 256, 0, stream>>>(p, delta, rows);
+  MB_TRY(launched("flash_delta"));
+  MB_TRY(start(flash_backward_kv_kernel<kDim, kBounded>, kv, p, stream));
+  return start(flash_backward_q_kernel<kDim, kBounded>, q, p, stream);
+}
+
+}  // namespace
+
 Status flash_forward(const AttentionForward& args, cudaStream_t stream) {
   MB_ASSIGN(const auto plan, plan_flash_forward(args.shape));
-  FlashParams p = params(args.shape, args.scale, args.qkv);
+  MB_ASSIGN(const bool some, bounded(args.shape, args.own));
+  FlashParams p = params(args.shape, args.scale, args.qkv, args.own);
   p.to_out = static_cast<bf16*>(args.out);
   p.lse = args.lse;
-  return args.shape.head_dim == 64 ? start(flash_forward_kernel<64>, plan, p, stream)
-                                   : start(flash_forward_kernel<128>, plan, p, stream);
+  return some ? forward<true>(args, p, plan, stream) : forward<false>(args, p, plan, stream);
 }
 
 int64_t flash_backward_workspace(const AttentionShape& s) {
@@ -50,10 +83,9 @@ int64_t flash_backward_workspace(const AttentionShape& s) {
 }
 
 Status flash_backward(const AttentionBackward& args, cudaStream_t stream) {
-  MB_ASSIGN(const auto kv, plan_flash_backward_kv(args.shape));
-  MB_ASSIGN(const auto q, plan_flash_backward_q(args.shape));
   const AttentionShape& s = args.shape;
-  FlashParams p = params(s, args.scale, args.qkv);
+  MB_ASSIGN(const bool some, bounded(s, args.own));
+  FlashParams p = params(s, args.scale, args.qkv, args.own);
   auto* delta = static_cast<float*>(args.workspace);
   p.out.base = static_cast<const bf16*>(args.out);
   p.dout.base = static_cast<const bf16*>(args.dout);
@@ -62,18 +94,9 @@ Status flash_backward(const AttentionBackward& args, cudaStream_t stream) {
   p.dq = static_cast<bf16*>(args.dqkv);
   p.dk = p.dq + s.heads * s.head_dim;
   p.dv = p.dk + s.kv_heads * s.head_dim;
-  const int64_t rows = s.batch * s.heads * s.seq;
-  const auto blocks = static_cast<unsigned>((rows + 7) / 8);
-  if (s.head_dim == 64) {
-    flash_delta_kernel<64><<<blocks, 256, 0, stream>>>(p, delta, rows);
-    MB_TRY(launched("flash_delta"));
-    MB_TRY(start(flash_backward_kv_kernel<64>, kv, p, stream));
-    return start(flash_backward_q_kernel<64>, q, p, stream);
-  }
-  flash_delta_kernel<128><<<blocks, 256, 0, stream>>>(p, delta, rows);
-  MB_TRY(launched("flash_delta"));
-  MB_TRY(start(flash_backward_kv_kernel<128>, kv, p, stream));
-  return start(flash_backward_q_kernel<128>, q, p, stream);
+  if (s.head_dim == 64)
+    return some ? backward<64, true>(args, p, delta, stream) : backward<64, false>(args, p, delta, stream);
+  return some ? backward<128, true>(args, p, delta, stream) : backward<128, false>(args, p, delta, stream);
 }
 
 }  // namespace mbb::trainer::cuda

@@ -60,8 +60,8 @@ struct QueryStep {
   int64_t query0;
 };
 
-// Q and dO rows of a step, and the log-sum-exp and delta of its queries.
-template <int kDim, int kQueries, int kThreads>
+// Q and dO rows of a step; the log-sum-exp and delta of its queries and, bounded, where their keys begin.
+template <int kDim, int kQueries, int kThreads, bool kBounded>
 __device__ __forceinline__ void load_query_step(const FlashParams& p, QueryStep at, int batch, uint32_t tile,
                                                 float* values) {
   load_tile<kDim, kQueries, kThreads>(tile, p.q.base + batch * p.q.batch_stride + int64_t{at.head} * kDim,
@@ -74,12 +74,15 @@ __device__ __forceinline__ void load_query_step(const FlashParams& p, QueryStep 
     const int64_t from = (int64_t{batch} * p.heads + at.head) * p.seq + at.query0 + i;
     const bool valid = at.query0 + i < p.seq;
     values[threadIdx.x] = !valid ? 0.0f : threadIdx.x >= kQueries ? p.delta[from] : p.lse[from];
+  } else if (kBounded && threadIdx.x < 3 * kQueries) {
+    const int64_t begin = p.span.begin(at.query0 + threadIdx.x - 2 * kQueries);
+    values[threadIdx.x] = __int_as_float(static_cast<int>(begin));
   }
   copies_commit();
 }
 
-// Transposed scores (rows are keys) become P, and dP becomes dS / scale.
-template <int kQueries>
+// Transposed scores (rows are keys) become P, and dP becomes dS / scale. Behind `delta` lie the queries' first keys.
+template <int kQueries, bool kBounded>
 __device__ __forceinline__ void key_gradients(const FlashParams& p, float (&scores)[kQueries / 8][4],
                                               float (&dp)[kQueries / 8][4], const float* lse, const float* delta,
                                               int64_t query0, int64_t key_row) {
@@ -90,7 +93,8 @@ __device__ __forceinline__ void key_gradients(const FlashParams& p, float (&scor
     for (int i = 0; i < 4; ++i) {
       const int column = n * 8 + pair * 2 + (i & 1);
       const int64_t query = query0 + column, key = key_row + (i >> 1) * 8;
-      const bool seen = query < p.seq && key < p.seq && (!p.causal || key <= query);
+      bool seen = query < p.seq && key < p.seq && (!p.causal || key <= query);
+      if (kBounded) seen = seen && key >= __float_as_int(delta[kQueries + column]);
       const float prob = seen ? exp2f(scores[n][i] * p.scale_log2 - lse[column] * kLog2E) : 0.0f;
       dp[n][i] = prob * (dp[n][i] - delta[column]);
       scores[n][i] = prob;
@@ -99,14 +103,14 @@ __device__ __forceinline__ void key_gradients(const FlashParams& p, float (&scor
 }
 
 // 64 keys a block (4 warps of 16), 32 queries a step. Scores are computed transposed: rows are keys, columns queries.
-template <int kDim>
+template <int kDim, bool kBounded>
 __global__ void __launch_bounds__(128) flash_backward_kv_kernel(FlashParams p) {
-  constexpr int kKeys = 64, kQueries = 32, kThreads = 128;
+  constexpr int kKeys = 64, kQueries = 32, kThreads = 128, kValues = (kBounded ? 3 : 2) * kQueries;
   constexpr uint32_t kTile = kQueries * kDim * 2;
   extern __shared__ __align__(128) unsigned char smem[];
   const uint32_t k_tile = shared_address(smem), v_tile = k_tile + kKeys * kDim * 2, stages = v_tile + kKeys * kDim * 2;
   auto* row_values =
-      reinterpret_cast<float*>(smem + 2 * kKeys * kDim * 2 + 4 * kTile);  // [stage][lse, delta][kQueries]
+      reinterpret_cast<float*>(smem + 2 * kKeys * kDim * 2 + 4 * kTile);  // [stage][lse, delta, begin][kQueries]
   const int warp = threadIdx.x >> 5, group = (threadIdx.x & 31) >> 2;
   const int64_t first = int64_t{blockIdx.x} * kKeys, row = first + warp * 16 + group;
   const int kv_head = blockIdx.y % p.kv_heads, batch = blockIdx.y / p.kv_heads, ratio = p.heads / p.kv_heads;
@@ -115,13 +119,14 @@ __global__ void __launch_bounds__(128) flash_backward_kv_kernel(FlashParams p) {
   load_tile<kDim, kKeys, kThreads>(k_tile, p.k.base + k_offset, p.k.row_stride, first, p.seq);
   load_tile<kDim, kKeys, kThreads>(v_tile, p.v.base + v_offset, p.v.row_stride, first, p.seq);
   const int first_step = p.causal ? static_cast<int>(first / kQueries) : 0;
-  const int steps = static_cast<int>((p.seq + kQueries - 1) / kQueries) - first_step, total = steps * ratio;
+  const int64_t last = kBounded ? p.span.queries_end(first + kKeys - 1) : p.seq;
+  const int steps = static_cast<int>((last + kQueries - 1) / kQueries) - first_step, total = steps * ratio;
   const auto step_at = [&](int at) {
     return QueryStep{kv_head * ratio + at / steps, int64_t{first_step + at % steps} * kQueries};
   };
   const auto load_step = [&](int at) {
-    load_query_step<kDim, kQueries, kThreads>(p, step_at(at), batch, stages + (at & 1) * 2 * kTile,
-                                              row_values + (at & 1) * 2 * kQueries);
+    load_query_step<kDim, kQueries, kThreads, kBounded>(p, step_at(at), batch, stages + (at & 1) * 2 * kTile,
+                                                        row_values + (at & 1) * kValues);
   };
   load_step(0);
 
@@ -131,10 +136,10 @@ __global__ void __launch_bounds__(128) flash_backward_kv_kernel(FlashParams p) {
     __syncthreads();
     if (at + 1 < total) load_step(at + 1);
     const uint32_t q_tile = stages + (at & 1) * 2 * kTile, do_tile = q_tile + kTile;
-    const float* lse = row_values + (at & 1) * 2 * kQueries;
+    const float* lse = row_values + (at & 1) * kValues;
     float scores[kQueries / 8][4] = {}, dp[kQueries / 8][4] = {};
     two_products<kDim, kQueries>(scores, dp, k_tile, q_tile, v_tile, do_tile, warp * 16);
-    key_gradients<kQueries>(p, scores, dp, lse, lse + kQueries, step_at(at).query0, row);
+    key_gradients<kQueries, kBounded>(p, scores, dp, lse, lse + kQueries, step_at(at).query0, row);
     accumulate_rows<kDim, kQueries>(dv, scores, do_tile);
     accumulate_rows<kDim, kQueries>(dk, dp, q_tile);
   }
@@ -143,10 +148,11 @@ __global__ void __launch_bounds__(128) flash_backward_kv_kernel(FlashParams p) {
 }
 
 // dP becomes dS / scale, from scores whose rows are queries.
-template <int kKeys>
+template <int kKeys, bool kBounded>
 __device__ __forceinline__ void query_gradients(const FlashParams& p, const float (&scores)[kKeys / 8][4],
                                                 float (&dp)[kKeys / 8][4], const float (&lse)[2],
-                                                const float (&delta)[2], int64_t key0, int64_t row) {
+                                                const float (&delta)[2], int64_t key0, int64_t row,
+                                                const int64_t (&begins)[2]) {
   const int pair = threadIdx.x & 3;
 #pragma unroll
   for (int n = 0; n < kKeys / 8; ++n) {
@@ -154,7 +160,7 @@ __device__ __forceinline__ void query_gradients(const FlashParams& p, const floa
     for (int i = 0; i < 4; ++i) {
       const int half = i >> 1;
       const int64_t key = key0 + n * 8 + pair * 2 + (i & 1), query = row + half * 8;
-      const bool seen = key < p.seq && (!p.causal || key <= query);
+      const bool seen = key < p.seq && (!p.causal || key <= query) && (!kBounded || key >= begins[half]);
       const float prob = seen ? exp2f(scores[n][i] * p.scale_log2 - lse[half]) : 0.0f;
       dp[n][i] = prob * (dp[n][i] - delta[half]);
     }
@@ -162,7 +168,7 @@ __device__ __forceinline__ void query_gradients(const FlashParams& p, const floa
 }
 
 // 64 queries a block (4 warps of 16), 32 keys a step.
-template <int kDim>
+template <int kDim, bool kBounded>
 __global__ void __launch_bounds__(128) flash_backward_q_kernel(FlashParams p) {
   constexpr int kQueries = 64, kKeys = 32, kThreads = 128;
   constexpr uint32_t kTile = kKeys * kDim * 2;
@@ -177,6 +183,7 @@ __global__ void __launch_bounds__(128) flash_backward_q_kernel(FlashParams p) {
   const int64_t q_offset = batch * p.q.batch_stride + int64_t{head} * kDim;
   const int64_t last = p.causal ? min(p.seq, first + kQueries) : p.seq;
   const int steps = static_cast<int>((last + kKeys - 1) / kKeys);
+  const int first_step = kBounded ? static_cast<int>(p.span.begin(first) / kKeys) : 0;
   const auto load_step = [&](int step) {
     const uint32_t tile = stages + (step & 1) * 2 * kTile;
     load_tile<kDim, kKeys, kThreads>(tile, k, p.k.row_stride, int64_t{step} * kKeys, p.seq);
@@ -186,7 +193,7 @@ __global__ void __launch_bounds__(128) flash_backward_q_kernel(FlashParams p) {
   load_tile<kDim, kQueries, kThreads>(q_tile, p.q.base + q_offset, p.q.row_stride, first, p.seq);
   load_tile<kDim, kQueries, kThreads>(do_tile, p.dout.base + batch * p.dout.batch_stride + int64_t{head} * kDim,
                                       p.dout.row_stride, first, p.seq);
-  load_step(0);
+  load_step(first_step);
 
   float lse[2], delta[2];
 #pragma unroll
@@ -195,15 +202,17 @@ __global__ void __launch_bounds__(128) flash_backward_q_kernel(FlashParams p) {
     lse[half] = query < p.seq ? p.lse[from] * kLog2E : 0.0f;
     delta[half] = query < p.seq ? p.delta[from] : 0.0f;
   }
+  int64_t begins[2];
+  begins_of<kBounded>(p, row, begins);
   float dq[kDim / 8][4] = {};
-  for (int step = 0; step < steps; ++step) {
+  for (int step = first_step; step < steps; ++step) {
     copies_wait<0>();
     __syncthreads();
     if (step + 1 < steps) load_step(step + 1);
     const uint32_t k_tile = stages + (step & 1) * 2 * kTile;
     float scores[kKeys / 8][4] = {}, dp[kKeys / 8][4] = {};
     two_products<kDim, kKeys>(scores, dp, q_tile, k_tile, do_tile, k_tile + kTile, warp * 16);
-    query_gradients<kKeys>(p, scores, dp, lse, delta, int64_t{step} * kKeys, row);
+    query_gradients<kKeys, kBounded>(p, scores, dp, lse, delta, int64_t{step} * kKeys, row, begins);
     accumulate_rows<kDim, kKeys>(dq, dp, k_tile);
   }
   store_rows<kDim>(p.dq + q_offset, p.q.row_stride, row, p.seq, dq, p.scale, p.scale);

@@ -5,6 +5,7 @@
 // and + 1.
 #pragma once
 
+#include "trainer/ops/cuda/key_span.h"
 #include "trainer/ops/cuda/mma.cuh"
 #include "trainer/ops/cuda/vector.cuh"
 
@@ -28,6 +29,7 @@ struct FlashParams {
   float scale;       // of the scores
   float scale_log2;  // scale * log2(e): the softmax works in powers of two
   bool causal;
+  KeySpan span;  // of kernels with kBounded: causal, and not every earlier key is seen
 };
 
 // Byte offset of 16-byte chunk `chunk` of row `row` in a tile of kDim columns.
@@ -111,10 +113,11 @@ __device__ __forceinline__ void scores_of(float (&scores)[kKeys / 8][4], const u
   }
 }
 
-// Keys past the sequence, or after their query when causal, become -inf. `row` is the lane's first query.
-template <int kKeys>
+// Keys past the sequence, or after their query when causal, become -inf, and those before `begins`, of the lane's two
+// rows. `row` is the first of them.
+template <int kKeys, bool kBounded>
 __device__ __forceinline__ void mask_scores(float (&scores)[kKeys / 8][4], int64_t key0, int64_t row, int64_t seq,
-                                            bool causal) {
+                                            bool causal, const int64_t (&begins)[2]) {
   const int pair = threadIdx.x & 3;
 #pragma unroll
   for (int n = 0; n < kKeys / 8; ++n) {
@@ -122,7 +125,19 @@ __device__ __forceinline__ void mask_scores(float (&scores)[kKeys / 8][4], int64
     for (int i = 0; i < 4; ++i) {
       const int64_t key = key0 + n * 8 + pair * 2 + (i & 1), query = row + (i >> 1) * 8;
       if (key >= seq || (causal && key > query)) scores[n][i] = -INFINITY;
+      if (kBounded && key < begins[i >> 1]) scores[n][i] = -INFINITY;
     }
+  }
+}
+
+// Where the keys of the lane's two rows begin.
+template <bool kBounded>
+__device__ __forceinline__ void begins_of(const FlashParams& p, int64_t row, int64_t (&begins)[2]) {
+  if constexpr (kBounded) {
+    begins[0] = p.span.begin(row);
+    begins[1] = p.span.begin(row + 8);
+  } else {
+    begins[0] = begins[1] = 0;
   }
 }
 
@@ -204,7 +219,7 @@ __device__ __forceinline__ void finish_rows(const FlashParams& p, const SoftmaxR
 }
 
 // 128 queries a block (8 warps of 16 rows), 64 keys a step, K and V in two stages.
-template <int kDim>
+template <int kDim, bool kBounded>
 __global__ void __launch_bounds__(256, 1) flash_forward_kernel(FlashParams p) {
   constexpr int kQueries = 128, kKeys = 64, kThreads = 256;
   constexpr uint32_t kTile = kKeys * kDim * 2;
@@ -218,6 +233,8 @@ __global__ void __launch_bounds__(256, 1) flash_forward_kernel(FlashParams p) {
   const bf16* v = p.v.base + batch * p.v.batch_stride + int64_t{kv_head} * kDim;
   const int64_t last = p.causal ? min(p.seq, first + kQueries) : p.seq;
   const int steps = static_cast<int>((last + kKeys - 1) / kKeys);
+  const int first_step = kBounded ? static_cast<int>(p.span.begin(first) / kKeys) : 0;
+  const int64_t all_begun = kBounded ? p.span.begin(first + kQueries - 1) : 0;  // keys that no row begins behind
   const auto load_step = [&](int step) {
     const uint32_t tile = kv_tiles + (step & 1) * 2 * kTile;
     load_tile<kDim, kKeys, kThreads>(tile, k, p.k.row_stride, int64_t{step} * kKeys, p.seq);
@@ -225,24 +242,27 @@ __global__ void __launch_bounds__(256, 1) flash_forward_kernel(FlashParams p) {
     copies_commit();
   };
   load_tile<kDim, kQueries, kThreads>(q_tile, q, p.q.row_stride, first, p.seq);
-  load_step(0);
+  load_step(first_step);
 
   SoftmaxRows<kDim> rows;
   uint32_t q_fragments[kDim / 16][4];
   const int64_t row = first + warp * 16 + group;
-  for (int step = 0; step < steps; ++step) {
+  int64_t begins[2];
+  begins_of<kBounded>(p, row, begins);
+  for (int step = first_step; step < steps; ++step) {
     const uint32_t k_tile = kv_tiles + (step & 1) * 2 * kTile;
     copies_wait<0>();
     __syncthreads();
     if (step + 1 < steps) load_step(step + 1);
-    if (step == 0) {
+    if (step == first_step) {
 #pragma unroll
       for (int i = 0; i < kDim / 16; ++i) load_a<kDim>(q_fragments[i], q_tile, warp * 16, i);
     }
     float scores[kKeys / 8][4] = {};
     scores_of<kDim, kKeys>(scores, q_fragments, k_tile);
     const int64_t key0 = int64_t{step} * kKeys;
-    if (key0 + kKeys > (p.causal ? first + 1 : p.seq)) mask_scores<kKeys>(scores, key0, row, p.seq, p.causal);
+    if (key0 + kKeys > (p.causal ? first + 1 : p.seq) || (kBounded && key0 < all_begun))
+      mask_scores<kKeys, kBounded>(scores, key0, row, p.seq, p.causal, begins);
     softmax_step<kDim, kKeys>(rows, scores, p.scale_log2);
     accumulate_rows<kDim, kKeys>(rows.out, scores, k_tile + kTile);
   }

@@ -103,8 +103,11 @@ KernelPlan plan_elementwise(const char* kernel, int64_t count, int bytes_per_ele
 
 Result<KernelPlan> plan_quantize(const char* kernel, RowShape shape, int bytes_per_element) {
   if (shape.cols % 8 != 0 || shape.rows % 16 != 0)
-    return fail(ErrorCode::kBadArgument, fmt::format("{}: {} x {}; rows must be a multiple of 16 and columns of 8",
-                                                     kernel, shape.rows, shape.cols));
+    return fail(
+        ErrorCode::kBadArgument,
+        fmt::format("{}: {} x {}; rows must be a multiple of 16 and columns of 8", kernel, shape.rows, shape.cols),
+        "in FP8 on a GPU, tokens of a micro-batch and rows of weights divide by 16: change the sequence length "
+        "or the model's sizes, or take precision.recipe = bf16");
   KernelPlan plan;
   plan.kernel = kernel;
   plan.block = 256;
@@ -148,8 +151,8 @@ Result<KernelPlan> plan_flash_backward_kv(const AttentionShape& shape) {
   plan.block = 128;
   plan.grid_x = ceil_div(shape.seq, 64);
   plan.grid_y = shape.batch * shape.kv_heads;
-  // K and V of the block, then two stages of Q and dO (32 rows) with their log-sum-exp and delta.
-  plan.smem_bytes = static_cast<int>((2 * 64 + 4 * 32) * shape.head_dim * 2 + 4 * 32 * 4);
+  // K and V of the block, then two stages of Q and dO (32 rows) with their log-sum-exp, delta and first key.
+  plan.smem_bytes = static_cast<int>((2 * 64 + 4 * 32) * shape.head_dim * 2 + 2 * 3 * 32 * 4);
   plan.bytes = shape.batch * shape.seq * shape.head_dim * 2 * (3 * shape.heads + 4 * shape.kv_heads);
   return plan;
 }
