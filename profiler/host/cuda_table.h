@@ -13,7 +13,7 @@
 
 namespace mbb::profiler {
 
-inline constexpr uint32_t kCudaTableAbi = 6;
+inline constexpr uint32_t kCudaTableAbi = 7;
 
 struct CudaDeviceFacts {
   char name[256];
@@ -118,6 +118,9 @@ struct CudaTable {
   bool (*rank_profile)(void* rank, CudaText* error);
 
   bool (*canary)(int device, CudaCanary* times, CudaText* error);
+
+  // Enqueues a kernel that traps (debug.inject_fault = trap@RANK): the next step fails, and all after it.
+  bool (*rank_trap)(void* rank, CudaText* error);
 };
 
 // Opens libmbbench_cuda.so once for the process. The error says where it was looked for, or what the loader said.

@@ -62,6 +62,7 @@ TEST_F(Ending, ThreadsEndWithTheFaultyRanksErrorAndEveryPlace) {
   expect_broken(run(small + " inject_fault=kill@1"), {"ended by signal 9", "rank 0 at ", "rank 1 at ", "rank 3 at "});
   EXPECT_EQ(run(small + " inject_fault=hang@4").status, 64);
   EXPECT_EQ(run(small + " inject_fault=sleep@1").status, 64);
+  EXPECT_EQ(run(small + " inject_fault=trap@1").status, 64);  // no GPU to trap on
 }
 
 TEST_F(Ending, AThreadThatHangsEndsTheRun) {

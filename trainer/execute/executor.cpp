@@ -92,6 +92,10 @@ class CudaExecutor final : public Executor {
     CudaText error{};
     return profiler::cuda_answer(table_.rank_profile(rank_, &error), error);
   }
+  Status plant_trap() override {
+    CudaText error{};
+    return profiler::cuda_answer(table_.rank_trap(rank_, &error), error);
+  }
   std::vector<OutsideBytes> outside_arena() const override {
     std::vector<OutsideBytes> all;
     CudaText what{};

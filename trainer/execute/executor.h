@@ -41,6 +41,8 @@ class Executor {
   virtual int device() const { return -1; }
   // Call on every rank after a capture of the process (profiler/capture/capture.h) began or ended, between steps.
   virtual Status capture_changed() { return {}; }
+  // Lets the device fail in the next step, for good.
+  virtual Status plant_trap() { return fail(ErrorCode::kUnavailable, "a trap needs a GPU"); }
   // What the rank holds beside the arena (workspaces, tables, what the driver and libraries took); empty on the CPU.
   virtual std::vector<OutsideBytes> outside_arena() const { return {}; }
   // What a library or the driver did not take on this rank, and what runs instead.

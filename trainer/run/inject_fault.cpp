@@ -30,19 +30,21 @@ std::optional<Fault> parsed(std::string_view text) {
 
 }  // namespace
 
-Status check_fault(const std::string& fault, int world_size) {
+Status check_fault(const std::string& fault, int world_size, bool on_gpu) {
   if (fault.empty()) return {};
   const auto asked = parsed(fault);
   bool known = false;
   for (const std::string_view kind : {"exception", "error", "return", "hang", "kill"})
     known = known || (asked && asked->kind == kind);
+  known = known || (asked && asked->kind == "trap" && on_gpu);
   if (known && asked->rank >= 0 && asked->rank < world_size) return {};
   return fail(ErrorCode::kBadArgument,
               fmt::format("debug.inject_fault = {} with ranks 0 to {}", printable(fault), world_size - 1),
-              "give exception, error, return, hang or kill, then @ and a rank: hang@1");
+              "give exception, error, return, hang, kill or, on GPUs, trap, then @ and a rank: hang@1");
 }
 
-Result<bool> inject_fault(const std::string& fault, int rank, int64_t step, int64_t steps) {
+Result<bool> inject_fault(const std::string& fault, int rank, int64_t step, int64_t steps,
+                          const std::function<Status()>& plant_trap) {
   if (fault.empty() || step != (steps > 1 ? 1 : 0)) return false;
   const auto asked = parsed(fault);
   if (!asked || asked->rank != rank) return false;
@@ -50,6 +52,7 @@ Result<bool> inject_fault(const std::string& fault, int rank, int64_t step, int6
   constexpr auto kSettles = std::chrono::milliseconds(500);
   std::this_thread::sleep_for(kSettles);
   if (asked->kind == "return") return true;
+  if (asked->kind == "trap") return plant_trap().map([] { return false; });
   if (asked->kind == "kill") std::raise(SIGKILL);
   while (asked->kind == "hang") std::this_thread::sleep_for(std::chrono::seconds(1));
   if (asked->kind == "exception") static_cast<void>(std::vector<int>().at(0));

@@ -19,7 +19,8 @@ std::vector<Knob> debug_knobs() {
       {.key = "debug.inject_fault",
        .field = field(&Config::debug, &DebugConfig::inject_fault),
        .doc = "Makes one rank fail before its second step, to see how a run ends: KIND@RANK, where KIND is exception, "
-              "error, return (leaves early), hang or kill. Empty = none.",
+              "error, return (leaves early), hang, kill or, on a GPU, trap (a kernel that ends the device's context). "
+              "Empty = none.",
        .identity = false},
       {.key = "debug.delay_us",
        .field = field(&Config::debug, &DebugConfig::delay_us),

@@ -368,7 +368,7 @@ Result<Layout> resolve(const Config& config) {
   const bool reads_counts = config.host.device == Device::kCuda && l.exchanges_tokens() &&
                             config.parallel.moe_exchange == MoeExchange::kCounts;
   MB_TRY(check_graphs(config.host, l.model.moe.num_experts, reads_counts));
-  MB_TRY(check_fault(config.debug.inject_fault, l.mesh.world_size()));
+  MB_TRY(check_fault(config.debug.inject_fault, l.mesh.world_size(), config.host.device == Device::kCuda));
   MB_TRY(check_device_knobs(config));
   MB_TRY(check_placement(l));
   MB_TRY(split_stages(l));

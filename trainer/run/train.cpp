@@ -192,8 +192,8 @@ class RankLoop {
       const bool was = step > 0 && in_window(step - 1), is = in_window(step);
       if (was && !is) MB_TRY(end_window(*rank));
       if (is && !was) MB_TRY(begin_window(*rank));
-      MB_ASSIGN(const bool leave,
-                inject_fault(l_.config.debug.inject_fault, world_.rank(), step, l_.config.train.train_iters));
+      MB_ASSIGN(const bool leave, inject_fault(l_.config.debug.inject_fault, world_.rank(), step,
+                                               l_.config.train.train_iters, [&] { return rank->plant_trap(); }));
       if (leave) return {};
       MB_TRY(one_step(*rank, step));
       if (!works_after(step, last)) continue;

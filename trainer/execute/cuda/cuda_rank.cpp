@@ -14,6 +14,7 @@
 #include "trainer/execute/cuda/initial_values.h"
 #include "trainer/execute/cuda/op_mark.h"
 #include "trainer/execute/first_state.h"
+#include "trainer/ops/cuda/delay.h"
 #include "trainer/ops/cuda/status.h"
 #include "trainer/ops/own_records.h"
 #include "trainer/program/walk.h"
@@ -267,7 +268,7 @@ Status CudaRank::finish(StepOutput* output) {
   if (device_->raised() != nullptr)
     MB_TRY(ok(cudaMemcpyAsync(alarm, device_->raised(), 2 * sizeof(int32_t), cudaMemcpyDeviceToHost, stream),
               "reading an op's alarm"));
-  Status ran = groups_ == nullptr ? ok(cudaStreamSynchronize(stream), "running a step") : groups_->wait(stream);
+  Status ran = groups_ == nullptr ? ok(cudaStreamSynchronize(stream), "running ops") : groups_->wait(stream);
   if (!ran && groups_ == nullptr) {
     // Work is asynchronous: this is where the device says what went wrong in any op since the last step.
     ran.error().hint = "host.enable_cuda_graph = false with CUDA_LAUNCH_BLOCKING=1 in the environment names the op";
@@ -304,7 +305,10 @@ Status CudaRank::check_alarm(const int32_t* alarm) const {
 }
 
 Status CudaRank::step(const StepInput& input, StepOutput* output) {
-  return ended(run_step(input, output));
+  Status status = ended(run_step(input, output));
+  if (status) return status;
+  return tl::unexpected<Error>(
+      std::move(status.error()).during(fmt::format("step {} on GPU {}", steps_, request_.device)));
 }
 
 // What waits on the device for ranks that will not come, or that will not be served, ends. Graphs go first: one that
@@ -331,6 +335,10 @@ Status CudaRank::run_step(const StepInput& input, StepOutput* output) {
   times_ = {forward_backward, whole};
   ++steps_;
   return {};
+}
+
+Status CudaRank::plant_trap() {
+  return trap(device_->launch());
 }
 
 Status CudaRank::read(TensorId tensor, int slot_index, void* to, int64_t bytes) {

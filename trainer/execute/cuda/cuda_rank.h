@@ -38,6 +38,8 @@ class CudaRank {
   // One step op by op: the first op that wrote a value that is neither finite nor what an untouched arena reads as.
   Result<std::optional<NotFinite>> find_not_finite(const StepInput& input);
   Status read(TensorId tensor, int slot, void* to, int64_t bytes);
+  // A fault to order (debug.inject_fault): a kernel before the next step that ends this process's work on the device.
+  Status plant_trap();
   // For benchmarks: the ops of a step one at a time, in walk order, each as often as wanted; later positions read what
   // earlier ones wrote.
   Status begin(const StepInput& input) { return upload(input); }

@@ -1,8 +1,10 @@
 // What a rank on a real device tells of itself: tensors read back, the op of a NaN, memory, and trouble.
 #include <fmt/core.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <array>
+#include <cstdio>
 #include <map>
 #include <set>
 
@@ -131,6 +133,67 @@ TEST_F(RankOnDevice, MemoryIsThePlanAndNamedCosts) {
     EXPECT_GE(used.back(), named) << list;
     EXPECT_LT(used.back() - named, int64_t{32} << 20) << list;
     printf("%s: used %lld: %s\n", one_range ? "one range" : "slabs", static_cast<long long>(used.back()), list.c_str());
+  }
+}
+
+// In the result's notes, which a bundle keeps: what was chosen by which times, and what was asked for in vain.
+TEST_F(RankOnDevice, SaysWhatComputesAttentionAndWhy) {
+  Config c = small();
+  c.model.hidden_size = 128, c.model.ffn_hidden_size = 256, c.model.kv_channels = 64;
+  c.host.device = trainer::Device::kCuda;
+  const auto note = [&](const char* part) {
+    const auto result = train_small(c);
+    EXPECT_TRUE(result.has_value()) << format(result.error());
+    if (!result) return false;
+    return std::any_of(result->notes.begin(), result->notes.end(), [&](const std::string& text) {
+      return text.starts_with("attention backward of 32 x 1") && text.find(part) != std::string::npos;
+    });
+  };
+  EXPECT_FALSE(note(""));  // fp32, and nothing asked for
+  c.fusion.attention_backend = AttentionBackend::kFused;
+  EXPECT_TRUE(note("fp32: our general kernel computes it"));
+  c.precision.recipe = Recipe::kBf16;
+  c.fusion.attention_backend = AttentionBackend::kAuto;
+  EXPECT_TRUE(note(" ms: "));
+}
+
+// In a process of its own: nothing runs on a device after a trap.
+void train_into_a_trap(bool graphs) {
+  Config c = small();
+  c.host.device = trainer::Device::kCuda;
+  c.host.enable_cuda_graph = graphs;
+  c.debug.inject_fault = "trap@0";
+  int steps = 0;
+  TrainOptions options;
+  options.on_step = [&](const StepReport&) { ++steps; };
+  const auto result = train_small(c, options);
+  fmt::print("ENDED with {} steps: {}\n", steps, result ? "well" : format(result.error()));
+  std::fflush(stdout);
+  _exit(0);
+}
+TEST(Trap, DISABLED_OpByOp) {
+  train_into_a_trap(false);
+}
+TEST(Trap, DISABLED_InAGraph) {
+  train_into_a_trap(true);
+}
+
+// What the device never recovers from ends the cell with the step, what ran and what the driver says; the process ends
+// in order.
+TEST_F(RankOnDevice, ATrapEndsTheCellWithWhatWasRunning) {
+  for (const char* test : {"OpByOp", "InAGraph"}) {
+    char own[4096] = {};
+    ASSERT_GT(readlink("/proc/self/exe", own, sizeof own - 1), 0);
+    const std::string command =
+        fmt::format("'{}' --gtest_also_run_disabled_tests --gtest_filter=Trap.DISABLED_{} 2>&1", own, test);
+    FILE* const pipe = popen(command.c_str(), "r");
+    ASSERT_NE(pipe, nullptr);
+    std::string said;
+    for (char line[1024]; std::fgets(line, sizeof line, pipe) != nullptr;) said += line;
+    EXPECT_EQ(pclose(pipe), 0) << said;
+    EXPECT_NE(said.find("ENDED with 1 steps: "), std::string::npos) << said;
+    EXPECT_NE(said.find("step 1 on GPU 0: "), std::string::npos) << said;  // whatever of it met the trap first
+    EXPECT_NE(said.find("(cudaError"), std::string::npos) << said;
   }
 }
 

@@ -17,11 +17,20 @@ __global__ void spin_kernel(unsigned long long ns) {
   }
 }
 
+__global__ void trap_kernel() {
+  asm volatile("trap;");
+}
+
 }  // namespace
 
 Status spin(int64_t ns, const Launch& launch) {
   spin_kernel<<<1, 1, 0, launch.stream>>>(static_cast<unsigned long long>(ns));
   return launched("spin");
+}
+
+Status trap(const Launch& launch) {
+  trap_kernel<<<1, 1, 0, launch.stream>>>();
+  return launched("trap");
 }
 
 }  // namespace mbb::trainer::cuda

@@ -149,6 +149,9 @@ bool profiler_range(bool on, CudaText* error) {
 bool rank_profile(void* rank, CudaText* error) {
   return answer(as_rank(rank).recapture(), error);
 }
+bool rank_trap(void* rank, CudaText* error) {
+  return answer(as_rank(rank).plant_trap(), error);
+}
 
 bool time_canary(int device, profiler::CudaCanary* times, CudaText* error) {
   const auto timed = canary(device);
@@ -177,7 +180,8 @@ constexpr CudaTable kTable = {profiler::kCudaTableAbi,
                               capture_end,
                               profiler_range,
                               rank_profile,
-                              time_canary};
+                              time_canary,
+                              rank_trap};
 
 }  // namespace
 }  // namespace mbb::trainer::cuda
