@@ -171,7 +171,8 @@ Result<void*> Device::outer_scratch(int64_t bytes) {
 Result<int32_t*> Device::alarm() {
   if (alarm_ != nullptr) return alarm_;
   MB_ASSIGN(void* const flag, allocate(2 * sizeof(int32_t), "an op's alarm"));
-  MB_TRY(ok(cudaMemset(flag, 0, 2 * sizeof(int32_t)), "clearing an op's alarm"));
+  MB_TRY(ok(cudaMemsetAsync(flag, 0, 2 * sizeof(int32_t), lane_->stream), "clearing an op's alarm"));
+  MB_TRY(ok(cudaStreamSynchronize(lane_->stream), "clearing an op's alarm"));
   alarm_ = static_cast<int32_t*>(flag);
   return alarm_;
 }

@@ -33,23 +33,32 @@ inline float from_fp8(uint8_t bits, Element kind) {
   return (bits & 0x80) != 0 ? -value : value;
 }
 
-// Memory on the device, poisoned with 0xff bytes (NaN in every float type) until written.
+// Memory on the device, poisoned with 0xff bytes (NaN in every float type) until written. Sets and copies from pageable
+// memory return before they are done, and the streams of ops do not wait for them: this does.
 class DeviceBytes {
  public:
   explicit DeviceBytes(size_t bytes) : bytes_(bytes) {
     EXPECT_EQ(cudaMalloc(&data_, bytes == 0 ? 16 : bytes), cudaSuccess);
-    EXPECT_EQ(cudaMemset(data_, 0xff, bytes), cudaSuccess);
+    set(0xff);
   }
   DeviceBytes(const DeviceBytes&) = delete;
   DeviceBytes& operator=(const DeviceBytes&) = delete;
   ~DeviceBytes() { cudaFree(data_); }
   void* get() const { return data_; }
   float* floats() const { return static_cast<float*>(data_); }
-  void upload(const void* from) { EXPECT_EQ(cudaMemcpy(data_, from, bytes_, cudaMemcpyHostToDevice), cudaSuccess); }
+  void upload(const void* from) {
+    EXPECT_EQ(cudaMemcpy(data_, from, bytes_, cudaMemcpyHostToDevice), cudaSuccess);
+    EXPECT_EQ(cudaStreamSynchronize(nullptr), cudaSuccess);
+  }
   void download(void* to) const { EXPECT_EQ(cudaMemcpy(to, data_, bytes_, cudaMemcpyDeviceToHost), cudaSuccess); }
-  void zero() { EXPECT_EQ(cudaMemset(data_, 0, bytes_), cudaSuccess); }
+  void zero() { set(0); }
 
  private:
+  void set(int byte) {
+    EXPECT_EQ(cudaMemset(data_, byte, bytes_), cudaSuccess);
+    EXPECT_EQ(cudaStreamSynchronize(nullptr), cudaSuccess);
+  }
+
   void* data_ = nullptr;
   size_t bytes_;
 };
