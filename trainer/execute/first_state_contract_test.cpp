@@ -143,7 +143,7 @@ TEST(FirstState, OfEveryFormOfMastersAndWeightsIsTheOracles) {
       fp8_param.precision.fp8_param = true;
       for (const Recipe recipe : {Recipe::kFp8Current, Recipe::kFp8Delayed}) {
         fp8_param.precision.recipe = recipe;
-        if (!sharded_weights) expect_equal("fp8 weights", fp8_param);
+        expect_equal("fp8 weights", fp8_param);
       }
       c.precision.recipe = Recipe::kBf16;
       c.optimizer.use_precision_aware_optimizer = true;
