@@ -18,13 +18,9 @@ inline float from_fp4(uint8_t code) {
 // Halves go to the even code, NaN (which E2M1 lacks) to +6 as the hardware's conversion does.
 inline uint8_t to_fp4(float value) {
   if (std::isnan(value)) return 7;
-  const float magnitude = std::abs(value);
-  int code = 0;
-  while (code < 7) {
-    const float middle = (kFp4Magnitudes[code] + kFp4Magnitudes[code + 1]) / 2;
-    if (magnitude < middle || (magnitude == middle && code % 2 == 0)) break;
-    ++code;
-  }
+  const float m = std::abs(value);
+  // The middles that it lies above, or on where the code below is odd.
+  const int code = (m > 0.25F) + (m >= 0.75F) + (m > 1.25F) + (m >= 1.75F) + (m > 2.5F) + (m >= 3.5F) + (m > 5.0F);
   return static_cast<uint8_t>(code | (std::signbit(value) ? 8 : 0));
 }
 
@@ -33,7 +29,7 @@ inline uint8_t to_fp4_stochastic(float value, uint32_t bits) {
   if (std::isnan(value)) return 7;
   const float magnitude = std::abs(value);
   int code = 0;
-  while (code < 7 && magnitude >= kFp4Magnitudes[code + 1]) ++code;
+  for (int above = 1; above < 8; ++above) code += magnitude >= kFp4Magnitudes[above] ? 1 : 0;
   if (code < 7) {
     const double low = static_cast<double>(kFp4Magnitudes[code]), high = static_cast<double>(kFp4Magnitudes[code + 1]);
     const double fraction = (static_cast<double>(magnitude) - low) / (high - low);
