@@ -103,9 +103,13 @@ Status resolve_context_parallel(Layout& l, ParallelSizes& sizes) {
         "each rank holds two chunks of the sequence, an early and a late one");
   for (const int64_t encoder : {l.encoder_sequence, l.has_sequences() ? l.longest_encoder_part() : 0})
     if (encoder % (2 * l.cp) != 0)
-      return fail(ErrorCode::kBadArgument,
-                  fmt::format("train.encoder_seq_length = {} is no multiple of 2 × {} = {}", encoder, kCp, 2 * l.cp),
-                  "each rank holds two chunks of the encoder's sequence too");
+      return fail(
+          ErrorCode::kBadArgument,
+          fmt::format("train.encoder_seq_length = {} is no multiple of 2 × {} = {}", encoder, kCp, 2 * l.cp),
+          l.config.train.encoder_seq_length > 0
+              ? "each rank holds two chunks of the encoder's sequence too"
+              : "each rank holds two chunks of the encoder's sequence too, which is train.seq_length where it is left "
+                "out: give train.encoder_seq_length");
   MB_ASSIGN(l.cp_comm, comm_by_layer(p.cp_comm_type, l.model.num_layers));
   for (const CpComm comm : l.cp_comm) {
     if (comm == CpComm::kA2aP2p && sizes.cp_a2a == 1) {
