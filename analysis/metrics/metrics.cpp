@@ -144,6 +144,8 @@ constexpr auto kMetrics = std::to_array<MetricInfo>({
     memory_metric("memory_workspace", "workspace", "Scratch of kernels."),
     memory_metric("memory_input", "input", "Tokens, labels and masks of micro-batches."),
     memory_metric("memory_step", "step record", "Step record, loss and norm scalars."),
+    memory_metric("memory_graphs", "graphs",
+                  "What the driver takes for captured CUDA graphs, beside the planned arena."),
     memory_metric("memory_outside_the_arena", "outside the arena",
                   "What libraries and the allocator hold beside the planned arena, all the time; where it was seen."),
     memory_metric("memory_slack", "slack", "Bytes of the planned arena that no buffer has at its peak."),

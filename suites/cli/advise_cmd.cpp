@@ -32,16 +32,15 @@ analysis::Table table_of(const Advised& advised, const trainer::CostTable& costs
     const Advice& a = advised.ranked[i];
     const Projection& p = a.projection;
     const double tflops = p.tflops_per_gpu(p.model_flops_causal);
-    table.rows.push_back(
-        {{{a.label},
-          {format_ns(p.step_ns), p.step_ns},
-          {"±" + format_ns((p.high_ns - p.low_ns) / 2)},
-          {fmt::format("{:.0f}", p.tokens_per_s_per_gpu()), p.tokens_per_s_per_gpu()},
-          {fmt::format("{:.0f}", tflops), tflops},
-          {format_percent(p.parts.exposed_comm_ns() / p.step_ns)},
-          {format_percent(p.parts.bubble_ns / p.step_ns)},
-          {format_bytes(static_cast<double>(p.memory.arena_bytes)), static_cast<double>(p.memory.arena_bytes)},
-          {a.reason}}});
+    table.rows.push_back({{{a.label},
+                           {format_ns(p.step_ns), p.step_ns},
+                           {"±" + format_ns((p.high_ns - p.low_ns) / 2)},
+                           {fmt::format("{:.0f}", p.tokens_per_s_per_gpu()), p.tokens_per_s_per_gpu()},
+                           {fmt::format("{:.0f}", tflops), tflops},
+                           {format_percent(p.parts.exposed_comm_ns() / p.step_ns)},
+                           {format_percent(p.parts.bubble_ns / p.step_ns)},
+                           {format_bytes(static_cast<double>(p.memory.bytes())), static_cast<double>(p.memory.bytes())},
+                           {a.reason}}});
   }
   table.footer.push_back(
       fmt::format("{} mappings: {} fit and are ranked, {} do not fit, {} break a rule of the trainer.", advised.tried,

@@ -103,7 +103,7 @@ void fill_projected(baselines::Cell& cell, const Projection& p, bool uses_fp8) {
     if (p.parts.exposed_ns[kind] > 0) add(cell, kByKind[kind], share(p.parts.exposed_ns[kind]));
   add(cell, "exposed_copy", share(p.parts.copy_ns));
   add(cell, "bubble", share(p.parts.bubble_ns));
-  add(cell, "peak_memory", static_cast<double>(p.memory.arena_bytes));
+  add(cell, "peak_memory", static_cast<double>(p.memory.bytes()));
 }
 
 Result<std::filesystem::path> save_projection(const Settings& settings, const std::vector<std::string>& argv,

@@ -54,9 +54,9 @@ std::string peaks(const Projection& p, double tflops) {
 }
 
 std::string memory_line(const Projection& p) {
-  if (p.memory.capacity_bytes <= 0) return format_bytes(static_cast<double>(p.memory.arena_bytes));
+  if (p.memory.capacity_bytes <= 0) return format_bytes(static_cast<double>(p.memory.bytes()));
   return fmt::format("{} on stage {} of {} that a plan may take: {}",
-                     format_bytes(static_cast<double>(p.memory.arena_bytes)), p.memory.stage,
+                     format_bytes(static_cast<double>(p.memory.bytes())), p.memory.stage,
                      format_bytes(static_cast<double>(p.memory.capacity_bytes)),
                      p.memory.fits() ? "fits" : "DOES NOT FIT, the step is projected as if it did");
 }
@@ -149,6 +149,7 @@ std::string to_json(const Projection& p, const trainer::Layout& layout, const tr
               {"terms", terms},
               {"memory",
                {{"arena_bytes", p.memory.arena_bytes},
+                {"graph_bytes", p.memory.graph_bytes},
                 {"capacity_bytes", p.memory.capacity_bytes},
                 {"stage", p.memory.stage},
                 {"fits", p.memory.fits()}}},

@@ -8,6 +8,7 @@
 #include <future>
 
 #include "suites/project/cost_file.h"
+#include "trainer/execute/graph_memory.h"
 #include "trainer/execute/simulate/replay.h"
 #include "trainer/models/flops.h"
 #include "trainer/program/walk.h"
@@ -213,8 +214,12 @@ class Projector {
 
   void fill_memory(Projection& out) const {
     for (size_t c = 0; c < plans_.size(); ++c) {
-      if (plans_[c].arena_bytes <= out.memory.arena_bytes) continue;
+      if (plans_[c].arena_bytes == 0) continue;  // not planned
+      // What is projected runs on a card, whatever device the configuration names.
+      const trainer::GraphMemory graphs = trainer::graph_memory(l_.config.host, programs_[c], plans_[c]);
+      if (plans_[c].arena_bytes + graphs.bytes <= out.memory.bytes()) continue;
       out.memory.arena_bytes = plans_[c].arena_bytes;
+      out.memory.graph_bytes = graphs.bytes;
       out.memory.stage = programs_[c].rank_class.pp;
     }
     if (const auto hardware = trainer::find_hardware(table_.hardware))

@@ -53,9 +53,11 @@ struct ProjectedParts {
 // Memory of the fullest rank class, from the plan.
 struct ProjectedMemory {
   int64_t arena_bytes = 0;
+  int64_t graph_bytes = 0;     // of CUDA graphs, beside the arena
   int64_t capacity_bytes = 0;  // of the device, less what the driver and the libraries take
   int stage = 0;
-  bool fits() const { return arena_bytes <= capacity_bytes; }
+  int64_t bytes() const { return arena_bytes + graph_bytes; }
+  bool fits() const { return bytes() <= capacity_bytes; }
 };
 
 // A term's share of the step and what it does to the interval.

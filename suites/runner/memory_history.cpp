@@ -13,6 +13,7 @@
 #include <tuple>
 
 #include "suites/export/export.h"
+#include "trainer/execute/graph_memory.h"
 #include "trainer/execute/op_sites.h"
 #include "trainer/program/walk.h"
 
@@ -113,6 +114,8 @@ std::vector<Lifetime> lifetimes_of(const Program& program, int64_t& positions) {
   return all;
 }
 
+constexpr const char* kGraphs = "graphs";  // the category of what is planned and taken for CUDA graphs
+
 class MapBuilder {
  public:
   MapBuilder(const Program& program, const trainer::MemoryPlan& plan) : program_(program), plan_(plan) {}
@@ -124,8 +127,10 @@ class MapBuilder {
     end_ = times ? times->length_ns : positions;
     for (const Lifetime& life : lifetimes) add(life, times);
     if (times) end_before_next_writer();
-    for (const trainer::OutsideBytes& one : outside)
-      map_.tensors.push_back({one.what, "outside the arena", -1, one.bytes, "", "", 0, end_});
+    for (const trainer::OutsideBytes& one : outside) {
+      const char* category = one.what == trainer::kCapturedGraphs ? kGraphs : "outside the arena";
+      map_.tensors.push_back({one.what, category, -1, one.bytes, "", "", 0, end_});
+    }
     peak_and_curve();
     categories();
     return std::move(map_);
@@ -283,6 +288,7 @@ class MapBuilder {
         const std::string name = trainer::name(static_cast<trainer::Category>(c));
         rows[name] = {name, bytes, 0};
       }
+    if (plan_.graph_bytes > 0) rows[kGraphs] = {kGraphs, plan_.graph_bytes, 0};
     for (const auto& [category, bytes] : at_peak_) {
       baselines::CategoryBytes& one =
           rows.try_emplace(category, baselines::CategoryBytes{category, -1, 0}).first->second;

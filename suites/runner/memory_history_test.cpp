@@ -12,6 +12,7 @@
 #include "profiler/memory/snapshot_writer.h"
 #include "suites/export/export.h"
 #include "suites/runner/memory_rows.h"
+#include "trainer/execute/graph_memory.h"
 #include "trainer/execute/simulate/replay.h"
 #include "trainer/program/walk.h"
 
@@ -164,6 +165,26 @@ TEST(MemoryHistory, AMapWithoutHistoryIsRefused) {
 TEST(MemoryHistory, SnapshotFilesOfSeveralClasses) {
   EXPECT_EQ(snapshot_file("/a/s.pickle", "/launch", "stage1", true), "/a/s.stage1.pickle");
   EXPECT_EQ(snapshot_file("s.pickle", "/launch", "stage1", false), "/launch/s.pickle");
+}
+
+TEST(MemoryHistory, GraphsAreACategoryBesideTheArena) {
+  Built b = build(1, 1);
+  trainer::MemoryPlan& plan = b.programs.plans[0];
+  plan.graph_bytes = 5000;
+  const auto bytes_of = [](const baselines::MemoryMap& map, const std::string& category) {
+    for (const auto& row : map.categories)
+      if (row.category == category) return std::pair{row.planned_bytes, row.measured_bytes};
+    return std::pair{int64_t{-2}, int64_t{-2}};
+  };
+  using Bytes = std::pair<int64_t, int64_t>;
+  const auto run = memory_history(b.layout, b.programs, nullptr, {{trainer::kCapturedGraphs, 7000}, {"a table", 64}});
+  EXPECT_EQ(bytes_of(run[0], "graphs"), (Bytes{5000, 7000}));
+  EXPECT_EQ(bytes_of(run[0], "outside the arena"), (Bytes{-1, 64}));
+  const auto planned = memory_maps(b.layout, b.programs);
+  EXPECT_EQ(bytes_of(planned[0], "graphs"), (Bytes{5000, -1}));
+  EXPECT_EQ(planned[0].peak_bytes, plan.arena_bytes + 5000);
+  plan.graph_bytes = 0;
+  EXPECT_EQ(bytes_of(memory_maps(b.layout, b.programs)[0], "graphs"), (Bytes{-2, -2})) << "a category that is there";
 }
 
 TEST(MemoryRows, ThePlanHoldsEveryValueNotOnlyThoseAliveAtItsPeak) {

@@ -57,7 +57,7 @@ std::vector<baselines::MemoryMap> memory_maps(const trainer::Layout& layout, con
       maps.back().rank_class = fmt::format("stage{}", program.rank_class.pp);
     }
     baselines::MemoryMap& map = maps[i];
-    map.peak_bytes = plan.arena_bytes;
+    map.peak_bytes = plan.device_bytes();
     map.categories.clear();
     for (int c = 0; c < trainer::kCategories; ++c) {
       const int64_t bytes = plan.peak_by_category[static_cast<size_t>(c)];
@@ -65,6 +65,7 @@ std::vector<baselines::MemoryMap> memory_maps(const trainer::Layout& layout, con
     }
     const int64_t slack = plan.arena_bytes - plan.peak_live_bytes;
     if (slack > 0) map.categories.push_back({"slack", slack, -1});
+    if (plan.graph_bytes > 0) map.categories.push_back({"graphs", plan.graph_bytes, -1});
     map.live_at_peak.clear();
     ByPath by_path;
     for (const auto& value : map.tensors) by_path.emplace(value.path, &value);

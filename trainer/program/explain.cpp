@@ -122,6 +122,8 @@ ClassRow class_row(const Layout& layout, const Program& program, const MemoryPla
   row.gpus = int64_t{layout.mesh.tp(program.rank_class.role)} * layout.dp;
   row.arena_bytes = plan.arena_bytes;
   row.host_bytes = plan.host_bytes;
+  row.graph_ops = plan.graph_ops;
+  row.graph_bytes = plan.graph_bytes;
   row.peak_live_bytes = plan.peak_live_bytes;
   row.peak_by_category = plan.peak_by_category;
   row.peak_path = program.segment(program.schedule[static_cast<size_t>(plan.peak_call)])

@@ -62,8 +62,10 @@ struct CommRow {
 struct ClassRow {
   RankClass rank_class;
   int64_t gpus = 0;
-  int64_t arena_bytes = 0;      // allocated
-  int64_t host_bytes = 0;       // pinned host memory beside it
+  int64_t arena_bytes = 0;  // allocated
+  int64_t host_bytes = 0;   // pinned host memory beside it
+  int64_t graph_ops = 0;    // ops that CUDA graphs hold, and what the driver takes for them beside the arena
+  int64_t graph_bytes = 0;
   int64_t peak_live_bytes = 0;  // at the fullest moment; the rest of the arena is slack
   std::array<int64_t, kCategories> peak_by_category{};
   std::string peak_path;  // the op at the fullest moment

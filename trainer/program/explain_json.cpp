@@ -219,6 +219,10 @@ void write_summary(Json& json, const ClassRow& row) {
   json.field("gpus", row.gpus);
   json.field("arena_bytes", row.arena_bytes);
   json.field("host_bytes", row.host_bytes);
+  if (row.graph_ops > 0) {
+    json.field("graph_ops", row.graph_ops);
+    json.field("graph_bytes", row.graph_bytes);
+  }
   json.field("peak_live_bytes", row.peak_live_bytes);
   json.field("slack_bytes", row.slack_bytes());
   json.field("peak_path", row.peak_path);

@@ -89,6 +89,14 @@ std::string class_name(const RankClass& of) {
                      of.cp > 0 ? fmt::format(" cp {}", of.cp) : "");
 }
 
+// The class with most ops in CUDA graphs; nothing where none is captured.
+const ClassRow* most_captured(const Explain& e) {
+  const ClassRow* most = nullptr;
+  for (const ClassRow& row : e.classes)
+    if (row.graph_ops > (most == nullptr ? 0 : most->graph_ops)) most = &row;
+  return most;
+}
+
 // One row a rank class; of a long pipeline the first and the last ones.
 std::string memory(const Explain& e, const ExplainOptions& options) {
   constexpr size_t kShown = 8;
@@ -97,13 +105,16 @@ std::string memory(const Explain& e, const ExplainOptions& options) {
   for (const ClassRow& row : e.classes)
     for (size_t c = 0; c < used.size(); ++c) used[c] = used[c] || row.peak_by_category[c] > 0;
   const bool host = std::any_of(e.classes.begin(), e.classes.end(), [](const ClassRow& c) { return c.host_bytes > 0; });
-  std::vector<bool> right(kCategories + 6, true);
+  const bool graphs =
+      std::any_of(e.classes.begin(), e.classes.end(), [](const ClassRow& c) { return c.graph_bytes > 0; });
+  std::vector<bool> right(kCategories + 7, true);
   right.front() = false;
   Columns table(std::move(right));
   std::vector<std::string> head{"memory", "arena"};
   for (size_t c = 0; c < used.size(); ++c)
     if (used[c]) head.push_back(replace_all(name(static_cast<Category>(c)), "_", " "));
   head.push_back("slack");
+  if (graphs) head.push_back("graphs");
   if (host) head.push_back("on the host");
   if (options.capacity_bytes > 0) head.push_back("of " + format_bytes(static_cast<double>(options.capacity_bytes)));
   table.add(std::move(head));
@@ -114,12 +125,19 @@ std::string memory(const Explain& e, const ExplainOptions& options) {
     for (size_t c = 0; c < used.size(); ++c)
       if (used[c]) cells.push_back(format_bytes(static_cast<double>(row.peak_by_category[c])));
     cells.push_back(format_bytes(static_cast<double>(row.slack_bytes())));
+    if (graphs) cells.push_back(format_bytes(static_cast<double>(row.graph_bytes)));
     if (host) cells.push_back(format_bytes(static_cast<double>(row.host_bytes)));
-    if (options.capacity_bytes > 0) cells.push_back(row.arena_bytes <= options.capacity_bytes ? "fits" : "too much");
+    if (options.capacity_bytes > 0)
+      cells.push_back(row.arena_bytes + row.graph_bytes <= options.capacity_bytes ? "fits" : "too much");
     table.add(std::move(cells));
   }
   std::string text = table.text("");
   if (n > kShown) text += fmt::format("         and {} stages between\n", n - kShown);
+  if (const ClassRow* most = most_captured(e); most != nullptr && !graphs)
+    text += fmt::format(
+        "graphs   {} ops of {} are captured; what the driver takes for them was not measured and is not in "
+        "the plan\n",
+        most->graph_ops, class_name(most->rank_class));
   return text;
 }
 

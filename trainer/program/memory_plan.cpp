@@ -490,7 +490,7 @@ const char* remedy(Category category) {
 }
 
 // The two largest categories at the peak, with what helps.
-std::string advice(const MemoryPlan& plan) {
+std::string advice(const MemoryPlan& plan, int64_t capacity_bytes) {
   std::array<size_t, kCategories> order{};
   std::iota(order.begin(), order.end(), size_t{0});
   std::stable_sort(order.begin(), order.end(),
@@ -500,13 +500,17 @@ std::string advice(const MemoryPlan& plan) {
     text += fmt::format("{}{} take {}: {}", i ? "; " : "", name(static_cast<Category>(order[i])),
                         format_bytes(static_cast<double>(plan.peak_by_category[order[i]])),
                         remedy(static_cast<Category>(order[i])));
+  // Where the step would fit without them.
+  if (plan.arena_bytes <= capacity_bytes && plan.graph_bytes > 0)
+    text = "host.enable_cuda_graph = false, or host.cuda_graph_scope = layer, whose graphs serve many micro-batches; " +
+           text;
   return text;
 }
 
 }  // namespace
 
 Status check_fits(const Program& program, const MemoryPlan& plan, int64_t capacity_bytes) {
-  if (plan.arena_bytes <= capacity_bytes) return {};
+  if (plan.device_bytes() <= capacity_bytes) return {};
   // A tensor counts with all its live slots.
   std::vector<std::pair<int64_t, TensorId>> totals;
   std::map<TensorId, std::pair<int64_t, int>> by_tensor;
@@ -525,11 +529,13 @@ Status check_fits(const Program& program, const MemoryPlan& plan, int64_t capaci
                        slots > 1 ? fmt::format(" ({} micro-batches)", slots) : "",
                        format_bytes(static_cast<double>(bytes)));
   }
+  if (plan.graph_bytes > 0)
+    top += fmt::format(", graphs of {} ops {}", plan.graph_ops, format_bytes(static_cast<double>(plan.graph_bytes)));
   return fail(ErrorCode::kOutOfMemory,
               fmt::format("the step needs {} and there are {}; largest at the peak: {}",
-                          format_bytes(static_cast<double>(plan.arena_bytes)),
+                          format_bytes(static_cast<double>(plan.device_bytes())),
                           format_bytes(static_cast<double>(capacity_bytes)), top),
-              advice(plan));
+              advice(plan, capacity_bytes));
 }
 
 }  // namespace mbb::trainer

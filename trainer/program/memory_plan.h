@@ -41,6 +41,8 @@ struct MemoryPlan {
 
   int64_t arena_bytes = 0;      // what is allocated
   int64_t host_bytes = 0;       // the host's arena
+  int64_t graph_ops = 0;        // ops that CUDA graphs hold (execute/graph_memory.h)
+  int64_t graph_bytes = 0;      // the category `graphs`: what the driver takes for them beside the arena
   int64_t peak_live_bytes = 0;  // sum of live buffers at the fullest moment; the rest is fragmentation
   std::array<int64_t, kCategories> peak_by_category{};  // at that moment
   int peak_call = 0;                                    // the moment: op `peak_op` of call `peak_call`
@@ -49,6 +51,8 @@ struct MemoryPlan {
   std::vector<LiveBuffer> buffers;
   std::vector<std::vector<int64_t>> offsets;  // [tensor][slot]; empty for views and unused tensors
 
+  // What the step needs of the device.
+  int64_t device_bytes() const { return arena_bytes + graph_bytes; }
   // Byte offset of a tensor (a view included) in a slot, in the arena of its space.
   int64_t offset(const Program& program, TensorId id, int slot) const;
   // Buffers alive at the peak, largest first.
@@ -57,8 +61,8 @@ struct MemoryPlan {
 
 MemoryPlan plan_memory(const Program& program, const PlanOptions& options = {});
 
-// Refuses a plan above `capacity_bytes`, naming the largest live tensors and, for what takes most at the peak,
-// the knobs that would help.
+// Refuses a plan (graphs included) above `capacity_bytes`, naming the largest live tensors and, for what takes most at
+// the peak, the knobs that would help.
 Status check_fits(const Program& program, const MemoryPlan& plan, int64_t capacity_bytes);
 
 }  // namespace mbb::trainer

@@ -20,6 +20,7 @@
 #include "trainer/comm/local/run_ranks.h"
 #include "trainer/comm/mpi/run_mpi_rank.h"
 #include "trainer/execute/executor.h"
+#include "trainer/execute/graph_memory.h"
 #include "trainer/execute/op_sites.h"
 #include "trainer/execute/simulate/replay.h"
 #include "trainer/models/transformer.h"
@@ -635,6 +636,11 @@ Result<StepPrograms> build_programs(const Layout& layout) {
     MB_TRY(check_block_shapes(built.programs[i]));
     MB_TRY(verify(built.programs[i]));
     built.plans[i] = plan_memory(built.programs[i], options);
+    if (layout.config.host.device == Device::kCuda) {
+      const GraphMemory graphs = graph_memory(layout.config.host, built.programs[i], built.plans[i]);
+      built.plans[i].graph_ops = graphs.ops;
+      built.plans[i].graph_bytes = graphs.bytes;
+    }
     return {};
   };
   MB_TRY(each_class(classes, plan));

@@ -9,6 +9,7 @@
 #include "trainer/execute/cuda/cuda_rank.h"
 #include "trainer/execute/cuda/find_not_finite.h"
 #include "trainer/execute/cuda/op_mark.h"
+#include "trainer/execute/graph_memory.h"
 #include "trainer/execute/graph_pieces.h"
 #include "trainer/ops/cuda/status.h"
 #include "trainer/ops/message_peers.h"
@@ -195,7 +196,7 @@ Status CudaRank::capture() {
     part.graph = shared;
   }
   MB_TRY(ok(cudaMemGetInfo(&after, &total), "reading free device memory"));
-  device_->count("captured graphs", before > after ? static_cast<int64_t>(before - after) : 0);
+  device_->count(kCapturedGraphs, before > after ? static_cast<int64_t>(before - after) : 0);
   return {};
 }
 
@@ -214,6 +215,8 @@ Result<cudaGraphExec_t> CudaRank::graph_of(const Part& part) {
   MB_TRY(ended);
   MB_TRY(instantiated);
   graphs_.push_back(made);
+  // What it takes of the device it takes here, where it is counted, and not at its first launch.
+  MB_TRY(ok(cudaGraphUpload(made, stream), "putting a graph on the device"));
   return made;
 }
 

@@ -7,8 +7,10 @@
 #include <cstdio>
 #include <map>
 #include <set>
+#include <tuple>
 
 #include "trainer/data/rng.h"
+#include "trainer/execute/graph_memory.h"
 #include "trainer/models/small_families.h"
 #include "trainer/ops/cuda/gpu_fixture_test.h"
 #include "trainer/run/precision_rules.h"
@@ -194,6 +196,50 @@ TEST_F(RankOnDevice, ATrapEndsTheCellWithWhatWasRunning) {
     EXPECT_NE(said.find("ENDED with 1 steps: "), std::string::npos) << said;
     EXPECT_NE(said.find("step 1 on GPU 0: "), std::string::npos) << said;  // whatever of it met the trap first
     EXPECT_NE(said.find("(cudaError"), std::string::npos) << said;
+  }
+}
+
+// What the driver takes for a step's graphs is that figure an op, whatever the model: a plan knows it before.
+TEST_F(RankOnDevice, GraphsTakeTheirBytesAnOp) {
+  for (const auto& [layers, micro_batches, recipe] : {std::tuple{4, 16, Recipe::kBf16},
+                                                      {16, 16, Recipe::kBf16},
+                                                      {16, 64, Recipe::kBf16},
+                                                      {16, 32, Recipe::kFp8Current}}) {
+    Config c = small();
+    c.model.num_layers = layers;
+    c.model.hidden_size = 128, c.model.ffn_hidden_size = 256, c.model.kv_channels = 64;
+    c.train.micro_batch_size = 1, c.train.global_batch_size = micro_batches;
+    c.precision.recipe = recipe;
+    c.host.device = trainer::Device::kCuda;
+    for (const bool graphs : {false, true}) {
+      c.host.enable_cuda_graph = graphs;
+      const auto layout = resolve(c);
+      ASSERT_TRUE(layout.has_value()) << format(layout.error());
+      const auto programs = build_programs(*layout);
+      ASSERT_TRUE(programs.has_value()) << format(programs.error());
+      const auto result = train(*layout, *programs, sample);
+      ASSERT_TRUE(result.has_value()) << format(result.error());
+      int64_t taken = 0;
+      for (const OutsideBytes& one : result->outside)
+        if (one.what == kCapturedGraphs) taken += one.bytes;
+      const MemoryPlan& plan = programs->plans[0];
+      printf("%d layers, %d micro-batches, %s: %lld ops in graphs, %lld bytes, %.0f an op; planned %lld\n", layers,
+             micro_batches, recipe_name(c).c_str(), static_cast<long long>(plan.graph_ops),
+             static_cast<long long>(taken),
+             plan.graph_ops > 0 ? static_cast<double>(taken) / static_cast<double>(plan.graph_ops) : 0.0,
+             static_cast<long long>(plan.graph_bytes));
+      if (!graphs) {
+        EXPECT_EQ(taken, 0);
+        EXPECT_EQ(plan.graph_ops, 0);
+        continue;
+      }
+      EXPECT_GT(plan.graph_ops, 10 * layers * micro_batches);
+      // The driver takes pages of 2 MiB and keeps some ready.
+      const int64_t pages = int64_t{8} << 20;
+      if (kGraphOpBytes == 0) continue;  // the figure is read off the lines above
+      EXPECT_LT(plan.graph_bytes, 2 * taken + pages);
+      EXPECT_LT(taken, 2 * plan.graph_bytes + pages);
+    }
   }
 }
 
