@@ -151,6 +151,8 @@ void run_passes(PassLog& passes, Program& program, const Layout& layout, const s
        [&](int, int backward) { split_gradient_accumulation(program, backward); });
   each("residual_fusion", fusion.residual_fusion,
        [&](int forward, int backward) { fuse_residuals(program, forward, backward); });
+  each("swiglu_fusion", fusion.swiglu_fusion,
+       [&](int forward, int backward) { fuse_swiglu(program, forward, backward); });
   each("cross_entropy_loss_fusion", fusion.cross_entropy_loss_fusion,
        [&](int forward, int backward) { fuse_cross_entropy(program, forward, backward); });
   each("recompute", memory.recompute_granularity != RecomputeGranularity::kNone,

@@ -111,6 +111,8 @@ constexpr std::array kTable{
     &kBucketAmax,
     &kBucketQuantize,
     &kGemmAdd,
+    &kGemmSwiglu,
+    &kGemmSwigluGrad,
     &kGemmScaledAdd,
     &kRmsNormGradAdd,
     &kCrossEntropyFused,

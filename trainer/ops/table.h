@@ -38,6 +38,7 @@ extern const OpKind kBiasActivation, kBiasActivationGrad, kBiasDropoutAdd;
 extern const OpKind kSwiglu, kSwigluGrad;
 extern const OpKind kAdd, kFill, kCast, kCopy;
 extern const OpKind kGemmAdd, kGemmScaledAdd, kRmsNormGradAdd, kCrossEntropyFused;
+extern const OpKind kGemmSwiglu, kGemmSwigluGrad;
 extern const OpKind kQuantize, kRmsNormQuantize, kSwigluQuantize, kSwigluGradQuantize, kGemmScaled;
 extern const OpKind kQuantizeDelayed, kAmaxRecord, kScaleUpdate;
 extern const OpKind kQuantizeBlocks, kGemmBlocks;

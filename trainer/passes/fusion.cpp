@@ -125,6 +125,54 @@ void fuse_residuals(Program& program, int forward, int backward) {
   fuse_sums(program, backward, into_norm_grad);
 }
 
+namespace {
+
+// The plain product that wrote `id` before `end`, or -1.
+int product_before(const Ops& ops, TensorId id, size_t end, Role role) {
+  const int at = writer_before(ops, id, static_cast<int>(end));
+  if (at < 0) return -1;
+  const Op &gemm = ops[static_cast<size_t>(at)], &reader = ops[end];
+  const bool plain = gemm.kind == &kGemm && gemm.role == role && gemm.in.size() == 2 && gemm.out.size() == 1;
+  return plain && gemm.when == reader.when && gemm.stream == reader.stream ? at : -1;
+}
+
+}  // namespace
+
+void fuse_swiglu(Program& program, int forward, int backward) {
+  Ops& ops = program.segments[static_cast<size_t>(forward)].ops;
+  std::set<size_t> gone;
+  for (size_t i = 0; i < ops.size(); ++i) {
+    if (ops[i].kind != &kSwiglu) continue;
+    const int at = product_before(ops, ops[i].in[0], i, Role::kFprop);
+    if (at < 0) continue;
+    Op& gemm = ops[static_cast<size_t>(at)];
+    gemm.kind = &kGemmSwiglu;
+    gemm.out.push_back(ops[i].out[0]);
+    gemm.covers = {gemm.path, ops[i].path};
+    gone.insert(i);
+  }
+  erase(ops, gone);
+  const auto readers = count_readers(program);
+  Ops& back = program.segments[static_cast<size_t>(backward)].ops;
+  gone.clear();
+  for (size_t i = 0; i < back.size(); ++i) {
+    if (back[i].kind != &kSwigluGrad || readers.at(back[i].in[0]) != 1) continue;
+    const int at = product_before(back, back[i].in[0], i, Role::kDgrad);
+    if (at < 0) continue;
+    Op gemm = back[static_cast<size_t>(at)];
+    // It now reads its operands later.
+    const auto changed = [&](TensorId id) { return writer_before(back, id, static_cast<int>(i)) > at; };
+    if (changed(gemm.in[0]) || changed(gemm.in[1])) continue;
+    gemm.kind = &kGemmSwigluGrad;
+    gemm.in.push_back(back[i].in[1]);
+    gemm.out = back[i].out;
+    gemm.covers = {gemm.path, back[i].path};
+    back[i] = std::move(gemm);
+    gone.insert(static_cast<size_t>(at));
+  }
+  erase(back, gone);
+}
+
 void fuse_cross_entropy(Program& program, int forward, int backward) {
   Ops& ops = program.segments[static_cast<size_t>(forward)].ops;
   Ops& back = program.segments[static_cast<size_t>(backward)].ops;

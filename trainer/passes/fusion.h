@@ -12,6 +12,10 @@ namespace mbb::trainer {
 // gradient a norm gives back moves into the norm's backward.
 void fuse_residuals(Program& program, int forward, int backward);
 
+// SwiGLU moves into the GEMM whose output it reads, and its gradient into the one that gives it its own, where nothing
+// stands between.
+void fuse_swiglu(Program& program, int forward, int backward);
+
 // Cross entropy over the whole vocabulary in one op of the forward: two passes over the logits become the loss's sums
 // and, in place, the gradient.
 void fuse_cross_entropy(Program& program, int forward, int backward);

@@ -59,6 +59,7 @@ const Switch kSwitches[] = {
     {"gradient_accumulation_fusion = false",
      [](Config& c) { c.fusion.gradient_accumulation_fusion = false; },
      {"cast"}},
+    {"swiglu_fusion = true", [](Config& c) { c.fusion.swiglu_fusion = true; }, {"gemm_swiglu", "gemm_swiglu_grad"}},
     {"bias_activation_fusion = true",
      [](Config& c) { c.fusion.bias_activation_fusion = true; },
      {"bias_activation", "bias_activation_grad"}},
@@ -102,7 +103,7 @@ TEST(FusionTogether, EveryFusionUnderTpSpPpWithRecompute) {
   c.parallel.pipeline_model_parallel_size = 2;
   const Stepped apart = step_once(c);
   Config all = c;
-  all.fusion = {true, false, true, false, true, true, true, AttentionBackend::kUnfused};
+  all.fusion = {true, false, false, true, false, true, true, true, AttentionBackend::kUnfused};
   const Stepped fused = step_once(all);
   expect_near(fused, apart, 2e-5);
   auto kinds = kinds_of(fused);
@@ -110,6 +111,48 @@ TEST(FusionTogether, EveryFusionUnderTpSpPpWithRecompute) {
   EXPECT_EQ(kinds["dropout"], 1 + 2 + 1) << "of the embedding, and their backward";
   all.memory.recompute_granularity = RecomputeGranularity::kFull;
   expect_equal(step_once(all), fused);
+}
+
+TEST(SwigluFusion, SameBitsInBf16UnderTpSpWithFullRecompute) {
+  Config c = config_of(kFamilies[2]);
+  c.precision.recipe = Recipe::kBf16;
+  c.parallel.tensor_model_parallel_size = 2;
+  const Stepped apart = step_once(c);
+  c.fusion.swiglu_fusion = true;
+  const Stepped fused = step_once(c);
+  expect_equal(fused, apart);
+  auto kinds = kinds_of(fused);
+  EXPECT_GT(kinds["gemm_swiglu"], 0);
+  EXPECT_EQ(kinds["gemm_swiglu_grad"], kinds["gemm_swiglu"]);
+  EXPECT_EQ(kinds["swiglu"] + kinds["swiglu_grad"], 0);
+  c.memory.recompute_granularity = RecomputeGranularity::kFull;
+  expect_equal(step_once(c), apart);
+}
+
+TEST(SwigluFusion, IsRefusedWhereSomethingStandsBetween) {
+  const auto refused = [](void (*turn)(Config&), const char* other) {
+    Config c = config_of(kFamilies[2]);
+    c.fusion.swiglu_fusion = true;
+    turn(c);
+    const auto layout = resolve(c);
+    ASSERT_FALSE(layout.has_value()) << other;
+    EXPECT_NE(layout.error().what.find("fusion.swiglu_fusion"), std::string::npos) << layout.error().what;
+    EXPECT_NE(layout.error().what.find(other), std::string::npos) << layout.error().what;
+  };
+  refused([](Config& c) { c.precision.recipe = Recipe::kFp8Current; }, "precision.recipe");
+  refused([](Config& c) { c.memory.lora_rank = 4; }, "memory.lora_rank");
+  refused(
+      [](Config& c) {
+        c.memory.recompute_granularity = RecomputeGranularity::kSelective;
+        c.memory.recompute_modules = "act";
+      },
+      "memory.recompute_modules");
+  refused(
+      [](Config& c) {
+        c.parallel.tensor_model_parallel_size = 2;
+        c.tp_overlap.tp_comm_overlap = true;
+      },
+      "overlap.tp_comm_overlap");
 }
 
 TEST(FusionMemory, UnfusedAttentionKeepsItsWeightsAndCoreRecomputeDropsThem) {

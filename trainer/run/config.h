@@ -184,6 +184,7 @@ struct OverlapConfig {
 struct FusionConfig {
   bool residual_fusion = false;
   bool cross_entropy_loss_fusion = false;
+  bool swiglu_fusion = false;
   bool masked_softmax_fusion = true;
   bool gradient_accumulation_fusion = true;
   bool bias_activation_fusion = false;

@@ -120,6 +120,7 @@ const std::map<std::string, Try> kTries{
     {"memory.lora_targets", {"fc1", {"lora_rank=4"}}},
     {"memory.limit_gib", {"0.00001", {}}},
     {"memory.avoid_record_streams", {"false", {"tp=2"}}},
+    {"fusion.swiglu_fusion", {"true", {}}},
     {"fusion.masked_softmax_fusion", {"false", {"attention_backend=unfused"}}},
     {"fusion.bias_activation_fusion", {"true", kGpt}},
     {"fusion.bias_dropout_fusion", {"true", kGpt}},

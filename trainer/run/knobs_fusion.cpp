@@ -12,6 +12,10 @@ std::vector<Knob> fusion_knobs() {
        .field = field(&Config::fusion, &FusionConfig::cross_entropy_loss_fusion),
        .doc = "Loss sums and the gradient of the logits in one op, in place; needs the whole vocabulary on a rank. "
               "Megatron-Core: off."},
+      {.key = "fusion.swiglu_fusion",
+       .field = field(&Config::fusion, &FusionConfig::swiglu_fusion),
+       .doc = "SwiGLU of dense MLPs moves into the GEMM before it, and its gradient into the GEMM that gives it. On a "
+              "GPU one kernel or both in turn, whichever is faster for the shape."},
       {.key = "fusion.masked_softmax_fusion",
        .field = field(&Config::fusion, &FusionConfig::masked_softmax_fusion),
        .doc = "Scale, mask and softmax of unfused attention in one op."},

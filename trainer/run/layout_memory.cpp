@@ -7,9 +7,31 @@
 
 #include "profiler/base/text.h"
 #include "trainer/passes/recompute.h"
+#include "trainer/run/precision_rules.h"
 
 namespace mbb::trainer {
 namespace {
+
+// What keeps SwiGLU and the products around it apart, or needs one of them by itself.
+Status check_swiglu_fusion(const Layout& l, bool dense) {
+  const char* const knob = "fusion.swiglu_fusion = true";
+  if (l.model.activation != Activation::kSwiglu || l.model.mlp_bias || !dense)
+    return fail(ErrorCode::kBadArgument,
+                fmt::format("{} with model {}, which has no SwiGLU right behind a dense product", knob, l.model.name),
+                "leave it as it is by default");
+  const auto refuse = [&](const char* other, const char* why) {
+    return fail(ErrorCode::kBadArgument, fmt::format("{} with {}: {}", knob, other, why), "leave one of them out");
+  };
+  const MemoryConfig& m = l.config.memory;
+  if (is_quantized(l.config.precision.recipe))
+    return refuse("a precision.recipe that quantizes", "quantized layers gate and quantize in one op");
+  if (m.lora_rank > 0) return refuse("memory.lora_rank", "adapters are added before the gate");
+  if (l.config.tp_overlap.tp_comm_overlap) return refuse("overlap.tp_comm_overlap", "it splits the products");
+  if (m.recompute_granularity == RecomputeGranularity::kSelective)
+    for (const std::string_view module : split(m.recompute_modules, ','))
+      if (module == "act") return refuse("act among memory.recompute_modules", "the product would be repeated too");
+  return {};
+}
 
 Status check_fusion(const Layout& l) {
   const FusionConfig& f = l.config.fusion;
@@ -34,6 +56,7 @@ Status check_fusion(const Layout& l) {
   const bool dense = !l.model.is_moe() || l.model.moe.first_dense_layers > 0;
   if (f.bias_activation_fusion && (!l.model.mlp_bias || !dense || l.model.activation == Activation::kSwiglu))
     return needs("fusion.bias_activation_fusion = true", "biased activation in a dense MLP");
+  if (f.swiglu_fusion) MB_TRY(check_swiglu_fusion(l, dense || l.model.moe.shared_ffn_hidden_size > 0));
   const bool biased_sum = l.model.attention_out_bias || (l.model.mlp_bias && dense);
   if (f.bias_dropout_fusion && !biased_sum && l.config.train.hidden_dropout == 0)
     return needs("fusion.bias_dropout_fusion = true", "bias or dropout before a residual sum");

@@ -184,14 +184,17 @@ Status CudaRank::choose_algorithms(const TuneEffort& effort) {
   for (size_t i = 0; i < walk_.size(); ++i) {
     const Bound& bound = walk_[i];
     const bool attention = bound.function == attention_op || bound.function == attention_grad_op;
-    if (!attention && bound.function != gemm_op && bound.function != gemm_scaled_op) continue;
+    const bool gated = bound.function == gemm_swiglu_op || bound.function == gemm_swiglu_grad_op;
+    if (!attention && !gated && bound.function != gemm_op && bound.function != gemm_scaled_op) continue;
     MB_TRY(device_->use(attention ? bound.op->stream : Stream::kCompute));
     const OpCall call{
         *bound.op, bound.in, bound.out, coordinates_, bound.shard_index, *device_, sm_target(part_of(i), i)};
-    Status status = bound.function == attention_op        ? tune_attention_op(call)
-                    : bound.function == attention_grad_op ? tune_attention_grad_op(call)
-                    : bound.function == gemm_op           ? tune_gemm_op(call, effort)
-                                                          : tune_gemm_scaled_op(call, effort);
+    Status status = bound.function == attention_op          ? tune_attention_op(call)
+                    : bound.function == attention_grad_op   ? tune_attention_grad_op(call)
+                    : bound.function == gemm_swiglu_op      ? tune_gemm_swiglu_op(call, effort)
+                    : bound.function == gemm_swiglu_grad_op ? tune_gemm_swiglu_grad_op(call, effort)
+                    : bound.function == gemm_op             ? tune_gemm_op(call, effort)
+                                                            : tune_gemm_scaled_op(call, effort);
     if (!status)
       return tl::unexpected<Error>(std::move(status.error()).during(fmt::format("tuning op {}", bound.op->path)));
   }

@@ -156,6 +156,15 @@ void Device::choose_attention(const std::string& attention, AttentionKernel kern
   if (attention_choices_.emplace(attention, kernel).second) notes_.push_back(attention + ": " + why);
 }
 
+std::optional<bool> Device::one_kernel(const std::string& fused) const {
+  const auto found = one_kernel_.find(fused);
+  return found == one_kernel_.end() ? std::nullopt : std::optional(found->second);
+}
+
+void Device::choose_one_kernel(const std::string& fused, bool one, const std::string& why) {
+  if (one_kernel_.emplace(fused, one).second) notes_.push_back(fused + ": " + why);
+}
+
 Result<void*> Device::scratch(int64_t bytes) {
   return grow(lane_->scratch, bytes, kScratch);
 }

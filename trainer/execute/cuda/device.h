@@ -72,6 +72,9 @@ class Device {
   // What computes an attention op of this key: chosen by measurement before the first step, else nullopt.
   std::optional<AttentionKernel> attention_choice(const std::string& attention) const;
   void choose_attention(const std::string& attention, AttentionKernel kernel, const std::string& why);
+  // Whether one kernel does what a fused op of this key stands for, chosen likewise.
+  std::optional<bool> one_kernel(const std::string& fused) const;
+  void choose_one_kernel(const std::string& fused, bool one, const std::string& why);
 
   // Scratch for one op, valid until the next op of this stream asks. Grows only before a step is captured.
   Result<void*> scratch(int64_t bytes);
@@ -125,6 +128,7 @@ class Device {
   std::unique_ptr<GemmTuning> tuning_;
   std::set<std::string> chosen_;
   std::map<std::string, AttentionKernel> attention_choices_;
+  std::map<std::string, bool> one_kernel_;
   bool deterministic_ = false;
   std::set<std::string> refused_;
   std::vector<std::string> notes_;

@@ -181,6 +181,12 @@ const Setting kSettings[] = {
        c.precision.fp8_param = true;
      }},
     {"fused", [](Config& c) { c.fusion.residual_fusion = c.fusion.cross_entropy_loss_fusion = true; }},
+    {"swiglu_fused", [](Config& c) { c.fusion.swiglu_fusion = true; }},
+    {"swiglu_fused_bf16",
+     [](Config& c) {
+       c.precision.recipe = Recipe::kBf16;
+       c.fusion.swiglu_fusion = c.fusion.residual_fusion = c.fusion.cross_entropy_loss_fusion = true;
+     }},
     {"unfused_attention", [](Config& c) { c.fusion.attention_backend = AttentionBackend::kUnfused; }},
     {"unfused_softmax",
      [](Config& c) {

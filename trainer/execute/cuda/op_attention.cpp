@@ -1,7 +1,6 @@
 // CUDA functions of attention: which backend computes a call, and what each is given.
 #include <fmt/core.h>
 
-#include <functional>
 #include <vector>
 
 #include "trainer/execute/cuda/op_call.h"
@@ -216,25 +215,6 @@ Status backward_with(const OpCall& call, AttentionKernel kernel) {
       call.device.launch());
 }
 
-// Mean ms of three calls after one.
-Result<double> timed(const OpCall& call, const std::function<Status()>& run) {
-  cudaEvent_t begin = nullptr, end = nullptr;
-  const cudaStream_t stream = call.device.stream();
-  MB_TRY(run());
-  Status status = ok(cudaEventCreate(&begin), "creating an event");
-  if (status) status = ok(cudaEventCreate(&end), "creating an event");
-  if (status) status = ok(cudaEventRecord(begin, stream), "timing attention");
-  for (int i = 0; i < 3 && status; ++i) status = run();
-  if (status) status = ok(cudaEventRecord(end, stream), "timing attention");
-  if (status) status = ok(cudaEventSynchronize(end), "timing attention");
-  float ms = 0.0f;
-  if (status) status = ok(cudaEventElapsedTime(&ms, begin, end), "timing attention");
-  for (cudaEvent_t event : {begin, end})
-    if (event != nullptr) cudaEventDestroy(event);
-  MB_TRY(status);
-  return static_cast<double>(ms) / 3;
-}
-
 Status tune(const OpCall& call, const Operand& qkv, bool backward) {
   const auto& a = call.attrs<AttentionAttrs>();
   if (a.backend != AttentionBackend::kAuto || call.device.deterministic()) return {};  // time decides otherwise twice
@@ -251,7 +231,7 @@ Status tune(const OpCall& call, const Operand& qkv, bool backward) {
   AttentionKernel chosen = able.front();
   for (const AttentionKernel kernel : able) {
     MB_ASSIGN(const double ms,
-              timed(call, [&] { return backward ? backward_with(call, kernel) : forward_with(call, kernel); }));
+              timed(call, 3, [&] { return backward ? backward_with(call, kernel) : forward_with(call, kernel); }));
     why += fmt::format("{}{} {:.3f} ms", why.empty() ? "" : ", ", name_of(kernel), ms);
     if (why.find(',') == std::string::npos || ms < best) best = ms, chosen = kernel;
   }

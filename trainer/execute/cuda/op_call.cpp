@@ -33,6 +33,8 @@ constexpr std::array kFunctions = {
     Named{"cast", cast_op},
     Named{"copy", copy_op},
     Named{"gemm_add", gemm_op},
+    Named{"gemm_swiglu", gemm_swiglu_op},
+    Named{"gemm_swiglu_grad", gemm_swiglu_grad_op},
     Named{"gemm_scaled_add", gemm_scaled_op},
     Named{"rmsnorm_grad_add", f32_gradients<rmsnorm_grad_add_op>},
     Named{"cross_entropy_fused", cross_entropy_fused_op},
@@ -180,6 +182,24 @@ Result<Element> element_of(const Tensor& tensor) {
   if (tensor.dtype == DType::kBf16) return Element::kBf16;
   return fail(ErrorCode::kUnavailable, std::string("CUDA: tensor ") + tensor.path + " is " +
                                            mbb::trainer::name(tensor.dtype) + "; this op runs in f32 and bf16");
+}
+
+Result<double> timed(const OpCall& call, int calls, const std::function<Status()>& run) {
+  cudaEvent_t begin = nullptr, end = nullptr;
+  const cudaStream_t stream = call.device.stream();
+  MB_TRY(run());
+  Status status = ok(cudaEventCreate(&begin), "creating an event");
+  if (status) status = ok(cudaEventCreate(&end), "creating an event");
+  if (status) status = ok(cudaEventRecord(begin, stream), "timing an op");
+  for (int i = 0; i < calls && status; ++i) status = run();
+  if (status) status = ok(cudaEventRecord(end, stream), "timing an op");
+  if (status) status = ok(cudaEventSynchronize(end), "timing an op");
+  float ms = 0.0f;
+  if (status) status = ok(cudaEventElapsedTime(&ms, begin, end), "timing an op");
+  for (cudaEvent_t event : {begin, end})
+    if (event != nullptr) cudaEventDestroy(event);
+  MB_TRY(status);
+  return static_cast<double>(ms) / calls;
 }
 
 Status swiglu_op(const OpCall& call) {

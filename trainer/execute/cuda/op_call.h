@@ -1,6 +1,7 @@
 // The CUDA function of every op kind, found by the name its record gives.
 #pragma once
 
+#include <functional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -74,12 +75,20 @@ Result<const int32_t*> own_starts(const OpCall& call, size_t operand, int64_t to
 // The grouped kernels know one piece of rows an expert, and all experts in one launch.
 Status one_piece_an_expert(const std::string& path, int64_t experts, const Operand& segments);
 
+// Mean ms of `calls` runs after one, on the call's stream.
+Result<double> timed(const OpCall& call, int calls, const std::function<Status()>& run);
+
 // fp32 or bf16, as the kernels know them; anything else is an error that names the tensor.
 Result<Element> element_of(const Tensor& tensor);
 
 Status gemm_op(const OpCall& call);
 // Chooses the algorithm of the op's problem for gemm_op (Device::tune). Overwrites the output.
 Status tune_gemm_op(const OpCall& call, const TuneEffort& effort);
+Status gemm_swiglu_op(const OpCall& call);
+Status gemm_swiglu_grad_op(const OpCall& call);
+// Chooses the product's algorithm, and by time whether one kernel does all. Overwrites the outputs.
+Status tune_gemm_swiglu_op(const OpCall& call, const TuneEffort& effort);
+Status tune_gemm_swiglu_grad_op(const OpCall& call, const TuneEffort& effort);
 Status rmsnorm_op(const OpCall& call);
 Status rmsnorm_grad_op(const OpCall& call);
 Status embedding_op(const OpCall& call);

@@ -90,6 +90,8 @@ Status cpu_bias_activation(const CpuCall& call);
 Status cpu_bias_activation_grad(const CpuCall& call);
 Status cpu_bias_dropout_add(const CpuCall& call);
 Status cpu_gemm_add(const CpuCall& call);
+Status cpu_gemm_swiglu(const CpuCall& call);
+Status cpu_gemm_swiglu_grad(const CpuCall& call);
 Status cpu_gemm_scaled_add(const CpuCall& call);
 Status cpu_rmsnorm_grad_add(const CpuCall& call);
 Status cpu_cross_entropy_fused(const CpuCall& call);

@@ -1,4 +1,5 @@
-// Fused ops on the CPU: the ops they stand for, one after the other, with one rounding of the sum.
+// Fused ops on the CPU: the ops they stand for, one after the other, with one rounding of a sum; SwiGLU sees its input
+// as memory would hold it.
 #include <array>
 #include <vector>
 
@@ -37,6 +38,20 @@ Status cpu_gemm_add(const CpuCall& call) {
   MB_TRY(cpu_gemm(CpuCall{call.op, call.in.first(2), out, call.rank}));
   add_into(product.operand(), call.in[2], call.out[0]);
   return {};
+}
+
+Status cpu_gemm_swiglu(const CpuCall& call) {
+  MB_TRY(cpu_gemm(CpuCall{call.op, call.in, call.out.first(1), call.rank}));
+  return cpu_swiglu(CpuCall{call.op, call.out.first(1), call.out.subspan(1), call.rank});
+}
+
+Status cpu_gemm_swiglu_grad(const CpuCall& call) {
+  const Tensor& dy = *call.in[0].tensor;
+  Between gradient(dy.shape.with_last(call.in[1].tensor->shape.cols()), dy.dtype);
+  const std::array product = {gradient.operand()};
+  MB_TRY(cpu_gemm(CpuCall{call.op, call.in.first(2), product, call.rank}));
+  const std::array in = {gradient.operand(), call.in[2]};
+  return cpu_swiglu_grad(CpuCall{call.op, in, call.out, call.rank});
 }
 
 Status cpu_gemm_scaled_add(const CpuCall& call) {

@@ -43,5 +43,16 @@ TEST(GroupedTiles, PlanIsPersistentAndFitsTheMultiprocessor) {
             "grouped_wgrad grid 132x1 block 384 vectors");
 }
 
+TEST(GatedTiles, PlanIsPersistentAndCountsWhatMoves) {
+  const KernelPlan wide = plan_gated(true, {8192, 4096, 14336}, {132, 0});
+  EXPECT_EQ(wide.grid_x, 132);
+  EXPECT_LE(wide.smem_bytes, 227 * 1024);
+  EXPECT_EQ(wide.bytes, int64_t{2} * (8192 * (4096 + 3 * 14336) + 2 * 4096 * 14336));
+  EXPECT_EQ(plan_gated(false, {8192, 4096, 14336}, {132, 4}).grid_x, 128);
+  // 2 x 1 tiles of 128 tokens x 128 pairs; of 256 gradients.
+  EXPECT_EQ(plan_gated(true, {200, 64, 128}, {132, 0}).grid_x, 2);
+  EXPECT_EQ(plan_gated(false, {200, 64, 264}, {132, 0}).grid_x, 4);
+}
+
 }  // namespace
 }  // namespace mbb::trainer::cuda

@@ -40,4 +40,11 @@ const char* name(GroupedForm form);
 // rows has fewer tiles.
 KernelPlan plan_grouped(GroupedForm form, int64_t rows, int64_t experts, int64_t n, int64_t k, Sms sms);
 
+// A dense product with SwiGLU in its epilogue (gated_wgmma.h): w of [2 ffn, hidden] and its gate, or the gradient of
+// [hidden, ffn] and that of the gate.
+struct GatedGemm {
+  int64_t tokens = 0, hidden = 0, ffn = 0;
+};
+KernelPlan plan_gated(bool forward, const GatedGemm& shape, Sms sms);
+
 }  // namespace mbb::trainer::cuda

@@ -8,6 +8,21 @@
 namespace mbb::trainer::cuda {
 namespace {
 
+// Rows that no expert fills become zero; a warp a row.
+__global__ void clear_unfilled_kernel(const int32_t* segments, int experts, int rows, int columns, bf16* y) {
+  const int lane = static_cast<int>(threadIdx.x & 31), warps = static_cast<int>(gridDim.x * blockDim.x / 32);
+  for (int row = static_cast<int>((blockIdx.x * blockDim.x + threadIdx.x) / 32); row < rows; row += warps) {
+    bool filled = false;
+    for (int e = lane; e < experts; e += 32) {
+      const int offset = row - segments[e];
+      filled = filled || (offset >= 0 && offset < segments[experts + e]);
+    }
+    if (__any_sync(0xffffffffu, filled)) continue;
+    auto* to = reinterpret_cast<uint4*>(y + int64_t{row} * columns);
+    for (int i = lane; i < columns / 8; i += 32) to[i] = make_uint4(0, 0, 0, 0);
+  }
+}
+
 // A matrix of rows of the buffer; boxes of 64 columns.
 Result<CUtensorMap> rows_map(const void* data, int64_t rows, int64_t columns, int box_rows) {
   return bf16_map(data, {{columns, 2, 64}, {rows, columns * 2, box_rows}});
