@@ -121,6 +121,12 @@ const Form kForms[] = {
        c.optimizer.use_precision_aware_optimizer = true;
        c.optimizer.main_params_dtype = StateType::kFp16;
      }},
+    {"remainder_dp2",
+     [](Config& c) {
+       dp(c, 2);
+       c.precision.recipe = Recipe::kBf16;
+       c.optimizer.use_precision_aware_optimizer = true;
+     }},
     {"fp8_param",
      [](Config& c) {
        c.precision.recipe = Recipe::kFp8Current;

@@ -67,6 +67,10 @@ void add_block_cases(std::vector<OpCase>& all) {
   plus.one_plus = true;
   all.push_back({"layernorm/wide", &kLayerNorm, {{{33, 2, 1600}}, weight({1600}), weight({1600})}, NormAttrs{}});
   all.push_back({"layernorm/plus", &kLayerNorm, {{{9, 2, 264}}, weight({264}), weight({264})}, plus});
+  all.push_back({"latent_pack/wide",
+                 &kLatentPack,
+                 {{{40, 2, 3 * 48}}, {{40, 2, 16}}, {{40, 2, 3 * 56}}},
+                 LatentAttrs{3, 32, 16, 24}});
   all.push_back({"bias_add/wide", &kBiasAdd, {{{70, 2, 264}}, weight({264})}, BiasAttrs{}});
   all.push_back({"qk_norm/wide", &kQkNorm, {{{40, 2, 512}}, weight({64}), weight({64})}, QkNormAttrs{4, 2, 64}});
   for (const Pointwise f : {Pointwise::kGelu, Pointwise::kSquaredRelu, Pointwise::kClampedSwiglu})

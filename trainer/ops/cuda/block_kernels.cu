@@ -2,12 +2,14 @@
 #include "trainer/ops/cuda/block_kernels.h"
 
 #include <algorithm>
+#include <initializer_list>
+#include <optional>
 
 #include "trainer/data/rng.h"
 #include "trainer/ops/cuda/activation.cuh"
 #include "trainer/ops/cuda/by_element.cuh"
+#include "trainer/ops/cuda/by_width.cuh"
 #include "trainer/ops/cuda/status.h"
-#include "trainer/ops/cuda/vector.cuh"
 #include "trainer/program/program.h"
 
 namespace mbb::trainer::cuda {
@@ -17,33 +19,6 @@ constexpr int kBlock = 256;
 
 unsigned grid_for(int64_t items) {
   return static_cast<unsigned>(std::clamp<int64_t>((items + kBlock - 1) / kBlock, 1, int64_t{1} << 20));
-}
-
-// Eight values at once where rows divide into 16-byte vectors, else one.
-template <int kWidth, typename T>
-__device__ __forceinline__ void load(const T* from, float (&to)[kWidth]) {
-  if constexpr (kWidth == 8)
-    load8(from, to);
-  else
-    to[0] = to_float(from[0]);
-}
-template <int kWidth, typename T>
-__device__ __forceinline__ void store(T* to, const float (&from)[kWidth]) {
-  if constexpr (kWidth == 8)
-    store8(to, from);
-  else
-    to[0] = from_float<T>(from[0]);
-}
-
-template <typename Call>
-void by_width(int64_t cols, std::initializer_list<const void*> addresses, Call&& call) {
-  const bool wide = cols % 8 == 0 && std::all_of(addresses.begin(), addresses.end(), [](const void* p) {
-                      return reinterpret_cast<uintptr_t>(p) % 32 == 0;
-                    });
-  if (wide)
-    call(std::integral_constant<int, 8>{});
-  else
-    call(std::integral_constant<int, 1>{});
 }
 
 template <int kWidth, typename T>
@@ -390,27 +365,36 @@ __global__ void latent_pack_kernel(LatentAttrs a, int64_t tokens, const T* q, co
   }
 }
 
-// Outputs side by side: [queries | rotary key | keys and values]; the rotary key sums over heads.
+// Queries, and keys with values, back from the packed rows. Both kernels copy elements, or 16-byte pieces of them where
+// all parts are whole pieces: T is either.
 template <typename T>
-__global__ void latent_unpack_grad_kernel(LatentAttrs a, int64_t tokens, const T* dpacked, T* dq, T* dkey, T* dkv) {
+__global__ void latent_unpack_kernel(LatentAttrs a, int64_t tokens, const T* dpacked, T* dq, T* dkv) {
   const int64_t head_key = a.nope + a.rope, queries = a.heads * head_key, width = 2 * queries + a.heads * a.value;
-  const int64_t pair = a.nope + a.value, out = queries + a.rope + a.heads * pair;
-  const int64_t stride = int64_t{gridDim.x} * blockDim.x;
+  const int64_t pair = a.nope + a.value, out = queries + a.heads * pair, stride = int64_t{gridDim.x} * blockDim.x;
   for (int64_t at = int64_t{blockIdx.x} * blockDim.x + threadIdx.x; at < tokens * out; at += stride) {
     const int64_t token = at / out, i = at % out;
     const T* from = dpacked + token * width;
     if (i < queries) {
       dq[token * queries + i] = from[i];
-    } else if (i < queries + a.rope) {
-      const int64_t e = i - queries;
-      float sum = 0.0f;
-      for (int head = 0; head < a.heads; ++head) sum += to_float(from[queries + head * head_key + a.nope + e]);
-      dkey[token * a.rope + e] = from_float<T>(sum);
     } else {
-      const int64_t e = i - queries - a.rope, head = e / pair, inner = e % pair;
+      const int64_t e = i - queries, head = e / pair, inner = e % pair;
       dkv[token * a.heads * pair + e] = inner < a.nope ? from[queries + head * head_key + inner]
                                                        : from[2 * queries + head * a.value + inner - a.nope];
     }
+  }
+}
+
+// The rotary key, which all heads share: a sum over heads in order.
+template <typename T>
+__global__ void latent_key_grad_kernel(LatentAttrs a, int64_t tokens, const T* dpacked, T* dkey) {
+  const int64_t head_key = a.nope + a.rope, queries = a.heads * head_key, width = 2 * queries + a.heads * a.value;
+  const int64_t stride = int64_t{gridDim.x} * blockDim.x;
+  for (int64_t at = int64_t{blockIdx.x} * blockDim.x + threadIdx.x; at < tokens * a.rope; at += stride) {
+    const T* from = dpacked + at / a.rope * width + queries + a.nope + at % a.rope;
+    float sum = 0.0f;
+#pragma unroll 8
+    for (int head = 0; head < a.heads; ++head) sum += to_float(from[head * head_key]);
+    dkey[at] = from_float<T>(sum);
   }
 }
 
@@ -536,22 +520,54 @@ Status multiply(Element element, const void* x, float factor, void* y, int64_t c
   });
 }
 
+namespace {
+
+// In 16-byte pieces; nullopt where a part or an address is none.
+std::optional<LatentAttrs> pieces_of(Element element, const LatentAttrs& a,
+                                     std::initializer_list<const void*> addresses) {
+  const int piece = 16 / bytes_of(element);
+  uintptr_t all = 0;
+  for (const void* p : addresses) all |= reinterpret_cast<uintptr_t>(p);
+  if (a.nope % piece != 0 || a.rope % piece != 0 || a.value % piece != 0 || all % 16 != 0) return std::nullopt;
+  return LatentAttrs{a.heads, a.nope / piece, a.rope / piece, a.value / piece};
+}
+
+template <typename T>
+void pack(const LatentAttrs& a, int64_t tokens, const void* q, const void* key, const void* kv, void* packed,
+          cudaStream_t stream) {
+  const int64_t width = int64_t{a.heads} * (2 * (a.nope + a.rope) + a.value);
+  latent_pack_kernel<T>
+      <<<grid_for(tokens * width), kBlock, 0, stream>>>(a, tokens, static_cast<const T*>(q), static_cast<const T*>(key),
+                                                        static_cast<const T*>(kv), static_cast<T*>(packed));
+}
+
+template <typename T>
+void unpack(const LatentAttrs& a, int64_t tokens, const void* dpacked, void* dq, void* dkv, cudaStream_t stream) {
+  const int64_t out = int64_t{a.heads} * (2 * a.nope + a.rope + a.value);
+  latent_unpack_kernel<T><<<grid_for(tokens * out), kBlock, 0, stream>>>(a, tokens, static_cast<const T*>(dpacked),
+                                                                         static_cast<T*>(dq), static_cast<T*>(dkv));
+}
+
+}  // namespace
+
 Status latent_pack(Element element, const LatentAttrs& a, int64_t tokens, const void* q, const void* key,
                    const void* kv, void* packed, const Launch& launch) {
-  const int64_t width = int64_t{a.heads} * (2 * (a.nope + a.rope) + a.value);
-  return by_element("latent_pack", element, [&]<typename T>(T) {
-    latent_pack_kernel<T><<<grid_for(tokens * width), kBlock, 0, launch.stream>>>(
-        a, tokens, static_cast<const T*>(q), static_cast<const T*>(key), static_cast<const T*>(kv),
-        static_cast<T*>(packed));
-  });
+  if (const auto pieces = pieces_of(element, a, {q, key, kv, packed})) {
+    pack<uint4>(*pieces, tokens, q, key, kv, packed, launch.stream);
+    return launched("latent_pack");
+  }
+  return by_element("latent_pack", element,
+                    [&]<typename T>(T) { pack<T>(a, tokens, q, key, kv, packed, launch.stream); });
 }
 
 Status latent_unpack_grad(Element element, const LatentAttrs& a, int64_t tokens, const void* dpacked, void* dq,
                           void* dkey, void* dkv, const Launch& launch) {
-  const int64_t out = int64_t{a.heads} * (2 * a.nope + a.rope + a.value) + a.rope;
+  const auto pieces = pieces_of(element, a, {dpacked, dq, dkv});
+  if (pieces) unpack<uint4>(*pieces, tokens, dpacked, dq, dkv, launch.stream);
   return by_element("latent_unpack_grad", element, [&]<typename T>(T) {
-    latent_unpack_grad_kernel<T><<<grid_for(tokens * out), kBlock, 0, launch.stream>>>(
-        a, tokens, static_cast<const T*>(dpacked), static_cast<T*>(dq), static_cast<T*>(dkey), static_cast<T*>(dkv));
+    if (!pieces) unpack<T>(a, tokens, dpacked, dq, dkv, launch.stream);
+    latent_key_grad_kernel<T><<<grid_for(tokens * a.rope), kBlock, 0, launch.stream>>>(
+        a, tokens, static_cast<const T*>(dpacked), static_cast<T*>(dkey));
   });
 }
 

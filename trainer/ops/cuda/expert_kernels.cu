@@ -4,8 +4,8 @@
 #include <algorithm>
 
 #include "trainer/ops/cuda/by_element.cuh"
+#include "trainer/ops/cuda/by_width.cuh"
 #include "trainer/ops/cuda/status.h"
-#include "trainer/ops/cuda/vector.cuh"
 
 namespace mbb::trainer::cuda {
 namespace {
@@ -126,21 +126,26 @@ __global__ void permute_kernel(Routed r, const T* x, T* buffer) {
 }
 
 // Sum over a token's rows, each times its weight (1 without weights).
-template <typename T>
+template <int kWidth, typename T>
 __global__ void gather_kernel(Routed r, const T* buffer, const float* weights, T* y) {
   const int64_t token = blockIdx.x;
-  for (int64_t c = threadIdx.x; c < r.hidden; c += blockDim.x) {
-    float sum = 0.0f;
+  for (int64_t c = int64_t{threadIdx.x} * kWidth; c < r.hidden; c += int64_t{blockDim.x} * kWidth) {
+    float sum[kWidth] = {};
+#pragma unroll 4
     for (int64_t j = 0; j < r.top_k; ++j) {
       const int32_t row = r.rows[token * r.top_k + j];
       const float weight = weights != nullptr ? weights[token * r.top_k + j] : 1.0f;
-      if (row >= 0) sum += weight * to_float(buffer[row * r.hidden + c]);
+      if (row < 0) continue;
+      float value[kWidth];
+      load<kWidth>(buffer + row * r.hidden + c, value);
+#pragma unroll
+      for (int i = 0; i < kWidth; ++i) sum[i] += weight * value[i];
     }
-    y[token * r.hidden + c] = from_float<T>(sum);
+    store<kWidth>(y + token * r.hidden + c, sum);
   }
 }
 
-template <typename T>
+template <int kWidth, typename T>
 __global__ void combine_grad_kernel(Routed r, const T* dy, const T* buffer, const float* weights, T* dbuffer,
                                     float* dweights) {
   __shared__ float scratch[32];
@@ -148,10 +153,16 @@ __global__ void combine_grad_kernel(Routed r, const T* dy, const T* buffer, cons
   const int64_t row = r.rows[pair];
   float dot = 0.0f;
   if (row >= 0)
-    for (int64_t c = threadIdx.x; c < r.hidden; c += blockDim.x) {
-      const float d = to_float(dy[token * r.hidden + c]);
-      dot += d * to_float(buffer[row * r.hidden + c]);
-      dbuffer[row * r.hidden + c] = from_float<T>(d * weights[pair]);
+    for (int64_t c = int64_t{threadIdx.x} * kWidth; c < r.hidden; c += int64_t{blockDim.x} * kWidth) {
+      float d[kWidth], value[kWidth];
+      load<kWidth>(dy + token * r.hidden + c, d);
+      load<kWidth>(buffer + row * r.hidden + c, value);
+#pragma unroll
+      for (int i = 0; i < kWidth; ++i) {
+        dot += d[i] * value[i];
+        d[i] *= weights[pair];
+      }
+      store<kWidth>(dbuffer + row * r.hidden + c, d);
     }
   dot = block_sum(dot, scratch);
   if (threadIdx.x == 0) dweights[pair] = dot;
@@ -219,32 +230,51 @@ Status dispatch_plan(const DispatchAttrs& a, int64_t pairs, const int32_t* exper
 
 Status permute(const Routed& r, const void* x, void* buffer, const Launch& launch) {
   MB_TRY(clear(r.element, buffer, r.buffer_rows * r.hidden, launch.stream));
+  // A copy: of 16-byte pieces where rows divide into them.
+  const int64_t piece = 16 / bytes_of(r.element);
+  if (r.hidden % piece == 0 && (reinterpret_cast<uintptr_t>(x) | reinterpret_cast<uintptr_t>(buffer)) % 16 == 0) {
+    Routed pieces = r;
+    pieces.hidden /= piece;
+    permute_kernel<uint4><<<blocks(r.tokens * r.top_k), kBlock, 0, launch.stream>>>(
+        pieces, static_cast<const uint4*>(x), static_cast<uint4*>(buffer));
+    return launched("permute");
+  }
   return by_element("permute", r.element, [&]<typename T>(T) {
     permute_kernel<T><<<blocks(r.tokens * r.top_k), kBlock, 0, launch.stream>>>(r, static_cast<const T*>(x),
                                                                                 static_cast<T*>(buffer));
   });
 }
 
-Status permute_grad(const Routed& r, const void* dbuffer, void* dx, const Launch& launch) {
-  return by_element("permute_grad", r.element, [&]<typename T>(T) {
-    gather_kernel<T><<<blocks(r.tokens), kBlock, 0, launch.stream>>>(r, static_cast<const T*>(dbuffer), nullptr,
-                                                                     static_cast<T*>(dx));
+namespace {
+
+Status gather(const char* name, const Routed& r, const void* buffer, const float* weights, void* y,
+              const Launch& launch) {
+  return by_element(name, r.element, [&]<typename T>(T) {
+    by_width(r.hidden, {buffer, y}, [&](auto width) {
+      gather_kernel<decltype(width)::value, T><<<blocks(r.tokens), kBlock, 0, launch.stream>>>(
+          r, static_cast<const T*>(buffer), weights, static_cast<T*>(y));
+    });
   });
 }
 
+}  // namespace
+
+Status permute_grad(const Routed& r, const void* dbuffer, void* dx, const Launch& launch) {
+  return gather("permute_grad", r, dbuffer, nullptr, dx, launch);
+}
+
 Status combine(const Routed& r, const void* buffer, const float* weights, void* y, const Launch& launch) {
-  return by_element("combine", r.element, [&]<typename T>(T) {
-    gather_kernel<T>
-        <<<blocks(r.tokens), kBlock, 0, launch.stream>>>(r, static_cast<const T*>(buffer), weights, static_cast<T*>(y));
-  });
+  return gather("combine", r, buffer, weights, y, launch);
 }
 
 Status combine_grad(const Routed& r, const void* dy, const void* buffer, const float* weights, void* dbuffer,
                     float* dweights, const Launch& launch) {
   MB_TRY(clear(r.element, dbuffer, r.buffer_rows * r.hidden, launch.stream));
   return by_element("combine_grad", r.element, [&]<typename T>(T) {
-    combine_grad_kernel<T><<<blocks(r.tokens * r.top_k), kBlock, 0, launch.stream>>>(
-        r, static_cast<const T*>(dy), static_cast<const T*>(buffer), weights, static_cast<T*>(dbuffer), dweights);
+    by_width(r.hidden, {dy, buffer, dbuffer}, [&](auto width) {
+      combine_grad_kernel<decltype(width)::value, T><<<blocks(r.tokens * r.top_k), kBlock, 0, launch.stream>>>(
+          r, static_cast<const T*>(dy), static_cast<const T*>(buffer), weights, static_cast<T*>(dbuffer), dweights);
+    });
   });
 }
 
