@@ -24,7 +24,7 @@ __device__ __forceinline__ uint32_t gate_two(uint32_t gate, uint32_t up) {
   return pack_bf16(low, silu(__uint_as_float(gate & 0xffff0000u)) * __uint_as_float(up & 0xffff0000u));
 }
 
-// A warpgroup's 64 gates x 128 and ups; `column` counts gates.
+// A warpgroup's 64 tokens x 128 gates and their ups, and what they give; `column0` counts gates.
 __device__ __forceinline__ void store_gated(const float (&d)[128], const GatedWork& work, int row0, int column0) {
   const int lane = threadIdx.x & 31, row = row0 + (threadIdx.x & 127) / 32 * 16 + (lane >> 2);
 #pragma unroll
