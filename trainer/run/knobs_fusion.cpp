@@ -15,7 +15,8 @@ std::vector<Knob> fusion_knobs() {
       {.key = "fusion.swiglu_fusion",
        .field = field(&Config::fusion, &FusionConfig::swiglu_fusion),
        .doc = "SwiGLU of dense MLPs moves into the GEMM before it, and its gradient into the GEMM that gives it. On a "
-              "GPU one kernel or both in turn, whichever is faster for the shape."},
+              "GPU one kernel or both in turn, whichever is faster for the shape; over several ranks as "
+              "host.gemm_tuning_file says, else in turn."},
       {.key = "fusion.masked_softmax_fusion",
        .field = field(&Config::fusion, &FusionConfig::masked_softmax_fusion),
        .doc = "Scale, mask and softmax of unfused attention in one op."},

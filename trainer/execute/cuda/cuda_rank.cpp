@@ -191,8 +191,8 @@ Status CudaRank::choose_algorithms(const TuneEffort& effort) {
         *bound.op, bound.in, bound.out, coordinates_, bound.shard_index, *device_, sm_target(part_of(i), i)};
     Status status = bound.function == attention_op          ? tune_attention_op(call)
                     : bound.function == attention_grad_op   ? tune_attention_grad_op(call)
-                    : bound.function == gemm_swiglu_op      ? tune_gemm_swiglu_op(call, effort)
-                    : bound.function == gemm_swiglu_grad_op ? tune_gemm_swiglu_grad_op(call, effort)
+                    : bound.function == gemm_swiglu_op      ? tune_gemm_swiglu_op(call, effort, groups_ == nullptr)
+                    : bound.function == gemm_swiglu_grad_op ? tune_gemm_swiglu_grad_op(call, effort, groups_ == nullptr)
                     : bound.function == gemm_op             ? tune_gemm_op(call, effort)
                                                             : tune_gemm_scaled_op(call, effort);
     if (!status)

@@ -157,12 +157,15 @@ void Device::choose_attention(const std::string& attention, AttentionKernel kern
 }
 
 std::optional<bool> Device::one_kernel(const std::string& fused) const {
-  const auto found = one_kernel_.find(fused);
-  return found == one_kernel_.end() ? std::nullopt : std::optional(found->second);
+  const TunedGemm* const known = tuning_->find(fused);
+  return known == nullptr ? std::nullopt : std::optional(known->algorithm[0] != 0);
 }
 
-void Device::choose_one_kernel(const std::string& fused, bool one, const std::string& why) {
-  if (one_kernel_.emplace(fused, one).second) notes_.push_back(fused + ": " + why);
+void Device::choose_one_kernel(const std::string& fused, double one_ms, double in_turn_ms) {
+  const bool one = one_ms <= in_turn_ms;
+  tuning_->set(fused, {{one ? 1U : 0U}, std::min(one_ms, in_turn_ms) * 1e3, in_turn_ms * 1e3, 2});
+  note(fmt::format("{}: one kernel {:.3f} ms, its parts in turn {:.3f} ms: {}", fused, one_ms, in_turn_ms,
+                   one ? "one kernel" : "in turn"));
 }
 
 Result<void*> Device::scratch(int64_t bytes) {

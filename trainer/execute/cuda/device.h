@@ -72,9 +72,9 @@ class Device {
   // What computes an attention op of this key: chosen by measurement before the first step, else nullopt.
   std::optional<AttentionKernel> attention_choice(const std::string& attention) const;
   void choose_attention(const std::string& attention, AttentionKernel kernel, const std::string& why);
-  // Whether one kernel does what a fused op of this key stands for, chosen likewise.
+  // Whether one kernel does what a fused op of this key stands for: as measured here or by who wrote the tuning file.
   std::optional<bool> one_kernel(const std::string& fused) const;
-  void choose_one_kernel(const std::string& fused, bool one, const std::string& why);
+  void choose_one_kernel(const std::string& fused, double one_ms, double in_turn_ms);
 
   // Scratch for one op, valid until the next op of this stream asks. Grows only before a step is captured.
   Result<void*> scratch(int64_t bytes);
@@ -128,7 +128,6 @@ class Device {
   std::unique_ptr<GemmTuning> tuning_;
   std::set<std::string> chosen_;
   std::map<std::string, AttentionKernel> attention_choices_;
-  std::map<std::string, bool> one_kernel_;
   bool deterministic_ = false;
   std::set<std::string> refused_;
   std::vector<std::string> notes_;

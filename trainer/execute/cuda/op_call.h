@@ -86,9 +86,10 @@ Status gemm_op(const OpCall& call);
 Status tune_gemm_op(const OpCall& call, const TuneEffort& effort);
 Status gemm_swiglu_op(const OpCall& call);
 Status gemm_swiglu_grad_op(const OpCall& call);
-// Chooses the product's algorithm, and by time whether one kernel does all. Overwrites the outputs.
-Status tune_gemm_swiglu_op(const OpCall& call, const TuneEffort& effort);
-Status tune_gemm_swiglu_grad_op(const OpCall& call, const TuneEffort& effort);
+// Chooses the product's algorithm, and where the rank is alone, by time whether one kernel does all: ranks must not
+// differ in it. Overwrites the outputs.
+Status tune_gemm_swiglu_op(const OpCall& call, const TuneEffort& effort, bool alone);
+Status tune_gemm_swiglu_grad_op(const OpCall& call, const TuneEffort& effort, bool alone);
 Status rmsnorm_op(const OpCall& call);
 Status rmsnorm_grad_op(const OpCall& call);
 Status embedding_op(const OpCall& call);

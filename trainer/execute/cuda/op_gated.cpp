@@ -89,7 +89,7 @@ Status backward_in_turn(const OpCall& call) {
 // Twice in turn, about 20 ms each: the first call of a stretch meets other clocks than the last.
 Status choose(const OpCall& call, const Gated& g, const std::function<Status()>& one,
               const std::function<Status()>& in_turn) {
-  if (!g.on_hopper || call.device.deterministic() || call.device.one_kernel(g.key)) return {};
+  if (call.device.deterministic() || call.device.one_kernel(g.key)) return {};
   MB_ASSIGN(const double first, timed(call, 1, in_turn));
   const int calls = std::clamp(static_cast<int>(20.0 / std::max(first, 1e-3)), 2, 50);
   double one_ms = 0, turn_ms = 0;
@@ -98,9 +98,7 @@ Status choose(const OpCall& call, const Gated& g, const std::function<Status()>&
     MB_ASSIGN(const double b, timed(call, calls, one));
     turn_ms += a / 2, one_ms += b / 2;
   }
-  call.device.choose_one_kernel(g.key, one_ms <= turn_ms,
-                                fmt::format("one kernel {:.3f} ms, product and SwiGLU in turn {:.3f} ms: {}", one_ms,
-                                            turn_ms, one_ms <= turn_ms ? "one kernel" : "in turn"));
+  call.device.choose_one_kernel(g.key, one_ms, turn_ms);
   return {};
 }
 
@@ -116,19 +114,21 @@ Status gemm_swiglu_grad_op(const OpCall& call) {
   return in_one(call, g) ? backward_in_one(call, g) : backward_in_turn(call);
 }
 
-Status tune_gemm_swiglu_op(const OpCall& call, const TuneEffort& effort) {
+Status tune_gemm_swiglu_op(const OpCall& call, const TuneEffort& effort, bool alone) {
   const Gated g = forward_of(call);
   MB_TRY(tune_gemm_op(with(call, call.in, call.out.first(1)), effort));
+  if (!alone || !g.on_hopper) return {};
   return choose(
       call, g, [&] { return forward_in_one(call, g); }, [&] { return forward_in_turn(call); });
 }
 
-Status tune_gemm_swiglu_grad_op(const OpCall& call, const TuneEffort& effort) {
+Status tune_gemm_swiglu_grad_op(const OpCall& call, const TuneEffort& effort, bool alone) {
   const Gated g = backward_of(call);
   Between between;
   MB_TRY(make_between(call, &between));
   const std::array product = {between.operand};
   MB_TRY(tune_gemm_op(with(call, call.in.first(2), product), effort));
+  if (!alone || !g.on_hopper) return {};
   return choose(
       call, g, [&] { return backward_in_one(call, g); }, [&] { return backward_in_turn(call); });
 }

@@ -33,7 +33,8 @@ class GemmTuning {
   static Result<GemmTuning> parse(const std::string& text, const TuningMachine& machine);
   std::string text() const;
 
-  // By key(problem); nullptr when nobody tuned it.
+  // By key(problem), or that of a fused op: the first word of its "algorithm" is then 1 for one kernel, 0 for its parts
+  // in turn. nullptr when nobody tuned it.
   const TunedGemm* find(const std::string& problem) const;
   void set(const std::string& problem, const TunedGemm& choice) { choices_[problem] = choice; }
   const std::map<std::string, TunedGemm>& choices() const { return choices_; }
