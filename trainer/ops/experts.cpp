@@ -11,7 +11,8 @@
 namespace mbb::trainer {
 namespace {
 
-// in: experts i32 [tokens, k], weights f32 [tokens, k]; out: rows i32 [tokens, k] (-1: dropped), segments.
+// in: experts i32 [tokens, k] (-1: dropped before), weights f32 [tokens, k]; out: rows i32 [tokens, k] (-1: dropped),
+// segments.
 Result<std::vector<TensorSpec>> plan_shape(Inputs in, const Attrs& attrs) {
   const auto& a = std::get<DispatchAttrs>(attrs);
   const int64_t least = a.capacity > 0 ? a.experts * a.capacity : in[0]->shape.elements();
@@ -20,6 +21,15 @@ Result<std::vector<TensorSpec>> plan_shape(Inputs in, const Attrs& attrs) {
   if (a.rows % a.peers != 0 || a.experts % a.peers != 0)
     return fail(ErrorCode::kBadArgument, fmt::format("{} rows of {} experts for {} peers", a.rows, a.experts, a.peers));
   return std::vector<TensorSpec>{{in[0]->shape, DType::kI32}, {Shape{2, a.experts}, DType::kI32}};
+}
+
+// in: experts i32 [tokens, k] of this rank; rows i32 [TP · tokens, k] of a plan over all TP ranks' tokens, in rank
+// order; out: the experts, -1 where the plan dropped the pair.
+Result<std::vector<TensorSpec>> kept_shape(Inputs in, const Attrs&) {
+  if (in[0]->shape.cols() != in[1]->shape.cols() || in[1]->shape[0] % in[0]->shape[0] != 0)
+    return fail(ErrorCode::kBadArgument,
+                fmt::format("experts {} of a plan of {}", in[0]->shape.str(), in[1]->shape.str()));
+  return std::vector<TensorSpec>{{in[0]->shape, DType::kI32}};
 }
 
 // in: x [.., h], rows; out: buffer [rows, h].
@@ -137,6 +147,13 @@ void combine_cases(std::vector<OpCase>& all) {
                  {{{6, 5}}, {{3, 2}, DType::kI32, Fill::kDistinct, 6}, {{3, 2}}},
                  DispatchAttrs{.experts = 2, .rows = 6}});
 }
+void kept_cases(std::vector<OpCase>& all) {
+  all.push_back({"kept_experts/some",
+                 &kKeptExperts,
+                 {{{5, 2}, DType::kI32, Fill::kInts, 4}, {{10, 2}, DType::kI32, Fill::kDropped, 9}},
+                 NoAttrs{},
+                 false});
+}
 // Two members of the tensor group, two sources, three experts; in slots and packed.
 void receive_cases(std::vector<OpCase>& all) {
   const CaseInput counts{{12}, DType::kI32, Fill::kInts, 4};
@@ -175,6 +192,8 @@ void bias_cases(std::vector<OpCase>& all) {
 
 const OpKind kDispatchPlan{
     .name = "dispatch_plan", .shape = plan_shape, .cpu = cpu_dispatch_plan, .cuda = "dispatch_plan"};
+const OpKind kKeptExperts{
+    .name = "kept_experts", .shape = kept_shape, .cpu = cpu_kept_experts, .cuda = "kept_experts", .cases = kept_cases};
 const OpKind kSegmentCounts{
     .name = "segment_counts", .shape = counts_shape, .cpu = cpu_segment_counts, .cuda = "segment_counts"};
 const OpKind kReceivePlan{.name = "receive_plan",

@@ -43,6 +43,9 @@ double value(const CaseInput& input, std::mt19937_64& random) {
     case Fill::kZeros: return 0;
     case Fill::kPositive: return std::abs(normal) + 0.1;
     case Fill::kUniform: return uniform(random);
+    case Fill::kDropped:
+      if (uniform(random) < 1.0 / 3) return -1;
+      [[fallthrough]];
     case Fill::kInts: return static_cast<double>(random() % static_cast<uint64_t>(std::max<int64_t>(1, input.bound)));
     case Fill::kApart: return std::floor(normal * 2) / 2 + 0.15 + 0.2 * uniform(random);
     default: return normal;

@@ -12,15 +12,26 @@ namespace mbb::trainer {
 
 // How a case fills an input with fresh random values.
 // kDistinct: each of 0 .. bound − 1 at most once. kSegments: [2, n] first rows and counts of n pieces that fill `bound`
-// rows. kApart: at least 0.15 from every multiple of one half, where functions may have kinks. kStarts: 0, then
-// ascending, the last two `bound`.
-enum class Fill : uint8_t { kNormal, kUniform, kPositive, kInts, kZeros, kApart, kDistinct, kSegments, kStarts };
+// rows. kDropped: kInts, a third of them -1. kApart: at least 0.15 from every multiple of one half, where functions may
+// have kinks. kStarts: 0, then ascending, the last two `bound`.
+enum class Fill : uint8_t {
+  kNormal,
+  kUniform,
+  kPositive,
+  kInts,
+  kZeros,
+  kApart,
+  kDistinct,
+  kSegments,
+  kStarts,
+  kDropped
+};
 
 struct CaseInput {
   Shape shape;
   DType dtype = DType::kF32;  // cases are written in fp32; backends that run bf16 convert kF32 activations
   Fill fill = Fill::kNormal;
-  int64_t bound = 0;    // kInts: values in [0, bound)
+  int64_t bound = 0;    // kInts, kDropped: values in [0, bound)
   bool weight = false;  // has a main gradient
   bool fixed = false;   // no gradient is asked for
 };

@@ -50,6 +50,7 @@ constexpr std::array kTable{
     &kExpertLoad,
     &kExpertBias,
     &kDispatchPlan,
+    &kKeptExperts,
     &kSegmentCounts,
     &kReceivePlan,
     &kPermute,

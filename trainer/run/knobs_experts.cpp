@@ -21,8 +21,9 @@ std::vector<Knob> expert_knobs() {
       {.key = "parallel.moe_dropless_bound",
        .field = field(&Config::parallel, &ParallelConfig::moe_dropless_bound),
        .range = at_least(0),
-       .doc = "Rows an expert-parallel GPU can take where no token is dropped, over the balanced load: the size of "
-              "buffers and of padded messages. More rows end the run with the bound it needs. 0 = the worst case."},
+       .doc = "Rows an expert-parallel GPU can take where no token is dropped, or tensor-parallel GPUs drop together, "
+              "over the balanced load: the size of buffers and of padded messages. More rows end the run with the "
+              "bound it needs. 0 = the worst case."},
       {.key = "parallel.moe_exchange",
        .field = field(&Config::parallel, &ParallelConfig::moe_exchange),
        .choices = {choice("padded", MoeExchange::kPadded, "slots of fixed size, filled with zeros"),
@@ -48,7 +49,9 @@ std::vector<Knob> expert_knobs() {
       {.key = "parallel.moe_expert_capacity_factor",
        .field = field(&Config::parallel, &ParallelConfig::moe_expert_capacity_factor),
        .range = at_least(0),
-       .doc = "Tokens an expert takes at most, over the balanced load; what is more is dropped. 0 = none is dropped."},
+       .doc = "Tokens of a micro-batch an expert takes at most, over the balanced load; what is more is dropped, the "
+              "same whatever ranks hold the tokens. 0 = none is dropped.",
+       .history = "Megatron-Core counts each sequence-parallel GPU's tokens by themselves."},
       {.key = "parallel.moe_token_drop_policy",
        .field = field(&Config::parallel, &ParallelConfig::moe_token_drop_policy),
        .choices = {choice("probs", TokenDrop::kProbs, "the tokens of smallest weight"),

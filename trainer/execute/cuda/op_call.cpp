@@ -89,6 +89,7 @@ constexpr std::array kFunctions = {
     Named{"segment_counts", segment_counts_op},
     Named{"receive_plan", receive_plan_op},
     Named{"dispatch_plan", dispatch_plan_op},
+    Named{"kept_experts", kept_experts_op},
     Named{"permute", permute_op},
     Named{"permute_grad", permute_grad_op},
     Named{"combine", combine_op},

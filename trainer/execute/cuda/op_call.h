@@ -160,6 +160,7 @@ Status dequantize_tokens_op(const OpCall& call);
 Status segment_counts_op(const OpCall& call);
 Status receive_plan_op(const OpCall& call);
 Status dispatch_plan_op(const OpCall& call);
+Status kept_experts_op(const OpCall& call);
 Status permute_op(const OpCall& call);
 Status permute_grad_op(const OpCall& call);
 Status combine_op(const OpCall& call);

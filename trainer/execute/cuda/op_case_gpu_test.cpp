@@ -89,6 +89,11 @@ void add_expert_cases(std::vector<OpCase>& all) {
                  {integers({600, 2}, 7), weights},
                  DispatchAttrs{7, 1200, 0, false},
                  false});
+  all.push_back({"dispatch_plan/dropped-before",
+                 &kDispatchPlan,
+                 {integers({600, 2}, 7, Fill::kDropped), weights},
+                 DispatchAttrs{7, 1200, 0, false},
+                 false});
   all.push_back({"dispatch_plan/capacity",
                  &kDispatchPlan,
                  {integers({600, 2}, 7), weights},

@@ -144,6 +144,13 @@ Status dispatch_plan_op(const OpCall& call) {
                        call.out[0].as<int32_t>(), call.out[1].as<int32_t>(), workspace, alarm, call.device.launch());
 }
 
+Status kept_experts_op(const OpCall& call) {
+  const int64_t pairs = call.in[0].elements();
+  return kept_experts(pairs, call.in[0].as<const int32_t>(),
+                      call.in[1].as<const int32_t>() + call.coordinates.tp * pairs, call.out[0].as<int32_t>(),
+                      call.device.launch());
+}
+
 // A row of x goes to its token's experts; where x has a row for every pair, to that pair's.
 Status permute_op(const OpCall& call) {
   MB_ASSIGN(Routed r, routed(call.out[0], call.in[1]));

@@ -12,7 +12,7 @@ struct Routing {
 // Routes the tokens x [.., h], with the losses that balance experts and the load that steers the next step.
 Routing route(BlockBuilder& k, const std::string& path, TensorId x);
 
-// Rows of the buffer that is sent, for these many tokens and expert-parallel peers.
+// Rows of the buffer that these many tokens fill, and an expert's share of them where it has a capacity.
 DispatchAttrs dispatch_attrs(const BlockBuilder& k, int64_t tokens);
 
 // Which rows of a buffer each of this rank's experts owns.

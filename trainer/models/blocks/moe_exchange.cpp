@@ -4,6 +4,10 @@
 //
 // Buffers are static (DESIGN, decision 10). `padded`: a slot of fixed rows for every peer, of which peers learn by
 // counts how many are filled. `counts`: rows lie packed, and only those that are there move.
+//
+// Which tokens are over an expert's capacity is a matter of the whole micro-batch. Where TP ranks hold parts of it they
+// exchange choices and weights, drop what one rank would drop, and send the rest as if nothing were ever dropped: an
+// expert's tokens may all lie on one of them, so that no slot of a rank's own part of the capacity would do.
 #include <cmath>
 
 #include "trainer/models/blocks/moe.h"
@@ -18,11 +22,17 @@ struct Plan {
   int64_t pairs = 0;  // (token, expert) pairs of this rank: rows it sends, and at balanced load receives
 };
 
+bool drops_together(const BlockBuilder& k) {
+  return k.layout().tp > 1 && k.layout().config.parallel.moe_expert_capacity_factor > 0;
+}
+
 // Rows that come together on one peer from one source at most.
 int64_t rows_of_slot(const BlockBuilder& k, int64_t tokens) {
   const MoeShape& moe = k.model().moe;
   const double bound = k.layout().config.parallel.moe_dropless_bound;
-  const int64_t worst = tokens * std::min(moe.top_k, moe.num_experts / k.layout().ep);
+  int64_t worst = tokens * std::min(moe.top_k, moe.num_experts / k.layout().ep);
+  if (drops_together(k) && k.layout().ep > 1)
+    worst = std::min(worst, dispatch_attrs(k, tokens * k.layout().tp).rows / k.layout().ep);
   if (bound == 0) return worst;
   const double balanced = static_cast<double>(tokens * moe.top_k) / k.layout().ep;
   return std::min(worst, static_cast<int64_t>(std::ceil(bound * balanced)));
@@ -32,6 +42,7 @@ Plan plan_of(const BlockBuilder& k, int64_t tokens) {
   const Layout& l = k.layout();
   Plan plan;
   plan.dispatch = dispatch_attrs(k, tokens);
+  if (drops_together(k)) plan.dispatch.capacity = 0;
   plan.pairs = tokens * k.model().moe.top_k;
   plan.padded = l.config.parallel.moe_exchange == MoeExchange::kPadded;
   const int64_t slot = plan.dispatch.capacity > 0 ? plan.dispatch.rows / l.ep : rows_of_slot(k, tokens);
@@ -118,13 +129,27 @@ class Exchange {
   TensorId received_ = kNoTensor;  // rows of each source for each own expert
 };
 
+// The experts of this rank's tokens, -1 where the micro-batch's capacity has no place for the pair.
+TensorId kept_experts(BlockBuilder& k, const std::string& path, const Routing& mine, int64_t tokens) {
+  Builder& b = k.builder();
+  const auto of_all = [&](const char* what, TensorId part) {
+    return b.emit1(kAllGather, path + what + ".all_gather.fwd", {part}, k.tp_comm(),
+                   {.stream = Stream::kTp, .category = Category::kComm});
+  };
+  const std::vector<TensorId> all{of_all(".experts", mine.experts), of_all(".weights", mine.weights)};
+  const auto plan = b.emit(kDispatchPlan, path + ".plan.fwd", all, dispatch_attrs(k, tokens * k.layout().tp));
+  return b.emit1(kKeptExperts, path + ".fwd", {mine.experts, plan[0]}, NoAttrs{});
+}
+
 }  // namespace
 
 TensorId exchanged_experts(BlockBuilder& k, const std::string& path, TensorId x) {
   Builder& b = k.builder();
   const Routing routing = route(k, path + ".router", x);
-  const Plan plan = plan_of(k, b.tensor(x).shape.rows());
-  const auto own = b.emit(kDispatchPlan, path + ".plan.fwd", {routing.experts, routing.weights}, plan.dispatch);
+  const int64_t tokens = b.tensor(x).shape.rows();
+  const Plan plan = plan_of(k, tokens);
+  const TensorId kept = drops_together(k) ? kept_experts(k, path + ".drop", routing, tokens) : routing.experts;
+  const auto own = b.emit(kDispatchPlan, path + ".plan.fwd", {kept, routing.weights}, plan.dispatch);
   Exchange exchange(k, path, plan);
   const TensorId sent = b.emit1(kPermute, path + ".permute.fwd", {x, own[0]}, plan.dispatch);
   exchange.tell_counts(own[1]);

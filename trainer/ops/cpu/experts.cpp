@@ -47,7 +47,10 @@ Status cpu_dispatch_plan(const CpuCall& call) {
   auto* rows = static_cast<int32_t*>(call.out[0].data);
   auto* segments = static_cast<int32_t*>(call.out[1].data);
   std::vector<std::vector<int64_t>> pairs(static_cast<size_t>(a.experts));
-  for (int64_t i = 0; i < call.in[0].elements(); ++i) pairs[static_cast<size_t>(experts[i])].push_back(i);
+  for (int64_t i = 0; i < call.in[0].elements(); ++i) {
+    rows[i] = -1;
+    if (experts[i] >= 0) pairs[static_cast<size_t>(experts[i])].push_back(i);
+  }
   const int64_t slot = a.rows / a.peers;
   const int64_t experts_a_peer = a.experts / a.peers;
   int64_t next = 0;
@@ -62,7 +65,6 @@ Status cpu_dispatch_plan(const CpuCall& call) {
       const auto keep = static_cast<size_t>(std::min<int64_t>(a.capacity, static_cast<int64_t>(mine.size())));
       if (!a.by_position)
         std::stable_sort(mine.begin(), mine.end(), [&](int64_t x, int64_t y) { return weights[x] > weights[y]; });
-      for (size_t i = keep; i < mine.size(); ++i) rows[mine[i]] = -1;
       mine.resize(keep);
       std::sort(mine.begin(), mine.end());
     }
@@ -71,6 +73,15 @@ Status cpu_dispatch_plan(const CpuCall& call) {
     for (int64_t pair : mine) rows[pair] = static_cast<int32_t>(next++);
   }
   if (next > a.rows) return overflow(a, a.peers - 1, next, call.in[0].elements());
+  return {};
+}
+
+Status cpu_kept_experts(const CpuCall& call) {
+  const int64_t pairs = call.in[0].elements();
+  const int32_t* experts = ints(call.in[0]);
+  const int32_t* rows = ints(call.in[1]) + call.rank.coordinates.tp * pairs;
+  auto* kept = static_cast<int32_t*>(call.out[0].data);
+  for (int64_t i = 0; i < pairs; ++i) kept[i] = rows[i] < 0 ? -1 : experts[i];
   return {};
 }
 

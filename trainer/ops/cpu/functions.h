@@ -45,6 +45,7 @@ Status cpu_expert_bias(const CpuCall& call);
 Status cpu_latent_pack(const CpuCall& call);
 Status cpu_latent_pack_grad(const CpuCall& call);
 Status cpu_dispatch_plan(const CpuCall& call);
+Status cpu_kept_experts(const CpuCall& call);
 Status cpu_segment_counts(const CpuCall& call);
 Status cpu_receive_plan(const CpuCall& call);
 Status cpu_permute(const CpuCall& call);

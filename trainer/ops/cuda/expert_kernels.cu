@@ -117,6 +117,11 @@ __global__ void __launch_bounds__(kScan)
   }
 }
 
+__global__ void kept_experts_kernel(int64_t pairs, const int32_t* experts, const int32_t* rows, int32_t* kept) {
+  const int64_t i = int64_t{blockIdx.x} * kBlock + threadIdx.x;
+  if (i < pairs) kept[i] = rows[i] < 0 ? -1 : experts[i];
+}
+
 template <typename T>
 __global__ void permute_kernel(Routed r, const T* x, T* buffer) {
   const int32_t row = r.rows[blockIdx.x];
@@ -222,10 +227,18 @@ Status dispatch_plan(const DispatchAttrs& a, int64_t pairs, const int32_t* exper
                      int32_t* segments, void* workspace, const Alarm& alarm, const Launch& launch) {
   auto* counts = static_cast<int32_t*>(workspace);
   int32_t* list = counts + a.experts;
+  // A pair without an expert is on nobody's list: its row stays -1.
+  MB_TRY(ok(cudaMemsetAsync(rows, 0xff, static_cast<size_t>(pairs) * sizeof(int32_t), launch.stream),
+            "clearing the rows of a dispatch plan"));
   dispatch_count_kernel<<<blocks(a.experts), kScan, 0, launch.stream>>>(experts, pairs, counts);
   dispatch_list_kernel<<<blocks(a.experts), kScan, 0, launch.stream>>>(experts, pairs, counts, list);
   dispatch_rows_kernel<<<blocks(a.experts), kScan, 0, launch.stream>>>(a, weights, counts, list, rows, segments, alarm);
   return launched("dispatch_plan");
+}
+
+Status kept_experts(int64_t pairs, const int32_t* experts, const int32_t* rows, int32_t* kept, const Launch& launch) {
+  kept_experts_kernel<<<blocks((pairs + kBlock - 1) / kBlock), kBlock, 0, launch.stream>>>(pairs, experts, rows, kept);
+  return launched("kept_experts");
 }
 
 Status permute(const Routed& r, const void* x, void* buffer, const Launch& launch) {

@@ -43,6 +43,7 @@ Status expert_load(const float* counts, int64_t sets, int64_t experts, bool accu
 Status loss_sum(const LossSumAttrs& attrs, const float* losses, int64_t count, double* total, const Launch& launch);
 Status expert_bias(const float* load, int64_t experts, double rate, float* bias, const Launch& launch);
 
+// experts: -1 where a pair was dropped before.
 int64_t dispatch_workspace(const DispatchAttrs& attrs, int64_t pairs);
 // Where a slot has too few rows for what a peer's experts get, pairs are dropped and alarm = {op, rows they need}.
 struct Alarm {
@@ -51,6 +52,9 @@ struct Alarm {
 };
 Status dispatch_plan(const DispatchAttrs& attrs, int64_t pairs, const int32_t* experts, const float* weights,
                      int32_t* rows, int32_t* segments, void* workspace, const Alarm& alarm, const Launch& launch);
+
+// kept[i] = experts[i], -1 where rows[i] is negative.
+Status kept_experts(int64_t pairs, const int32_t* experts, const int32_t* rows, int32_t* kept, const Launch& launch);
 
 // Buffer [buffer_rows, hidden]; rows [tokens, top_k], -1 where a pair was dropped.
 struct Routed {
