@@ -8,6 +8,7 @@
 #include <map>
 
 #include "analysis/stats/distributions.h"
+#include "trainer/models/model.h"
 #include "trainer/run/knob_effect.h"
 
 namespace mbb::suites {
@@ -24,6 +25,14 @@ constexpr std::string_view kSeed = "train.seed";
 std::string value_of(const baselines::Cell& cell, std::string_view key) {
   const auto* knob = find_knob(cell, key);
   return knob ? knob->value : "";
+}
+
+// Whether the size of a micro-batch is a part of the work: experts are balanced, and drop tokens, in each by itself.
+bool by_micro_batch(const baselines::Cell& cell) {
+  const std::string experts = value_of(cell, "model.num_experts");
+  if (!experts.empty() && experts != "0") return true;
+  const auto model = trainer::find_model(cell.model);
+  return model && model->is_moe();
 }
 
 std::string recipe_of(const baselines::Cell& cell) {
@@ -58,8 +67,10 @@ void break_cell(baselines::Cell& cell, std::string reason) {
 
 std::string work_key(const baselines::Cell& cell, bool precision, bool seed) {
   std::string key = cell.model;
+  const bool keeps_micro_batch = by_micro_batch(cell);
   for (const auto& knob : cell.knobs) {
-    const trainer::KnobEffect effect = trainer::effect_of(knob.key);
+    const bool kept = keeps_micro_batch && knob.key == "train.micro_batch_size";
+    const trainer::KnobEffect effect = kept ? trainer::KnobEffect::kWork : trainer::effect_of(knob.key);
     if (effect == trainer::KnobEffect::kHow || (!precision && effect == trainer::KnobEffect::kRounding)) continue;
     if (!seed && knob.key == kSeed) continue;
     key += "\n" + knob.key + "=" + knob.value;

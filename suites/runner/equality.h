@@ -12,8 +12,8 @@ namespace mbb::suites {
 inline constexpr double kLossTolerance = 1e-5;
 
 // What two cells must share for their losses to be comparable: every knob but how the work is mapped and run
-// (trainer/run/knob_effect.h). Without `precision`, cells of different recipes share it too; without `seed`, cells of
-// different train.seed.
+// (trainer/run/knob_effect.h), and with experts the micro-batch, in which they are balanced and drop tokens. Without
+// `precision`, cells of different recipes share it too; without `seed`, cells of different train.seed.
 std::string work_key(const baselines::Cell& cell, bool precision = true, bool seed = true);
 
 // The finished one-rank cells that `cell` is compared with: in fp32, and, when the cell's recipe is another, in that.

@@ -72,6 +72,22 @@ TEST(Equality, KnobsThatOnlySayHowTheWorkIsRunDoNotMakeItOtherWork) {
   EXPECT_EQ(frozen.status, baselines::CellStatus::kOk);
 }
 
+TEST(Equality, ExpertsAreBalancedInAMicroBatchWhoseSizeIsOtherWork) {
+  for (const char* model : {"llama3.1-8b", "mixtral-8x7b"}) {
+    const auto sized = [&](const char* name, double loss, const char* size) {
+      baselines::Cell c = cell(name, 1, {5.0, loss});
+      c.model = model;
+      c.knobs.push_back({"train.micro_batch_size", size});
+      return c;
+    };
+    baselines::Cell wider = sized("wider", 4.5, "2");
+    judge_losses(wider, {sized("one", 4.0, "1")});
+    const bool experts = std::string_view(model) == "mixtral-8x7b";
+    EXPECT_EQ(wider.status, experts ? baselines::CellStatus::kOk : baselines::CellStatus::kBroken) << model;
+    EXPECT_EQ(wider.verdicts.empty(), experts) << model;
+  }
+}
+
 TEST(Equality, OtherWorkIsNotCompared) {
   baselines::Cell two = cell("tp2", 2, {5.0, 1.0});
   baselines::Cell other = cell("one", 1, {5.0, 4.0});
