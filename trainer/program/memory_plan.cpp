@@ -1,10 +1,11 @@
 // Lifetimes over the walk as sets of calls, and first-fit placement by size.
 //
-// A lifetime is the calls it covers whole plus at most two sets of calls it covers in part: from an op on (where a
-// micro-batch's value is first written) and up to an op (where it is last read). Values inside one call cover a range
-// of ops in every call of their segment. Few sets of calls are distinct (one a segment; three a pair of segments and
-// slot), so they are numbered, and which of them meet is computed once: a conflict is then a few look-ups, whatever the
-// number of micro-batches.
+// A lifetime is the calls it covers whole plus at most three sets of calls it covers in part: from an op on (where a
+// micro-batch's value is first written), up to an op (where it is last read), and, of what leaves at a call's end in a
+// batched message, the receives that the next call begins with: they are one exchange with it, in any order. Values
+// inside one call cover a range of ops in every call of their segment. Few sets of calls are distinct (one a segment;
+// three a pair of segments and slot), so they are numbered, and which of them meet is computed once: a conflict is then
+// a few look-ups, whatever the number of micro-batches.
 #include "trainer/program/memory_plan.h"
 
 #include <fmt/core.h>
@@ -18,6 +19,7 @@
 #include <tuple>
 
 #include "profiler/base/text.h"
+#include "trainer/ops/message_peers.h"
 #include "trainer/program/segment_order.h"
 #include "trainer/program/walk.h"
 
@@ -86,7 +88,7 @@ struct Lifetime {
   bool always = false;
   size_t family = 0;  // lifetimes of a family cover the same sets of calls
   size_t whole = 0;   // calls in which it is alive from the first op to the last
-  std::array<Part, 2> parts;
+  std::array<Part, 3> parts;
 };
 
 // Whether lifetimes of two families conflict, where the sets of calls alone decide it. There are some hundred families
@@ -94,9 +96,10 @@ struct Lifetime {
 class Families {
  public:
   enum class Verdict : uint8_t { kApart, kTogether, kByOps };
+  using Sets = std::array<size_t, 4>;  // whole, and the parts
 
   void add(Lifetime& life) {
-    const std::array<size_t, 3> sets{life.whole, life.parts[0].calls, life.parts[1].calls};
+    const Sets sets{life.whole, life.parts[0].calls, life.parts[1].calls, life.parts[2].calls};
     life.family = numbers_.try_emplace(sets, numbers_.size()).first->second;
     if (life.family == list_.size()) list_.push_back(sets);
   }
@@ -107,15 +110,14 @@ class Families {
   }
   // Of one family with each.
   const Verdict* verdicts(size_t family) const { return verdicts_.data() + family * list_.size(); }
-  using Sets = std::array<size_t, 3>;  // whole, and both parts
   const std::vector<Sets>& list() const { return list_; }
 
  private:
   static Verdict compare(const CallSets& sets, const Sets& a, const Sets& b) {
-    for (size_t i = 0; i < 3; ++i)
+    for (size_t i = 0; i < a.size(); ++i)
       if (sets.meets(a[0], b[i]) || sets.meets(a[i], b[0])) return Verdict::kTogether;
-    for (size_t i = 1; i < 3; ++i)
-      for (size_t j = 1; j < 3; ++j)
+    for (size_t i = 1; i < a.size(); ++i)
+      for (size_t j = 1; j < b.size(); ++j)
         if (sets.meets(a[i], b[j])) return Verdict::kByOps;
     return Verdict::kApart;
   }
@@ -180,14 +182,37 @@ struct Items {
   std::vector<Item> list;
 };
 
+bool is_batched(const Op& op) {
+  return (sends(op) || receives(op)) && std::get<CommAttrs>(op.attrs).form == MessageForm::kBatched;
+}
+
+// Batched messages at the ends of calls (put_messages_at_ends).
+struct Exchanges {
+  std::vector<int> first_send;  // [segment]: of those that end it; kOpEnd: there is none
+  int receives = 0;             // the most that a segment begins with
+
+  explicit Exchanges(const Program& program) {
+    for (const Segment& segment : program.segments) {
+      const auto& ops = segment.ops;
+      const auto other = std::find_if(ops.begin(), ops.end(), [](const Op& op) { return !is_batched(op); });
+      receives = std::max(receives, static_cast<int>(other - ops.begin()));
+      auto send = ops.end();
+      while (send != other && is_batched(*std::prev(send))) --send;
+      first_send.push_back(send == ops.end() ? kOpEnd : static_cast<int>(send - ops.begin()));
+    }
+  }
+};
+
 // Numbers the sets of calls that lifetimes need, each pair of segments and slot once.
 class Lifetimes {
  public:
-  Lifetimes(const Program& program, CallSets& sets) : p_(program), sets_(sets), at_(call_index(program)) {}
+  Lifetimes(const Program& program, CallSets& sets)
+      : p_(program), sets_(sets), at_(call_index(program)), exchanges_(program) {}
 
   Lifetime in_call(const Use& use) {
     Lifetime life;
     life.parts[0] = {use.first_op, use.last_op, segment_calls(use.first_segment)};
+    outlast_exchange(life, use, life.parts[0].calls);
     return life;
   }
 
@@ -201,12 +226,28 @@ class Lifetimes {
       life.parts[0] = {use.first_op, use.last_op, begin};
     } else {
       life.whole = whole;
-      life.parts = {Part{use.first_op, kOpEnd, begin}, Part{0, use.last_op, end}};
+      life.parts = {Part{use.first_op, kOpEnd, begin}, Part{0, use.last_op, end}, Part{}};
     }
+    outlast_exchange(life, use, use.first_segment == use.last_segment ? begin : end);
     return life;
   }
 
  private:
+  // What a batched message sends last of all is there until the exchange is over.
+  void outlast_exchange(Lifetime& life, const Use& use, size_t last_calls) {
+    if (exchanges_.receives == 0 || use.last_op < exchanges_.first_send[static_cast<size_t>(use.last_segment)]) return;
+    const auto [number, added] = nexts_.try_emplace(last_calls, 0);
+    if (added) {
+      Bits next = sets_.none();
+      sets_.each_call(last_calls, [&](size_t call) {
+        if (call + 1 < p_.schedule.size() && is_micro_batched(p_.segment(p_.schedule[call + 1]).kind))
+          set(next, static_cast<int>(call) + 1);
+      });
+      number->second = sets_.number(next);
+    }
+    life.parts[2] = {0, exchanges_.receives - 1, number->second};
+  }
+
   size_t segment_calls(int segment) {
     const auto [number, added] = segments_.try_emplace(segment, 0);
     if (added) {
@@ -237,7 +278,9 @@ class Lifetimes {
   const Program& p_;
   CallSets& sets_;
   std::vector<std::vector<int>> at_;
+  Exchanges exchanges_;
   std::map<int, size_t> segments_;
+  std::map<size_t, size_t> nexts_;  // by a set of calls: the calls behind them
   std::map<std::tuple<int, int, int, int>, std::array<size_t, 3>> slots_;
 };
 
@@ -358,12 +401,12 @@ std::vector<int64_t> live_in_call(const Items& items, const FamilyBuffers& famil
   for (size_t f = 0; f < families.items.size(); ++f) {
     const Families::Sets& sets = items.families.list()[f];
     if (items.sets.contains(sets[0], call)) live[0] += families.bytes[f];
-    for (size_t part = 0; part < 2; ++part) {
+    for (size_t part = 0; part + 1 < sets.size(); ++part) {
       if (!items.sets.contains(sets[part + 1], call)) continue;
       for (const Item* item : families.items[f]) {
         const Part& alive = item->life.parts[part];
         live[static_cast<size_t>(alive.first)] += item->buffer.bytes;
-        if (alive.last != kOpEnd) live[static_cast<size_t>(alive.last) + 1] -= item->buffer.bytes;
+        if (static_cast<size_t>(alive.last) < ops) live[static_cast<size_t>(alive.last) + 1] -= item->buffer.bytes;
       }
     }
   }
