@@ -75,7 +75,7 @@ std::vector<std::string> gated_metrics(const baselines::Cell& cell) {
   if (cell.numerics_only) return metrics;
   if (cell.result_class == baselines::ResultClass::kMeasured) metrics.insert(metrics.begin(), "step_time");
   if (cell.result_class == baselines::ResultClass::kFunctionalCpu && cell.ranks == 1)
-    metrics.insert(metrics.begin(), "cpu_step_time");
+    metrics.insert(metrics.begin(), std::string(cpu_metric(cell)));
   return metrics;
 }
 
@@ -86,9 +86,10 @@ NightLaunches launch_values(const baselines::Cell& cell, const std::string& metr
   NightLaunches values;
   for (const baselines::Launch& launch : copy.launches) {
     if (!is_good(launch)) continue;
-    const double value = metric == "cpu_step_time" ? cpu_step_ns(launch)
-                         : metric == "last_loss"   ? (launch.steps.empty() ? 0.0 : launch.steps.back().loss)
-                                                   : peak_of(copy, launch);
+    const double value = metric == "cpu_step_time"    ? cpu_step_ns(launch)
+                         : metric == "cpu_step_ratio" ? cpu_step_ratio(launch)
+                         : metric == "last_loss"      ? (launch.steps.empty() ? 0.0 : launch.steps.back().loss)
+                                                      : peak_of(copy, launch);
     if (std::isfinite(value) && value > 0) values.push_back(value);
   }
   return values;

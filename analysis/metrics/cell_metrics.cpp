@@ -200,14 +200,17 @@ void add_tracing(Writer& writer, const Cell& cell) {
 // Of a cell of one CPU rank. The warm-up marks are those of the wall clock.
 void add_cpu_time(Writer& writer, const Cell& cell) {
   if (cell.result_class != baselines::ResultClass::kFunctionalCpu || cell.ranks != 1) return;
-  std::vector<double> medians;
-  for (const Launch& launch : cell.launches)
-    if (const double ns = cpu_step_ns(launch); is_good(launch) && ns > 0.0) medians.push_back(ns);
-  if (medians.empty()) return;
-  const Estimate e = over_launches(medians);
-  writer.add("cpu_step_time", e.value, e.low, e.high,
-             medians.size() < 2 ? "" : fmt::format("95 % over {} launches", medians.size()),
-             static_cast<int>(medians.size()));
+  for (const auto& [metric, of_launch] :
+       {std::pair{"cpu_step_time", &cpu_step_ns}, {"cpu_step_ratio", &cpu_step_ratio}}) {
+    std::vector<double> medians;
+    for (const Launch& launch : cell.launches)
+      if (const double value = of_launch(launch); is_good(launch) && value > 0.0) medians.push_back(value);
+    if (medians.empty()) continue;
+    const Estimate e = over_launches(medians);
+    writer.add(metric, e.value, e.low, e.high,
+               medians.size() < 2 ? "" : fmt::format("95 % over {} launches", medians.size()),
+               static_cast<int>(medians.size()));
+  }
 }
 
 void add_losses(Writer& writer, const Cell& cell) {
@@ -265,6 +268,23 @@ double cpu_step_ns(const Launch& launch) {
   for (const Step& step : launch.steps)
     if (is_timed(step) && step.cpu_ns > 0) steady.push_back(static_cast<double>(step.cpu_ns));
   return median(steady);
+}
+
+std::string_view cpu_metric(const Cell& cell) {
+  const auto has_reference = [](const Launch& launch) { return !is_good(launch) || cpu_step_ratio(launch) > 0; };
+  const bool all = std::all_of(cell.launches.begin(), cell.launches.end(), has_reference);
+  return all && !cell.launches.empty() ? "cpu_step_ratio" : "cpu_step_time";
+}
+
+double cpu_step_ratio(const Launch& launch) {
+  std::vector<double> steady;
+  const std::vector<Step>& steps = launch.steps;
+  for (size_t i = 1; i < steps.size(); ++i) {
+    const std::int64_t around = steps[i - 1].reference_ns + steps[i].reference_ns;
+    if (is_timed(steps[i]) && steps[i].cpu_ns > 0 && steps[i - 1].reference_ns > 0 && steps[i].reference_ns > 0)
+      steady.push_back(2.0 * static_cast<double>(steps[i].cpu_ns) / static_cast<double>(around));
+  }
+  return steady.empty() ? 0.0 : median(steady);
 }
 
 StepTime step_time(Cell& cell, StepClock clock) {

@@ -37,6 +37,10 @@ StepTime step_time(baselines::Cell& cell, StepClock clock = StepClock::kWall);
 // Median CPU time of a launch's steady steps, all ranks' threads together, by the marks that step_time() leaves; NaN
 // when no step has one.
 double cpu_step_ns(const baselines::Launch& launch);
+// The same over the fixed work beside each step (the mean of that before and after it); 0 where none was done.
+double cpu_step_ratio(const baselines::Launch& launch);
+// What speed on the CPU is judged by: cpu_step_ratio where every good launch did the fixed work, else cpu_step_time.
+std::string_view cpu_metric(const baselines::Cell& cell);
 
 // Replaces cell.metrics. `breakdowns`: one a traced rank and step, any launch; empty when nothing was traced. Fields
 // that cannot be known (MFU of an unknown device) are left out. `uses_fp8`: print MFU against the FP8 peak too.

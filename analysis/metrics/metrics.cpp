@@ -49,6 +49,10 @@ constexpr auto kMetrics = std::to_array<MetricInfo>({
      "a "
      "core does not count, so it shows a regression of a few percent on a shared machine.",
      "One rank only; class functional/cpu."},
+    {"cpu_step_ratio", "CPU step / reference", "", Better::kLower, MetricForm::kPlain,
+     "CPU time of a step over that of fixed work done beside it (profiling.reference_work); the median of the steady "
+     "steps. A neighbour on the core or a lower clock slows both, so it moves with the product and little else.",
+     "One rank only; class functional/cpu. The reference of a step is the mean of the work before and after it."},
     {"block_time", "blocks", "ns", Better::kLower, MetricForm::kDuration,
      "Time that the computation of the Transformer blocks takes of a step: exclusive time of the ops under layers.*, "
      "forward and backward, on the pipeline stage with most of it.",

@@ -245,6 +245,33 @@ TEST(CellMetrics, FailedAndProfiledPartsNeverCount) {
   EXPECT_TRUE(none.metrics.empty());
 }
 
+TEST(CellMetrics, FixedWorkBesideAStepTakesTheMachineOut) {
+  // Half the steps on a core that a neighbour slows to two thirds, and one step of 1 % more work in every launch.
+  const auto launch = [](int index, double work, bool neighbour) {
+    Launch l = launch_of(index, 1'000'000);
+    for (size_t i = 0; i < l.steps.size(); ++i) {
+      const double slower = neighbour && i >= l.steps.size() / 2 ? 1.5 : 1.0;
+      l.steps[i].cpu_ns = static_cast<int64_t>(4e6 * work * slower);
+      l.steps[i].reference_ns = static_cast<int64_t>(1e6 * slower);
+    }
+    return l;
+  };
+  EXPECT_NEAR(cpu_step_ratio(launch(0, 1.0, false)), 4.0, 1e-9);
+  EXPECT_NEAR(cpu_step_ratio(launch(0, 1.01, true)), 4.04, 1e-6);
+  Launch without = launch(1, 1.0, false);
+  for (auto& step : without.steps) step.reference_ns = 0;
+  EXPECT_EQ(cpu_step_ratio(without), 0.0);
+
+  Cell cell = cell_of({launch(0, 1.0, false), launch(1, 1.01, true)});
+  cell.result_class = baselines::ResultClass::kFunctionalCpu;
+  EXPECT_EQ(cpu_metric(cell), "cpu_step_ratio");
+  ASSERT_TRUE(fill_metrics(cell, {}));
+  EXPECT_NEAR(find(cell, "cpu_step_ratio")->value, 4.02, 1e-6);
+  EXPECT_GT(find(cell, "cpu_step_time")->value, 4.1e6) << "which the neighbour moves";
+  cell.launches.push_back(without);
+  EXPECT_EQ(cpu_metric(cell), "cpu_step_time") << "of launches that cannot be held against each other";
+}
+
 TEST(CellMetrics, SharesComeFromTheBreakdowns) {
   StepBreakdown b;
   b.total_ns = 1000;

@@ -34,6 +34,7 @@ std::vector<Step> make_steps(const SyntheticOptions& options, double step_ns, st
     step.wall_ns = ns(step_ns * jitter(random, 0.02) * (warm_up ? 1.5 : 1.0));
     step.cpu_ns = step.wall_ns * 3;
     step.modelled_ns = step.wall_ns / 2;
+    step.reference_ns = step.wall_ns / 10;
     step.loss = 5.5 * std::exp(-0.02 * i) + 0.01 * jitter(random, 1.0);
     step.grad_norm = 1.0 / (1.0 + 0.1 * i);
     step.learning_rate = 1e-3;

@@ -320,7 +320,7 @@ Result<std::vector<MemoryMap>> parse_memory(std::string_view text) {
 std::string steps_text(const std::vector<Step>& steps) {
   std::string out =
       "index,wall_ns,cpu_ns,modelled_ns,loss,grad_norm,learning_rate,tokens,sequence_squares,flags,balance_loss,z_loss,"
-      "mtp_loss\n";
+      "mtp_loss,reference_ns\n";
   for (const Step& step : steps) {
     fmt::format_to(std::back_inserter(out), "{},{},{},{},", step.index, step.wall_ns, step.cpu_ns, step.modelled_ns);
     append_double(out, step.loss);
@@ -333,7 +333,7 @@ std::string steps_text(const std::vector<Step>& steps) {
       out += ',';
       append_double(out, loss);
     }
-    out += '\n';
+    fmt::format_to(std::back_inserter(out), ",{}\n", step.reference_ns);
   }
   return out;
 }
@@ -362,6 +362,7 @@ Result<std::vector<Step>> parse_steps(std::string_view text) {
   MB_TRY(read("balance_loss", &Step::balance_loss));
   MB_TRY(read("z_loss", &Step::z_loss));
   MB_TRY(read("mtp_loss", &Step::mtp_loss));
+  MB_TRY(read("reference_ns", &Step::reference_ns));
   return steps;
 }
 

@@ -89,6 +89,7 @@ struct Step {
   double balance_loss = kNotMeasured;
   double z_loss = kNotMeasured;
   double mtp_loss = kNotMeasured;
+  std::int64_t reference_ns = 0;  // CPU time of fixed work beside the step, of all ranks' threads; 0: none was done
 };
 
 // One metric of a cell. NaN bounds: no interval. `interval` says what the bounds cover.

@@ -129,7 +129,18 @@ CREATE VIEW v_cells AS SELECT r.id AS run, c.name AS cell, c.class_label AS clas
   c.ranks, c.identity_hash, c.tokens_per_step, c.loss_checksum, c.data_hash FROM cells c JOIN runs r ON r.n = c.run;
 )sql";
 
-constexpr std::array kMigrations = {Migration{kVersion1, 1}, Migration{kVersion2, 1}, Migration{kVersion3, 1}};
+// Fixed work beside a step.
+constexpr const char* kVersion4 = R"sql(
+ALTER TABLE steps ADD COLUMN reference_ns INTEGER NOT NULL DEFAULT 0;
+DROP VIEW v_steps;
+CREATE VIEW v_steps AS SELECT r.id AS run, c.name AS cell, c.class_label AS class, l.seq AS launch, s.step, s.wall_ns,
+  s.cpu_ns, s.modelled_ns, s.loss, s.grad_norm, s.learning_rate, s.tokens, s.flags, s.balance_loss, s.z_loss, s.mtp_loss,
+  s.reference_ns
+  FROM steps s JOIN launches l ON l.id = s.launch JOIN cells c ON c.id = l.cell JOIN runs r ON r.n = c.run;
+)sql";
+
+constexpr std::array kMigrations = {Migration{kVersion1, 1}, Migration{kVersion2, 1}, Migration{kVersion3, 1},
+                                    Migration{kVersion4, 1}};
 
 struct FileState {
   std::int64_t version = 0;

@@ -238,7 +238,7 @@ TEST_F(StoreFile, ViewsAreAContract) {
             "run,command,suite,tag,synthetic,created_unix_ns,ended_unix_ns,exit_status,class_hash,epoch,bundle");
   EXPECT_EQ(columns("v_steps"),
             "run,cell,class,launch,step,wall_ns,cpu_ns,modelled_ns,loss,grad_norm,learning_rate,tokens,flags,"
-            "balance_loss,z_loss,mtp_loss");
+            "balance_loss,z_loss,mtp_loss,reference_ns");
   EXPECT_EQ(columns("v_ops"),
             "run,cell,class,launch,path,kind,role,phase,stream,rank_class,calls,total_ns,flops,bytes");
   EXPECT_EQ(database.integer("SELECT count(*) FROM v_steps").value(), 3 * 2 * 5);
@@ -275,7 +275,7 @@ TEST_F(StoreFile, BadFilesAreErrorsAndStayAsTheyAre) {
   ASSERT_TRUE(Database::open(file_, OpenMode::kReadWrite, 0)
                   .value()
                   .execute("PRAGMA user_version = 99; PRAGMA journal_mode = DELETE"));
-  refused(ErrorCode::kMismatch, "written by a newer mbbench; this one knows up to 3");
+  refused(ErrorCode::kMismatch, "written by a newer mbbench; this one knows up to 4");
   EXPECT_TRUE(Store::open(file_, {.read_only = true})) << "its oldest reader allows reading";
   ASSERT_TRUE(Database::open(file_, OpenMode::kReadWrite, 0).value().execute("UPDATE meta SET oldest_reader = 99"));
   EXPECT_EQ(Store::open(file_, {.read_only = true}).error().code, ErrorCode::kMismatch);
@@ -393,18 +393,18 @@ TEST_F(StoreFile, MigrationsCopyFirst) {
   {
     const auto database = Database::open(file_, OpenMode::kReadWrite, 0).value();
     ASSERT_TRUE(bring_up_to_date(database, migrations));
-    EXPECT_EQ(database.integer("PRAGMA user_version").value(), 4);
+    EXPECT_EQ(database.integer("PRAGMA user_version").value(), 5);
     EXPECT_EQ(database.integer("SELECT count(*) FROM runs WHERE note = ''").value(), 1);
     ASSERT_TRUE(bring_up_to_date(database, migrations)) << "twice is once";
   }
-  const fs::path copy = file_.string() + ".v3.bak";
+  const fs::path copy = file_.string() + ".v4.bak";
   EXPECT_EQ(Store::open(copy).value().list_runs().value().size(), 1U);
   EXPECT_EQ(Store::open(file_, {.read_only = true}).value().list_runs().value().size(), 1U) << "additive";
   // A migration that fails leaves the version it found.
   migrations.push_back({"CREATE TABLE half(x); SELECT nonsense", 1});
   const auto database = Database::open(file_, OpenMode::kReadWrite, 0).value();
   EXPECT_FALSE(bring_up_to_date(database, migrations));
-  EXPECT_EQ(database.integer("PRAGMA user_version").value(), 4);
+  EXPECT_EQ(database.integer("PRAGMA user_version").value(), 5);
   EXPECT_EQ(database.integer("SELECT count(*) FROM sqlite_schema WHERE name = 'half'").value(), 0);
 }
 

@@ -90,16 +90,17 @@ Status read_launch_tables(const Database& database, std::int64_t id, Launch& lau
                     launch.trace_files.push_back(row.text(0));
                     return {};
                   }));
-  MB_TRY(each_row(
-      database,
-      "SELECT step, wall_ns, cpu_ns, modelled_ns, loss, grad_norm, learning_rate, tokens, sequence_squares, "
-      "flags, balance_loss, z_loss, mtp_loss FROM steps WHERE launch = ?1 ORDER BY seq",
-      id, [&](const Statement& row) -> Status {
-        launch.steps.push_back({row.integer(0), row.integer(1), row.integer(2), row.integer(3), row.real(4),
-                                row.real(5), row.real(6), row.integer(7), row.integer(8),
-                                static_cast<std::uint32_t>(row.integer(9)), row.real(10), row.real(11), row.real(12)});
-        return {};
-      }));
+  MB_TRY(
+      each_row(database,
+               "SELECT step, wall_ns, cpu_ns, modelled_ns, loss, grad_norm, learning_rate, tokens, sequence_squares, "
+               "flags, balance_loss, z_loss, mtp_loss, reference_ns FROM steps WHERE launch = ?1 ORDER BY seq",
+               id, [&](const Statement& row) -> Status {
+                 launch.steps.push_back({row.integer(0), row.integer(1), row.integer(2), row.integer(3), row.real(4),
+                                         row.real(5), row.real(6), row.integer(7), row.integer(8),
+                                         static_cast<std::uint32_t>(row.integer(9)), row.real(10), row.real(11),
+                                         row.real(12), row.integer(13)});
+                 return {};
+               }));
   MB_TRY(each_row(
       database,
       "SELECT p.text, k.text, o.text, h.text, t.text, a.text, x.calls, x.total_ns, x.flops, x.bytes FROM ops x "

@@ -148,11 +148,11 @@ Status write_launches(const Database& database, Words& words, std::int64_t cell,
                     [&](Statement& row, int seq, const NamedCount& c) { return row.run(id, seq, c.name, c.count); }));
     MB_TRY(insert_each(database, "INSERT INTO launch_traces VALUES(?1,?2,?3)", launch.trace_files,
                        [&](Statement& row, int seq, const std::string& file) { return row.run(id, seq, file); }));
-    MB_TRY(insert_each(database, "INSERT INTO steps VALUES(?1,?2,?3,?4,?5,?6,?7,?8,?9,?10,?11,?12,?13,?14,?15)",
+    MB_TRY(insert_each(database, "INSERT INTO steps VALUES(?1,?2,?3,?4,?5,?6,?7,?8,?9,?10,?11,?12,?13,?14,?15,?16)",
                        launch.steps, [&](Statement& row, int seq, const Step& s) {
                          return row.run(id, seq, s.index, s.wall_ns, s.cpu_ns, s.modelled_ns, s.loss, s.grad_norm,
                                         s.learning_rate, s.tokens, s.sequence_squares, s.flags, s.balance_loss,
-                                        s.z_loss, s.mtp_loss);
+                                        s.z_loss, s.mtp_loss, s.reference_ns);
                        }));
     MB_TRY(write_ops(database, words, id, launch.ops));
     return write_memory(database, words, cell, id, launch.memory);

@@ -56,9 +56,9 @@ for round in $(seq "$rounds"); do
       begin_peer $peer
     fi
     ops=0; [ "$round" != 1 ] || ops=2
-    # Of several launches: GEMMs are chosen once, so that the timed ones are warm and all run the same.
+    # GEMMs are chosen once, so that the timed launches are warm and all run the same.
     tuned=results/tuning-$name.txt
-    [ "$rounds" = 1 ] || [ -f "$tuned" ] ||
+    [ -f "$tuned" ] ||
       timeout 300 ./mbbench-step $args host.gemm_tuning_file="$tuned" --tune brief >> results/tune.log 2>&1
     file=; [ ! -f "$tuned" ] || file=host.gemm_tuning_file=$tuned
     out=$(timeout 300 ./mbbench-step $args --name "$name" --ops $ops $file 2>&1 < /dev/null) || failed=1

@@ -60,7 +60,7 @@ Result<int> noise(const Parsed& parsed) {
                         {},
                         {}};
   for (const auto& cell : outcome.run.cells) {
-    for (const char* metric : {"step_time", "cpu_step_time"}) add_row(table, cell, metric);
+    for (const char* metric : {"step_time", "cpu_step_time", "cpu_step_ratio"}) add_row(table, cell, metric);
     if (cell.status != baselines::CellStatus::kOk) table.rows.push_back({{{cell.name}}, cell.reason});
   }
   table.footer.push_back(

@@ -121,7 +121,9 @@ double canary_change(const baselines::Launch& launch) {
 void judge_canaries(baselines::Cell& cell) {
   for (const baselines::Launch& launch : cell.launches) {
     const double moved = canary_change(launch);
-    if (moved == 0) continue;
+    const bool beside = std::any_of(launch.steps.begin(), launch.steps.end(),
+                                    [](const baselines::Step& step) { return step.reference_ns > 0; });
+    if (moved == 0 || beside) continue;
     baselines::VerdictRow row;
     row.subject = "machine";
     row.verdict = baselines::Verdict::kInconclusive;

@@ -38,7 +38,8 @@ inline constexpr double kGpuCanaryLimit = 0.05;  // nobody shares a GPU's clock,
 inline constexpr double kCanarySpreads = 2;
 double canary_change(const baselines::Launch& launch);
 
-// Such a change makes the launch's times no evidence: the cell gets a verdict "machine" that says so.
+// Such a change makes the launch's times no evidence: the cell gets a verdict "machine" that says so. Not where fixed
+// work was done beside each step: its ratio has the machine taken out.
 void judge_canaries(baselines::Cell& cell);
 
 }  // namespace mbb::suites

@@ -46,6 +46,13 @@ TEST(Canary, AChangeNamesTheMachine) {
   EXPECT_EQ(cell.verdicts[0].subject, "machine");
   EXPECT_NEAR(cell.verdicts[0].change, 0.25, 1e-12);
   EXPECT_NEAR(cell.verdicts[1].change, -0.3, 1e-12);
+
+  baselines::Step step;
+  step.reference_ns = 1'000'000;
+  for (auto& launch : cell.launches) launch.steps.push_back(step);
+  cell.verdicts.clear();
+  judge_canaries(cell);
+  EXPECT_TRUE(cell.verdicts.empty()) << "fixed work beside each step takes the machine out";
 }
 
 TEST(Canary, AMachineWhoseWorkIsNeverEvenSaysNothing) {

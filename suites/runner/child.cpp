@@ -140,6 +140,7 @@ baselines::Step step_of(const trainer::StepReport& r, const trainer::TrainOption
   step.index = r.index;
   step.wall_ns = r.wall_ns;
   step.cpu_ns = r.cpu_ns;
+  step.reference_ns = r.reference_ns;
   step.modelled_ns = r.modelled_ns;
   step.loss = r.loss;
   step.balance_loss = r.balance_loss.value_or(baselines::kNotMeasured);

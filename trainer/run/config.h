@@ -232,6 +232,7 @@ struct ProfilingConfig {
   std::vector<int64_t> profile_ranks;  // empty: all
   bool use_nsys_profiler = false;
   bool record_memory_history = false;
+  bool reference_work = false;
   std::string memory_snapshot_path;  // empty: none
 };
 

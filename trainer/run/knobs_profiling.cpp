@@ -44,6 +44,10 @@ std::vector<Knob> profiling_knobs() {
            "in the launch's folder.",
        .history = "Megatron-Core: snapshot.pickle.",
        .identity = false},
+      {.key = "profiling.reference_work",
+       .field = field(&Config::profiling, &ProfilingConfig::reference_work),
+       .doc = "Beside each step of a CPU rank, 1 ms of work that never changes. A neighbour on the core slows both, so "
+              "the gate judges their ratio (cpu_step_ratio) in the place of the CPU time; needs host.device = cpu."},
   };
 }
 

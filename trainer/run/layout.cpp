@@ -369,6 +369,9 @@ Result<Layout> resolve(const Config& config) {
                             config.parallel.moe_exchange == MoeExchange::kCounts;
   MB_TRY(check_graphs(config.host, l.model.moe.num_experts, reads_counts));
   MB_TRY(check_fault(config.debug.inject_fault, l.mesh.world_size(), config.host.device == Device::kCuda));
+  if (config.profiling.reference_work && config.host.device != Device::kCpu)
+    return fail(ErrorCode::kBadArgument, "profiling.reference_work is done beside steps of CPU ranks",
+                "leave it out with host.device = cuda, where the GPU's own clock is shared with nobody");
   MB_TRY(check_device_knobs(config));
   MB_TRY(check_placement(l));
   MB_TRY(split_stages(l));

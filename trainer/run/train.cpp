@@ -19,6 +19,7 @@
 #include "profiler/host/fingerprint.h"
 #include "trainer/comm/local/run_ranks.h"
 #include "trainer/comm/mpi/run_mpi_rank.h"
+#include "trainer/execute/cpu/reference_work.h"
 #include "trainer/execute/executor.h"
 #include "trainer/execute/graph_memory.h"
 #include "trainer/execute/op_sites.h"
@@ -147,7 +148,7 @@ struct Shared {
 
 // One rank's clocks over a step.
 struct StepTimes {
-  int64_t start_ns = 0, end_ns = 0, cpu_ns = 0;
+  int64_t start_ns = 0, end_ns = 0, cpu_ns = 0, reference_ns = 0;
 };
 
 // A part of a weight's gradient, as it travels to rank 0: this, then `count` floats.
@@ -390,6 +391,7 @@ class RankLoop {
       shared_.captured[rank_].steps.push_back(
           {world_.rank(), static_cast<int32_t>(step), times.start_ns, times.end_ns});
     times.cpu_ns = thread_cpu_ns() - cpu_begin;
+    if (l_.config.profiling.reference_work) times.reference_ns = reference_work_ns();
     if (options_.on_gradient) MB_TRY(hand_out_gradients(rank, step));
     if (output.found_inf || !std::isfinite(output.loss())) {
       if (!kept_times_.empty()) MB_TRY(host_work(step - 1));  // the good steps before it
@@ -499,6 +501,7 @@ class RankLoop {
       // Processes of several hosts have no clock in common: the longest step of a rank.
       if (options_.processes) r.wall_ns = std::max(r.wall_ns, times.end_ns - times.start_ns);
       r.cpu_ns += times.cpu_ns;
+      r.reference_ns += times.reference_ns;
     }
     if (!options_.processes) r.wall_ns = last - first;
   }

@@ -45,9 +45,10 @@ Result<StepPrograms> build_programs(const Layout& layout);
 Status check_memory(const Layout& layout, const StepPrograms& programs, int64_t capacity_bytes = 0);
 
 struct StepReport {
-  int64_t index = 0;    // from 0
-  int64_t wall_ns = 0;  // last rank's end minus first rank's start
-  int64_t cpu_ns = 0;   // thread CPU time of all ranks
+  int64_t index = 0;         // from 0
+  int64_t wall_ns = 0;       // last rank's end minus first rank's start
+  int64_t cpu_ns = 0;        // thread CPU time of all ranks
+  int64_t reference_ns = 0;  // of the work that never changes, all ranks; 0 without profiling.reference_work
   int64_t modelled_ns =
       0;  // CPU times replayed, as if every rank had a core of its own; 0 when the step was not traced
   // On a GPU: rank 0's device time of the step, and until its optimizer begins; 0 on the CPU.
