@@ -295,7 +295,11 @@ namespace {
 
 // Knobs that mean something on a GPU alone.
 Status check_device_knobs(const Config& config) {
-  if (config.host.device == Device::kCuda) return {};
+  if (config.host.device == Device::kCuda) {
+    if (!config.profiling.reference_work) return {};
+    return fail(ErrorCode::kBadArgument, "profiling.reference_work is done beside steps of CPU ranks",
+                "leave it out with host.device = cuda, where the GPU's own clock is shared with nobody");
+  }
   if (config.profiling.use_nsys_profiler)
     return fail(ErrorCode::kBadArgument, "profiling.use_nsys_profiler = true needs host.device = cuda",
                 "leave it off: CPU runs are traced without nsys");
@@ -369,9 +373,6 @@ Result<Layout> resolve(const Config& config) {
                             config.parallel.moe_exchange == MoeExchange::kCounts;
   MB_TRY(check_graphs(config.host, l.model.moe.num_experts, reads_counts));
   MB_TRY(check_fault(config.debug.inject_fault, l.mesh.world_size(), config.host.device == Device::kCuda));
-  if (config.profiling.reference_work && config.host.device != Device::kCpu)
-    return fail(ErrorCode::kBadArgument, "profiling.reference_work is done beside steps of CPU ranks",
-                "leave it out with host.device = cuda, where the GPU's own clock is shared with nobody");
   MB_TRY(check_device_knobs(config));
   MB_TRY(check_placement(l));
   MB_TRY(split_stages(l));
