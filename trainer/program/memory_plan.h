@@ -30,6 +30,7 @@ struct LiveBuffer {
 struct PlanOptions {
   bool one_range = true;     // else a slab for each category, whose bytes no other category uses
   bool release_comm = true;  // else a communication buffer of a call lives to the end of the call
+  bool registered = false;   // communicators work on the arena itself: its memory can be mapped by other processes
 
   bool operator==(const PlanOptions&) const = default;
 };

@@ -27,6 +27,7 @@ enum class GraphImpl { kNone, kLocal };
 enum class RecomputeGranularity { kNone, kSelective, kFull };
 enum class RecomputeMethod { kUniform, kBlock };
 enum class GdrLevel { kAsFound, kLoc, kPix, kPxb, kPhb, kSys };  // how far apart GPU and NIC may be, in NCCL's words
+enum class CtaPolicy { kAsFound, kFast, kEfficient, kZero };     // thread blocks that NCCL takes
 
 // A shape field of 0 means: as the model named `name` has it.
 struct ModelConfig {
@@ -154,6 +155,7 @@ struct MemoryConfig {
   GdrLevel nccl_net_gdr_level = GdrLevel::kAsFound;
   std::optional<bool> nccl_net_gdr_c2c;  // nothing = auto: as found
   std::optional<bool> nccl_ub;           // nothing = auto: as found
+  CtaPolicy nccl_cta_policy = CtaPolicy::kAsFound;
 };
 
 struct DataParallelConfig {

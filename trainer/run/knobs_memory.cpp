@@ -106,8 +106,17 @@ std::vector<Knob> limits_and_environment() {
       {.key = "memory.nccl_ub",
        .field = field(&Config::memory, &MemoryConfig::nccl_ub),
        .doc =
-           "NCCL_LOCAL_REGISTER and NCCL_GRAPH_REGISTER of a launch's process: NCCL works on the step's own buffers, "
-           "registered once, in place of copies through its own; auto = as found."},
+           "Registers the arena with every communicator, as symmetric windows where the ranks' plans are alike: NCCL "
+           "works on the step's own buffers in place of copies through its own. Also NCCL_LOCAL_REGISTER and "
+           "NCCL_GRAPH_REGISTER of a launch's process; auto = those as found."},
+      {.key = "memory.nccl_cta_policy",
+       .field = field(&Config::memory, &MemoryConfig::nccl_cta_policy),
+       .choices = {choice("as_found", CtaPolicy::kAsFound, "the variable stays as it is"),
+                   choice("fast", CtaPolicy::kFast, "as many thread blocks as the fastest collective takes"),
+                   choice("efficient", CtaPolicy::kEfficient, "few, where the bandwidth allows"),
+                   choice("zero", CtaPolicy::kZero,
+                          "none where copy engines can do it: all-gathers of memory that memory.nccl_ub registered")},
+       .doc = "NCCL_CTA_POLICY of a launch's process: SMs that collectives take from compute."},
   };
 }
 

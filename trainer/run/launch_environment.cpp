@@ -14,6 +14,9 @@ std::vector<std::pair<std::string, std::string>> launch_environment(const Config
     all.emplace_back("NCCL_LOCAL_REGISTER", *m.nccl_ub ? "1" : "0");
     all.emplace_back("NCCL_GRAPH_REGISTER", *m.nccl_ub ? "1" : "0");
   }
+  constexpr const char* kPolicies[] = {"", "0", "1", "2"};
+  if (m.nccl_cta_policy != CtaPolicy::kAsFound)
+    all.emplace_back("NCCL_CTA_POLICY", kPolicies[static_cast<int>(m.nccl_cta_policy)]);
   if (const int64_t queues = config.overlap.cuda_device_max_connections; queues > 0)
     all.emplace_back("CUDA_DEVICE_MAX_CONNECTIONS", std::to_string(queues));
   return all;

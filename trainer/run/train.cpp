@@ -634,7 +634,8 @@ Result<StepPrograms> build_programs(const Layout& layout) {
     return {};
   }));
   MB_TRY(check_frozen(layout, built));
-  const PlanOptions options{layout.config.memory.expandable_segments, layout.config.memory.avoid_record_streams};
+  const MemoryConfig& memory = layout.config.memory;
+  const PlanOptions options{memory.expandable_segments, memory.avoid_record_streams, memory.nccl_ub.value_or(false)};
   const auto plan = [&](size_t i) -> Status {
     MB_TRY(check_block_shapes(built.programs[i]));
     MB_TRY(verify(built.programs[i]));

@@ -37,6 +37,10 @@ Result<NcclApi> open_api() {
   symbols.find(found.broadcast, "ncclBroadcast");
   symbols.find(found.send, "ncclSend");
   symbols.find(found.receive, "ncclRecv");
+  symbols.find(found.register_memory, "ncclCommRegister");
+  symbols.find(found.forget_memory, "ncclCommDeregister");
+  symbols.find(found.open_window, "ncclCommWindowRegister");
+  symbols.find(found.close_window, "ncclCommWindowDeregister");
   if (!symbols.missing().empty())
     return fail(ErrorCode::kUnavailable, fmt::format("NCCL: this libnccl has no {}", symbols.missing()),
                 "NCCL 2.28 or newer is needed");

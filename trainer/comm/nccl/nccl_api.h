@@ -29,6 +29,10 @@ struct NcclApi {
   decltype(&ncclBroadcast) broadcast = nullptr;
   decltype(&ncclSend) send = nullptr;
   decltype(&ncclRecv) receive = nullptr;
+  decltype(&ncclCommRegister) register_memory = nullptr;
+  decltype(&ncclCommDeregister) forget_memory = nullptr;
+  decltype(&ncclCommWindowRegister) open_window = nullptr;
+  decltype(&ncclCommWindowDeregister) close_window = nullptr;
 
   // ok (also while a call is in progress), or kRankFailed: "NCCL, doing: reason; what NCCL said last".
   Status good(ncclResult_t result, const std::string& doing, ncclComm_t comm = nullptr) const;

@@ -31,6 +31,7 @@ const std::byte* at(const void* data, DType dtype, size_t elements) {
 }  // namespace
 
 NcclProcess::~NcclProcess() {
+  forget_memory();
   // Peers may still be reading what this rank sent: leaving waits for them, where they are still there.
   bool well = !aborted_ && world_.check().has_value();
   for (auto comm = all_.rbegin(); comm != all_.rend() && well; ++comm)
@@ -61,6 +62,32 @@ Status NcclProcess::finish(ncclResult_t result, ncclComm_t comm, const std::stri
 Status NcclProcess::settle_all(const std::string& doing) {
   for (ncclComm_t comm : all_) MB_TRY(settle(ncclInProgress, comm, doing));
   return {};
+}
+
+Result<bool> NcclProcess::register_memory(ncclComm_t comm, const NcclMemory& memory, bool symmetric,
+                                          const char* group) {
+  const auto taken = [&](ncclResult_t result) -> Status {
+    Status status = settle(result, comm, fmt::format("registering the arena with {}", group));
+    if (!status && status.error().code == ErrorCode::kRankFailed && world_.check())
+      status.error().hint = "set memory.nccl_ub = false: collectives then copy through NCCL's own buffers";
+    return status;
+  };
+  Registered entry{comm, nullptr, nullptr};
+  if (symmetric)
+    MB_TRY(taken(api.open_window(comm, memory.data, memory.bytes, &entry.window, NCCL_WIN_COLL_SYMMETRIC)));
+  // NCCL opens none where the members' GPUs do not reach each other's memory.
+  if (entry.window == nullptr) MB_TRY(taken(api.register_memory(comm, memory.data, memory.bytes, &entry.handle)));
+  registered_.push_back(entry);
+  return entry.window != nullptr;
+}
+
+void NcclProcess::forget_memory() {
+  for (auto entry = registered_.rbegin(); entry != registered_.rend() && !aborted_; ++entry)
+    if (entry->window != nullptr)
+      api.close_window(entry->comm, entry->window);
+    else if (entry->handle != nullptr)  // null: NCCL found nothing to gain
+      api.forget_memory(entry->comm, entry->handle);
+  registered_.clear();
 }
 
 Status NcclProcess::check() {

@@ -31,6 +31,10 @@ class NcclProcess {
   Status settle_all(const std::string& doing);
   // Keeps it, for check() and the end.
   void keep(ncclComm_t comm) { all_.push_back(comm); }
+  // True: as a symmetric window, which all members open together; false: for this rank's calls alone.
+  Result<bool> register_memory(ncclComm_t comm, const NcclMemory& memory, bool symmetric, const char* group);
+  // Before the memory goes, and before the communicators do.
+  void forget_memory();
   Status check();
   void abort();
   bool batching = false;
@@ -38,7 +42,13 @@ class NcclProcess {
  private:
   World& world_;
   std::function<cudaStream_t()> stream_;
+  struct Registered {
+    ncclComm_t comm = nullptr;
+    ncclWindow_t window = nullptr;
+    void* handle = nullptr;  // without a window
+  };
   std::vector<ncclComm_t> all_;
+  std::vector<Registered> registered_;
   bool aborted_ = false;
 };
 

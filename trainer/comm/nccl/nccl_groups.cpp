@@ -57,6 +57,7 @@ class Groups final : public NcclGroups {
     const int index = mesh.group_index(kind, rank_), size = static_cast<int>(members.size());
     NcclComms comms;
     MB_ASSIGN(comms.main, split(size > 1 ? members.front() : -1, index, limits, kind));
+    if (comms.main != nullptr) opened_.push_back({comms.main, members, kind});
     comms.pipeline = kind == GroupKind::kPp;
     const bool between_meshes = kind == GroupKind::kModel && mesh.pp(MeshRole::kEncoder) > 0;
     for (auto& of_direction : comms.messages) {
@@ -73,6 +74,24 @@ class Groups final : public NcclGroups {
     }
     return std::unique_ptr<Communicator>(std::make_unique<NcclCommunicator>(process_, comms, kind, index, members));
   }
+
+  // A window is opened by all members together, so all of them must choose it.
+  Result<NcclRegistered> register_memory(std::span<const NcclMemory> memory,
+                                         const std::function<bool(std::span<const int>)>& alike) override {
+    NcclRegistered done;
+    for (const Opened& group : opened_) {
+      const bool symmetric = alike(group.members);
+      bool windows = symmetric;
+      for (const NcclMemory& piece : memory) {
+        MB_ASSIGN(const bool window, process_.register_memory(group.comm, piece, symmetric, name(group.kind)));
+        windows = windows && window;
+      }
+      ++done.communicators;
+      done.windows += windows ? 1 : 0;
+    }
+    return done;
+  }
+  void forget_memory() override { process_.forget_memory(); }
 
   Status begin_batch() override {
     process_.batching = true;
@@ -134,9 +153,16 @@ class Groups final : public NcclGroups {
     return done;
   }
 
+  struct Opened {
+    ncclComm_t comm = nullptr;
+    std::vector<int> members;
+    GroupKind kind{};
+  };
+
   const int rank_;
   NcclProcess process_;
   ncclComm_t world_ = nullptr;
+  std::vector<Opened> opened_;  // groups of more than one
 };
 
 }  // namespace

@@ -11,6 +11,7 @@
 
 #include <functional>
 #include <memory>
+#include <span>
 
 #include "trainer/comm/communicator.h"
 
@@ -19,6 +20,16 @@ namespace mbb::trainer::cuda {
 struct NcclLimits {
   int max_ctas = 0;  // thread blocks of a collective, each of which takes an SM; 0: NCCL's choice
   int cga_size = 0;  // of their clusters
+};
+
+struct NcclMemory {
+  void* data = nullptr;
+  size_t bytes = 0;  // of whole allocations
+};
+
+struct NcclRegistered {
+  int communicators = 0;
+  int windows = 0;  // of them with symmetric windows: NCCL reads and writes the members' memory itself
 };
 
 class NcclGroups {
@@ -31,6 +42,12 @@ class NcclGroups {
   // This rank's place in its group of a kind: every rank of the world calls it for the same kinds in the same order.
   // The communicator must not outlive this.
   virtual Result<std::unique_ptr<Communicator>> group(GroupKind kind, const Mesh& mesh, const NcclLimits& limits) = 0;
+  // Lets the collectives of all groups that are open work on `memory` itself, in place of copies through NCCL's own
+  // buffers. Every rank of the world calls it with as many pieces; `alike` says of a group's members whether their
+  // memory has one layout, and must say the same on all of them. The memory must stay until forget_memory().
+  virtual Result<NcclRegistered> register_memory(std::span<const NcclMemory> memory,
+                                                 const std::function<bool(std::span<const int>)>& alike) = 0;
+  virtual void forget_memory() = 0;
   // Sends and receives between the two progress together, whatever groups they are of.
   virtual Status begin_batch() = 0;
   virtual Status end_batch() = 0;

@@ -61,6 +61,7 @@ CUdeviceptr address(const std::byte* data) {
 
 Result<std::unique_ptr<Arena>> Arena::open(const MemoryPlan& plan, int device, int readers) {
   std::unique_ptr<Arena> arena(new Arena());
+  arena->shared_ = plan.options.registered;
   if (plan.options.one_range) {
     const int64_t bytes = std::max<int64_t>(plan.arena_bytes, MemoryPlan::kAlign);
     if (const Status mapped = arena->map(device, readers, bytes); !mapped) {
@@ -106,6 +107,7 @@ Status Arena::map(int device, int readers, int64_t bytes) {
   CUmemAllocationProp properties{};
   properties.type = CU_MEM_ALLOCATION_TYPE_PINNED;
   properties.location = {CU_MEM_LOCATION_TYPE_DEVICE, {device}};
+  if (shared_) properties.requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
   size_t page = 0;
   MB_TRY(good(d.granularity(&page, &properties, CU_MEM_ALLOC_GRANULARITY_RECOMMENDED), "asking for the page size"));
   const size_t size = (static_cast<size_t>(bytes) + page - 1) / page * page;

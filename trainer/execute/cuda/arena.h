@@ -21,7 +21,8 @@ class Arena {
     int64_t allocated = 0;  // what the device gave for it
   };
 
-  // On the current device, which is `device`; the first `readers` devices reach it, too. A range is reserved, backed
+  // On the current device, which is `device`; the first `readers` devices reach it, too, and other processes where the
+  // plan says that it is registered. A range is reserved, backed
   // and mapped (cuMemAddressReserve, cuMemCreate, cuMemMap); where the driver cannot, it is allocated whole, and note()
   // says so.
   static Result<std::unique_ptr<Arena>> open(const MemoryPlan& plan, int device, int readers = 0);
@@ -45,6 +46,7 @@ class Arena {
   std::vector<Block> blocks_;
   std::array<std::byte*, kCategories> bases_{};  // so that base + offset in the plan is the address
   bool mapped_ = false;
+  bool shared_ = false;            // with other processes
   unsigned long long handle_ = 0;  // of the mapped range's memory
   std::string note_;
 };

@@ -79,6 +79,8 @@ Result<std::unique_ptr<CudaRank>> CudaRank::create(const profiler::CudaRankReque
     phases.ended("communicators");
   }
   MB_TRY(rank->allocate());
+  if (rank->groups_ != nullptr && rank->plan_.options.registered)
+    MB_TRY(rank->groups_->register_arena(*rank->arena_, rank->plan_));
   MB_TRY(rank->bind_all());
   MB_TRY(rank->plan_parts());
   phases.ended("memory");
@@ -95,6 +97,7 @@ Result<std::unique_ptr<CudaRank>> CudaRank::create(const profiler::CudaRankReque
 CudaRank::~CudaRank() {
   if (device_ != nullptr) cudaStreamSynchronize(device_->stream_of(Stream::kCompute));
   drop_graphs();
+  if (groups_ != nullptr) groups_->forget_arena();
   const auto destroy = [](cudaEvent_t event) {
     if (event != nullptr) cudaEventDestroy(event);
   };

@@ -1,6 +1,9 @@
 // Opening communicators, and waiting.
 #include "trainer/execute/cuda/rank_groups.h"
 
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
 #include <algorithm>
 #include <chrono>
 #include <set>
@@ -86,6 +89,31 @@ Result<std::vector<std::string>> RankGroups::texts_of_all(std::string_view mine)
   std::vector<std::string> texts;
   for (size_t r = 0; r < ranks; ++r) texts.push_back(all.substr(r * longest, static_cast<size_t>(lengths[r])));
   return texts;
+}
+
+Status RankGroups::register_arena(const Arena& arena, const MemoryPlan& plan) {
+  if (nccl_ == nullptr) return {};
+  std::vector<NcclMemory> memory;
+  std::string mine;
+  for (const Arena::Block& block : arena.blocks()) {
+    memory.push_back({block.data, static_cast<size_t>(block.allocated)});
+    mine += fmt::format("{} ", block.allocated);
+  }
+  for (const auto& slots : plan.offsets) mine += fmt::format("{} ", fmt::join(slots, ","));
+  MB_ASSIGN(const std::vector<std::string> layouts, texts_of_all(mine));
+  const auto alike = [&](std::span<const int> members) {
+    return std::all_of(members.begin(), members.end(), [&](int rank) {
+      return layouts[static_cast<size_t>(rank)] == layouts[static_cast<size_t>(members.front())];
+    });
+  };
+  MB_ASSIGN(const NcclRegistered done, nccl_->register_memory(memory, alike));
+  device_.note(fmt::format("memory.nccl_ub: the arena is registered with {} communicators, {} of them with windows",
+                           done.communicators, done.windows));
+  return {};
+}
+
+void RankGroups::forget_arena() {
+  if (nccl_ != nullptr) nccl_->forget_memory();
 }
 
 Status RankGroups::wait(cudaStream_t stream) {

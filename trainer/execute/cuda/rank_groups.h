@@ -12,6 +12,7 @@
 #include "profiler/host/cuda_table.h"
 #include "trainer/comm/communicator.h"
 #include "trainer/comm/nccl/nccl_groups.h"
+#include "trainer/execute/cuda/arena.h"
 #include "trainer/execute/cuda/device.h"
 #include "trainer/execute/cuda/device_memory.h"
 #include "trainer/ops/op_kind.h"
@@ -33,15 +34,21 @@ class RankGroups {
   Status end_batch() { return nccl_ == nullptr ? Status{} : nccl_->end_batch(); }
   // Every rank of the world gives a text and gets all of them, by rank. All ranks call it.
   Result<std::vector<std::string>> texts_of_all(std::string_view mine);
+  // Collectives work on the arena's memory itself (memory.nccl_ub); windows where ranks have one plan. All ranks call
+  // it; what came of it is a note of the device.
+  Status register_arena(const Arena& arena, const MemoryPlan& plan);
+  // Before the arena goes.
+  void forget_arena();
   // Until the stream is done; an error as soon as the world is ending.
   Status wait(cudaStream_t stream);
   // Ends what waits on the device for ranks that will not come.
   void abort();
 
  private:
-  RankGroups(World& world, Device& device) : world_(world), memory_(device) {}
+  RankGroups(World& world, Device& device) : world_(world), device_(device), memory_(device) {}
 
   World& world_;
+  Device& device_;
   DeviceMemory memory_;
   std::unique_ptr<NcclGroups> nccl_;  // null: ranks share devices
   RankContext context_;
