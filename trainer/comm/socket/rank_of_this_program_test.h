@@ -20,6 +20,7 @@ inline pid_t start_rank_of_this_program(int rank, int ranks, const std::string& 
   if (readlink("/proc/self/exe", own, sizeof own - 1) < 0) return -1;
   const pid_t process = fork();
   if (process != 0) return process;
+  for (const char* shard : {"GTEST_TOTAL_SHARDS", "GTEST_SHARD_INDEX"}) unsetenv(shard);  // the rank runs its one test
   setenv("MBBENCH_RANK", std::to_string(rank).c_str(), 1);
   setenv("MBBENCH_RANKS", std::to_string(ranks).c_str(), 1);
   setenv("MBBENCH_MEET_AT", ("file:" + meet_at).c_str(), 1);

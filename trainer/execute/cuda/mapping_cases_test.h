@@ -54,6 +54,7 @@ inline void cp(Config& c, int64_t size, const char* comm) {
 inline void ep(Config& c, MoeExchange exchange) {
   c.parallel.gpus = c.parallel.expert_model_parallel_size = 2;
   c.parallel.moe_exchange = exchange;
+  if (exchange == MoeExchange::kCounts) c.host.enable_cuda_graph = false;  // read on the host
   c.parallel.use_distributed_optimizer = false;
 }
 inline void dp(Config& c, int64_t size) {
@@ -83,6 +84,11 @@ inline const Mapping kMappings[] = {
        tp(c, 2);
        c.tp_overlap.tp_comm_overlap = true;
      }},
+    {"tp2_sp_registered", nullptr,
+     [](Config& c) {
+       tp(c, 2);
+       c.memory.nccl_ub = true;
+     }},
     {"cp2_p2p", nullptr, [](Config& c) { cp(c, 2, "p2p"); }},
     {"cp2_all_gather", nullptr, [](Config& c) { cp(c, 2, "all_gather"); }},
     {"cp2_a2a", nullptr, [](Config& c) { cp(c, 2, "a2a"); }},
@@ -110,6 +116,12 @@ inline const Mapping kMappings[] = {
        dp(c, 2);
        c.data_parallel.use_torch_fsdp2 = true;
      }},
+    {"fsdp2_registered", nullptr,
+     [](Config& c) {
+       dp(c, 2);
+       c.data_parallel.use_torch_fsdp2 = true;
+       c.memory.nccl_ub = true;
+     }},
     {"tp2_pp2_dp2", nullptr,
      [](Config& c) {
        tp(c, 2);
@@ -126,6 +138,7 @@ inline const Mapping kMappings[] = {
     {"cp2_dropout", "gpt_dropout", [](Config& c) { cp(c, 2, "p2p"); }},
     {"cp2_positions", "gpt", [](Config& c) { cp(c, 2, "all_gather"); }},
     {"cp2_latent_mtp", "deepseek_v3_mtp", [](Config& c) { cp(c, 2, "p2p"); }},
+    {"encoder_stage", "t5", [](Config& c) { c.parallel.encoder_pipeline_model_parallel_size = 1; }},
     {"tp2_encoder_stage", "t5",
      [](Config& c) {
        tp(c, 2);
