@@ -1,15 +1,85 @@
-// mbbench tune: chooses the GEMM algorithms of a configuration under sustained load and keeps them in a file.
+// mbbench tune: chooses the GEMM algorithms of a configuration under sustained load and keeps them in a file; with
+// --overlap, how tensor-parallel collectives and the products beside them overlap.
 #include <fmt/core.h>
 
+#include "profiler/base/file.h"
+#include "profiler/base/log.h"
+#include "profiler/base/text.h"
 #include "suites/cli/command.h"
 #include "suites/cli/print.h"
 #include "suites/cli/settings_of.h"
+#include "suites/runner/overlap_tuner.h"
 #include "trainer/execute/executor.h"
 #include "trainer/run/layout.h"
 #include "trainer/run/train.h"
 
 namespace mbb::suites {
 namespace {
+
+Result<int> number_of(const Parsed& parsed, const char* option, int otherwise, int most) {
+  const auto text = parsed.value(option);
+  if (!text) return otherwise;
+  const auto number = parse_int(*text);
+  if (!number || *number < 1 || *number > most)
+    return fail(ErrorCode::kBadArgument, fmt::format("{} {}: a number from 1 to {}", option, printable(*text), most));
+  return static_cast<int>(*number);
+}
+
+// The configuration with the knobs of --judge on top; half the sequence without it.
+Result<trainer::Config> judged_shape(const Parsed& parsed, const Settings& settings) {
+  trainer::Config config = settings.config;
+  if (const auto judge = parsed.value("--judge")) {
+    Parsed with = parsed;
+    for (const auto knob : split(*judge, ',')) with.knobs.emplace_back(trim(knob));
+    MB_ASSIGN(const Settings other, settings_of(with));
+    return other.config;
+  }
+  config.train.seq_length /= 2;
+  if (const auto fits = trainer::resolve(config); !fits)
+    return fail(ErrorCode::kBadArgument, "half the sequence to judge the choice on: " + fits.error().what,
+                "name another shape: --judge micro_batch_size=2");
+  return config;
+}
+
+Result<int> tune_the_overlap(const Parsed& parsed, const Settings& settings) {
+  StopSignals signals;
+  RunOptions options;
+  options.command = "tune";
+  options.argv = parsed.argv;
+  options.runs_dir = settings.product.runs_dir;
+  options.roles = fact_roles(settings.product.gate);
+  options.facts = declared_facts(settings.product.gate);
+  options.interleave = true;
+  options.require_measured = true;
+  options.twins = false;
+  options.quiet = parsed.flag("--quiet");
+  options.stop = signals.flag();
+  MB_ASSIGN(options.launches, number_of(parsed, "--launches", 3, 100));
+  if (options.launches < 2)
+    return fail(ErrorCode::kBadArgument, "--launches 1 has no noise to compare with", "give 2 or more");
+  OverlapTuneOptions tuning;
+  if (const auto text = parsed.value("--sms")) {
+    tuning.sms.clear();
+    for (const auto part : split(*text, ',')) {
+      const auto sms = parse_int(trim(part));
+      if (!sms || *sms < 1 || *sms > 128)
+        return fail(ErrorCode::kBadArgument, fmt::format("--sms {}: numbers from 1 to 128", printable(*text)),
+                    "as in --sms 8,16,32");
+      tuning.sms.push_back(static_cast<int>(*sms));
+    }
+  }
+  MB_ASSIGN(tuning.judged, judged_shape(parsed, settings));
+  MB_ASSIGN(const OverlapTuning done, tune_overlap(settings, options, tuning));
+  print_tables(parsed, {overlap_table(done)});
+  if (!done.worth_it) {
+    say("nothing is written: the choice is not surely faster than no overlap, or slower than the defaults\n");
+    return 2;
+  }
+  const std::string file = parsed.value("--out").value_or("overlap.toml");
+  MB_TRY(write_file(file, overlap_toml(done)));
+  if (!parsed.flag("--json")) fmt::print("{}: written, as a table of mbbench.toml or of a suite's basis\n", file);
+  return 0;
+}
 
 Result<int> tune(const Parsed& parsed) {
   MB_ASSIGN(Settings settings, settings_of(parsed));
@@ -32,7 +102,16 @@ Command tune_command() {
   return {"tune",
           "choose the GEMM algorithms of a configuration under sustained load, into host.gemm_tuning_file",
           {},
-          {{"--brief", nullptr, "about 0.1 s a GEMM instead of 2: so that all launches of a suite run the same ones"}},
+          {{"--brief", nullptr, "about 0.1 s a GEMM instead of 2: so that all launches of a suite run the same ones"},
+           {"--overlap", nullptr,
+            "choose tp_comm_overlap_cfg by GEMM site instead: method x SMs x splits, from traced steps"},
+           {"--judge", "KNOBS", "with --overlap: the other shape its choice is judged on (default: half the sequence)"},
+           {"--sms", "LIST", "with --overlap: SMs of collectives to try (default 8,16,32)"},
+           {"--launches", "N", "with --overlap: fresh processes a candidate (default 3)"},
+           {"--out", "FILE", "with --overlap: where the choice goes (default overlap.toml)"},
+           {"--quiet", nullptr, "no progress"},
+           kJsonOption,
+           kMarkdownOption},
           true,
           tune};
 }

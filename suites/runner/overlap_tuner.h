@@ -1,0 +1,74 @@
+// Finds the method of tp_comm_overlap for every GEMM site: method x SMs x splits, from traces of whole steps.
+//
+// A candidate puts one method on all sites that can take it, so that one run times it for every site at once; sites are
+// then chosen one by one. SMs are the communicator's, alike for all sites, so each number of SMs makes a choice of its
+// own, and the one with the shortest sum of sites is taken. What was chosen is judged on another shape than it was
+// chosen on, launch by launch beside no overlap and beside the defaults, and is worth writing down only if it is surely
+// faster than the first and not surely slower than the second.
+#pragma once
+
+#include <map>
+#include <string>
+#include <vector>
+
+#include "analysis/gate/ab.h"
+#include "analysis/report/table.h"
+#include "profiler/base/error.h"
+#include "profiler/base/knob.h"
+#include "suites/matrix/settings.h"
+#include "suites/runner/runner.h"
+
+namespace mbb::suites {
+
+struct OverlapCandidate {
+  std::string name;  // "pipeline4-sm16"; "none" leaves collectives whole and beside nothing
+  int sms = 0;       // 0: of "none"
+  KnobMap entries;   // of tp_comm_overlap_cfg, for all ten sites
+};
+
+// The candidates that the configuration takes: "none", and by number of SMs bulk, pipeline in two and four parts, and
+// ring_exchange.
+std::vector<OverlapCandidate> overlap_candidates(const trainer::Config& config, const std::vector<int>& sms);
+
+// [candidate][site]: a value a launch, ns; and how often a site runs, on which its weight rests.
+struct OverlapTimes {
+  std::map<std::string, std::map<std::string, std::vector<double>>> ns;
+  std::map<std::string, double> calls;
+};
+
+struct SiteChoice {
+  std::string site;       // "fc1_bprop"
+  std::string candidate;  // "none" where nothing is surely faster
+  double none_ns = 0, ns = 0;
+  std::string why;  // one sentence
+};
+
+struct OverlapChoice {
+  int sms = 0;  // 0: no site overlaps
+  std::vector<SiteChoice> sites;
+  KnobMap entries;  // of tp_comm_overlap_cfg
+};
+
+OverlapChoice choose_overlap(const std::vector<OverlapCandidate>& candidates, const OverlapTimes& times);
+
+struct OverlapTuning {
+  OverlapChoice choice;
+  analysis::AbDecision over_none, over_defaults;  // the choice is B, on the shape it is judged on
+  bool worth_it = false;
+};
+
+struct OverlapTuneOptions {
+  std::vector<int> sms{8, 16, 32};
+  trainer::Config judged;  // the shape the choice is judged on
+};
+
+// Runs all of it; `settings` has the shape it is tuned on. Errors: no tensor parallelism with sequence parallelism, a
+// judged shape that is the tuned one, a candidate that does not run.
+Result<OverlapTuning> tune_overlap(const Settings& settings, const RunOptions& options,
+                                   const OverlapTuneOptions& tuning);
+
+analysis::Table overlap_table(const OverlapTuning& tuning);
+// As a settings file has it, with what it was judged by as a comment.
+std::string overlap_toml(const OverlapTuning& tuning);
+
+}  // namespace mbb::suites

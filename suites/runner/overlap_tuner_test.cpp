@@ -1,0 +1,148 @@
+// What candidates hold, and how sites are chosen from their times.
+#include "suites/runner/overlap_tuner.h"
+
+#include <gtest/gtest.h>
+
+#include "suites/matrix/suite.h"
+#include "trainer/run/layout.h"
+
+namespace mbb::suites {
+namespace {
+
+trainer::Config tp2() {
+  trainer::Config config;
+  config.parallel.gpus = config.parallel.tensor_model_parallel_size = 2;
+  return config;
+}
+
+// Three launches around a time.
+std::vector<double> around(double ns) {
+  return {ns * 0.999, ns, ns * 1.001};
+}
+
+TEST(OverlapCandidates, EveryOneIsAConfigurationAndPutsItsMethodWhereItFits) {
+  const auto all = overlap_candidates(tp2(), {8, 16});
+  ASSERT_EQ(all.size(), 1U + 2 * 4);
+  EXPECT_EQ(all[0].name, "none");
+  for (const OverlapCandidate& candidate : all) {
+    SCOPED_TRACE(candidate.name);
+    trainer::Config config = tp2();
+    config.tp_overlap.tp_comm_overlap = true;
+    config.tp_overlap.tp_comm_overlap_cfg = candidate.entries;
+    const auto layout = trainer::resolve(config);
+    EXPECT_TRUE(layout.has_value()) << (layout ? "" : format(layout.error()));
+    const bool bulk = candidate.name.starts_with("bulk");
+    EXPECT_EQ(candidate.entries.at("fc1_wgrad.method"), bulk ? "bulk" : "none");
+    EXPECT_EQ(candidate.entries.at("fc1_fprop.method") == "none", bulk || candidate.name == "none");
+  }
+  EXPECT_EQ(all[6].name, "pipeline2-sm16");
+  EXPECT_EQ(all[6].entries.at("proj_fprop.num_splits"), "2");
+  EXPECT_EQ(all[6].entries.at("proj_fprop.num_sm"), "16");
+}
+
+// 21 positions a rank: neither two nor four parts.
+TEST(OverlapCandidates, WhatTheShapeDoesNotTakeIsNone) {
+  trainer::Config config = tp2();
+  config.train.seq_length = 42;
+  for (const OverlapCandidate& candidate : overlap_candidates(config, {8}))
+    EXPECT_FALSE(candidate.name.starts_with("pipeline")) << candidate.name;
+}
+
+class ChooseOverlap : public testing::Test {
+ protected:
+  ChooseOverlap() : candidates_(overlap_candidates(tp2(), {8, 16})) {
+    for (const OverlapCandidate& candidate : candidates_)
+      for (const char* site : {"fc1_fprop", "fc1_bprop", "fc2_fprop"}) times_.ns[candidate.name][site] = around(100);
+    times_.calls = {{"fc1_fprop", 4}, {"fc1_bprop", 4}, {"fc2_fprop", 4}};
+  }
+  const SiteChoice& site(const OverlapChoice& choice, std::string_view name) const {
+    for (const SiteChoice& s : choice.sites)
+      if (s.site == name) return s;
+    throw std::out_of_range("no site");
+  }
+
+  std::vector<OverlapCandidate> candidates_;
+  OverlapTimes times_;
+};
+
+TEST_F(ChooseOverlap, NothingFasterIsNothingChosen) {
+  const OverlapChoice choice = choose_overlap(candidates_, times_);
+  EXPECT_EQ(choice.sms, 0);
+  for (const SiteChoice& s : choice.sites) EXPECT_EQ(s.candidate, "none");
+  for (const auto& [entry, value] : choice.entries)
+    EXPECT_TRUE(!entry.ends_with(".method") || value == "none") << entry;
+}
+
+TEST_F(ChooseOverlap, EachSiteTakesItsFastestOfOneNumberOfSms) {
+  times_.ns["ring-exchange-sm16"]["fc1_fprop"] = around(70);
+  times_.ns["pipeline4-sm16"]["fc1_fprop"] = around(80);
+  times_.ns["bulk-sm16"]["fc1_bprop"] = around(85);
+  times_.ns["pipeline4-sm8"]["fc2_fprop"] = around(60);  // 40 of 300 where 16 SMs save 45
+  const OverlapChoice choice = choose_overlap(candidates_, times_);
+  EXPECT_EQ(choice.sms, 16);
+  EXPECT_EQ(site(choice, "fc1_fprop").candidate, "ring-exchange-sm16");
+  EXPECT_EQ(site(choice, "fc1_bprop").candidate, "bulk-sm16");
+  EXPECT_EQ(site(choice, "fc2_fprop").candidate, "none");
+  EXPECT_EQ(choice.entries.at("fc1_fprop.method"), "ring_exchange");
+  EXPECT_EQ(choice.entries.at("fc1_dgrad.method"), "bulk");
+  EXPECT_EQ(choice.entries.at("fc1_wgrad.num_sm"), "16");
+  EXPECT_EQ(choice.entries.at("fc2_fprop.method"), "none");
+  // A site that runs more often weighs more.
+  times_.calls["fc2_fprop"] = 8;
+  EXPECT_EQ(choose_overlap(candidates_, times_).sms, 8);
+}
+
+TEST_F(ChooseOverlap, AGainWithinTheNoiseIsNone) {
+  times_.ns["bulk-sm8"]["fc1_bprop"] = {60, 100, 140};
+  times_.ns["none"]["fc1_bprop"] = {70, 110, 150};
+  EXPECT_EQ(choose_overlap(candidates_, times_).sms, 0);
+}
+
+// Bulk leaves fc1_fprop as it is, so what it was timed at there is noise.
+TEST_F(ChooseOverlap, AMethodCountsOnlyWhereItStands) {
+  times_.ns["bulk-sm8"]["fc1_fprop"] = around(50);
+  EXPECT_EQ(choose_overlap(candidates_, times_).sms, 0);
+}
+
+TEST_F(ChooseOverlap, WhatIsWrittenIsReadAsTheSameKnobs) {
+  times_.ns["pipeline4-sm8"]["fc2_fprop"] = around(60);
+  OverlapTuning tuning;
+  tuning.choice = choose_overlap(candidates_, times_);
+  tuning.over_none.text = "-3.00 %";
+  const auto settings = read_settings({}, {});
+  ASSERT_TRUE(settings.has_value());
+  const auto suite = parse_suite(
+      "purpose = \"x\"\n" +
+          [&] {
+            std::string base = overlap_toml(tuning);
+            for (const auto& [from, to] : {std::pair{"[overlap]", "[base.overlap]"},
+                                           {"[overlap.tp_comm_overlap_cfg]", "[base.overlap.tp_comm_overlap_cfg]"}})
+              base.replace(base.find(from), std::string(from).size(), to);
+            return base;
+          }() +
+          "[[cell]]\nname = \"a\"\nset = { tp = 2, gpus = 2 }\n",
+      "x.toml", *settings, {}, [](const trainer::Config&) { return Status{}; });
+  ASSERT_TRUE(suite.has_value()) << format(suite.error());
+  EXPECT_TRUE(suite->cells[0].config.tp_overlap.tp_comm_overlap);
+  EXPECT_EQ(suite->cells[0].config.tp_overlap.tp_comm_overlap_cfg, tuning.choice.entries);
+}
+
+TEST(TuneOverlap, RefusesWhatHasNothingToHideAndTheTunedShapeAsItsJudge) {
+  auto settings = read_settings({}, {});
+  ASSERT_TRUE(settings.has_value());
+  settings->config.train.seq_length = 64;
+  OverlapTuneOptions tuning;
+  tuning.judged = settings->config;
+  tuning.judged.train.seq_length = 32;
+  const auto alone = tune_overlap(*settings, {}, tuning);
+  ASSERT_FALSE(alone.has_value());
+  EXPECT_NE(alone.error().hint.find("tensor_model_parallel_size"), std::string::npos);
+  settings->config.parallel = tp2().parallel;
+  tuning.judged = settings->config;
+  const auto same = tune_overlap(*settings, {}, tuning);
+  ASSERT_FALSE(same.has_value());
+  EXPECT_NE(same.error().what.find("another shape"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace mbb::suites
