@@ -4,6 +4,7 @@
 #include <fmt/core.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <optional>
 #include <string_view>
 
@@ -25,12 +26,32 @@ std::optional<int64_t> count_of(const baselines::Launch& launch, std::string_vie
   return std::nullopt;
 }
 
-// Why the window was not captured: a count whose name carries the reason (runner/child.cpp).
-constexpr std::string_view kNote = "capture: ";
+// Counts whose names carry what they say (runner/child.cpp): why the window was not captured, and how well the clocks
+// of its ranks became one.
+constexpr std::string_view kNote = "capture: ", kClock = "clock of rank ", kEnds = "ends of ", kApart = " apart, ",
+                           kMedian = "median ns";
 std::string capture_note(const baselines::Launch& launch) {
-  for (const baselines::NamedCount& count : launch.counts)
-    if (count.name.starts_with(kNote)) return count.name.substr(kNote.size());
-  return "";
+  std::string note, apart;
+  int64_t clocks = 0, furthest = 0;
+  for (const baselines::NamedCount& count : launch.counts) {
+    if (!count.name.starts_with(kNote)) continue;
+    const std::string_view what = std::string_view(count.name).substr(kNote.size());
+    if (what.starts_with(kClock)) {
+      ++clocks;
+      furthest = std::max(furthest, std::abs(count.count));
+    } else if (what.starts_with(kEnds)) {
+      if (what.ends_with(kMedian))
+        apart += fmt::format("{} {} {}", apart.empty() ? "; ends apart, median:" : ",",
+                             what.substr(kEnds.size(), what.find(kApart) - kEnds.size()),
+                             format_ns(static_cast<double>(count.count)));
+    } else {
+      note += (note.empty() ? "" : "; ") + std::string(what);
+    }
+  }
+  if (clocks > 1)
+    note += fmt::format("{}clocks of {} ranks shifted by at most {}{}", note.empty() ? "" : "; ", clocks,
+                        format_ns(static_cast<double>(furthest)), apart);
+  return note;
 }
 
 std::string range_text(const profiler::SampledRange& range, const char* unit, double scale = 1, int decimals = 0) {

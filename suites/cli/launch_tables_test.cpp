@@ -40,5 +40,20 @@ TEST(CaptureTable, SaysWhyAWindowWasNotCaptured) {
   EXPECT_TRUE(capture_table(with_counts({{"telemetry_samples", 9}}), "").rows.empty());
 }
 
+TEST(CaptureTable, SaysHowWellTheRanksClocksBecameOne) {
+  const auto table = capture_table(with_counts({{"captured_device_events", 200},
+                                                {"capture: clock of rank 0, shifted by ns", 0},
+                                                {"capture: clock of rank 1, shifted by ns", -442},
+                                                {"capture: ends of comm.tp apart, median ns", 193},
+                                                {"capture: ends of comm.tp apart, largest ns", 2'426'742},
+                                                {"capture: ends of comm.pp apart, median ns", 1'500},
+                                                {"capture: rank 3 shares no collective and keeps its clock", 1}}),
+                                   "");
+  ASSERT_EQ(table.rows.size(), 1U);
+  EXPECT_EQ(table.rows[0].values[6].text,
+            "rank 3 shares no collective and keeps its clock; clocks of 2 ranks shifted by at most 442 ns; ends apart, "
+            "median: comm.tp 193 ns, comm.pp 1.50 us");
+}
+
 }  // namespace
 }  // namespace mbb::suites
