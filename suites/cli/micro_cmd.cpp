@@ -18,7 +18,7 @@ Command micro_command() {
   return {"micro",
           "time every op alone on this GPU against its ceilings (--seconds S, --settings \"key=value ...\", "
           "--benchmark_filter=TEXT, --benchmark_out=FILE follow); 'micro comm' times collectives between its GPUs "
-          "(--gpus N, --mib LARGEST, --out FILE.csv follow)",
+          "(--gpus N, --mib LARGEST, --registered, --out FILE.csv follow)",
           {},
           {},
           true,

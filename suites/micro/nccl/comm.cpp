@@ -2,7 +2,9 @@
 //
 // Conventions of nccl-tests: the size is the whole buffer (all_gather's output, reduce_scatter's input, all parts of an
 // all_to_all), bus bandwidth is what a member puts on the wire at the bandwidth bound over the time of the slowest
-// rank. Times are means over calls back to back on one stream.
+// rank. Times are means over calls back to back on one stream. With --registered the buffers are windows of the
+// communicator (memory.nccl_ub), and rows end in `_registered`; NCCL_CTA_POLICY=2 in the environment then lets copy
+// engines gather.
 #include <cuda_runtime_api.h>
 #include <fmt/format.h>
 #include <sys/prctl.h>
@@ -21,6 +23,7 @@
 #include "profiler/base/text.h"
 #include "profiler/host/gpus.h"
 #include "trainer/comm/mpi/run_mpi_rank.h"
+#include "trainer/comm/nccl/nccl_api.h"
 #include "trainer/comm/nccl/nccl_groups.h"
 #include "trainer/ops/cuda/gemm.h"
 #include "trainer/ops/cuda/status.h"
@@ -50,14 +53,19 @@ struct Options {
   int gpus = 0;  // 0: all
   size_t most = size_t{1} << 30U;
   std::string out;
+  bool registered = false;
 };
 
 class Bench {
  public:
   Bench(World& world, const Options& options) : world_(world), options_(options) {}
   ~Bench() {
-    cudaFree(send_);
-    cudaFree(recv_);
+    if (groups_ != nullptr) groups_->forget_memory();
+    for (void* buffer : {send_, recv_})
+      if (api_ == nullptr)
+        cudaFree(buffer);
+      else if (buffer != nullptr)
+        api_->free(buffer);
     for (cudaEvent_t event : {start_, stop_, fork_}) cudaEventDestroy(event);
     groups_.reset();
     for (cudaStream_t stream : {stream_, compute_}) cudaStreamDestroy(stream);
@@ -70,6 +78,7 @@ class Bench {
     say("op,bytes,max_ctas,us,bus_GB/s\n");
     for (const What what : kAll)
       for (size_t bytes = 1024; bytes <= options_.most; bytes *= 4) MB_TRY(row(*group_, what, bytes, 0));
+    if (options_.registered) return write();  // groups that are opened from here on have no windows
     for (const int ctas : {2, 4, 8, 16, 32}) {
       MB_ASSIGN(const auto limited, groups_->group(GroupKind::kDpCp, mesh_, {.max_ctas = ctas}));
       for (const What what : {What::kAllReduce, What::kAllGather, What::kReduceScatter})
@@ -77,19 +86,27 @@ class Bench {
       MB_TRY(beside(*limited, ctas));
     }
     MB_TRY(beside(*group_, 0));
-    if (world_.rank() == 0 && !options_.out.empty()) MB_TRY(write_file(options_.out, table_));
-    return {};
+    return write();
   }
 
  private:
+  Status write() const {
+    return world_.rank() == 0 && !options_.out.empty() ? write_file(options_.out, table_) : Status{};
+  }
+
+  Status allocate_buffer(void** to) {
+    if (!options_.registered) return ok(cudaMalloc(to, options_.most), "allocating a buffer");
+    MB_ASSIGN(api_, cuda::nccl_api());
+    return api_->good(api_->allocate(to, options_.most), "allocating a buffer");
+  }
+
   Status open() {
     const auto place = place_if_any();
     MB_TRY(ok(cudaSetDevice(place ? place->local_rank : 0), "choosing the CUDA device"));
     for (cudaStream_t* stream : {&stream_, &compute_})
       MB_TRY(ok(cudaStreamCreateWithFlags(stream, cudaStreamNonBlocking), "creating a stream"));
     for (cudaEvent_t* event : {&start_, &stop_, &fork_}) MB_TRY(ok(cudaEventCreate(event), "creating an event"));
-    MB_TRY(ok(cudaMalloc(&send_, options_.most), "allocating a buffer"));
-    MB_TRY(ok(cudaMalloc(&recv_, options_.most), "allocating a buffer"));
+    for (void** buffer : {&send_, &recv_}) MB_TRY(allocate_buffer(buffer));
     MB_TRY(ok(cudaMemset(send_, 0, options_.most), "clearing a buffer"));
     ParallelSizes sizes;
     sizes.dp = world_.size();
@@ -97,6 +114,12 @@ class Bench {
     MB_ASSIGN(host_, world_.group(GroupKind::kWorld, mesh_));
     MB_ASSIGN(groups_, cuda::NcclGroups::open(world_, [this] { return stream_; }));
     MB_ASSIGN(group_, groups_->group(GroupKind::kDp, mesh_, {}));
+    if (!options_.registered) return {};
+    const std::array<cuda::NcclMemory, 2> buffers{cuda::NcclMemory{send_, options_.most}, {recv_, options_.most}};
+    MB_ASSIGN(const cuda::NcclRegistered done, groups_->register_memory(buffers, [](auto) { return true; }));
+    if (done.windows < done.communicators)
+      return fail(ErrorCode::kUnavailable, "NCCL opened no windows on the buffers",
+                  "GPUs that reach each other's memory are needed, and NCCL_CUMEM_ENABLE and NCCL_WIN_ENABLE not 0");
     return {};
   }
 
@@ -149,7 +172,8 @@ class Bench {
     MB_ASSIGN(const double ms,
               timed(stream_, bytes <= (size_t{16} << 20U) ? 50 : 10, [&] { return call(group, what, count); }));
     const auto wire = static_cast<double>(wire_bytes(op_of(what), group.size(), DType::kBf16, count));
-    say(fmt::format("{},{},{},{:.2f},{:.1f}\n", name_of(what), bytes, ctas, ms * 1e3, wire / ms * 1e-6));
+    say(fmt::format("{}{},{},{},{:.2f},{:.1f}\n", name_of(what), options_.registered ? "_registered" : "", bytes, ctas,
+                    ms * 1e3, wire / ms * 1e-6));
     return {};
   }
 
@@ -199,6 +223,7 @@ class Bench {
   cudaStream_t stream_ = nullptr, compute_ = nullptr;
   cudaEvent_t start_ = nullptr, stop_ = nullptr, fork_ = nullptr;
   void *send_ = nullptr, *recv_ = nullptr;
+  const cuda::NcclApi* api_ = nullptr;  // of registered buffers
   std::unique_ptr<cuda::NcclGroups> groups_;
   std::unique_ptr<Communicator> group_, host_;
   std::string table_;
@@ -208,6 +233,10 @@ Result<Options> parse(int argc, char** argv) {
   Options options;
   for (int i = 1; i < argc; ++i) {
     const std::string_view name = argv[i];
+    if (name == "--registered") {
+      options.registered = true;
+      continue;
+    }
     const std::string value = i + 1 < argc ? argv[i + 1] : "";
     const auto number = parse_int(value);
     if (name == "--out" && !value.empty())
@@ -218,7 +247,7 @@ Result<Options> parse(int argc, char** argv) {
       options.most = static_cast<size_t>(*number) << 20U;
     else
       return fail(ErrorCode::kBadArgument, fmt::format("'{} {}'", name, value),
-                  "mbbench-comm [--gpus N] [--mib LARGEST] [--out FILE.csv]");
+                  "mbbench-comm [--gpus N] [--mib LARGEST] [--out FILE.csv] [--registered]");
     ++i;
   }
   return options;

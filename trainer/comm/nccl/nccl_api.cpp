@@ -41,6 +41,8 @@ Result<NcclApi> open_api() {
   symbols.find(found.forget_memory, "ncclCommDeregister");
   symbols.find(found.open_window, "ncclCommWindowRegister");
   symbols.find(found.close_window, "ncclCommWindowDeregister");
+  symbols.find(found.allocate, "ncclMemAlloc");
+  symbols.find(found.free, "ncclMemFree");
   if (!symbols.missing().empty())
     return fail(ErrorCode::kUnavailable, fmt::format("NCCL: this libnccl has no {}", symbols.missing()),
                 "NCCL 2.28 or newer is needed");

@@ -33,6 +33,8 @@ struct NcclApi {
   decltype(&ncclCommDeregister) forget_memory = nullptr;
   decltype(&ncclCommWindowRegister) open_window = nullptr;
   decltype(&ncclCommWindowDeregister) close_window = nullptr;
+  decltype(&ncclMemAlloc) allocate = nullptr;  // memory that windows can be opened on
+  decltype(&ncclMemFree) free = nullptr;
 
   // ok (also while a call is in progress), or kRankFailed: "NCCL, doing: reason; what NCCL said last".
   Status good(ncclResult_t result, const std::string& doing, ncclComm_t comm = nullptr) const;
