@@ -45,10 +45,11 @@ std::string json_object(const KnobTable& table, const Knob& knob) {
   for (const KnobChoice& c : knob.choices) choices.push_back(c.name);
   return fmt::format(
       "  {{\"key\": {}, \"aliases\": {}, \"type\": {}, \"choices\": {}, \"default\": {}, \"unit\": {}, \"low\": {}, "
-      "\"low_allowed\": {}, \"high\": {}, \"high_allowed\": {}, \"identity\": {}, \"doc\": {}, \"history\": {}}}",
+      "\"low_allowed\": {}, \"high\": {}, \"high_allowed\": {}, \"identity\": {}, \"needs\": {}, \"doc\": {}, "
+      "\"history\": {}}}",
       json_quote(knob.key), json_list(knob.aliases), json_quote(name(knob.field.type)), json_list(choices),
       json_quote(table.default_text(knob)), json_quote(knob.unit), json_bound(knob.range.low), knob.range.low_allowed,
-      json_bound(knob.range.high), knob.range.high_allowed, knob.identity, json_quote(knob.doc),
+      json_bound(knob.range.high), knob.range.high_allowed, knob.identity, json_list(knob.needs), json_quote(knob.doc),
       json_quote(knob.history));
 }
 
@@ -63,6 +64,7 @@ std::string markdown_row(const KnobTable& table, const Knob& knob) {
   for (const KnobChoice& c : knob.choices)
     if (!c.doc.empty()) doc += fmt::format(" `{}`: {}.", c.name, c.doc);
   if (!knob.history.empty()) doc += fmt::format(" {}", knob.history);
+  if (!knob.needs.empty()) doc += fmt::format(" Needs {}.", join(knob.needs, "; "));
   if (!knob.identity) doc += " Does not split a series.";
   return fmt::format("| {} | {} | `{}` | {} |\n", names, markdown_cell(value_form(knob)), shown_default(table, knob),
                      markdown_cell(doc));
@@ -93,6 +95,7 @@ std::string render_knobs_text(const KnobTable& table) {
       for (const std::string& alias : knob->aliases) names += fmt::format(", {}", alias);
       out += fmt::format("  {}\n      {}  (default {})\n      {}\n", names, value_form(*knob),
                          shown_default(table, *knob), knob->doc);
+      if (!knob->needs.empty()) out += fmt::format("      needs {}\n", join(knob->needs, "; "));
     }
   });
   return out;

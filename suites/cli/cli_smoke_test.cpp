@@ -222,6 +222,21 @@ TEST_F(Cli, BadExportsSayWhatIsMissing) {
   EXPECT_NE(bound.out.find("host.cpu_binding"), std::string::npos) << bound.out;
   const Answer clocks = run("run train_iters=6 --device cuda vboost=1 --quiet");
   EXPECT_NE(clocks.out.find("--allow-clock-changes"), std::string::npos) << clocks.out;
+  EXPECT_EQ(clocks.status, 4) << "the one configuration did not run";
+  EXPECT_NE(clocks.out.find("error: nothing ran: "), std::string::npos) << clocks.out;
+}
+
+TEST_F(Cli, KnobsThatDoNothingAreSaidAndKept) {
+  const Answer one = run("run train_iters=6 overlap_p2p_comm=true --quiet");
+  EXPECT_EQ(one.status, 0) << one.out;
+  const std::string note =
+      "no effect: overlap.overlap_p2p_comm = true (needs pp > 1, or an encoder with GPUs of its own)";
+  EXPECT_TRUE(one.has(note)) << one.out;
+  const Answer kept = run("show @latest --cell run");
+  EXPECT_TRUE(kept.has(note)) << kept.out;
+  const Answer suite = run("suite ./small.toml overlap_p2p_comm=true --quiet");
+  EXPECT_TRUE(suite.has(note + " in one, tp2.")) << suite.out;
+  expect_refused("run moe_exchange=counts", 64, "needs a model with experts");
 }
 
 // A stand-in nvidia-smi keeps the slider in a file and lists what it was set to.

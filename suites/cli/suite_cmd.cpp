@@ -100,11 +100,15 @@ analysis::Table claims_table(const baselines::Run& run) {
 int finish(const Parsed& parsed, const RunOutcome& outcome, const RunOptions& options, const StopSignals& signals) {
   analysis::Table table = analysis::suite_table(outcome.run);
   if (!outcome.basis.empty()) table.footer.push_back(outcome.basis);
+  table.footer.insert(table.footer.end(), outcome.notes.begin(), outcome.notes.end());
   std::vector<analysis::Table> tables{std::move(table)};
   if (const analysis::Table claims = claims_table(outcome.run); !claims.rows.empty()) tables.push_back(claims);
   print_tables(parsed, tables);
   if (!outcome.stopped)
     for (const std::string& missing : missing_results(outcome.run)) say(fmt::format("error: {}\n", missing));
+  if (!outcome.stopped && options.command == "run")
+    for (const baselines::Cell& cell : outcome.run.cells)
+      if (cell.status == baselines::CellStatus::kSkipped) say(fmt::format("error: nothing ran: {}\n", cell.reason));
   if (!parsed.flag("--json")) fmt::print("run {}  {}\n", outcome.run.id, outcome.bundle.string());
   if (outcome.stopped && signals.interrupted()) return kExitInterrupted;
   return exit_status(outcome, options.require_measured);

@@ -350,6 +350,7 @@ Status train_into(const std::filesystem::path& folder, const std::optional<train
   launch.seed = config.train.seed;
   MB_ASSIGN(const trainer::Layout layout, trainer::resolve(config));
   MB_ASSIGN(const trainer::StepPrograms programs, trainer::build_programs(layout));
+  for (const trainer::IdleKnob& knob : layout.idle) launch.counts.push_back({"no effect: " + describe(knob), 1});
   trainer::TrainOptions options;
   std::optional<trainer::Dataset> data;
   std::optional<trainer::SequenceDataset> sequences;

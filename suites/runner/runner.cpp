@@ -36,6 +36,7 @@
 #include "suites/runner/equality.h"
 #include "suites/runner/gradients.h"
 #include "suites/runner/health.h"
+#include "suites/runner/idle_notes.h"
 #include "suites/runner/launch_process.h"
 #include "suites/runner/memory_rows.h"
 #include "suites/runner/process.h"
@@ -657,6 +658,7 @@ class CellLoop {
     MB_TRY(judge_claims_of(writer_, suite_, options_, outcome_));
     outcome_.run.ended_unix_ns = outcome_.stopped ? 0 : wall_ns();
     outcome_.run.exit_status = exit_status(outcome_, options_.require_measured);
+    outcome_.notes = idle_notes(suite_);
     MB_TRY(writer_.write_run(outcome_.run));
     keep_in_store(options_, outcome_.run, writer_.folder(), nullptr);
     return std::move(outcome_);
@@ -784,7 +786,9 @@ int exit_status(const RunOutcome& outcome, bool require_measured) {
       std::any_of(cells.begin(), cells.end(), [](const auto& c) { return c.status == CellStatus::kOk; });
   const bool unstable =
       std::any_of(cells.begin(), cells.end(), [](const auto& c) { return c.status == CellStatus::kUnstable; });
-  if (broken || (require_measured && !measured) || !missing_results(outcome.run).empty()) return 4;
+  // One configuration was asked for, and it did not run.
+  const bool none_ran = outcome.run.command == "run" && !measured && !unstable;
+  if (broken || none_ran || (require_measured && !measured) || !missing_results(outcome.run).empty()) return 4;
   return unstable ? 2 : 0;
 }
 

@@ -50,8 +50,9 @@ struct RunOptions {
 struct RunOutcome {
   baselines::Run run;  // with every finished cell, in planned order
   std::filesystem::path bundle;
-  bool stopped = false;  // by `stop`: resumable
-  std::string basis;     // what projected rows rest on, one sentence; empty without any
+  bool stopped = false;            // by `stop`: resumable
+  std::string basis;               // what projected rows rest on, one sentence; empty without any
+  std::vector<std::string> notes;  // knobs that were given and do nothing: idle_notes()
 };
 
 // What a finished run must hold and does not: planned cells without a result, ok cells without a step time. One line

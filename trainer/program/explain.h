@@ -90,6 +90,7 @@ struct Explain {
   std::string recipe;         // "fp8_current"
   std::string compute_dtype;  // of weights and activations outside of quantized GEMMs
   std::string program_hash;
+  std::vector<std::string> idle;  // knobs that were given and do nothing here, and what they need
   ParallelSizes sizes;
   bool sequence_parallel = false;
   bool exchanges_tokens = false;  // experts are cut otherwise than the rest of a layer

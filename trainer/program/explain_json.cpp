@@ -323,6 +323,10 @@ std::string explain_json(const Layout& layout, const StepPrograms& programs) {
   json.field("version", 1);
   json.field("program_hash", explained.program_hash);
   json.field("model", explained.model);
+  json.key("without_effect");
+  json.open('[');
+  for (const std::string& knob : explained.idle) json.value(knob);
+  json.close(']');
   json.field("mapping", describe(explained.sizes));
   json.field("sequence_parallel", explained.sequence_parallel);
   json.field("chunks", explained.chunks);

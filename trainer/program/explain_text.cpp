@@ -249,6 +249,10 @@ std::string passes(const ClassRow& row) {
   return table.text("");
 }
 
+std::string without_effect(const Explain& e) {
+  return e.idle.empty() ? "" : "no effect here: " + join(e.idle, ", ") + "\n";
+}
+
 std::string op_list(const SegmentRow& segment, const ExplainOptions& options, size_t& listed) {
   Columns table({false, false, true, true, false, false});
   table.add({fmt::format("{}, {} call{} a step", segment.name, segment.calls, segment.calls == 1 ? "" : "s"), "what",
@@ -301,7 +305,7 @@ Result<std::string> to_text(const Explain& explained, const ExplainOptions& opti
                 fmt::format("stages count from 0 to {}", explained.sizes.pp - 1));
   std::string text = header(explained) + precision(explained) + memory(explained, options) + communication(explained) +
                      bubble(explained) + passes(*row) + totals(*row) +
-                     fmt::format("program {}\n", explained.program_hash);
+                     fmt::format("program {}\n", explained.program_hash) + without_effect(explained);
   if (!options.ops && options.segment.empty() && options.path.empty()) return text;
   MB_ASSIGN(const std::string lists, op_lists(*row, options));
   return text + lists;

@@ -1,4 +1,5 @@
 // Knobs of [data_parallel]: what is sharded over the ranks that replicate a parameter, and how it is reduced.
+#include "trainer/run/knob_needs.h"
 #include "trainer/run/knobs.h"
 
 namespace mbb::trainer {
@@ -11,6 +12,12 @@ Knob flag(const char* name, bool DataParallelConfig::*member, std::string doc,
           .field = field(&Config::data_parallel, member),
           .doc = std::move(doc),
           .history = std::move(history)};
+}
+
+// What collectives of data-parallel GPUs do.
+Knob of_several(Knob knob) {
+  knob.needs = {needs::kDataParallel};
+  return knob;
 }
 
 }  // namespace
@@ -32,11 +39,13 @@ std::vector<Knob> data_parallel_knobs() {
                    choice("optim_grads_params", ShardingStrategy::kOptimGradsParams,
                           "parameters too, gathered layer by layer (FSDP)")},
        .doc = "What is sharded over the data-parallel GPUs.",
-       .history = "Megatron-Core: no_shard."},
+       .history = "Megatron-Core: no_shard.",
+       .needs = {needs::kDataParallel}},
       {.key = "data_parallel.use_torch_fsdp2",
        .aliases = {"fsdp"},
        .field = field(&Config::data_parallel, &D::use_torch_fsdp2),
-       .doc = "Fully sharded data parallelism: the strategy optim_grads_params."},
+       .doc = "Fully sharded data parallelism: the strategy optim_grads_params.",
+       .needs = {needs::kDataParallel}},
       {.key = "data_parallel.num_distributed_optimizer_instances",
        .field = field(&Config::data_parallel, &D::num_distributed_optimizer_instances),
        .range = within(1, 1 << 16),
@@ -58,23 +67,25 @@ std::vector<Knob> data_parallel_knobs() {
        .field = field(&Config::data_parallel, &D::reshard_after_forward),
        .doc =
            "Of sharded parameters: gives a layer's gathered parameters back after its forward and gathers them again "
-           "for the backward; off: keeps them, every layer in a slot of its own."},
+           "for the backward; off: keeps them, every layer in a slot of its own.",
+       .needs = {needs::kDataParallel}},
       {.key = "data_parallel.fsdp_prefetch_units",
        .field = field(&Config::data_parallel, &D::fsdp_prefetch_units),
        .range = within(0, 1 << 10),
        .unit = "layers",
-       .doc = "Of sharded parameters: layers gathered ahead of the one that computes; each takes a slot."},
-      flag("overlap_grad_reduce", &D::overlap_grad_reduce,
-           "Reduces a bucket's gradients under the last micro-batch's backward, as soon as they are complete."),
-      flag("overlap_param_gather", &D::overlap_param_gather,
-           "Gathers a bucket's parameters under the first micro-batch's forward, one bucket ahead; of sharded "
-           "parameters "
-           "every gather runs beside compute."),
-      flag("align_param_gather", &D::align_param_gather,
-           "Gathers a chunk's parameters at the same point of the schedule on all pipeline stages.",
-           "Megatron-Core: on with interleaved stages."),
-      flag("overlap_param_gather_with_optimizer_step", &D::overlap_param_gather_with_optimizer_step,
-           "Gathers the bucket that is used first under the other buckets' optimizer step."),
+       .doc = "Of sharded parameters: layers gathered ahead of the one that computes; each takes a slot.",
+       .needs = {needs::kDataParallel}},
+      of_several(
+          flag("overlap_grad_reduce", &D::overlap_grad_reduce,
+               "Reduces a bucket's gradients under the last micro-batch's backward, as soon as they are complete.")),
+      of_several(flag("overlap_param_gather", &D::overlap_param_gather,
+                      "Gathers a bucket's parameters under the first micro-batch's forward, one bucket ahead; of "
+                      "sharded parameters every gather runs beside compute.")),
+      of_several(flag("align_param_gather", &D::align_param_gather,
+                      "Gathers a chunk's parameters at the same point of the schedule on all pipeline stages.",
+                      "Megatron-Core: on with interleaved stages.")),
+      of_several(flag("overlap_param_gather_with_optimizer_step", &D::overlap_param_gather_with_optimizer_step,
+                      "Gathers the bucket that is used first under the other buckets' optimizer step.")),
       flag("overlap_optimizer_with_forward", &D::overlap_optimizer_with_forward,
            "Updates a bucket under the next step's first forward, one bucket ahead of its use, and gathers it there "
            "(overlap_param_gather); the last step's update stays pending."),

@@ -1,4 +1,5 @@
 // Knobs of [parallel] that say where experts lie and how tokens reach them.
+#include "trainer/run/knob_needs.h"
 #include "trainer/run/knobs.h"
 
 namespace mbb::trainer {
@@ -23,43 +24,52 @@ std::vector<Knob> expert_knobs() {
        .range = at_least(0),
        .doc = "Rows an expert-parallel GPU can take where no token is dropped, or tensor-parallel GPUs drop together, "
               "over the balanced load: the size of buffers and of padded messages. More rows end the run with the "
-              "bound it needs. 0 = the worst case."},
+              "bound it needs. 0 = the worst case.",
+       .needs = {needs::kExperts, needs::kEp, needs::kDropless}},
       {.key = "parallel.moe_exchange",
        .field = field(&Config::parallel, &ParallelConfig::moe_exchange),
        .choices = {choice("padded", MoeExchange::kPadded, "slots of fixed size, filled with zeros"),
                    choice("counts", MoeExchange::kCounts, "counts first, then the rows that are there")},
-       .doc = "What expert-parallel GPUs send each other."},
+       .doc = "What expert-parallel GPUs send each other.",
+       .needs = {needs::kExperts, needs::kExchange}},
       {.key = "parallel.moe_fp8_dispatch",
        .field = field(&Config::parallel, &ParallelConfig::moe_fp8_dispatch),
        .doc =
            "Tokens travel to experts of other GPUs in E4M3, with a scale for every 128 elements; what comes back and "
-           "all gradients keep their type."},
+           "all gradients keep their type.",
+       .needs = {needs::kExperts}},
       {.key = "parallel.moe_grouped_gemm",
        .field = field(&Config::parallel, &ParallelConfig::moe_grouped_gemm),
        .doc = "Matrix products of all experts of a GPU in one op; off = one after the other.",
-       .history = "Megatron-Core: off."},
+       .history = "Megatron-Core: off.",
+       .needs = {needs::kExperts}},
       {.key = "parallel.moe_permute_fusion",
        .field = field(&Config::parallel, &ParallelConfig::moe_permute_fusion),
        .doc = "Rows that come back from experts are weighted and summed as they are read; off = first put into the "
               "tokens' order, then summed.",
-       .history = "Megatron-Core: off."},
+       .history = "Megatron-Core: off.",
+       .needs = {needs::kExperts}},
       {.key = "parallel.moe_router_fusion",
        .field = field(&Config::parallel, &ParallelConfig::moe_router_fusion),
-       .doc = "The choice of experts and their weights in one op."},
+       .doc = "The choice of experts and their weights in one op.",
+       .needs = {needs::kExperts}},
       {.key = "parallel.moe_expert_capacity_factor",
        .field = field(&Config::parallel, &ParallelConfig::moe_expert_capacity_factor),
        .range = at_least(0),
        .doc = "Tokens of a micro-batch an expert takes at most, over the balanced load; what is more is dropped, the "
               "same whatever ranks hold the tokens. 0 = none is dropped.",
-       .history = "Megatron-Core counts each sequence-parallel GPU's tokens by themselves."},
+       .history = "Megatron-Core counts each sequence-parallel GPU's tokens by themselves.",
+       .needs = {needs::kExperts}},
       {.key = "parallel.moe_token_drop_policy",
        .field = field(&Config::parallel, &ParallelConfig::moe_token_drop_policy),
        .choices = {choice("probs", TokenDrop::kProbs, "the tokens of smallest weight"),
                    choice("position", TokenDrop::kPosition, "the last tokens of the micro-batch")},
-       .doc = "Which tokens an expert over its capacity drops."},
+       .doc = "Which tokens an expert over its capacity drops.",
+       .needs = {needs::kExperts, needs::kCapacity}},
       {.key = "parallel.moe_router_force_load_balancing",
        .field = field(&Config::parallel, &ParallelConfig::moe_router_force_load_balancing),
-       .doc = "Sends tokens to experts in turn, whatever the router says: balanced load for timings, no training."},
+       .doc = "Sends tokens to experts in turn, whatever the router says: balanced load for timings, no training.",
+       .needs = {needs::kExperts}},
   };
 }
 

@@ -1,4 +1,5 @@
 // Knobs of [fusion]: which pairs of ops become one.
+#include "trainer/run/knob_needs.h"
 #include "trainer/run/knobs.h"
 
 namespace mbb::trainer {
@@ -10,8 +11,9 @@ std::vector<Knob> fusion_knobs() {
        .doc = "Residual sums move into the GEMM before them, and in the backward into the norm's gradient."},
       {.key = "fusion.cross_entropy_loss_fusion",
        .field = field(&Config::fusion, &FusionConfig::cross_entropy_loss_fusion),
-       .doc = "Loss sums and the gradient of the logits in one op, in place; needs the whole vocabulary on a rank. "
-              "Megatron-Core: off."},
+       .doc = "Loss sums and the gradient of the logits in one op, in place: the whole vocabulary is on a GPU then.",
+       .history = "Megatron-Core: off.",
+       .needs = {needs::kWholeVocabulary}},
       {.key = "fusion.swiglu_fusion",
        .field = field(&Config::fusion, &FusionConfig::swiglu_fusion),
        .doc = "SwiGLU of dense MLPs moves into the GEMM before it, and its gradient into the GEMM that gives it. On a "

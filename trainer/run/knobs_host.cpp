@@ -1,4 +1,5 @@
 // Knobs of [host]: where the ranks run.
+#include "trainer/run/knob_needs.h"
 #include "trainer/run/knobs.h"
 
 namespace mbb::trainer {
@@ -48,20 +49,23 @@ std::vector<Knob> host_knobs() {
       {.key = "host.enable_cuda_graph",
        .field = field(&Config::host, &HostConfig::enable_cuda_graph),
        .doc = "After its first step what host.cuda_graph_scope holds is captured and replayed as CUDA graphs.",
-       .history = "Megatron-Core: off; here nothing in a step depends on the host, so that a capture costs nothing."},
+       .history = "Megatron-Core: off; here nothing in a step depends on the host, so that a capture costs nothing.",
+       .needs = {needs::kGpu}},
       {.key = "host.cuda_graph_impl",
        .field = field(&Config::host, &HostConfig::cuda_graph_impl),
        .choices = {choice("none", GraphImpl::kNone, "every op is launched"),
                    choice("local", GraphImpl::kLocal, "the executor captures its own ops")},
        .doc = "Who captures CUDA graphs where host.enable_cuda_graph is on.",
-       .history = "Megatron-Core: none."},
+       .history = "Megatron-Core: none.",
+       .needs = {needs::kGpu}},
       {.key = "host.cuda_graph_scope",
        .field = field(&Config::host, &HostConfig::cuda_graph_scope),
        .doc = "What is captured, commas between: attn, mlp (experts too), moe_router; layer, all of a layer; "
               "full_iteration, the forward and backward as one graph and the optimizer as another. Pieces with the "
               "same ops on the same buffers share a graph; what no scope holds is launched op by op, and streams meet "
               "where a piece ends. Shapes never vary in a step, so that none is refused for its shapes.",
-       .history = "Megatron-Core: empty, which captures layers."},
+       .history = "Megatron-Core: empty, which captures layers.",
+       .needs = {needs::kGpu}},
       {.key = "host.deterministic_mode",
        .field = field(&Config::host, &HostConfig::deterministic_mode),
        .doc = "Two runs on a GPU give the same bits: cuDNN's attention backward sums in a fixed order, and slower, and "
@@ -71,11 +75,13 @@ std::vector<Knob> host_knobs() {
        .field = field(&Config::host, &HostConfig::side_sms),
        .range = within(0, 128),
        .doc = "SMs that the optimizer's kernels take while they run on a stream beside compute, and that GEMMs there "
-              "leave free; 0 = whatever fits."},
+              "leave free; 0 = whatever fits.",
+       .needs = {needs::kGpu}},
       {.key = "host.gemm_tuning_file",
        .field = field(&Config::host, &HostConfig::gemm_tuning_file),
        .doc = "GEMM algorithms that `mbbench tune` chose on such a device, driver and cuBLASLt; a GEMM the file lacks, "
               "and every GEMM without a file, is timed briefly when a run starts.",
+       .needs = {needs::kGpu},
        .path = true},
       {.key = "host.no_progress_limit_s",
        .field = field(&Config::host, &HostConfig::no_progress_limit_s),

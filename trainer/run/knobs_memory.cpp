@@ -1,4 +1,5 @@
 // Knobs of [memory]: what is kept for the backward and what is computed again.
+#include "trainer/run/knob_needs.h"
 #include "trainer/run/knobs.h"
 
 namespace mbb::trainer {
@@ -90,25 +91,29 @@ std::vector<Knob> limits_and_environment() {
        .doc =
            "NCCL_NVLS_ENABLE of a launch's process. Multicast over NVLink reserves memory and can take the GPUs of a "
            "shared host out of service.",
-       .history = "NCCL: on where it can be."},
+       .history = "NCCL: on where it can be.",
+       .needs = {needs::kGpu}},
       {.key = "memory.nccl_net_gdr_level",
        .field = field(&Config::memory, &MemoryConfig::nccl_net_gdr_level),
        .choices = {choice("as_found", GdrLevel::kAsFound, "the variable stays as it is"),
                    choice("loc", GdrLevel::kLoc, "never"), choice("pix", GdrLevel::kPix, "behind one PCIe switch"),
                    choice("pxb", GdrLevel::kPxb, "behind several PCIe switches"),
                    choice("phb", GdrLevel::kPhb, "behind one CPU"), choice("sys", GdrLevel::kSys, "anywhere")},
-       .doc = "NCCL_NET_GDR_LEVEL of a launch's process: how far apart a GPU and a NIC may be that exchange directly."},
+       .doc = "NCCL_NET_GDR_LEVEL of a launch's process: how far apart a GPU and a NIC may be that exchange directly.",
+       .needs = {needs::kGpu}},
       {.key = "memory.nccl_net_gdr_c2c",
        .field = field(&Config::memory, &MemoryConfig::nccl_net_gdr_c2c),
        .doc =
            "NCCL_NET_GDR_C2C of a launch's process: direct exchange through the CPU's own link to the GPU; auto = as "
-           "found."},
+           "found.",
+       .needs = {needs::kGpu}},
       {.key = "memory.nccl_ub",
        .field = field(&Config::memory, &MemoryConfig::nccl_ub),
        .doc =
            "Registers the arena with every communicator, as symmetric windows where the ranks' plans are alike: NCCL "
            "works on the step's own buffers in place of copies through its own. Also NCCL_LOCAL_REGISTER and "
-           "NCCL_GRAPH_REGISTER of a launch's process; auto = those as found."},
+           "NCCL_GRAPH_REGISTER of a launch's process; auto = those as found.",
+       .needs = {needs::kGpu}},
       {.key = "memory.nccl_cta_policy",
        .field = field(&Config::memory, &MemoryConfig::nccl_cta_policy),
        .choices = {choice("as_found", CtaPolicy::kAsFound, "the variable stays as it is"),
@@ -116,7 +121,8 @@ std::vector<Knob> limits_and_environment() {
                    choice("efficient", CtaPolicy::kEfficient, "few, where the bandwidth allows"),
                    choice("zero", CtaPolicy::kZero,
                           "none where copy engines can do it: all-gathers of memory that memory.nccl_ub registered")},
-       .doc = "NCCL_CTA_POLICY of a launch's process: SMs that collectives take from compute."},
+       .doc = "NCCL_CTA_POLICY of a launch's process: SMs that collectives take from compute.",
+       .needs = {needs::kGpu}},
   };
 }
 

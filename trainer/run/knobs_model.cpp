@@ -1,4 +1,5 @@
 // Knobs of [model]: which model, and shapes that override its own.
+#include "trainer/run/knob_needs.h"
 #include "trainer/run/knobs.h"
 
 namespace mbb::trainer {
@@ -65,12 +66,14 @@ std::vector<Knob> model_knobs() {
        .field = field(&Config::model, &ModelConfig::moe_aux_loss_coeff),
        .range = at_least(-1),
        .doc = "Weight of the loss that balances the experts' load; -1 = as the model has it.",
-       .history = "Megatron-Core: 0."},
+       .history = "Megatron-Core: 0.",
+       .needs = {needs::kExperts}},
       {.key = "model.moe_z_loss_coeff",
        .field = field(&Config::model, &ModelConfig::moe_z_loss_coeff),
        .range = at_least(-1),
        .doc = "Weight of the loss that keeps router logits small; -1 = as the model has it.",
-       .history = "Megatron-Core: none."},
+       .history = "Megatron-Core: none.",
+       .needs = {needs::kExperts}},
       shape("encoder_num_layers", {}, &ModelConfig::encoder_num_layers, "Encoder layers", "layers"),
   };
 }

@@ -1,4 +1,5 @@
 // Knobs of [optimizer]: AdamW, the learning-rate schedule, clipping, initialisation.
+#include "trainer/run/knob_needs.h"
 #include "trainer/run/knobs.h"
 
 namespace mbb::trainer {
@@ -27,8 +28,12 @@ Knob moment(std::string name, StateType OptimizerConfig::*member, std::string do
 std::vector<Knob> optimizer_knobs() {
   return {
       number("lr", &OptimizerConfig::lr, above(0), "Peak learning rate.", "Megatron-Core has no default."),
-      number("min_lr", &OptimizerConfig::min_lr, at_least(0), "Learning rate at the end of the decay.",
-             "Megatron-Core: 0."),
+      {.key = "optimizer.min_lr",
+       .field = field(&Config::optimizer, &OptimizerConfig::min_lr),
+       .range = at_least(0),
+       .doc = "Learning rate at the end of the decay; at most optimizer.lr.",
+       .history = "Megatron-Core: 0.",
+       .needs = {needs::kDecay, needs::kStepsAfterWarmup}},
       {.key = "optimizer.lr_warmup_iters",
        .field = field(&Config::optimizer, &OptimizerConfig::lr_warmup_iters),
        .range = at_least(0),
@@ -41,7 +46,8 @@ std::vector<Knob> optimizer_knobs() {
                    choice("linear", LrDecay::kLinear, "a straight line down to min_lr"),
                    choice("constant", LrDecay::kConstant, "stays at lr")},
        .doc = "Form of the decay after the warm-up, which ends at train_iters.",
-       .history = "Megatron-Core: linear."},
+       .history = "Megatron-Core: linear.",
+       .needs = {needs::kStepsAfterWarmup}},
       number("adam_beta1", &OptimizerConfig::adam_beta1, at_least_and_below(0, 1), "Decay of the first moment."),
       number("adam_beta2", &OptimizerConfig::adam_beta2, at_least_and_below(0, 1), "Decay of the second moment.",
              "Megatron-Core: 0.999; large models are trained with 0.95."),

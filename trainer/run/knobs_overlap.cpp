@@ -1,4 +1,5 @@
 // Knobs of [overlap]: which communication runs under compute.
+#include "trainer/run/knob_needs.h"
 #include "trainer/run/knobs.h"
 
 namespace mbb::trainer {
@@ -9,17 +10,20 @@ std::vector<Knob> overlap_knobs() {
        .field = field(&Config::overlap, &OverlapConfig::cuda_device_max_connections),
        .range = within(0, 32),
        .doc = "CUDA_DEVICE_MAX_CONNECTIONS of a launch's process: with 1, kernels of all streams start in the order of "
-              "their launches; 0 = as found."},
+              "their launches; 0 = as found.",
+       .needs = {needs::kGpu}},
       {.key = "overlap.overlap_p2p_comm",
        .field = field(&Config::overlap, &OverlapConfig::overlap_p2p_comm),
        .doc = "Pipeline messages on streams of their own, one a direction and end, under the compute of other "
               "micro-batches. Off: a stage computes nothing while it sends. auto = on when the pipeline is "
-              "interleaved."},
+              "interleaved.",
+       .needs = {needs::kMessages}},
       {.key = "overlap.batch_p2p_comm",
        .field = field(&Config::overlap, &OverlapConfig::batch_p2p_comm),
        .doc =
            "Without overlap: a stage's send and the receive after it are one exchange. auto = on when the pipeline is "
-           "neither overlapped nor interleaved."},
+           "neither overlapped nor interleaved.",
+       .needs = {needs::kMessages}},
       {.key = "overlap.overlap_moe_expert_parallel_comm",
        .field = field(&Config::overlap, &OverlapConfig::overlap_moe_expert_parallel_comm),
        .doc =

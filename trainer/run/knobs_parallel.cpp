@@ -1,4 +1,5 @@
 // Knobs of [parallel]: how the model is spread over GPUs (ranks).
+#include "trainer/run/knob_needs.h"
 #include "trainer/run/knobs.h"
 
 namespace mbb::trainer {
@@ -43,7 +44,8 @@ std::vector<Knob> parallel_knobs() {
        .doc =
            "How attention sees the other ranks' keys and values: p2p (they travel in a ring, under attention), "
            "all_gather, a2a (a rank gets the whole sequence for a part of the heads) or a2a+p2p (a2a among neighbours, "
-           "p2p between them); one type, or one a layer, separated by commas."},
+           "p2p between them); one type, or one a layer, separated by commas.",
+       .needs = {needs::kCp}},
       {.key = "parallel.hierarchical_context_parallel_sizes",
        .field = field(&Config::parallel, &ParallelConfig::hierarchical_context_parallel_sizes),
        .range = within(1, 1 << 16),
@@ -54,7 +56,8 @@ std::vector<Knob> parallel_knobs() {
        .field = field(&Config::parallel, &ParallelConfig::use_distributed_optimizer),
        .doc = "Shards master weights and moments over the data-parallel GPUs: reduce-scatter of gradients, all-gather "
               "of parameters.",
-       .history = "Megatron-Core: off."},
+       .history = "Megatron-Core: off.",
+       .needs = {needs::kDataParallel}},
   };
 }
 

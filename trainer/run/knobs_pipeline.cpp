@@ -1,4 +1,5 @@
 // Knobs of [parallel] that cut the model into pipeline stages and meshes.
+#include "trainer/run/knob_needs.h"
 #include "trainer/run/knobs.h"
 
 namespace mbb::trainer {
@@ -27,10 +28,12 @@ std::vector<Knob> pipeline_knobs() {
            "Micro-batches that pass one chunk before the next chunk has its turn; 0 = pipeline_model_parallel_size."},
       {.key = "parallel.account_for_embedding_in_pipeline_split",
        .field = field(&Config::parallel, &ParallelConfig::account_for_embedding_in_pipeline_split),
-       .doc = "The embedding counts as a layer where layers are dealt out: the first chunk gets one layer less."},
+       .doc = "The embedding counts as a layer where layers are dealt out: the first chunk gets one layer less.",
+       .needs = {needs::kPp}},
       {.key = "parallel.account_for_loss_in_pipeline_split",
        .field = field(&Config::parallel, &ParallelConfig::account_for_loss_in_pipeline_split),
-       .doc = "LM head and loss count as a layer where layers are dealt out: the last chunk gets one layer less."},
+       .doc = "LM head and loss count as a layer where layers are dealt out: the last chunk gets one layer less.",
+       .needs = {needs::kPp}},
       {.key = "parallel.pipeline_layout",
        .aliases = {"pipeline_model_parallel_layout"},
        .field = field(&Config::parallel, &ParallelConfig::pipeline_layout),

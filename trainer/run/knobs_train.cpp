@@ -1,4 +1,5 @@
 // Knobs of [train]: batch, length, number of steps, seed.
+#include "trainer/run/knob_needs.h"
 #include "trainer/run/knobs.h"
 
 namespace mbb::trainer {
@@ -28,7 +29,8 @@ std::vector<Knob> train_knobs() {
        .field = field(&Config::train, &TrainConfig::encoder_seq_length),
        .range = within(0, 1 << 24),
        .unit = "tokens",
-       .doc = "Length of the encoder's sequence in encoder-decoder models; 0 = seq_length."},
+       .doc = "Length of the encoder's sequence in encoder-decoder models; 0 = seq_length.",
+       .needs = {needs::kEncoder}},
       {.key = "train.train_iters",
        .aliases = {"iters"},
        .field = field(&Config::train, &TrainConfig::train_iters),

@@ -11,6 +11,7 @@
 #include "trainer/models/hf_config.h"
 #include "trainer/run/context_rules.h"
 #include "trainer/run/inject_fault.h"
+#include "trainer/run/knob_needs.h"
 #include "trainer/run/layout_memory.h"
 #include "trainer/run/layout_rules.h"
 #include "trainer/run/pipeline_layout.h"
@@ -368,6 +369,8 @@ Result<Layout> resolve(const Config& config) {
   sizes.ep = l.ep;
   if (l.model.is_moe()) sizes.etp = l.etp;
   MB_ASSIGN(l.mesh, Mesh::make(sizes));
+  MB_TRY(settle_idle_knobs(config, l));
+  MB_TRY(resolve_data_parallel(l.config));
   MB_TRY(profile_window(config, l.mesh.world_size()));
   const bool reads_counts = config.host.device == Device::kCuda && l.exchanges_tokens() &&
                             config.parallel.moe_exchange == MoeExchange::kCounts;

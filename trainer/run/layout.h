@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 #include <vector>
 
 #include "profiler/base/error.h"
@@ -28,9 +29,19 @@ struct Chunk {
 enum class CpComm : uint8_t { kP2p, kGather, kA2a, kA2aP2p };
 const char* name(CpComm comm);
 
+// A knob that was given and does nothing in this layout, with what it would need (knob_needs.h).
+struct IdleKnob {
+  std::string key;
+  std::string value;
+  std::string needs;  // "pp > 1"
+};
+// "overlap.overlap_p2p_comm = true (needs pp > 1)"
+std::string describe(const IdleKnob& knob);
+
 // A resolved configuration: every number a builder needs, all rules checked.
 struct Layout {
-  Config config;
+  Config config;               // with defaults for knobs that do nothing here
+  std::vector<IdleKnob> idle;  // those of them that were given
   ModelShape model;
   Mesh mesh;
   MeshRole role = MeshRole::kDecoder;  // whose sizes these are; of_role() gives the other's
@@ -113,9 +124,9 @@ struct Layout {
   int64_t bucket_elements() const;
 };
 
-// Errors (kBadArgument) name the knob and the rule: TP that does not divide heads, groups, widths, vocabulary or
-// sequence; CP that does not divide the sequence into chunks; a pipeline that the layers do not fill; a world that is
-// no multiple of TP·CP·PP; a batch that does not divide.
+// Errors (kBadArgument) name the knob and the rule: a knob of a part that the model lacks; TP that does not divide
+// heads, groups, widths, vocabulary or sequence; CP that does not divide the sequence into chunks; a pipeline that the
+// layers do not fill; a world that is no multiple of TP·CP·PP; a batch that does not divide.
 Result<Layout> resolve(const Config& config);
 
 }  // namespace mbb::trainer

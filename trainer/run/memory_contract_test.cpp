@@ -194,6 +194,38 @@ TEST(MemoryLimit, RefusesBeforeAnythingRuns) {
   EXPECT_FALSE(check_memory(other.layout, other.programs, 1000).has_value());
 }
 
+// Rank threads of one process share what the host has left, each by its own plan.
+TEST(MemoryLimit, RanksOfAHostShareItsMemory) {
+  const Built built = build(mapped(1, 2, 2));
+  int64_t together = 0;
+  for (int rank = 0; rank < 4; ++rank) {
+    const MemoryPlan& plan = built.programs.plans[static_cast<size_t>(built.layout.mesh.rank_class_index(rank))];
+    together += plan.arena_bytes + plan.host_bytes;
+  }
+  EXPECT_TRUE(check_host_memory(built.layout, built.programs, 0, 4).has_value()) << "not known";
+  EXPECT_TRUE(check_host_memory(built.layout, built.programs, together, 4).has_value());
+  EXPECT_TRUE(check_host_memory(built.layout, built.programs, together - 1, 2).has_value())
+      << "the others are elsewhere";
+  const Status refused = check_host_memory(built.layout, built.programs, together - 1, 4);
+  ASSERT_FALSE(refused.has_value());
+  EXPECT_EQ(refused.error().code, ErrorCode::kOutOfMemory);
+  EXPECT_NE(refused.error().what.find("of 4 ranks that need "), std::string::npos) << refused.error().what;
+  EXPECT_NE(refused.error().what.find("largest at the peak: "), std::string::npos) << refused.error().what;
+  EXPECT_NE(refused.error().hint.find("memory.recompute_granularity"), std::string::npos) << refused.error().hint;
+}
+
+TEST(MemoryLimit, ThisHostsMemoryIsTheLimitOnTheCpuUnlessOneIsGiven) {
+  Config c = mapped(1, 1, 1);
+  c.train.seq_length = 1 << 16;
+  c.train.micro_batch_size = c.train.global_batch_size = 1 << 14;
+  const Built built = build(c);
+  const Status refused = check_memory(built.layout, built.programs);
+  ASSERT_FALSE(refused.has_value()) << built.programs.plans[0].arena_bytes;
+  EXPECT_TRUE(refused.error().what.starts_with("stage 0: the step needs ")) << refused.error().what;
+  c.memory.limit_gib = 1e9;
+  EXPECT_TRUE(check_memory(resolve(c).value(), built.programs).has_value());
+}
+
 std::string nan_error(Config config) {
   const Built built = build(config);
   const auto result = train(built.layout, built.programs, [&](int64_t index, std::span<int32_t> tokens) -> Status {

@@ -17,8 +17,10 @@
 #include "profiler/base/text.h"
 #include "profiler/capture/capture.h"
 #include "profiler/host/fingerprint.h"
+#include "profiler/host/host_memory.h"
 #include "trainer/comm/local/run_ranks.h"
 #include "trainer/comm/mpi/run_mpi_rank.h"
+#include "trainer/comm/process_place.h"
 #include "trainer/execute/cpu/reference_work.h"
 #include "trainer/execute/executor.h"
 #include "trainer/execute/graph_memory.h"
@@ -656,12 +658,41 @@ Result<StepPrograms> build_programs(const Layout& layout) {
 Status check_memory(const Layout& layout, const StepPrograms& programs, int64_t capacity_bytes) {
   const auto limit = static_cast<int64_t>(layout.config.memory.limit_gib * 0x1p30);
   const int64_t capacity = limit == 0 || (capacity_bytes > 0 && capacity_bytes < limit) ? capacity_bytes : limit;
-  if (capacity == 0) return {};
+  if (capacity == 0) {
+    if (layout.config.host.device != Device::kCpu) return {};
+    const auto place = place_if_any();
+    return check_host_memory(layout, programs, profiler::available_memory_bytes(),
+                             place ? place->local_size : layout.mesh.world_size());
+  }
   for (size_t i = 0; i < programs.programs.size(); ++i)
     if (Status fits = check_fits(programs.programs[i], programs.plans[i], capacity); !fits)
       return tl::unexpected<Error>(
           std::move(fits.error()).during(fmt::format("stage {}", programs.programs[i].rank_class.pp)));
   return {};
+}
+
+Status check_host_memory(const Layout& layout, const StepPrograms& programs, int64_t host_bytes, int ranks) {
+  if (host_bytes == 0) return {};
+  const auto bytes_of = [](const MemoryPlan& plan) { return plan.arena_bytes + plan.host_bytes; };
+  int64_t together = 0;
+  size_t largest = 0;
+  for (int rank = 0; rank < std::min(ranks, layout.mesh.world_size()); ++rank) {
+    const auto at = static_cast<size_t>(layout.mesh.rank_class_index(rank));
+    together += bytes_of(programs.plans[at]);
+    if (bytes_of(programs.plans[at]) > bytes_of(programs.plans[largest])) largest = at;
+  }
+  if (together <= host_bytes) return {};
+  // The largest is above an equal share, where the sum is above all shares.
+  Status fits = check_fits(programs.programs[largest], programs.plans[largest], host_bytes / std::max(1, ranks));
+  if (fits)
+    fits = fail(ErrorCode::kOutOfMemory, "its buffers in host memory take what is left", "offload fewer layers");
+  return tl::unexpected<Error>(
+      std::move(fits.error())
+          .during(ranks == 1 ? fmt::format("stage {}", programs.programs[largest].rank_class.pp)
+                             : fmt::format("stage {} of {} ranks that need {} of this host, which has {} left",
+                                           programs.programs[largest].rank_class.pp, ranks,
+                                           format_bytes(static_cast<double>(together)),
+                                           format_bytes(static_cast<double>(host_bytes)))));
 }
 
 Result<TrainResult> train(const Layout& layout, const StepPrograms& programs, const SampleSource& data,

@@ -41,8 +41,12 @@ struct StepPrograms {
 Result<StepPrograms> build_programs(const Layout& layout);
 
 // Refuses (kOutOfMemory) a program whose plan is above memory.limit_gib, naming stage, largest tensors and remedies.
-// `capacity_bytes` is what the device has, 0: not known.
+// `capacity_bytes` is what the device has, 0: not known. On the CPU without a limit, ranks share what the host has
+// left: all of them when they are threads, a launcher's processes of this host else.
 Status check_memory(const Layout& layout, const StepPrograms& programs, int64_t capacity_bytes = 0);
+
+// The same of ranks that share `host_bytes`: all of the layout's, or the first `ranks` of them.
+Status check_host_memory(const Layout& layout, const StepPrograms& programs, int64_t host_bytes, int ranks);
 
 struct StepReport {
   int64_t index = 0;         // from 0

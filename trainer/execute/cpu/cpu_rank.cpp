@@ -77,9 +77,8 @@ Result<CpuRank::Arena> CpuRank::allocate(int64_t bytes, uint8_t poison) const {
   const auto size = static_cast<size_t>(std::max<int64_t>(bytes, MemoryPlan::kAlign));
   Arena arena(static_cast<std::byte*>(std::aligned_alloc(static_cast<size_t>(MemoryPlan::kAlign), size)), std::free);
   if (!arena)
-    return fail(ErrorCode::kOutOfMemory,
-                fmt::format("no memory for an arena of {} bytes on rank {}", size, world_.rank()),
-                "run fewer ranks on this machine, or a smaller model");
+    return fail(ErrorCode::kOutOfMemory, fmt::format("this process gets no memory for an arena of {} bytes", size),
+                "it may be limited (ulimit -v): run fewer ranks in it, or a smaller model");
   std::memset(arena.get(), poison, size);
   return arena;
 }
