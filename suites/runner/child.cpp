@@ -344,21 +344,29 @@ Result<StoppingRule> rule_of(const std::filesystem::path& folder, const trainer:
   return StoppingRule(steps, interval, window.first, window.end);
 }
 
+void count_idle(baselines::Launch& launch, const trainer::Layout& layout) {
+  for (const trainer::IdleKnob& knob : layout.idle) launch.counts.push_back({"no effect: " + describe(knob), 1});
+}
+
+void count_cuts(baselines::Launch& launch, const trainer::SequenceDataset& sequences) {
+  launch.counts.push_back({"sequences truncated", sequences.cut().truncated});
+  launch.counts.push_back({"sequences dropped", sequences.cut().dropped});
+  launch.counts.push_back({"sequences without a token to predict", sequences.cut().empty});
+}
+
 Status train_into(const std::filesystem::path& folder, const std::optional<trainer::ProcessPlace>& place,
                   LocalRanks* ranks, baselines::Launch& launch) {
   MB_ASSIGN(const trainer::Config config, read_config(folder));
   launch.seed = config.train.seed;
   MB_ASSIGN(const trainer::Layout layout, trainer::resolve(config));
   MB_ASSIGN(const trainer::StepPrograms programs, trainer::build_programs(layout));
-  for (const trainer::IdleKnob& knob : layout.idle) launch.counts.push_back({"no effect: " + describe(knob), 1});
+  count_idle(launch, layout);
   trainer::TrainOptions options;
   std::optional<trainer::Dataset> data;
   std::optional<trainer::SequenceDataset> sequences;
   if (layout.has_sequences()) {
     MB_ASSIGN(sequences, trainer::open_sequences(layout));
-    launch.counts.push_back({"sequences truncated", sequences->cut().truncated});
-    launch.counts.push_back({"sequences dropped", sequences->cut().dropped});
-    launch.counts.push_back({"sequences without a token to predict", sequences->cut().empty});
+    count_cuts(launch, *sequences);
     options.sequences = &*sequences;
   } else {
     MB_ASSIGN(data, trainer::open_dataset(layout));

@@ -20,27 +20,31 @@ Knob of_several(Knob knob) {
   return knob;
 }
 
+Knob strategy() {
+  using D = DataParallelConfig;
+  return {.key = "data_parallel.data_parallel_sharding_strategy",
+          .aliases = {"sharding_strategy"},
+          .field = field(&Config::data_parallel, &D::data_parallel_sharding_strategy),
+          .choices =
+              {choice("auto", ShardingStrategy::kAuto,
+                      "optim_grads_params with use_torch_fsdp2, optim with use_distributed_optimizer, else no_shard"),
+               choice("no_shard", ShardingStrategy::kNoShard, "nothing: every rank keeps all of its parameters' state"),
+               choice("optim", ShardingStrategy::kOptim, "master weights and moments"),
+               choice("optim_grads", ShardingStrategy::kOptimGrads,
+                      "main gradients too, reduce-scattered layer by layer in every micro-batch"),
+               choice("optim_grads_params", ShardingStrategy::kOptimGradsParams,
+                      "parameters too, gathered layer by layer (FSDP)")},
+          .doc = "What is sharded over the data-parallel GPUs.",
+          .history = "Megatron-Core: no_shard.",
+          .needs = {needs::kDataParallel}};
+}
+
 }  // namespace
 
 std::vector<Knob> data_parallel_knobs() {
   using D = DataParallelConfig;
   return {
-      {.key = "data_parallel.data_parallel_sharding_strategy",
-       .aliases = {"sharding_strategy"},
-       .field = field(&Config::data_parallel, &D::data_parallel_sharding_strategy),
-       .choices = {choice(
-                       "auto", ShardingStrategy::kAuto,
-                       "optim_grads_params with use_torch_fsdp2, optim with use_distributed_optimizer, else no_shard"),
-                   choice("no_shard", ShardingStrategy::kNoShard,
-                          "nothing: every rank keeps all of its parameters' state"),
-                   choice("optim", ShardingStrategy::kOptim, "master weights and moments"),
-                   choice("optim_grads", ShardingStrategy::kOptimGrads,
-                          "main gradients too, reduce-scattered layer by layer in every micro-batch"),
-                   choice("optim_grads_params", ShardingStrategy::kOptimGradsParams,
-                          "parameters too, gathered layer by layer (FSDP)")},
-       .doc = "What is sharded over the data-parallel GPUs.",
-       .history = "Megatron-Core: no_shard.",
-       .needs = {needs::kDataParallel}},
+      strategy(),
       {.key = "data_parallel.use_torch_fsdp2",
        .aliases = {"fsdp"},
        .field = field(&Config::data_parallel, &D::use_torch_fsdp2),
