@@ -564,8 +564,14 @@ class Expander {
   // Adds a cell unless one of the same configuration is there.
   Status add_combination(Cell cell, const TomlNode& cover) {
     const auto [same, is_new] = configs_.emplace(configuration_of(cell), cell.name);
-    if (is_new) places_.emplace(cell.name, cover.at);
-    if (is_new) suite_.cells.push_back(std::move(cell));
+    if (!is_new) return {};
+    const auto [earlier, name_is_new] = places_.emplace(cell.name, cover.at);
+    if (!name_is_new)
+      return file_.error(cover.at,
+                         fmt::format("cover '{}' makes a cell '{}', a name taken at {}:{}", printable(cover.key),
+                                     cell.name, earlier->second.line, earlier->second.column),
+                         "call a value of one of its axes otherwise");
+    suite_.cells.push_back(std::move(cell));
     if (suite_.cells.size() > kMaxCells) return too_many(cover.at, suite_.cells.size());
     return {};
   }

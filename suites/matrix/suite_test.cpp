@@ -175,6 +175,10 @@ TEST(Suite, RefusalsNameThePlaceRuleAndRemedy) {
        "beginning with a dot"},
       {"purpose = 'p'\n[[cell]]\nname = 'a'\n[[cell]]\nname = 'a'",
        "error: dir/s.toml:5:8: the cell name 'a' is taken by the cell at 3:8"},
+      {"purpose = 'p'\n[cover.x]\ntotal = 2\naxes.m.one = {}\naxes.m.two = { gpus = 2 }\naxes.r.f = {}\n"
+       "[cover.y]\ntotal = 2\nset = { seed = 5 }\naxes.m.one = {}\naxes.m.two = { gpus = 2 }\naxes.r.f = {}",
+       "error: dir/s.toml:7:1: cover 'y' makes a cell 'one-f', a name taken at 2:1\n  hint: call a value of one of its "
+       "axes otherwise"},
       {"purpose = 'p'\n[[cell]]\nname = 'a'\nsets = {}",
        "error: dir/s.toml:4:1: [[cell]] has no key 'sets'\n  hint: did you mean 'set'?"},
       {"purpose = 'p'\n[[cell]]\nname = 'a'\nset = 1", "error: dir/s.toml:4:7: 'set' must be a table, not an integer"},
