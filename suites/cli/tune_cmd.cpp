@@ -86,6 +86,7 @@ Result<int> tune(const Parsed& parsed) {
   trainer::HostConfig& host = settings.config.host;
   if (host.device != trainer::Device::kCuda)
     return fail(ErrorCode::kBadArgument, "tuning times a GPU's GEMMs, and host.device is cpu", "add host.device=cuda");
+  if (parsed.flag("--overlap")) return tune_the_overlap(parsed, settings);
   if (host.gemm_tuning_file.empty()) host.gemm_tuning_file = "gemm-tuning.txt";
   MB_ASSIGN(const trainer::Layout layout, trainer::resolve(settings.config));
   MB_ASSIGN(const trainer::StepPrograms programs, trainer::build_programs(layout));

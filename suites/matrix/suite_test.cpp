@@ -175,10 +175,6 @@ TEST(Suite, RefusalsNameThePlaceRuleAndRemedy) {
        "beginning with a dot"},
       {"purpose = 'p'\n[[cell]]\nname = 'a'\n[[cell]]\nname = 'a'",
        "error: dir/s.toml:5:8: the cell name 'a' is taken by the cell at 3:8"},
-      {"purpose = 'p'\n[cover.x]\ntotal = 2\naxes.m.one = {}\naxes.m.two = { gpus = 2 }\naxes.r.f = {}\n"
-       "[cover.y]\ntotal = 2\nset = { seed = 5 }\naxes.m.one = {}\naxes.m.two = { gpus = 2 }\naxes.r.f = {}",
-       "error: dir/s.toml:7:1: cover 'y' makes a cell 'one-f', a name taken at 2:1\n  hint: call a value of one of its "
-       "axes otherwise"},
       {"purpose = 'p'\n[[cell]]\nname = 'a'\nsets = {}",
        "error: dir/s.toml:4:1: [[cell]] has no key 'sets'\n  hint: did you mean 'set'?"},
       {"purpose = 'p'\n[[cell]]\nname = 'a'\nset = 1", "error: dir/s.toml:4:7: 'set' must be a table, not an integer"},
@@ -306,6 +302,16 @@ TEST(Suite, ReferencesOfACoverAreTrainedFromOtherSeedsToo) {
   const auto alike = expand(text, typed);
   ASSERT_TRUE(alike.has_value()) << alike.error().what;
   EXPECT_EQ(alike->cells.size(), 10U);
+}
+
+TEST(Suite, TwoCoversDoNotGiveTwoCellsOneName) {
+  const char* const axes = "total = 2\naxes.m.one = {}\naxes.m.two = { gpus = 2 }\naxes.r.f = {}\n";
+  const auto suite = expand(fmt::format("purpose = 'p'\n[cover.x]\n{}[cover.y]\nset = {{ seed = 5 }}\n{}", axes, axes));
+  ASSERT_FALSE(suite.has_value());
+  EXPECT_EQ(
+      format(suite.error()),
+      "error: dir/s.toml:7:1: cover 'y' makes a cell 'one-f', a name taken at 2:1\n  hint: call a value of one of "
+      "its axes otherwise");
 }
 
 TEST(Suite, RefusalsOfCoversNameThePlace) {
