@@ -126,8 +126,17 @@ template <typename T>
 __global__ void permute_kernel(Routed r, const T* x, T* buffer) {
   const int32_t row = r.rows[blockIdx.x];
   if (row < 0) return;
+  if (threadIdx.x == 0) r.marks[row] = 1;
   const T* from = x + int64_t{blockIdx.x} / r.top_k * r.hidden;
   for (int64_t c = threadIdx.x; c < r.hidden; c += blockDim.x) buffer[row * r.hidden + c] = from[c];
+}
+
+// A block a row: zeros where no pair wrote.
+template <typename T>
+__global__ void clear_unmarked_kernel(Routed r, T* buffer) {
+  if (r.marks[blockIdx.x] != 0) return;
+  T* const row = buffer + int64_t{blockIdx.x} * r.hidden;
+  for (int64_t c = threadIdx.x; c < r.hidden; c += blockDim.x) row[c] = T{};
 }
 
 // Sum over a token's rows, each times its weight (1 without weights).
@@ -157,6 +166,7 @@ __global__ void combine_grad_kernel(Routed r, const T* dy, const T* buffer, cons
   const int64_t pair = blockIdx.x, token = pair / r.top_k;
   const int64_t row = r.rows[pair];
   float dot = 0.0f;
+  if (row >= 0 && threadIdx.x == 0) r.marks[row] = 1;
   if (row >= 0)
     for (int64_t c = int64_t{threadIdx.x} * kWidth; c < r.hidden; c += int64_t{blockDim.x} * kWidth) {
       float d[kWidth], value[kWidth];
@@ -212,9 +222,22 @@ __global__ void __launch_bounds__(1024)
   *to = (accumulate ? *to : 0.0f) + scale * sum;
 }
 
-Status clear(Element element, void* buffer, int64_t elements, cudaStream_t stream) {
-  return ok(cudaMemsetAsync(buffer, 0, static_cast<size_t>(elements * bytes_of(element)), stream),
-            "clearing an expert buffer");
+Status clear_marks(const Routed& r, cudaStream_t stream) {
+  return ok(cudaMemsetAsync(r.marks, 0, static_cast<size_t>(r.buffer_rows), stream), "clearing marks of rows");
+}
+
+// Rows of the buffer that no pair marked: as little as is not written anyway.
+Status clear_unmarked(const Routed& r, void* buffer, cudaStream_t stream) {
+  const int64_t bytes = r.hidden * bytes_of(r.element);
+  Routed in = r;
+  if (bytes % 16 == 0 && reinterpret_cast<uintptr_t>(buffer) % 16 == 0) {
+    in.hidden = bytes / 16;
+    clear_unmarked_kernel<uint4><<<blocks(r.buffer_rows), kBlock, 0, stream>>>(in, static_cast<uint4*>(buffer));
+  } else {
+    in.hidden = bytes;
+    clear_unmarked_kernel<uint8_t><<<blocks(r.buffer_rows), kBlock, 0, stream>>>(in, static_cast<uint8_t*>(buffer));
+  }
+  return launched("clear_unmarked");
 }
 
 }  // namespace
@@ -242,7 +265,7 @@ Status kept_experts(int64_t pairs, const int32_t* experts, const int32_t* rows, 
 }
 
 Status permute(const Routed& r, const void* x, void* buffer, const Launch& launch) {
-  MB_TRY(clear(r.element, buffer, r.buffer_rows * r.hidden, launch.stream));
+  MB_TRY(clear_marks(r, launch.stream));
   // A copy: of 16-byte pieces where rows divide into them.
   const int64_t piece = 16 / bytes_of(r.element);
   if (r.hidden % piece == 0 && (reinterpret_cast<uintptr_t>(x) | reinterpret_cast<uintptr_t>(buffer)) % 16 == 0) {
@@ -250,12 +273,14 @@ Status permute(const Routed& r, const void* x, void* buffer, const Launch& launc
     pieces.hidden /= piece;
     permute_kernel<uint4><<<blocks(r.tokens * r.top_k), kBlock, 0, launch.stream>>>(
         pieces, static_cast<const uint4*>(x), static_cast<uint4*>(buffer));
-    return launched("permute");
+    MB_TRY(launched("permute"));
+  } else {
+    MB_TRY(by_element("permute", r.element, [&]<typename T>(T) {
+      permute_kernel<T><<<blocks(r.tokens * r.top_k), kBlock, 0, launch.stream>>>(r, static_cast<const T*>(x),
+                                                                                  static_cast<T*>(buffer));
+    }));
   }
-  return by_element("permute", r.element, [&]<typename T>(T) {
-    permute_kernel<T><<<blocks(r.tokens * r.top_k), kBlock, 0, launch.stream>>>(r, static_cast<const T*>(x),
-                                                                                static_cast<T*>(buffer));
-  });
+  return clear_unmarked(r, buffer, launch.stream);
 }
 
 namespace {
@@ -282,13 +307,14 @@ Status combine(const Routed& r, const void* buffer, const float* weights, void* 
 
 Status combine_grad(const Routed& r, const void* dy, const void* buffer, const float* weights, void* dbuffer,
                     float* dweights, const Launch& launch) {
-  MB_TRY(clear(r.element, dbuffer, r.buffer_rows * r.hidden, launch.stream));
-  return by_element("combine_grad", r.element, [&]<typename T>(T) {
+  MB_TRY(clear_marks(r, launch.stream));
+  MB_TRY(by_element("combine_grad", r.element, [&]<typename T>(T) {
     by_width(r.hidden, {dy, buffer, dbuffer}, [&](auto width) {
       combine_grad_kernel<decltype(width)::value, T><<<blocks(r.tokens * r.top_k), kBlock, 0, launch.stream>>>(
           r, static_cast<const T*>(dy), static_cast<const T*>(buffer), weights, static_cast<T*>(dbuffer), dweights);
     });
-  });
+  }));
+  return clear_unmarked(r, dbuffer, launch.stream);
 }
 
 Status grouped_bias(Element element, RowShape shape, const void* x, const void* bias, const int32_t* segments,
