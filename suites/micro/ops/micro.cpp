@@ -149,6 +149,18 @@ class Stage {
       fill(encoder, "micro.encoder");
       return {};
     };
+    // Packs: sequences of equal chance of every length up to the longest, the last ones empty.
+    const int64_t longest = built_.layout.config.train.seq_length, row = built_.layout.sequence;
+    input.starts = [longest, row](int, std::span<int32_t> starts) -> Status {
+      const trainer::RandomStream random(7, "micro.starts", 0);
+      int64_t at = 0;
+      for (size_t i = 0; i < starts.size(); ++i) {
+        starts[i] = static_cast<int32_t>(at);
+        const auto length = 1 + static_cast<int64_t>(random.below(static_cast<uint64_t>(longest), 0, i));
+        at = at + length <= row ? at + length : row;
+      }
+      return {};
+    };
     return rank_->begin(input);
   }
 
