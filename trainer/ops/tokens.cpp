@@ -19,6 +19,11 @@ Result<std::vector<TensorSpec>> shape(Inputs in, const Attrs& attrs) {
 void cases(std::vector<OpCase>& all) {
   const auto tokens = [](Shape of) { return CaseInput{of, DType::kI32, Fill::kInts, 9}; };
   all.push_back({"shift_tokens/one", &kShiftTokens, {tokens({5, 2})}, ShiftAttrs{1, 5}, false});
+  all.push_back({"shift_tokens/whole-packed",
+                 &kShiftTokens,
+                 {tokens({12, 1}), {{4}, DType::kI32, Fill::kStarts, 11}},
+                 ShiftAttrs{2, 12, true},
+                 false});
   const ShiftAttrs part{1, 6, true, context_positions(12, 2, 1), gathered_positions(12, 2)};
   all.push_back(
       {"shift_tokens/packed", &kShiftTokens, {tokens({12, 1}), {{3}, DType::kI32, Fill::kStarts, 12}}, part, false});

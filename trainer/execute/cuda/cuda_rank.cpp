@@ -11,6 +11,7 @@
 
 #include "profiler/base/clock.h"
 #include "profiler/base/file.h"
+#include "trainer/execute/cuda/f32_gradients.h"
 #include "trainer/execute/cuda/initial_values.h"
 #include "trainer/execute/cuda/op_mark.h"
 #include "trainer/execute/first_state.h"
@@ -173,10 +174,7 @@ Status CudaRank::tune() {
     device_->share_tuning(request_.rank, mesh_.world_size());
     MB_TRY(choose_algorithms(effort));
     MB_ASSIGN(const std::vector<std::string> texts, groups_->texts_of_all(device_->tuning().text()));
-    device_->share_tuning(0, 1);
-    for (size_t r = 0; r < texts.size(); ++r)
-      if (const Status taken = device_->take_tuning(texts[r]); !taken)
-        device_->note(fmt::format("GEMM algorithms of rank {} are not taken: {}", r, taken.error().what));
+    device_->agree_on_tuning(texts);
   }
   MB_TRY(choose_algorithms(effort));
   if (!request_.write_tuning) return {};
@@ -186,14 +184,15 @@ Status CudaRank::tune() {
 Status CudaRank::choose_algorithms(const TuneEffort& effort) {
   for (size_t i = 0; i < walk_.size(); ++i) {
     const Bound& bound = walk_[i];
-    const bool attention = bound.function == attention_op || bound.function == attention_grad_op;
+    const bool backward = bound.function == f32_gradients<attention_grad_op>;
+    const bool attention = bound.function == attention_op || backward;
     const bool gated = bound.function == gemm_swiglu_op || bound.function == gemm_swiglu_grad_op;
     if (!attention && !gated && bound.function != gemm_op && bound.function != gemm_scaled_op) continue;
     MB_TRY(device_->use(attention ? bound.op->stream : Stream::kCompute));
     const OpCall call{
         *bound.op, bound.in, bound.out, coordinates_, bound.shard_index, *device_, sm_target(part_of(i), i)};
     Status status = bound.function == attention_op          ? tune_attention_op(call)
-                    : bound.function == attention_grad_op   ? tune_attention_grad_op(call)
+                    : backward                              ? tune_attention_grad_op(call)
                     : bound.function == gemm_swiglu_op      ? tune_gemm_swiglu_op(call, effort, groups_ == nullptr)
                     : bound.function == gemm_swiglu_grad_op ? tune_gemm_swiglu_grad_op(call, effort, groups_ == nullptr)
                     : bound.function == gemm_op             ? tune_gemm_op(call, effort)

@@ -106,11 +106,13 @@ void Device::share_tuning(int index, int of) {
   left_.clear();
 }
 
-Status Device::take_tuning(const std::string& text) {
-  MB_ASSIGN(const GemmTuning theirs, GemmTuning::parse(text, machine_));
-  for (const auto& [problem, choice] : theirs.choices())
-    if (tuning_->find(problem) == nullptr) tuning_->set(problem, choice);
-  return {};
+void Device::agree_on_tuning(const std::vector<std::string>& texts) {
+  std::vector<std::pair<size_t, Error>> refused;
+  *tuning_ = GemmTuning::agreed(texts, machine_, &refused);
+  for (const auto& [rank, error] : refused)
+    note(fmt::format("algorithms of rank {} are not taken: {}", rank, error.what));
+  chosen_.clear();
+  share_tuning(0, 1);
 }
 
 Status Device::tune(const GemmProblem& problem, const GemmBuffers& buffers, const TuneEffort& effort) {
@@ -148,12 +150,24 @@ void Device::refuse(const std::string& problem, const std::string& reason) {
 }
 
 std::optional<AttentionKernel> Device::attention_choice(const std::string& attention) const {
-  const auto found = attention_choices_.find(attention);
-  return found == attention_choices_.end() ? std::nullopt : std::optional(found->second);
+  const TunedGemm* const known = tuning_->find(attention);
+  return known == nullptr ? std::nullopt : std::optional(static_cast<AttentionKernel>(known->algorithm[0]));
 }
 
-void Device::choose_attention(const std::string& attention, AttentionKernel kernel, const std::string& why) {
-  if (attention_choices_.emplace(attention, kernel).second) notes_.push_back(attention + ": " + why);
+void Device::choose_attention(const std::string& attention, AttentionKernel kernel, const std::vector<double>& times_ms,
+                              const std::string& why) {
+  const double best = *std::min_element(times_ms.begin(), times_ms.end());
+  tuning_->set(
+      attention,
+      {{static_cast<uint64_t>(kernel)}, best * 1e3, times_ms.front() * 1e3, static_cast<int>(times_ms.size())});
+  adopt_attention(attention, kernel, why);
+}
+
+void Device::adopt_attention(const std::string& attention, AttentionKernel kernel, const std::string& why) {
+  const auto [noted, first] = attention_noted_.try_emplace(attention, kernel);
+  if (!first && noted->second == kernel) return;
+  noted->second = kernel;
+  note(attention + ": " + why);
 }
 
 std::optional<bool> Device::one_kernel(const std::string& fused) const {

@@ -50,10 +50,10 @@ class Device {
   Status load_tuning(const std::string& path);
   const GemmTuning& tuning() const { return *tuning_; }
   // From now on tune() times every `of`-th problem that it does not know, from number `index` on, and leaves the
-  // others: ranks share the work and take_tuning() of each other. (0, 1): all of them again.
+  // others: ranks share the work and agree_on_tuning() afterwards. (0, 1): all of them again.
   void share_tuning(int index, int of);
-  // Choices of another rank's tuning().text(), of problems not known here. An error: it is of another machine.
-  Status take_tuning(const std::string& text);
+  // Goes on with the choices that all ranks agree on, given every rank's tuning().text() by rank; tune() applies them.
+  void agree_on_tuning(const std::vector<std::string>& texts);
   // Chooses the algorithm of a problem: as tuned before, else by timing candidates.
   Status tune(const GemmProblem& problem, const GemmBuffers& buffers, const TuneEffort& effort);
   // cuDNN, opened on first use; nullptr (with the reason in cudnn_reason()) when it is not here.
@@ -69,9 +69,13 @@ class Device {
   // Whether results must not depend on the order in which thread blocks end (host.deterministic_mode).
   bool deterministic() const { return deterministic_; }
   void set_deterministic(bool on) { deterministic_ = on; }
-  // What computes an attention op of this key: chosen by measurement before the first step, else nullopt.
+  // What computes an attention op of this key, as measured by this rank, by the first of its peers or by who wrote the
+  // tuning file: kept with the GEMMs' choices. Else nullopt. Times: of every kernel that was tried, in their order.
   std::optional<AttentionKernel> attention_choice(const std::string& attention) const;
-  void choose_attention(const std::string& attention, AttentionKernel kernel, const std::string& why);
+  void choose_attention(const std::string& attention, AttentionKernel kernel, const std::vector<double>& times_ms,
+                        const std::string& why);
+  // One that was chosen elsewhere; noted unless it is what was chosen here, too.
+  void adopt_attention(const std::string& attention, AttentionKernel kernel, const std::string& why);
   // Whether one kernel does what a fused op of this key stands for: as measured here or by who wrote the tuning file.
   std::optional<bool> one_kernel(const std::string& fused) const;
   void choose_one_kernel(const std::string& fused, double one_ms, double in_turn_ms);
@@ -127,7 +131,7 @@ class Device {
   TuningMachine machine_;
   std::unique_ptr<GemmTuning> tuning_;
   std::set<std::string> chosen_;
-  std::map<std::string, AttentionKernel> attention_choices_;
+  std::map<std::string, AttentionKernel> attention_noted_;
   bool deterministic_ = false;
   std::set<std::string> refused_;
   std::vector<std::string> notes_;

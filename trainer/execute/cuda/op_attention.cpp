@@ -1,6 +1,7 @@
 // CUDA functions of attention: which backend computes a call, and what each is given.
 #include <fmt/core.h>
 
+#include <algorithm>
 #include <vector>
 
 #include "trainer/execute/cuda/op_call.h"
@@ -11,9 +12,29 @@
 namespace mbb::trainer::cuda {
 namespace {
 
-AttentionShape attention_shape(const Shape& qkv, const AttentionAttrs& a) {
-  return {qkv[1],       qkv[0], a.heads, a.kv_heads, a.head_dim, a.causal, a.causal && a.window < qkv[0] ? a.window : 0,
-          a.value_dim()};
+// Of a forward or a backward: its operand `qkv`, and `starts` where it is a pack.
+AttentionShape attention_shape(const OpCall& call, size_t qkv, size_t starts) {
+  const auto& a = call.attrs<AttentionAttrs>();
+  const Shape& s = call.in[qkv].shape();
+  return {.batch = s[1],
+          .seq = s[0],
+          .heads = a.heads,
+          .kv_heads = a.kv_heads,
+          .head_dim = a.head_dim,
+          .causal = a.causal,
+          .window = a.causal && a.window < s[0] ? a.window : 0,
+          .value_width = a.value_dim(),
+          .packs = a.packed ? call.in[starts].elements() : 0};
+}
+// Where both stand; a weight comes before the starts, and then the general kernel alone computes the op.
+constexpr size_t kForwardQkv = 0, kForwardStarts = 1, kBackwardQkv = 1, kBackwardStarts = 4;
+AttentionShape forward_shape(const OpCall& call) {
+  return attention_shape(call, kForwardQkv, call.in.size() - 1);
+}
+AttentionShape backward_shape(const OpCall& call) {
+  const auto& a = call.attrs<AttentionAttrs>();
+  const size_t behind = a.has_weight() && a.accumulate ? 2 : 1;  // the main gradient to add to comes last
+  return attention_shape(call, kBackwardQkv, call.in.size() - behind);
 }
 
 // Why the general kernel alone computes it; null: the fused ones may.
@@ -31,11 +52,12 @@ const char* name_of(AttentionKernel kernel) {
 }
 
 // "attention backward of 8192 x 1, 32/8 heads of 128, causal".
-std::string key_of(const AttentionShape& s, bool backward, bool packed = false) {
-  return fmt::format(
-      "attention {} of {} x {}, {}/{} heads of {}{}{}{}{}", backward ? "backward" : "forward", s.seq, s.batch, s.heads,
-      s.kv_heads, s.head_dim, s.value_dim() != s.head_dim ? fmt::format(" and {}", s.value_dim()) : "",
-      s.causal ? ", causal" : "", s.window > 0 ? fmt::format(", window {}", s.window) : "", packed ? ", packed" : "");
+std::string key_of(const AttentionShape& s, bool backward) {
+  return fmt::format("attention {} of {} x {}, {}/{} heads of {}{}{}{}{}", backward ? "backward" : "forward", s.seq,
+                     s.batch, s.heads, s.kv_heads, s.head_dim,
+                     s.value_dim() != s.head_dim ? fmt::format(" and {}", s.value_dim()) : "",
+                     s.causal ? ", causal" : "", s.window > 0 ? fmt::format(", window {}", s.window) : "",
+                     s.packs > 0 ? fmt::format(", {} starts", s.packs) : "");
 }
 
 bool cudnn_takes(const OpCall& call, const AttentionShape& shape, float scale, bool backward) {
@@ -47,6 +69,10 @@ bool cudnn_takes(const OpCall& call, const AttentionShape& shape, float scale, b
     return false;
   }
   if (call.device.refused(key)) return false;
+  if (backward && shape.packs > 0) {
+    call.device.refuse(key, std::string("cuDNN: ") + kNoPackedBackward + "; our own kernel computes it");
+    return false;
+  }
   const auto bytes = cudnn->workspace(shape, scale, call.device.deterministic());
   if (!bytes) call.device.refuse(key, bytes.error().what + "; our own kernel computes it");
   return bytes.has_value();
@@ -57,25 +83,19 @@ bool flash_takes(const AttentionShape& shape) {
 }
 
 // As measured for attention_backend = auto; else cuDNN where it is here and plans the shape, then our flash kernel,
-// then the reference. One that is asked for and cannot compute the shape falls back in the same order, and the device
-// notes why.
+// then the reference. One that is asked for, or chosen elsewhere, and cannot compute the shape falls back in the same
+// order, and the device notes why.
 AttentionKernel kernel_of(const OpCall& call, const AttentionShape& shape, const AttentionAttrs& a, Element element,
                           bool backward) {
   if (const char* const why = general_alone(a, element)) {
     // Nobody expects a fused kernel of fp32 who did not ask for one.
     if (element == Element::kBf16 || a.backend != AttentionBackend::kAuto)
-      call.device.refuse(key_of(shape, backward, a.packed), std::string(why) + ": our general kernel computes it");
+      call.device.refuse(key_of(shape, backward), std::string(why) + ": our general kernel computes it");
     return AttentionKernel::kGeneral;
   }
-  if (a.packed) {
-    const bool flash = a.causal && flash_takes(shape);
-    call.device.refuse(
-        key_of(shape, backward, true),
-        fmt::format("cuDNN is given whole sequences only: our {} kernel computes packs", flash ? "flash" : "general"));
-    return flash ? AttentionKernel::kFlash : AttentionKernel::kGeneral;
-  }
   if (a.backend == AttentionBackend::kAuto)
-    if (const auto chosen = call.device.attention_choice(key_of(shape, backward))) return *chosen;
+    if (call.device.attention_choice(key_of(shape, backward)) == AttentionKernel::kFlash && flash_takes(shape))
+      return AttentionKernel::kFlash;
   if (a.backend != AttentionBackend::kFlash && cudnn_takes(call, shape, a.scale, backward))
     return AttentionKernel::kCudnn;
   return flash_takes(shape) ? AttentionKernel::kFlash : AttentionKernel::kGeneral;
@@ -133,9 +153,6 @@ Result<GeneralAttention> general(const OpCall& call, const Operand& q, const Ope
     MB_TRY(whole_pack(a.queries));
     MB_TRY(whole_pack(a.keys));
   }
-  if (a.packed && !a.causal)
-    return fail(ErrorCode::kUnavailable, "attention both ways, or to other tokens, inside packs does not run on CUDA",
-                "run on the CPU: --device cpu");
   const bool packed = &q == &kv;
   GeneralAttention g;
   MB_ASSIGN(g.element, element_of(*q.tensor));
@@ -157,7 +174,8 @@ Result<GeneralAttention> general(const OpCall& call, const Operand& q, const Ope
     first += 2;
   }
   if (a.packed) {
-    MB_ASSIGN(g.own, own_starts(call, first, g.queries, general_attention_workspace(g)));
+    MB_ASSIGN(g.packs,
+              pack_spans(call, first, g.queries, g.keys, !packed && !a.causal, general_attention_workspace(g)));
   }
   return g;
 }
@@ -166,10 +184,18 @@ Result<GeneralAttention> general(const OpCall& call, const Operand& q, const Ope
 
 namespace {
 
+// Our flash kernel reads the rows of each token's own sequence.
+Status own_rows(const OpCall& call, size_t starts, int64_t tokens, int64_t beside, AttentionPacks* packs) {
+  MB_ASSIGN(const PackSpans spans, pack_spans(call, starts, tokens, tokens, false, beside));
+  packs->own = spans.key_begin, packs->past = spans.key_past;
+  return {};
+}
+
 Status forward_with(const OpCall& call, AttentionKernel kernel) {
   const auto& a = call.attrs<AttentionAttrs>();
-  const AttentionShape shape = attention_shape(call.in[0].shape(), a);
+  const AttentionShape shape = forward_shape(call);
   AttentionForward f{shape, a.scale, call.in[0].data, call.out[0].data, call.out[1].as<float>()};
+  if (a.packed) f.packs.starts = call.in[kForwardStarts].as<const int32_t>();
   switch (kernel) {
     case AttentionKernel::kCudnn: {
       MB_ASSIGN(const int64_t bytes, call.device.cudnn()->workspace(shape, a.scale, call.device.deterministic()));
@@ -177,9 +203,7 @@ Status forward_with(const OpCall& call, AttentionKernel kernel) {
       return call.device.cudnn()->forward(f, workspace, call.device.stream());
     }
     case AttentionKernel::kFlash:
-      if (a.packed) {
-        MB_ASSIGN(f.own, own_starts(call, 1, shape.seq, 0));
-      }
+      if (a.packed) MB_TRY(own_rows(call, kForwardStarts, shape.seq, 0, &f.packs));
       return flash_forward(f, call.device.stream());
     case AttentionKernel::kGeneral: break;
   }
@@ -189,11 +213,12 @@ Status forward_with(const OpCall& call, AttentionKernel kernel) {
 
 Status backward_with(const OpCall& call, AttentionKernel kernel) {
   const auto& a = call.attrs<AttentionAttrs>();
-  const AttentionShape shape = attention_shape(call.in[1].shape(), a);
+  const AttentionShape shape = backward_shape(call);
   const Operand& dqkv = call.out[a.has_weight() ? 1 : 0];
   AttentionBackward b{shape,           a.scale,         call.in[1].data,
                       call.in[2].data, call.in[0].data, call.in[3].as<const float>(),
                       dqkv.data,       nullptr};
+  if (a.packed) b.packs.starts = call.in[kBackwardStarts].as<const int32_t>();
   if (kernel == AttentionKernel::kCudnn) {
     MB_ASSIGN(const int64_t bytes, call.device.cudnn()->workspace(shape, a.scale, call.device.deterministic()));
     MB_ASSIGN(b.workspace, call.device.scratch(bytes));
@@ -201,9 +226,7 @@ Status backward_with(const OpCall& call, AttentionKernel kernel) {
   }
   if (kernel == AttentionKernel::kFlash) {
     const int64_t bytes = flash_backward_workspace(shape);
-    if (a.packed) {
-      MB_ASSIGN(b.own, own_starts(call, 4, shape.seq, bytes));
-    }
+    if (a.packed) MB_TRY(own_rows(call, kBackwardStarts, shape.seq, bytes, &b.packs));
     MB_ASSIGN(b.workspace, call.device.scratch(bytes));
     return flash_backward(b, call.device.stream());
   }
@@ -215,27 +238,44 @@ Status backward_with(const OpCall& call, AttentionKernel kernel) {
       call.device.launch());
 }
 
-Status tune(const OpCall& call, const Operand& qkv, bool backward) {
+// Nothing wrote the starts yet: a few sequences of one length, then tokens that nobody reads.
+Status plausible_starts(const OpCall& call, const Operand& starts, int64_t tokens) {
+  constexpr int64_t kSequences = 8;
+  std::vector<int32_t> values(static_cast<size_t>(starts.elements()));
+  const int64_t sequences = std::min(kSequences, starts.elements());
+  for (size_t i = 0; i < values.size(); ++i)
+    values[i] = static_cast<int32_t>(std::min(static_cast<int64_t>(i), sequences) * (tokens / sequences));
+  MB_TRY(
+      ok(cudaMemcpyAsync(starts.data, values.data(), values.size() * 4, cudaMemcpyHostToDevice, call.device.stream()),
+         "writing a pack to time attention on"));
+  return ok(cudaStreamSynchronize(call.device.stream()), "writing a pack to time attention on");
+}
+
+Status tune(const OpCall& call, const Operand& qkv, const AttentionShape& shape, bool backward) {
   const auto& a = call.attrs<AttentionAttrs>();
   if (a.backend != AttentionBackend::kAuto || call.device.deterministic()) return {};  // time decides otherwise twice
   MB_ASSIGN(const Element element, element_of(*qkv.tensor));
-  const AttentionShape shape = attention_shape(qkv.shape(), a);
   const std::string key = key_of(shape, backward);
-  if (general_alone(a, element) != nullptr || a.packed || call.device.attention_choice(key)) return {};
+  if (general_alone(a, element) != nullptr) return {};
+  if (const auto known = call.device.attention_choice(key)) {
+    call.device.adopt_attention(key, *known, fmt::format("as timed elsewhere: {}", name_of(*known)));
+    return {};
+  }
   std::vector<AttentionKernel> able;
   if (cudnn_takes(call, shape, a.scale, backward)) able.push_back(AttentionKernel::kCudnn);
   if (flash_takes(shape)) able.push_back(AttentionKernel::kFlash);
   if (able.empty()) return {};
-  std::string why;
-  double best = 0;
-  AttentionKernel chosen = able.front();
+  if (a.packed) MB_TRY(plausible_starts(call, call.in[backward ? kBackwardStarts : kForwardStarts], shape.seq));
+  std::string said;
+  std::vector<double> times;
   for (const AttentionKernel kernel : able) {
     MB_ASSIGN(const double ms,
               timed(call, 3, [&] { return backward ? backward_with(call, kernel) : forward_with(call, kernel); }));
-    why += fmt::format("{}{} {:.3f} ms", why.empty() ? "" : ", ", name_of(kernel), ms);
-    if (why.find(',') == std::string::npos || ms < best) best = ms, chosen = kernel;
+    said += fmt::format("{}{} {:.3f} ms", times.empty() ? "" : ", ", name_of(kernel), ms);
+    times.push_back(ms);
   }
-  call.device.choose_attention(key, chosen, fmt::format("{}: {}", why, name_of(chosen)));
+  const auto best = static_cast<size_t>(std::min_element(times.begin(), times.end()) - times.begin());
+  call.device.choose_attention(key, able[best], times, fmt::format("{}: {}", said, name_of(able[best])));
   return {};
 }
 
@@ -244,21 +284,21 @@ Status tune(const OpCall& call, const Operand& qkv, bool backward) {
 Status attention_op(const OpCall& call) {
   const auto& a = call.attrs<AttentionAttrs>();
   MB_ASSIGN(const Element element, element_of(*call.in[0].tensor));
-  return forward_with(call, kernel_of(call, attention_shape(call.in[0].shape(), a), a, element, false));
+  return forward_with(call, kernel_of(call, forward_shape(call), a, element, false));
 }
 
 Status attention_grad_op(const OpCall& call) {
   const auto& a = call.attrs<AttentionAttrs>();
   MB_ASSIGN(const Element element, element_of(*call.in[1].tensor));
-  return backward_with(call, kernel_of(call, attention_shape(call.in[1].shape(), a), a, element, true));
+  return backward_with(call, kernel_of(call, backward_shape(call), a, element, true));
 }
 
 Status tune_attention_op(const OpCall& call) {
-  return tune(call, call.in[0], false);
+  return tune(call, call.in[kForwardQkv], forward_shape(call), false);
 }
 
 Status tune_attention_grad_op(const OpCall& call) {
-  return tune(call, call.in[1], true);
+  return tune(call, call.in[kBackwardQkv], backward_shape(call), true);
 }
 
 Status cross_attention_op(const OpCall& call) {

@@ -209,13 +209,17 @@ Status latent_pack_grad_op(const OpCall& call) {
 
 Status shift_tokens_op(const OpCall& call) {
   const auto& a = call.attrs<ShiftAttrs>();
-  if (a.packed)
-    return fail(ErrorCode::kUnavailable, "predicting further tokens of packed sequences does not run on CUDA",
-                "run on the CPU: --device cpu");
-  const int64_t batch = call.in[0].shape()[1];
+  const int64_t batch = call.in[0].shape()[1], tokens = call.in[0].shape()[0];
+  const int32_t* past = nullptr;
+  if (a.packed) {
+    MB_TRY(whole_pack(a.to));
+    MB_TRY(whole_pack(a.from));
+    MB_ASSIGN(const PackSpans spans, pack_spans(call, 1, tokens, tokens, false, 0));
+    past = spans.key_past;
+  }
   if (a.to.whole() && a.from.whole())
     return shift_tokens(call.in[0].as<const int32_t>(), call.out[0].as<int32_t>(), call.in[0].elements(), a.by * batch,
-                        call.device.launch());
+                        past, call.device.launch());
   std::map<int64_t, int32_t> row_at;  // by place in the whole
   for (int64_t row = 0; row < call.in[0].shape()[0]; ++row) row_at[a.from.at(row)] = static_cast<int32_t>(row);
   std::vector<int32_t> source(static_cast<size_t>(a.rows), -1);

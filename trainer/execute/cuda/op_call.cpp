@@ -7,7 +7,6 @@
 #include "trainer/execute/cuda/f32_gradients.h"
 #include "trainer/ops/cuda/any_shape.h"
 #include "trainer/ops/cuda/status.h"
-#include "trainer/ops/cuda/unfused_attention.h"
 
 namespace mbb::trainer::cuda {
 namespace {
@@ -158,9 +157,28 @@ Result<const int32_t*> own_starts(const OpCall& call, size_t operand, int64_t to
   const int64_t offset = (beside + 255) / 256 * 256;
   MB_ASSIGN(void* const scratch, call.device.scratch(offset + tokens * 4));
   auto* own = reinterpret_cast<int32_t*>(static_cast<std::byte*>(scratch) + offset);
-  MB_TRY(sequence_own(call.in[operand].as<const int32_t>(), call.in[operand].elements(), tokens, own,
-                      call.device.launch()));
+  const auto* starts = call.in[operand].as<const int32_t>();
+  MB_TRY(
+      sequence_rows({starts, tokens, starts, tokens, call.in[operand].elements()}, own, nullptr, call.device.launch()));
   return static_cast<const int32_t*>(own);
+}
+
+Result<PackSpans> pack_spans(const OpCall& call, size_t first, int64_t queries, int64_t keys, bool apart,
+                             int64_t beside) {
+  const int64_t offset = (beside + 255) / 256 * 256;
+  MB_ASSIGN(void* const scratch, call.device.scratch(offset + 2 * (queries + keys) * 4));
+  auto* const at = reinterpret_cast<int32_t*>(static_cast<std::byte*>(scratch) + offset);
+  const Operand &of_queries = call.in[first], &of_keys = call.in[first + (apart ? 1 : 0)];
+  if (of_queries.elements() != of_keys.elements())
+    return fail(ErrorCode::kBadArgument, call.op.path + ": packs of queries and of keys hold as many sequences");
+  const int64_t count = of_queries.elements();
+  const auto *q = of_queries.as<const int32_t>(), *k = of_keys.as<const int32_t>();
+  MB_TRY(sequence_rows({q, queries, k, keys, count}, at, at + queries, call.device.launch()));
+  // Of one pack both say the same.
+  if (!apart && queries == keys) return PackSpans{at, at + queries, at, at + queries};
+  auto* const of_key = at + 2 * queries;
+  MB_TRY(sequence_rows({k, keys, q, queries, count}, of_key, of_key + keys, call.device.launch()));
+  return PackSpans{at, at + queries, of_key, of_key + keys};
 }
 
 std::vector<int32_t> places_of(const mbb::trainer::Positions& positions) {

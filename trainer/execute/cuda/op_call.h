@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "trainer/execute/cuda/device.h"
+#include "trainer/ops/cuda/packs.h"
 #include "trainer/ops/op_kind.h"
 
 namespace mbb::trainer::cuda {
@@ -71,6 +72,11 @@ inline Launch norm_launch(const OpCall& call) {
 // Where the sequence of each of `tokens` tokens begins, from the starts in operand `operand`: [tokens] in the scratch,
 // behind the `beside` bytes that the op itself will ask for.
 Result<const int32_t*> own_starts(const OpCall& call, size_t operand, int64_t tokens, int64_t beside);
+
+// What `queries` query and `keys` key rows of packs see of each other, likewise in the scratch. Their starts are
+// operand `first`, or `first` and the next one where keys are packs `apart`.
+Result<PackSpans> pack_spans(const OpCall& call, size_t first, int64_t queries, int64_t keys, bool apart,
+                             int64_t beside);
 
 // The grouped kernels know one piece of rows an expert, and all experts in one launch.
 Status one_piece_an_expert(const std::string& path, int64_t experts, const Operand& segments);

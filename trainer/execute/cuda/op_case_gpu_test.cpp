@@ -52,6 +52,16 @@ void add_wide_cases(std::vector<OpCase>& all) {
   AttentionAttrs pack{4, 2, 64, true, 0.125F};
   pack.packed = true;
   all.push_back({"attention/d64-packed", &kAttention, {{{610, 1, 512}}, starts}, pack});
+  pack.backend = AttentionBackend::kFlash;
+  all.push_back({"attention/d64-packed-flash", &kAttention, {{{610, 1, 512}}, starts}, pack});
+  pack.causal = false;
+  all.push_back({"attention/d64-packed-both-ways-flash", &kAttention, {{{610, 1, 512}}, starts}, pack});
+  pack.backend = AttentionBackend::kAuto;
+  all.push_back({"attention/d64-packed-both-ways", &kAttention, {{{610, 1, 512}}, starts}, pack});
+  all.push_back({"attention/d128-packed-grouped",
+                 &kAttention,
+                 {{{610, 1, 10 * 128}}, starts},
+                 AttentionAttrs{.heads = 8, .kv_heads = 1, .head_dim = 128, .scale = 0.0884F, .packed = true}});
   AttentionAttrs windows{4, 1, 128, true, 0.0884F};
   windows.packed = true;
   windows.window = 50;
@@ -59,6 +69,8 @@ void add_wide_cases(std::vector<OpCase>& all) {
   AttentionAttrs latent{3, 3, 192, true, 0.0722F};
   latent.v_head_dim = 128;
   all.push_back({"attention/d192-values-128", &kAttention, {{{130, 2, 3 * (192 + 192 + 128)}}}, latent});
+  latent.packed = true;
+  all.push_back({"attention/d192-values-128-packed", &kAttention, {{{610, 1, 3 * (192 + 192 + 128)}}, starts}, latent});
   all.push_back({"attention/d96", &kAttention, {{{40, 1, 384}}}, AttentionAttrs{2, 1, 96, true, 0.1F}});
 }
 
@@ -105,6 +117,11 @@ void add_expert_cases(std::vector<OpCase>& all) {
                  DispatchAttrs{7, 7 * 150, 150, true},
                  false});
   const CaseInput rows = integers({60, 2}, 120, Fill::kDistinct);
+  // Rows that no pair has are cleared.
+  const CaseInput some = integers({60, 2}, 150, Fill::kDistinct);
+  all.push_back({"permute/padded", &kPermute, {{{60, 1, 264}}, some}, DispatchAttrs{.rows = 150}});
+  all.push_back({"permute/padded-odd", &kPermute, {{{60, 1, 13}}, some}, DispatchAttrs{.rows = 150}});
+  all.push_back({"combine/padded", &kCombine, {{{150, 264}}, some, {{60, 2}}}, DispatchAttrs{.rows = 150}});
   all.push_back({"permute/wide", &kPermute, {{{60, 1, 264}}, rows}, DispatchAttrs{4, 120, 0, false}});
   all.push_back({"combine/wide", &kCombine, {{{120, 264}}, rows, {{60, 2}}}, DispatchAttrs{4, 120, 0, false}});
   all.push_back({"grouped_gemm/wide",

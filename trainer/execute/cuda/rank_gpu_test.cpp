@@ -186,8 +186,10 @@ TEST_F(RankOnDevice, ATrapEndsTheCellWithWhatWasRunning) {
   for (const char* test : {"OpByOp", "InAGraph"}) {
     char own[4096] = {};
     ASSERT_GT(readlink("/proc/self/exe", own, sizeof own - 1), 0);
-    const std::string command =
-        fmt::format("'{}' --gtest_also_run_disabled_tests --gtest_filter=Trap.DISABLED_{} 2>&1", own, test);
+    const std::string command = fmt::format(
+        "env -u GTEST_TOTAL_SHARDS -u GTEST_SHARD_INDEX '{}' --gtest_also_run_disabled_tests "
+        "--gtest_filter=Trap.DISABLED_{} 2>&1",
+        own, test);
     FILE* const pipe = popen(command.c_str(), "r");
     ASSERT_NE(pipe, nullptr);
     std::string said;

@@ -16,13 +16,21 @@ namespace mbb::trainer::cuda {
 // What may compute an attention: cuDNN, our tensor-core kernel, or the general one that knows every form.
 enum class AttentionKernel { kCudnn, kFlash, kGeneral };
 
+// Where the sequences of a pack lie (packs.h), of batch 1: our kernel reads the rows of each query's sequence, cuDNN
+// the starts, shape.packs of them.
+struct AttentionPacks {
+  const int32_t* own = nullptr;   // [seq], first token of a token's sequence
+  const int32_t* past = nullptr;  // [seq], one behind its last
+  const int32_t* starts = nullptr;
+};
+
 struct AttentionForward {
   AttentionShape shape;
   float scale = 0.0f;  // of the scores; usually 1 / sqrt(head_dim)
   const void* qkv = nullptr;
   void* out = nullptr;
   float* lse = nullptr;
-  const int32_t* own = nullptr;  // packs, of our own kernel alone: [seq], first token of a query's sequence; batch 1
+  AttentionPacks packs = {};
 };
 
 struct AttentionBackward {
@@ -34,18 +42,22 @@ struct AttentionBackward {
   const float* lse = nullptr;
   void* dqkv = nullptr;
   void* workspace = nullptr;
-  const int32_t* own = nullptr;
+  AttentionPacks packs = {};
 };
 
-// Our own kernel: mma on tensor cores, deterministic, head dimensions 64 and 128; causal packs and windows skip the
-// keys that no query of a block sees.
+// Our own kernel: mma on tensor cores, deterministic, head dimensions 64 and 128; packs and windows skip the keys that
+// no query of a block sees.
 Status flash_forward(const AttentionForward& args, cudaStream_t stream);
 int64_t flash_backward_workspace(const AttentionShape& shape);  // delta [b, heads, s] fp32
 Status flash_backward(const AttentionBackward& args, cudaStream_t stream);
 
-// cuDNN's fused attention: bf16, grouped heads, causal or not, sliding windows, narrower values. Plans are cached by
-// shape. make() fails
-// with the reason when this build or machine lacks it.
+// Of cuDNN's backward of packs, as a card found it.
+inline constexpr const char* kNoPackedBackward =
+    "its backward of packs is not used: 9.19 gave wrong gradients and illegal instructions on an H100";
+
+// cuDNN's fused attention: bf16, grouped heads, causal or not, sliding windows, narrower values; of packs the forward.
+// Plans are cached by shape, those of packs by the most sequences they hold, whatever the sequences' lengths. make()
+// fails with the reason when this build or machine lacks it.
 class CudnnAttention {
  public:
   static Result<std::unique_ptr<CudnnAttention>> make();

@@ -7,6 +7,7 @@
 #include <unordered_map>
 
 #include "trainer/ops/cuda/attention.h"
+#include "trainer/ops/cuda/packs.h"
 #include "trainer/ops/cuda/status.h"
 
 #ifdef MBB_HAVE_CUDNN
@@ -26,41 +27,92 @@ namespace fe = cudnn_frontend;
 using Graph = fe::graph::Graph;
 using Tensor = std::shared_ptr<fe::graph::Tensor_attributes>;
 
-enum Uid : int64_t { kQ = 1, kK, kV, kO, kStats, kDo, kDq, kDk, kDv };
+enum Uid : int64_t { kQ = 1, kK, kV, kO, kStats, kDo, kDq, kDk, kDv, kLengths, kOffsets };
+
+// Rows of different widths in a pack: each has its own table of where sequences begin (ragged_tables()), by this place.
+enum Rows { kPackedRows, kOutRows, kStatsRows };
 
 Status good(fe::error_t error, const char* doing) {
   if (error.is_good()) return {};
   return fail(ErrorCode::kUnavailable, fmt::format("cuDNN attention, {}: {}", doing, error.get_message()));
 }
 
+// A plan that cuDNN gave and does not run: no other backend's turn.
+Status ran(fe::error_t error, const char* doing) {
+  if (error.is_good()) return {};
+  return fail(ErrorCode::kRankFailed, fmt::format("cuDNN attention, {}: {}", doing, error.get_message()),
+              "use attention_backend = flash");
+}
+
 // Heads of one width inside rows of [s, b, row].
 struct Heads {
   int64_t count, width, row;
+  Rows rows;
 };
 struct AllHeads {
   Heads q, k, v, out;
 };
 AllHeads heads_of(const AttentionShape& s) {
   const int64_t row = s.packed_row();
-  return {{s.heads, s.head_dim, row},
-          {s.kv_heads, s.head_dim, row},
-          {s.kv_heads, s.value_dim(), row},
-          {s.heads, s.value_dim(), s.out_row()}};
+  return {{s.heads, s.head_dim, row, kPackedRows},
+          {s.kv_heads, s.head_dim, row, kPackedRows},
+          {s.kv_heads, s.value_dim(), row, kPackedRows},
+          {s.heads, s.value_dim(), s.out_row(), kOutRows}};
 }
 
-Tensor head_view(Graph& graph, const char* tensor_name, Uid uid, const AttentionShape& s, const Heads& h) {
-  return graph.tensor(fe::graph::Tensor_attributes()
-                          .set_name(tensor_name)
-                          .set_uid(uid)
-                          .set_dim({s.batch, h.count, s.seq, h.width})
-                          .set_stride({h.row, h.width, s.batch * h.row, 1}));
+// What a graph knows of a pack: sequences' lengths and, by width of rows, where they begin.
+struct Ragged {
+  Tensor lengths;
+  std::array<Tensor, kPackWidths> offsets;
+};
+Ragged ragged(Graph& graph, const AttentionShape& s) {
+  Ragged r;
+  if (s.packs == 0) return r;
+  const auto table = [&](const char* tensor_name, int64_t uid, int64_t count, fe::DataType_t type) {
+    return graph.tensor(fe::graph::Tensor_attributes()
+                            .set_name(tensor_name)
+                            .set_uid(uid)
+                            .set_dim({count, 1, 1, 1})
+                            .set_stride({1, 1, 1, 1})
+                            .set_data_type(type));
+  };
+  r.lengths = table("lengths", kLengths, s.packs, fe::DataType_t::INT32);
+  for (int i = 0; i < kPackWidths; ++i)
+    r.offsets[static_cast<size_t>(i)] = table("offsets", kOffsets + i, s.packs + 1, fe::DataType_t::INT64);
+  return r;
+}
+const Tensor& offsets_of(const Ragged& r, Rows rows) {
+  return r.offsets[static_cast<size_t>(rows)];
 }
 
-void set_output(const Tensor& tensor, Uid uid, const AttentionShape& s, const Heads& h) {
-  tensor->set_output(true)
-      .set_uid(uid)
-      .set_dim({s.batch, h.count, s.seq, h.width})
-      .set_stride({h.row, h.width, s.batch * h.row, 1});
+// A pack is shape.packs sequences of at most all its tokens: what is not there costs thread blocks that end at once.
+int64_t sequences(const AttentionShape& s) {
+  return s.packs > 0 ? s.packs : s.batch;
+}
+
+void set_layout(fe::graph::Tensor_attributes& tensor, const AttentionShape& s, const Heads& h, const Ragged& r) {
+  tensor.set_dim({sequences(s), h.count, s.seq, h.width}).set_stride({h.row, h.width, s.batch * h.row, 1});
+  if (s.packs > 0) tensor.set_ragged_offset(offsets_of(r, h.rows));
+}
+
+Tensor head_view(Graph& graph, const char* tensor_name, Uid uid, const AttentionShape& s, const Heads& h,
+                 const Ragged& r) {
+  fe::graph::Tensor_attributes tensor;
+  tensor.set_name(tensor_name).set_uid(uid);
+  set_layout(tensor, s, h, r);
+  return graph.tensor(tensor);
+}
+
+void set_output(const Tensor& tensor, Uid uid, const AttentionShape& s, const Heads& h, const Ragged& r) {
+  tensor->set_output(true).set_uid(uid);
+  set_layout(*tensor, s, h, r);
+}
+
+// [b, heads, s]; of a pack [heads, tokens].
+void set_stats(fe::graph::Tensor_attributes& tensor, const AttentionShape& s, const Ragged& r) {
+  tensor.set_uid(kStats).set_data_type(fe::DataType_t::FLOAT).set_dim({sequences(s), s.heads, s.seq, 1});
+  tensor.set_stride({s.heads * s.seq, s.seq, 1, 1});
+  if (s.packs > 0) tensor.set_ragged_offset(offsets_of(r, kStatsRows));
 }
 
 struct Plan {
@@ -84,15 +136,6 @@ Status finish(Graph& graph, cudnnHandle_t handle, const char* doing) {
   return good(graph.build_plans(fe::BuildPlanPolicy_t::HEURISTICS_CHOICE), doing);
 }
 
-Tensor stats_tensor(Graph& graph, const AttentionShape& s) {
-  return graph.tensor(fe::graph::Tensor_attributes()
-                          .set_name("stats")
-                          .set_uid(kStats)
-                          .set_data_type(fe::DataType_t::FLOAT)
-                          .set_dim({s.batch, s.heads, s.seq, 1})
-                          .set_stride({s.heads * s.seq, s.seq, 1, 1}));
-}
-
 // Which keys a query sees.
 template <typename Options>
 void mask(Options& options, const AttentionShape& s) {
@@ -102,36 +145,49 @@ void mask(Options& options, const AttentionShape& s) {
 }
 
 Result<Plan> build(const AttentionShape& s, float scale, bool deterministic, cudnnHandle_t handle) {
+  if (s.packs > 0 && s.batch != 1)
+    return fail(ErrorCode::kBadArgument, "cuDNN attention: more than one pack a micro-batch");
   const AllHeads h = heads_of(s);
   Plan plan;
   plan.forward = new_graph();
   {
     Graph& g = *plan.forward;
     auto options = fe::graph::SDPA_attributes().set_name("forward").set_generate_stats(true).set_attn_scale(scale);
+    const Ragged r = ragged(g, s);
     mask(options, s);
-    auto [out, stats] =
-        g.sdpa(head_view(g, "q", kQ, s, h.q), head_view(g, "k", kK, s, h.k), head_view(g, "v", kV, s, h.v), options);
-    set_output(out, kO, s, h.out);
-    stats->set_output(true).set_uid(kStats).set_data_type(fe::DataType_t::FLOAT);
-    stats->set_dim({s.batch, s.heads, s.seq, 1}).set_stride({s.heads * s.seq, s.seq, 1, 1});
+    if (s.packs > 0) {
+      options.set_padding_mask(true).set_seq_len_q(r.lengths).set_seq_len_kv(r.lengths);
+      options.set_max_total_seq_len_q(s.seq).set_max_total_seq_len_kv(s.seq);
+    }
+    auto [out, stats] = g.sdpa(head_view(g, "q", kQ, s, h.q, r), head_view(g, "k", kK, s, h.k, r),
+                               head_view(g, "v", kV, s, h.v, r), options);
+    set_output(out, kO, s, h.out, r);
+    stats->set_output(true);
+    set_stats(*stats, s, r);
     MB_TRY(finish(g, handle, "planning the forward"));
   }
+  int64_t forward_bytes = 0, backward_bytes = 0;
+  MB_TRY(good(plan.forward->get_workspace_size(forward_bytes), "sizing"));
+  plan.workspace = forward_bytes;
+  if (s.packs > 0) return plan;
   plan.backward = new_graph();
   {
     Graph& g = *plan.backward;
     auto options = fe::graph::SDPA_backward_attributes().set_name("backward").set_attn_scale(scale);
     options.set_deterministic_algorithm(deterministic);
+    const Ragged r;
     mask(options, s);
-    auto [dq, dk, dv] = g.sdpa_backward(head_view(g, "q", kQ, s, h.q), head_view(g, "k", kK, s, h.k),
-                                        head_view(g, "v", kV, s, h.v), head_view(g, "o", kO, s, h.out),
-                                        head_view(g, "do", kDo, s, h.out), stats_tensor(g, s), options);
-    set_output(dq, kDq, s, h.q);
-    set_output(dk, kDk, s, h.k);
-    set_output(dv, kDv, s, h.v);
+    fe::graph::Tensor_attributes saved;
+    saved.set_name("stats");
+    set_stats(saved, s, r);
+    auto [dq, dk, dv] = g.sdpa_backward(head_view(g, "q", kQ, s, h.q, r), head_view(g, "k", kK, s, h.k, r),
+                                        head_view(g, "v", kV, s, h.v, r), head_view(g, "o", kO, s, h.out, r),
+                                        head_view(g, "do", kDo, s, h.out, r), g.tensor(saved), options);
+    set_output(dq, kDq, s, h.q, r);
+    set_output(dk, kDk, s, h.k, r);
+    set_output(dv, kDv, s, h.v, r);
     MB_TRY(finish(g, handle, "planning the backward"));
   }
-  int64_t forward_bytes = 0, backward_bytes = 0;
-  MB_TRY(good(plan.forward->get_workspace_size(forward_bytes), "sizing"));
   MB_TRY(good(plan.backward->get_workspace_size(backward_bytes), "sizing"));
   plan.workspace = std::max(forward_bytes, backward_bytes);
   return plan;
@@ -147,6 +203,25 @@ Packed split(const void* qkv, const AttentionShape& s) {
   return {base, base + s.heads * head_bytes, base + (s.heads + s.kv_heads) * head_bytes};
 }
 
+// In front of cuDNN's own workspace lie a pack's tables.
+int64_t tables_bytes(const AttentionShape& s) {
+  return s.packs == 0 ? 0 : (ragged_bytes(s.packs) + 255) / 256 * 256;
+}
+
+using Pointers = std::unordered_map<int64_t, void*>;
+
+// Makes a pack's tables and names them.
+Status add_tables(const AttentionForward& a, void* workspace, cudaStream_t stream, Pointers* pointers) {
+  const AttentionShape& s = a.shape;
+  if (s.packs == 0) return {};
+  int64_t widths[kPackWidths]{};
+  widths[kPackedRows] = s.packed_row(), widths[kOutRows] = s.out_row(), widths[kStatsRows] = 1;
+  MB_TRY(ragged_tables(a.packs.starts, s.packs, s.seq, widths, workspace, {stream, {}, 0}));
+  (*pointers)[kLengths] = ragged_lengths(workspace);
+  for (int i = 0; i < kPackWidths; ++i) (*pointers)[kOffsets + i] = ragged_offsets(workspace, s.packs, i);
+  return {};
+}
+
 class Cudnn final : public CudnnAttention {
  public:
   explicit Cudnn(cudnnHandle_t handle) : handle_(handle) {}
@@ -157,37 +232,40 @@ class Cudnn final : public CudnnAttention {
 
   Result<int64_t> workspace(const AttentionShape& shape, float scale, bool deterministic) override {
     MB_ASSIGN(const auto plan, plan_of(shape, scale, deterministic));
-    return plan->workspace;
+    return plan->workspace + tables_bytes(shape);
   }
 
   Status forward(const AttentionForward& a, void* workspace, cudaStream_t stream) override {
     MB_ASSIGN(const auto plan, plan_of(a.shape, a.scale, last_deterministic_));
     const Packed in = split(a.qkv, a.shape);
-    std::unordered_map<int64_t, void*> pack{{kQ, in.q}, {kK, in.k}, {kV, in.v}, {kO, a.out}, {kStats, a.lse}};
+    Pointers pointers{{kQ, in.q}, {kK, in.k}, {kV, in.v}, {kO, a.out}, {kStats, a.lse}};
+    MB_TRY(add_tables(a, workspace, stream, &pointers));
     MB_TRY(on(stream));
-    return good(plan->forward->execute(handle_, pack, workspace), "forward");
+    auto* const own = static_cast<char*>(workspace) + tables_bytes(a.shape);
+    return ran(plan->forward->execute(handle_, pointers, own), "forward");
   }
 
   Status backward(const AttentionBackward& a, bool deterministic, cudaStream_t stream) override {
+    if (a.shape.packs > 0) return fail(ErrorCode::kUnavailable, std::string("cuDNN attention: ") + kNoPackedBackward);
     MB_ASSIGN(const auto plan, plan_of(a.shape, a.scale, deterministic));
     const Packed in = split(a.qkv, a.shape), grad = split(a.dqkv, a.shape);
-    std::unordered_map<int64_t, void*> pack{{kQ, in.q},
-                                            {kK, in.k},
-                                            {kV, in.v},
-                                            {kO, const_cast<void*>(a.out)},
-                                            {kDo, const_cast<void*>(a.dout)},
-                                            {kDq, grad.q},
-                                            {kDk, grad.k},
-                                            {kDv, grad.v},
-                                            {kStats, const_cast<float*>(a.lse)}};
+    Pointers pointers{{kQ, in.q},
+                      {kK, in.k},
+                      {kV, in.v},
+                      {kO, const_cast<void*>(a.out)},
+                      {kDo, const_cast<void*>(a.dout)},
+                      {kDq, grad.q},
+                      {kDk, grad.k},
+                      {kDv, grad.v},
+                      {kStats, const_cast<float*>(a.lse)}};
     MB_TRY(on(stream));
-    return good(plan->backward->execute(handle_, pack, a.workspace), "backward");
+    return ran(plan->backward->execute(handle_, pointers, a.workspace), "backward");
   }
 
   size_t version() const override { return fe::detail::get_backend_version(); }
 
  private:
-  using Key = std::array<int64_t, 10>;
+  using Key = std::array<int64_t, 11>;
 
   Status on(cudaStream_t stream) {
     if (fe::detail::set_stream(handle_, stream) == CUDNN_STATUS_SUCCESS) return {};
@@ -197,8 +275,8 @@ class Cudnn final : public CudnnAttention {
   Result<const Plan*> plan_of(const AttentionShape& s, float scale, bool deterministic) {
     int32_t scale_bits = 0;
     std::memcpy(&scale_bits, &scale, sizeof(scale));
-    const Key key{s.batch,       s.seq,    s.heads,  s.kv_heads, s.head_dim,
-                  s.value_dim(), s.causal, s.window, scale_bits, deterministic};
+    const Key key{s.batch,  s.seq,    s.heads, s.kv_heads, s.head_dim,   s.value_dim(),
+                  s.causal, s.window, s.packs, scale_bits, deterministic};
     auto at = plans_.find(key);
     if (at == plans_.end()) {
       MB_ASSIGN(auto plan, build(s, scale, deterministic, handle_));

@@ -398,9 +398,10 @@ __global__ void latent_key_grad_kernel(LatentAttrs a, int64_t tokens, const T* d
   }
 }
 
-__global__ void shift_tokens_kernel(const int32_t* tokens, int32_t* moved, int64_t count, int64_t by) {
+__global__ void shift_tokens_kernel(const int32_t* tokens, int32_t* moved, int64_t count, int64_t by,
+                                    const int32_t* past) {
   const int64_t at = int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
-  if (at < count) moved[at] = at + by < count ? tokens[at + by] : -1;
+  if (at < count) moved[at] = at + by < (past != nullptr ? past[at] : count) ? tokens[at + by] : -1;
 }
 
 struct RopeAny {
@@ -571,9 +572,10 @@ Status latent_unpack_grad(Element element, const LatentAttrs& a, int64_t tokens,
   });
 }
 
-Status shift_tokens(const int32_t* tokens, int32_t* moved, int64_t count, int64_t by, const Launch& launch) {
-  shift_tokens_kernel<<<static_cast<unsigned>((count + kBlock - 1) / kBlock), kBlock, 0, launch.stream>>>(tokens, moved,
-                                                                                                          count, by);
+Status shift_tokens(const int32_t* tokens, int32_t* moved, int64_t count, int64_t by, const int32_t* past,
+                    const Launch& launch) {
+  shift_tokens_kernel<<<static_cast<unsigned>((count + kBlock - 1) / kBlock), kBlock, 0, launch.stream>>>(
+      tokens, moved, count, by, past);
   return launched("shift_tokens");
 }
 

@@ -76,7 +76,9 @@ Status latent_pack(Element element, const LatentAttrs& attrs, int64_t tokens, co
 Status latent_unpack_grad(Element element, const LatentAttrs& attrs, int64_t tokens, const void* dpacked, void* dq,
                           void* dkey, void* dkv, const Launch& launch);
 
-Status shift_tokens(const int32_t* tokens, int32_t* moved, int64_t count, int64_t by, const Launch& launch);
+// Of a pack (past: [count], one behind the last token of each one's sequence) none comes from another sequence.
+Status shift_tokens(const int32_t* tokens, int32_t* moved, int64_t count, int64_t by, const int32_t* past,
+                    const Launch& launch);
 
 // Rotates in place; table [seq, turned/2, 2]: cosine and sine, both times the attributes' factor. own [seq]: where a
 // position's own sequence begins, from which it counts; null: at 0.

@@ -8,7 +8,7 @@
 namespace mbb::trainer::cuda {
 namespace {
 
-FlashParams params(const AttentionShape& s, float scale, const void* qkv, const int32_t* own) {
+FlashParams params(const AttentionShape& s, float scale, const void* qkv, const AttentionPacks& packs) {
   const int64_t d = s.head_dim, row = (s.heads + 2 * s.kv_heads) * d, out_row = s.heads * d;
   const auto* base = static_cast<const bf16*>(qkv);
   FlashParams p{};
@@ -23,19 +23,20 @@ FlashParams params(const AttentionShape& s, float scale, const void* qkv, const 
   p.scale = scale;
   p.scale_log2 = scale * 1.4426950408889634f;
   p.causal = s.causal;
-  p.span = {own, s.seq, s.window};
+  p.span = {packs.own, s.causal ? nullptr : packs.past, s.seq, s.window};
   return p;
 }
 
-// Packs and windows are of causal attention.
-Result<bool> bounded(const AttentionShape& s, const int32_t* own) {
-  const bool some = own != nullptr || s.window > 0;
-  if (some && !s.causal)
-    return fail(ErrorCode::kUnavailable, "flash attention: packs or windows that look both ways",
+// Windows are of causal attention.
+Result<bool> bounded(const AttentionShape& s, const AttentionPacks& packs) {
+  if (s.window > 0 && !s.causal)
+    return fail(ErrorCode::kUnavailable, "flash attention: windows that look both ways",
                 "use attention_backend = unfused");
-  if (own != nullptr && s.batch != 1)
-    return fail(ErrorCode::kBadArgument, "flash attention: more than one pack a micro-batch");
-  return some;
+  if (s.packs == 0) return s.window > 0;
+  if (s.batch != 1) return fail(ErrorCode::kBadArgument, "flash attention: more than one pack a micro-batch");
+  if (packs.own == nullptr || packs.past == nullptr)
+    return fail(ErrorCode::kBadArgument, "flash attention: a pack without the rows of its sequences");
+  return true;
 }
 
 template <typename Kernel>
@@ -71,8 +72,8 @@ Status backward(const AttentionBackward& args, const FlashParams& p, float* delt
 
 Status flash_forward(const AttentionForward& args, cudaStream_t stream) {
   MB_ASSIGN(const auto plan, plan_flash_forward(args.shape));
-  MB_ASSIGN(const bool some, bounded(args.shape, args.own));
-  FlashParams p = params(args.shape, args.scale, args.qkv, args.own);
+  MB_ASSIGN(const bool some, bounded(args.shape, args.packs));
+  FlashParams p = params(args.shape, args.scale, args.qkv, args.packs);
   p.to_out = static_cast<bf16*>(args.out);
   p.lse = args.lse;
   return some ? forward<true>(args, p, plan, stream) : forward<false>(args, p, plan, stream);
@@ -84,8 +85,8 @@ int64_t flash_backward_workspace(const AttentionShape& s) {
 
 Status flash_backward(const AttentionBackward& args, cudaStream_t stream) {
   const AttentionShape& s = args.shape;
-  MB_ASSIGN(const bool some, bounded(s, args.own));
-  FlashParams p = params(s, args.scale, args.qkv, args.own);
+  MB_ASSIGN(const bool some, bounded(s, args.packs));
+  FlashParams p = params(s, args.scale, args.qkv, args.packs);
   auto* delta = static_cast<float*>(args.workspace);
   p.out.base = static_cast<const bf16*>(args.out);
   p.dout.base = static_cast<const bf16*>(args.dout);

@@ -60,7 +60,7 @@ struct QueryStep {
   int64_t query0;
 };
 
-// Q and dO rows of a step; the log-sum-exp and delta of its queries and, bounded, where their keys begin.
+// Q and dO rows of a step; the log-sum-exp and delta of its queries and, bounded, where their keys begin and end.
 template <int kDim, int kQueries, int kThreads, bool kBounded>
 __device__ __forceinline__ void load_query_step(const FlashParams& p, QueryStep at, int batch, uint32_t tile,
                                                 float* values) {
@@ -74,14 +74,16 @@ __device__ __forceinline__ void load_query_step(const FlashParams& p, QueryStep 
     const int64_t from = (int64_t{batch} * p.heads + at.head) * p.seq + at.query0 + i;
     const bool valid = at.query0 + i < p.seq;
     values[threadIdx.x] = !valid ? 0.0f : threadIdx.x >= kQueries ? p.delta[from] : p.lse[from];
-  } else if (kBounded && threadIdx.x < 3 * kQueries) {
-    const int64_t begin = p.span.begin(at.query0 + threadIdx.x - 2 * kQueries);
-    values[threadIdx.x] = __int_as_float(static_cast<int>(begin));
+  } else if (kBounded && threadIdx.x < 4 * kQueries) {
+    const int64_t query = at.query0 + threadIdx.x % kQueries;
+    const int64_t bound = threadIdx.x < 3 * kQueries ? p.span.begin(query) : p.span.end(query);
+    values[threadIdx.x] = __int_as_float(static_cast<int>(bound));
   }
   copies_commit();
 }
 
-// Transposed scores (rows are keys) become P, and dP becomes dS / scale. Behind `delta` lie the queries' first keys.
+// Transposed scores (rows are keys) become P, and dP becomes dS / scale. Behind `delta` lie the queries' first keys and
+// where their keys end.
 template <int kQueries, bool kBounded>
 __device__ __forceinline__ void key_gradients(const FlashParams& p, float (&scores)[kQueries / 8][4],
                                               float (&dp)[kQueries / 8][4], const float* lse, const float* delta,
@@ -94,7 +96,9 @@ __device__ __forceinline__ void key_gradients(const FlashParams& p, float (&scor
       const int column = n * 8 + pair * 2 + (i & 1);
       const int64_t query = query0 + column, key = key_row + (i >> 1) * 8;
       bool seen = query < p.seq && key < p.seq && (!p.causal || key <= query);
-      if (kBounded) seen = seen && key >= __float_as_int(delta[kQueries + column]);
+      if (kBounded)
+        seen = seen && key >= __float_as_int(delta[kQueries + column]) &&
+               key < __float_as_int(delta[2 * kQueries + column]);
       const float prob = seen ? exp2f(scores[n][i] * p.scale_log2 - lse[column] * kLog2E) : 0.0f;
       dp[n][i] = prob * (dp[n][i] - delta[column]);
       scores[n][i] = prob;
@@ -105,12 +109,12 @@ __device__ __forceinline__ void key_gradients(const FlashParams& p, float (&scor
 // 64 keys a block (4 warps of 16), 32 queries a step. Scores are computed transposed: rows are keys, columns queries.
 template <int kDim, bool kBounded>
 __global__ void __launch_bounds__(128) flash_backward_kv_kernel(FlashParams p) {
-  constexpr int kKeys = 64, kQueries = 32, kThreads = 128, kValues = (kBounded ? 3 : 2) * kQueries;
+  constexpr int kKeys = 64, kQueries = 32, kThreads = 128, kValues = (kBounded ? 4 : 2) * kQueries;
   constexpr uint32_t kTile = kQueries * kDim * 2;
   extern __shared__ __align__(128) unsigned char smem[];
   const uint32_t k_tile = shared_address(smem), v_tile = k_tile + kKeys * kDim * 2, stages = v_tile + kKeys * kDim * 2;
   auto* row_values =
-      reinterpret_cast<float*>(smem + 2 * kKeys * kDim * 2 + 4 * kTile);  // [stage][lse, delta, begin][kQueries]
+      reinterpret_cast<float*>(smem + 2 * kKeys * kDim * 2 + 4 * kTile);  // [stage][lse, delta, begin, end][kQueries]
   const int warp = threadIdx.x >> 5, group = (threadIdx.x & 31) >> 2;
   const int64_t first = int64_t{blockIdx.x} * kKeys, row = first + warp * 16 + group;
   const int kv_head = blockIdx.y % p.kv_heads, batch = blockIdx.y / p.kv_heads, ratio = p.heads / p.kv_heads;
@@ -118,7 +122,8 @@ __global__ void __launch_bounds__(128) flash_backward_kv_kernel(FlashParams p) {
   const int64_t v_offset = batch * p.v.batch_stride + int64_t{kv_head} * kDim;
   load_tile<kDim, kKeys, kThreads>(k_tile, p.k.base + k_offset, p.k.row_stride, first, p.seq);
   load_tile<kDim, kKeys, kThreads>(v_tile, p.v.base + v_offset, p.v.row_stride, first, p.seq);
-  const int first_step = p.causal ? static_cast<int>(first / kQueries) : 0;
+  const int64_t first_query = kBounded ? p.span.queries_begin(first) : p.causal ? first : 0;
+  const int first_step = static_cast<int>(first_query / kQueries);
   const int64_t last = kBounded ? p.span.queries_end(first + kKeys - 1) : p.seq;
   const int steps = static_cast<int>((last + kQueries - 1) / kQueries) - first_step, total = steps * ratio;
   const auto step_at = [&](int at) {
@@ -152,7 +157,7 @@ template <int kKeys, bool kBounded>
 __device__ __forceinline__ void query_gradients(const FlashParams& p, const float (&scores)[kKeys / 8][4],
                                                 float (&dp)[kKeys / 8][4], const float (&lse)[2],
                                                 const float (&delta)[2], int64_t key0, int64_t row,
-                                                const int64_t (&begins)[2]) {
+                                                const RowSpans& spans) {
   const int pair = threadIdx.x & 3;
 #pragma unroll
   for (int n = 0; n < kKeys / 8; ++n) {
@@ -160,7 +165,8 @@ __device__ __forceinline__ void query_gradients(const FlashParams& p, const floa
     for (int i = 0; i < 4; ++i) {
       const int half = i >> 1;
       const int64_t key = key0 + n * 8 + pair * 2 + (i & 1), query = row + half * 8;
-      const bool seen = key < p.seq && (!p.causal || key <= query) && (!kBounded || key >= begins[half]);
+      const bool seen = key < p.seq && (!p.causal || key <= query) &&
+                        (!kBounded || (key >= spans.begins[half] && (p.causal || key < spans.ends[half])));
       const float prob = seen ? exp2f(scores[n][i] * p.scale_log2 - lse[half]) : 0.0f;
       dp[n][i] = prob * (dp[n][i] - delta[half]);
     }
@@ -181,7 +187,7 @@ __global__ void __launch_bounds__(128) flash_backward_q_kernel(FlashParams p) {
   const bf16* k = p.k.base + batch * p.k.batch_stride + int64_t{kv_head} * kDim;
   const bf16* v = p.v.base + batch * p.v.batch_stride + int64_t{kv_head} * kDim;
   const int64_t q_offset = batch * p.q.batch_stride + int64_t{head} * kDim;
-  const int64_t last = p.causal ? min(p.seq, first + kQueries) : p.seq;
+  const int64_t last = keys_end<kBounded>(p, first, kQueries);
   const int steps = static_cast<int>((last + kKeys - 1) / kKeys);
   const int first_step = kBounded ? static_cast<int>(p.span.begin(first) / kKeys) : 0;
   const auto load_step = [&](int step) {
@@ -202,8 +208,7 @@ __global__ void __launch_bounds__(128) flash_backward_q_kernel(FlashParams p) {
     lse[half] = query < p.seq ? p.lse[from] * kLog2E : 0.0f;
     delta[half] = query < p.seq ? p.delta[from] : 0.0f;
   }
-  int64_t begins[2];
-  begins_of<kBounded>(p, row, begins);
+  const RowSpans spans = spans_of<kBounded>(p, row);
   float dq[kDim / 8][4] = {};
   for (int step = first_step; step < steps; ++step) {
     copies_wait<0>();
@@ -212,7 +217,7 @@ __global__ void __launch_bounds__(128) flash_backward_q_kernel(FlashParams p) {
     const uint32_t k_tile = stages + (step & 1) * 2 * kTile;
     float scores[kKeys / 8][4] = {}, dp[kKeys / 8][4] = {};
     two_products<kDim, kKeys>(scores, dp, q_tile, k_tile, do_tile, k_tile + kTile, warp * 16);
-    query_gradients<kKeys, kBounded>(p, scores, dp, lse, delta, int64_t{step} * kKeys, row, begins);
+    query_gradients<kKeys, kBounded>(p, scores, dp, lse, delta, int64_t{step} * kKeys, row, spans);
     accumulate_rows<kDim, kKeys>(dq, dp, k_tile);
   }
   store_rows<kDim>(p.dq + q_offset, p.q.row_stride, row, p.seq, dq, p.scale, p.scale);

@@ -29,7 +29,7 @@ struct FlashParams {
   float scale;       // of the scores
   float scale_log2;  // scale * log2(e): the softmax works in powers of two
   bool causal;
-  KeySpan span;  // of kernels with kBounded: causal, and not every earlier key is seen
+  KeySpan span;  // of kernels with kBounded: packs and windows, where not every other key is seen
 };
 
 // Byte offset of 16-byte chunk `chunk` of row `row` in a tile of kDim columns.
@@ -113,11 +113,16 @@ __device__ __forceinline__ void scores_of(float (&scores)[kKeys / 8][4], const u
   }
 }
 
-// Keys past the sequence, or after their query when causal, become -inf, and those before `begins`, of the lane's two
-// rows. `row` is the first of them.
+// Where the keys of the lane's two rows begin and, of packs that look both ways, end.
+struct RowSpans {
+  int64_t begins[2] = {0, 0}, ends[2] = {0, 0};
+};
+
+// Keys past the sequence, or after their query when causal, become -inf, and those outside of their span, of the lane's
+// two rows. `row` is the first of them.
 template <int kKeys, bool kBounded>
 __device__ __forceinline__ void mask_scores(float (&scores)[kKeys / 8][4], int64_t key0, int64_t row, int64_t seq,
-                                            bool causal, const int64_t (&begins)[2]) {
+                                            bool causal, const RowSpans& spans) {
   const int pair = threadIdx.x & 3;
 #pragma unroll
   for (int n = 0; n < kKeys / 8; ++n) {
@@ -125,20 +130,28 @@ __device__ __forceinline__ void mask_scores(float (&scores)[kKeys / 8][4], int64
     for (int i = 0; i < 4; ++i) {
       const int64_t key = key0 + n * 8 + pair * 2 + (i & 1), query = row + (i >> 1) * 8;
       if (key >= seq || (causal && key > query)) scores[n][i] = -INFINITY;
-      if (kBounded && key < begins[i >> 1]) scores[n][i] = -INFINITY;
+      if (kBounded && (key < spans.begins[i >> 1] || (!causal && key >= spans.ends[i >> 1]))) scores[n][i] = -INFINITY;
     }
   }
 }
 
-// Where the keys of the lane's two rows begin.
 template <bool kBounded>
-__device__ __forceinline__ void begins_of(const FlashParams& p, int64_t row, int64_t (&begins)[2]) {
+__device__ __forceinline__ RowSpans spans_of(const FlashParams& p, int64_t row) {
+  RowSpans spans;
   if constexpr (kBounded) {
-    begins[0] = p.span.begin(row);
-    begins[1] = p.span.begin(row + 8);
-  } else {
-    begins[0] = begins[1] = 0;
+    for (int half = 0; half < 2; ++half) {
+      spans.begins[half] = p.span.begin(row + 8 * half);
+      spans.ends[half] = p.span.end(row + 8 * half);
+    }
   }
+  return spans;
+}
+
+// One behind the last key that a block of queries sees.
+template <bool kBounded>
+__device__ __forceinline__ int64_t keys_end(const FlashParams& p, int64_t first, int queries) {
+  if (p.causal) return min(p.seq, first + queries);
+  return kBounded ? p.span.end(first + queries - 1) : p.seq;
 }
 
 // What the online softmax keeps of the lane's two rows.
@@ -231,10 +244,11 @@ __global__ void __launch_bounds__(256, 1) flash_forward_kernel(FlashParams p) {
   const bf16* q = p.q.base + batch * p.q.batch_stride + int64_t{head} * kDim;
   const bf16* k = p.k.base + batch * p.k.batch_stride + int64_t{kv_head} * kDim;
   const bf16* v = p.v.base + batch * p.v.batch_stride + int64_t{kv_head} * kDim;
-  const int64_t last = p.causal ? min(p.seq, first + kQueries) : p.seq;
+  const int64_t last = keys_end<kBounded>(p, first, kQueries);
   const int steps = static_cast<int>((last + kKeys - 1) / kKeys);
   const int first_step = kBounded ? static_cast<int>(p.span.begin(first) / kKeys) : 0;
-  const int64_t all_begun = kBounded ? p.span.begin(first + kQueries - 1) : 0;  // keys that no row begins behind
+  const int64_t all_begun = kBounded ? p.span.begin(first + kQueries - 1) : 0;   // keys that no row begins behind
+  const int64_t none_ended = kBounded && !p.causal ? p.span.end(first) : p.seq;  // keys that no row ends in front of
   const auto load_step = [&](int step) {
     const uint32_t tile = kv_tiles + (step & 1) * 2 * kTile;
     load_tile<kDim, kKeys, kThreads>(tile, k, p.k.row_stride, int64_t{step} * kKeys, p.seq);
@@ -247,8 +261,7 @@ __global__ void __launch_bounds__(256, 1) flash_forward_kernel(FlashParams p) {
   SoftmaxRows<kDim> rows;
   uint32_t q_fragments[kDim / 16][4];
   const int64_t row = first + warp * 16 + group;
-  int64_t begins[2];
-  begins_of<kBounded>(p, row, begins);
+  const RowSpans spans = spans_of<kBounded>(p, row);
   for (int step = first_step; step < steps; ++step) {
     const uint32_t k_tile = kv_tiles + (step & 1) * 2 * kTile;
     copies_wait<0>();
@@ -261,8 +274,8 @@ __global__ void __launch_bounds__(256, 1) flash_forward_kernel(FlashParams p) {
     float scores[kKeys / 8][4] = {};
     scores_of<kDim, kKeys>(scores, q_fragments, k_tile);
     const int64_t key0 = int64_t{step} * kKeys;
-    if (key0 + kKeys > (p.causal ? first + 1 : p.seq) || (kBounded && key0 < all_begun))
-      mask_scores<kKeys, kBounded>(scores, key0, row, p.seq, p.causal, begins);
+    if (key0 + kKeys > (p.causal ? first + 1 : none_ended) || (kBounded && key0 < all_begun))
+      mask_scores<kKeys, kBounded>(scores, key0, row, p.seq, p.causal, spans);
     softmax_step<kDim, kKeys>(rows, scores, p.scale_log2);
     accumulate_rows<kDim, kKeys>(rows.out, scores, k_tile + kTile);
   }

@@ -5,6 +5,8 @@
 #include <cstdint>
 #include <map>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "profiler/base/error.h"
 #include "trainer/ops/cuda/gemm.h"
@@ -33,8 +35,14 @@ class GemmTuning {
   static Result<GemmTuning> parse(const std::string& text, const TuningMachine& machine);
   std::string text() const;
 
+  // What ranks that tuned apart go on with, alike on all of them: of each problem the choice of the first rank, by
+  // place of its text(), that has one. A text that parse() refuses counts for nothing; `refused` gets its place and
+  // why.
+  static GemmTuning agreed(const std::vector<std::string>& texts, const TuningMachine& machine,
+                           std::vector<std::pair<size_t, Error>>* refused);
+
   // By key(problem), or that of a fused op: the first word of its "algorithm" is then 1 for one kernel, 0 for its parts
-  // in turn. nullptr when nobody tuned it.
+  // in turn; or that of an attention, with the place of its kernel among AttentionKernel. nullptr when nobody tuned it.
   const TunedGemm* find(const std::string& problem) const;
   void set(const std::string& problem, const TunedGemm& choice) { choices_[problem] = choice; }
   const std::map<std::string, TunedGemm>& choices() const { return choices_; }

@@ -68,6 +68,17 @@ Result<GemmTuning> GemmTuning::parse(const std::string& text, const TuningMachin
   return tuning;
 }
 
+GemmTuning GemmTuning::agreed(const std::vector<std::string>& texts, const TuningMachine& machine,
+                              std::vector<std::pair<size_t, Error>>* refused) {
+  GemmTuning all(machine);
+  for (size_t i = 0; i < texts.size(); ++i) {
+    auto one = parse(texts[i], machine);
+    if (!one) refused->emplace_back(i, one.error());
+    if (one) all.choices_.insert(one->choices_.begin(), one->choices_.end());
+  }
+  return all;
+}
+
 const TunedGemm* GemmTuning::find(const std::string& problem) const {
   const auto at = choices_.find(problem);
   return at == choices_.end() ? nullptr : &at->second;

@@ -28,6 +28,22 @@ TEST(GemmTuning, RoundTrip) {
   EXPECT_EQ(after->find("m1 n1 k1 nn bf16 bf16 bf16 beta0"), nullptr);
 }
 
+// Every rank goes on with the same choices, whichever it made itself.
+TEST(GemmTuning, RanksAgreeOnTheFirstOnesChoice) {
+  GemmTuning first(kMachine), second(kMachine);
+  first.set("attention", {{1}, 10, 11, 2});
+  second.set("attention", {{0}, 9, 9, 2});
+  second.set("product", {{5}, 1, 1, 1});
+  const GemmTuning other({"NVIDIA H200", 13000, 130100});
+  std::vector<std::pair<size_t, Error>> refused;
+  const GemmTuning all = GemmTuning::agreed({other.text(), first.text(), second.text()}, kMachine, &refused);
+  ASSERT_EQ(all.choices().size(), 2U);
+  EXPECT_EQ(all.find("attention")->algorithm[0], 1U);
+  EXPECT_EQ(all.find("product")->algorithm[0], 5U);
+  ASSERT_EQ(refused.size(), 1U);
+  EXPECT_EQ(refused[0].first, 0U);
+}
+
 TEST(GemmTuning, RefusesAnotherMachine) {
   for (const TuningMachine& other :
        {TuningMachine{"NVIDIA H200", 13000, 130100}, TuningMachine{"NVIDIA H100 80GB HBM3", 13010, 130100},

@@ -21,7 +21,8 @@ struct View {
   double dropout;
   uint64_t stream;
   const T *q, *kv, *weight;
-  const int32_t *buckets, *own, *samples;
+  const int32_t *buckets, *samples;
+  PackSpans packs;
   const float* record;
   const int32_t *query_places, *key_places;
   int64_t all_queries, all_keys;
@@ -41,18 +42,27 @@ struct View {
   // Keys [begin, end) of a query; queries [first, last) of a key.
   __device__ int64_t begin(int64_t i) const {
     if (query_places != nullptr) return 0;
-    const int64_t first_seen = causal && own != nullptr ? own[i] : 0;
+    const int64_t first_seen = packs.key_begin != nullptr ? packs.key_begin[i] : 0;
     return causal && window > 0 ? max(first_seen, i + 1 - window) : first_seen;
   }
+  // Of a pair inside both.
   __device__ bool sees(int64_t i, int64_t j) const {
-    if (query_places == nullptr) return own == nullptr || j >= own[i];
+    if (query_places == nullptr) return true;
     const int64_t distance = query_place(i) - key_place(j);
     return !causal || (distance >= 0 && (window == 0 || distance < window));
   }
-  __device__ int64_t end(int64_t i) const { return causal && query_places == nullptr ? i + 1 : keys; }
-  __device__ int64_t first(int64_t j) const { return causal && query_places == nullptr ? j : 0; }
+  __device__ int64_t end(int64_t i) const {
+    if (query_places != nullptr) return keys;
+    return causal ? i + 1 : packs.key_past != nullptr ? packs.key_past[i] : keys;
+  }
+  __device__ int64_t first(int64_t j) const {
+    if (query_places != nullptr) return 0;
+    return causal ? j : packs.query_begin != nullptr ? packs.query_begin[j] : 0;
+  }
   __device__ int64_t last(int64_t j) const {
-    return causal && window > 0 && query_places == nullptr ? min(queries, j + window) : queries;
+    if (query_places != nullptr) return queries;
+    const int64_t last_seen = packs.query_past != nullptr ? packs.query_past[j] : queries;
+    return causal && window > 0 ? min(last_seen, j + window) : last_seen;
   }
 
   __device__ float score(int64_t i, int64_t j, int64_t b, int64_t head) const {
@@ -99,8 +109,8 @@ View<T> view(const GeneralAttention& g) {
           static_cast<const T*>(g.kv),
           static_cast<const T*>(g.weight),
           g.buckets,
-          g.own,
           g.samples,
+          g.packs,
           g.record,
           g.query_places,
           g.key_places,

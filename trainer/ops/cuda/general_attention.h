@@ -4,7 +4,7 @@
 #pragma once
 
 #include "trainer/ops/attrs.h"
-#include "trainer/ops/cuda/kernels.h"
+#include "trainer/ops/cuda/packs.h"
 
 namespace mbb::trainer::cuda {
 
@@ -19,7 +19,7 @@ struct GeneralAttention {
   int64_t key_offset = 0, value_offset = 0;  // in a row of kv
   const void* weight = nullptr;              // sinks [heads] or bias table [heads, buckets]
   const int32_t* buckets = nullptr;          // of distance key - query, from -(queries - 1) on
-  const int32_t* own = nullptr;              // packed: [queries], first token of a query's own sequence
+  PackSpans packs = {};                      // packed: what rows see of each other
   const int32_t* samples = nullptr;          // dropout: [batch]
   const float* record = nullptr;             // dropout: the step record
   int64_t first_head = 0;                    // of all ranks' heads, for dropout's numbers

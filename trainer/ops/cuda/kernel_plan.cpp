@@ -151,8 +151,8 @@ Result<KernelPlan> plan_flash_backward_kv(const AttentionShape& shape) {
   plan.block = 128;
   plan.grid_x = ceil_div(shape.seq, 64);
   plan.grid_y = shape.batch * shape.kv_heads;
-  // K and V of the block, then two stages of Q and dO (32 rows) with their log-sum-exp, delta and first key.
-  plan.smem_bytes = static_cast<int>((2 * 64 + 4 * 32) * shape.head_dim * 2 + 2 * 3 * 32 * 4);
+  // K and V of the block, then two stages of Q and dO (32 rows) with their log-sum-exp, delta, first and last key.
+  plan.smem_bytes = static_cast<int>((2 * 64 + 4 * 32) * shape.head_dim * 2 + 2 * 4 * 32 * 4);
   plan.bytes = shape.batch * shape.seq * shape.head_dim * 2 * (3 * shape.heads + 4 * shape.kv_heads);
   return plan;
 }

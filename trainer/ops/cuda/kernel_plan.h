@@ -66,6 +66,7 @@ struct AttentionShape {
   bool causal = true;
   int window = 0;           // keys a query sees, its own among them; 0: all of them. Causal only
   int64_t value_width = 0;  // of a value head; 0: head_dim. Latent attention: 192 and 128
+  int64_t packs = 0;        // sequences of a pack at most, the tokens behind them one more; 0: whole sequences
   int64_t value_dim() const { return value_width == 0 ? head_dim : value_width; }
   // Elements of a packed row and of a row that attention gives.
   int64_t packed_row() const { return (heads + kv_heads) * head_dim + kv_heads * value_dim(); }

@@ -1,10 +1,13 @@
 // AdamW, gradient norm, cuBLASLt GEMMs and both attentions against double references.
 #include <algorithm>
+#include <utility>
+#include <vector>
 
 #include "trainer/ops/cuda/attention.h"
 #include "trainer/ops/cuda/gemm.h"
 #include "trainer/ops/cuda/gpu_fixture_test.h"
 #include "trainer/ops/cuda/optimizer.h"
+#include "trainer/ops/cuda/packs.h"
 
 namespace mbb::trainer::cuda {
 namespace {
@@ -206,7 +209,9 @@ struct AttentionReference {
   std::vector<double> out, lse, dqkv;
 };
 
-AttentionReference attention_reference(const AttentionShape& s, double scale, const Tensor& qkv, const Tensor& dout) {
+// `spans`: of a pack, keys [first, second) of each query.
+AttentionReference attention_reference(const AttentionShape& s, double scale, const Tensor& qkv, const Tensor& dout,
+                                       const std::vector<std::pair<size_t, size_t>>& spans) {
   const auto S = static_cast<size_t>(s.seq), B = static_cast<size_t>(s.batch), H = static_cast<size_t>(s.heads);
   const auto G = static_cast<size_t>(s.kv_heads), D = static_cast<size_t>(s.head_dim);
   const auto V = static_cast<size_t>(s.value_dim()), row = static_cast<size_t>(s.packed_row());
@@ -218,18 +223,19 @@ AttentionReference attention_reference(const AttentionShape& s, double scale, co
       const size_t g = h / (H / G), qo = b * row + h * D, ko = b * row + (H + g) * D,
                    vo = b * row + (H + G) * D + g * V;
       for (size_t i = 0; i < S; ++i) {
-        const size_t keys = s.causal ? i + 1 : S, o = (i * B + b) * H * V + h * V;
+        const size_t begin = spans.empty() ? 0 : spans[i].first, o = (i * B + b) * H * V + h * V;
+        const size_t keys = s.causal ? i + 1 : spans.empty() ? S : spans[i].second;
         double top = -1e30, sum = 0, delta = 0;
-        for (size_t j = 0; j < keys; ++j) {
+        for (size_t j = begin; j < keys; ++j) {
           p[j] = 0;
           for (size_t d = 0; d < D; ++d)
             p[j] += static_cast<double>(qkv[i * B * row + qo + d]) * qkv[j * B * row + ko + d];
           p[j] *= scale;
           top = std::max(top, p[j]);
         }
-        for (size_t j = 0; j < keys; ++j) sum += p[j] = std::exp(p[j] - top);
+        for (size_t j = begin; j < keys; ++j) sum += p[j] = std::exp(p[j] - top);
         r.lse[(b * H + h) * S + i] = std::log(sum) + top;
-        for (size_t j = 0; j < keys; ++j) {
+        for (size_t j = begin; j < keys; ++j) {
           p[j] /= sum;
           dp[j] = 0;
           for (size_t d = 0; d < V; ++d) {
@@ -239,7 +245,7 @@ AttentionReference attention_reference(const AttentionShape& s, double scale, co
           }
           delta += p[j] * dp[j];
         }
-        for (size_t j = 0; j < keys; ++j) {
+        for (size_t j = begin; j < keys; ++j) {
           const double ds = p[j] * (dp[j] - delta) * scale;
           for (size_t d = 0; d < D; ++d) {
             r.dqkv[i * B * row + qo + d] += ds * qkv[j * B * row + ko + d];
@@ -251,22 +257,53 @@ AttentionReference attention_reference(const AttentionShape& s, double scale, co
   return r;
 }
 
+// A pack's tables on the device, and what its queries see.
+struct PackFixture {
+  std::vector<std::pair<size_t, size_t>> spans;
+  DeviceBytes starts, own, past;
+  PackFixture(const std::vector<int32_t>& from, int64_t tokens)
+      : starts(from.size() * 4 + 4), own(static_cast<size_t>(tokens) * 4), past(static_cast<size_t>(tokens) * 4) {
+    if (from.empty()) return;
+    std::vector<int32_t> padded = from;
+    padded.push_back(0);
+    starts.upload(padded.data());
+    const auto* all = static_cast<const int32_t*>(starts.get());
+    EXPECT_TRUE(sequence_rows({all, tokens, all, tokens, static_cast<int64_t>(from.size())},
+                              static_cast<int32_t*>(own.get()), static_cast<int32_t*>(past.get()), Launch{}));
+    for (size_t i = 0; i < from.size(); ++i) {
+      const auto begin = static_cast<size_t>(from[i]);
+      const auto end = i + 1 < from.size() ? static_cast<size_t>(from[i + 1]) : static_cast<size_t>(tokens);
+      for (size_t token = begin; token < end; ++token) spans.emplace_back(begin, end);
+    }
+  }
+  AttentionPacks packs() const {
+    return {static_cast<const int32_t*>(own.get()), static_cast<const int32_t*>(past.get()),
+            static_cast<const int32_t*>(starts.get())};
+  }
+};
+
 TEST_F(Attention, FlashAndCudnnMatchTheReference) {
   auto cudnn = CudnnAttention::make();
   if (!cudnn) std::printf("cuDNN not compared: %s\n", format(cudnn.error()).c_str());
-  for (const AttentionShape s : {AttentionShape{2, 200, 4, 2, 64, true}, AttentionShape{1, 256, 4, 1, 128, true},
-                                 AttentionShape{1, 130, 2, 2, 128, false}, AttentionShape{2, 64, 3, 3, 64, false},
-                                 AttentionShape{2, 256, 3, 3, 192, true, 0, 128}}) {
+  const std::vector<int32_t> starts{0, 1, 70, 70, 200, 290, 290};  // two empty ones, and tokens behind the last
+  for (AttentionShape s : {AttentionShape{2, 200, 4, 2, 64, true}, AttentionShape{1, 256, 4, 1, 128, true},
+                           AttentionShape{1, 130, 2, 2, 128, false}, AttentionShape{2, 64, 3, 3, 64, false},
+                           AttentionShape{2, 256, 3, 3, 192, true, 0, 128},
+                           AttentionShape{.seq = 300, .heads = 4, .kv_heads = 2, .head_dim = 64, .packs = 7},
+                           AttentionShape{.seq = 300, .heads = 4, .kv_heads = 1, .packs = 7},
+                           AttentionShape{.seq = 300, .heads = 2, .kv_heads = 2, .causal = false, .packs = 7}}) {
+    const PackFixture pack(s.packs > 0 ? starts : std::vector<int32_t>{}, s.seq);
     const auto row = static_cast<size_t>(s.packed_row()), tokens = static_cast<size_t>(s.seq * s.batch);
     const auto q = static_cast<size_t>(s.out_row());
     const float scale = 1.0f / std::sqrt(static_cast<float>(s.head_dim));
     auto qkv = Tensor::random(Element::kBf16, tokens * row, random_),
          dout = Tensor::random(Element::kBf16, tokens * q, random_);
-    const auto ref = attention_reference(s, scale, qkv, dout);
+    const auto ref = attention_reference(s, scale, qkv, dout, pack.spans);
     for (const bool use_cudnn : {false, true}) {
       if (use_cudnn ? !cudnn : !plan_flash_forward(s)) continue;
       SCOPED_TRACE(testing::Message() << (use_cudnn ? "cudnn" : "flash") << " s" << s.seq << " d" << s.head_dim
-                                      << " values " << s.value_dim() << " causal " << s.causal << " seed " << seed_);
+                                      << " values " << s.value_dim() << " causal " << s.causal << " packs " << s.packs
+                                      << " seed " << seed_);
       Tensor out(Element::kBf16, tokens * q), lse(Element::kF32, static_cast<size_t>(s.batch * s.heads * s.seq)),
           dqkv(Element::kBf16, tokens * row);
       int64_t bytes = flash_backward_workspace(s);
@@ -276,11 +313,13 @@ TEST_F(Attention, FlashAndCudnnMatchTheReference) {
         bytes = *wanted;
       }
       DeviceBytes workspace(static_cast<size_t>(bytes));
-      const AttentionForward f{s, scale, qkv.get(), out.get(), lse.floats()};
+      const AttentionForward f{s, scale, qkv.get(), out.get(), lse.floats(), pack.packs()};
       expect_ok(use_cudnn ? (*cudnn)->forward(f, workspace.get(), nullptr) : flash_forward(f, nullptr));
       EXPECT_LT(relative_error(out.pull(), ref.out), 1e-2);
       EXPECT_LT(relative_error(lse.pull(), ref.lse), 1e-3);
-      const AttentionBackward b{s, scale, qkv.get(), out.get(), dout.get(), lse.floats(), dqkv.get(), workspace.get()};
+      if (use_cudnn && s.packs > 0) continue;  // kNoPackedBackward
+      const AttentionBackward b{s,          scale,           qkv.get(),   out.get(), dout.get(), lse.floats(),
+                                dqkv.get(), workspace.get(), pack.packs()};
       expect_ok(use_cudnn ? (*cudnn)->backward(b, false, nullptr) : flash_backward(b, nullptr));
       EXPECT_LT(relative_error(dqkv.pull(), ref.dqkv), 1.5e-2);
     }

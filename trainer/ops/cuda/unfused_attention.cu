@@ -173,14 +173,6 @@ __global__ void weights_grad_kernel(Places p, int64_t count, const T* dout, cons
   }
 }
 
-__global__ void sequence_own_kernel(const int32_t* starts, int64_t count, int64_t tokens, int32_t* own) {
-  const int64_t token = int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
-  if (token >= tokens) return;
-  int64_t sequence = 0;
-  while (sequence + 1 < count && starts[sequence + 1] <= token) ++sequence;
-  own[token] = starts[sequence];
-}
-
 }  // namespace
 
 Status attention_scores(const UnfusedAttention& u, float* scores, const Launch& launch) {
@@ -233,11 +225,6 @@ Status attention_context_grad(const UnfusedAttention& u, const void* dout, const
     qkv_grad_kernel<true, T>
         <<<grid_for(p.s * p.b * p.width), kBlock, 0, launch.stream>>>(p, weights, d, static_cast<T*>(dqkv));
   });
-}
-
-Status sequence_own(const int32_t* starts, int64_t count, int64_t tokens, int32_t* own, const Launch& launch) {
-  sequence_own_kernel<<<grid_for(tokens), kBlock, 0, launch.stream>>>(starts, count, tokens, own);
-  return launched("sequence_own");
 }
 
 }  // namespace mbb::trainer::cuda

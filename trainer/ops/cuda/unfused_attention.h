@@ -33,7 +33,4 @@ Status attention_context(const UnfusedAttention& args, const float* weights, voi
 Status attention_context_grad(const UnfusedAttention& args, const void* dout, const float* weights, float* dweights,
                               void* dqkv, const Launch& launch);
 
-// own[t]: where the sequence of token t begins. starts [count]: ascending, those behind the last sequence at the end.
-Status sequence_own(const int32_t* starts, int64_t count, int64_t tokens, int32_t* own, const Launch& launch);
-
 }  // namespace mbb::trainer::cuda

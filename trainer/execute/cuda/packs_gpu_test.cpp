@@ -1,0 +1,155 @@
+// Packs of sequences train on the device like on the oracle, whatever computes their attention.
+#include <algorithm>
+#include <cmath>
+
+#include "trainer/models/small_families.h"
+#include "trainer/ops/cuda/gpu_fixture_test.h"
+#include "trainer/run/train.h"
+#include "trainer/run/training_data.h"
+
+namespace mbb::trainer::cuda {
+namespace {
+
+// Documents of 3 to 13 tokens, `longer` times as long.
+SequenceDataset documents(const Layout& layout, int longer) {
+  std::vector<std::vector<int32_t>> all;
+  for (int d = 0; d < 24; ++d) {
+    all.emplace_back();
+    for (int i = 0; i < longer * (3 + (d * 5) % 11); ++i) all.back().push_back((d * 7 + i * i * 3 + i) % 64);
+  }
+  auto source = make_in_memory("documents", all, 64);
+  EXPECT_TRUE(source.has_value());
+  const SequenceCuts cuts{.lengths = SequenceLengths::kDocuments,
+                          .longest = layout.config.train.seq_length,
+                          .longest_encoder = layout.longest_encoder_part()};
+  auto data = SequenceDataset::open(std::move(*source), cuts, row_options(layout));
+  EXPECT_TRUE(data.has_value()) << (data ? "" : format(data.error()));
+  return std::move(*data);
+}
+
+struct Trained {
+  std::vector<double> losses;
+  std::vector<std::string> notes;
+};
+
+Trained trained(const Config& config, int longer) {
+  const auto layout = resolve(config);
+  EXPECT_TRUE(layout.has_value()) << (layout ? "" : format(layout.error()));
+  if (!layout) return {};
+  const auto programs = build_programs(*layout);
+  EXPECT_TRUE(programs.has_value()) << (programs ? "" : format(programs.error()));
+  if (!programs) return {};
+  const SequenceDataset data = documents(*layout, longer);
+  TrainOptions options;
+  options.sequences = &data;
+  const auto result = train(
+      *layout, *programs, [](int64_t, std::span<int32_t>) -> Status { return {}; }, options);
+  EXPECT_TRUE(result.has_value()) << (result ? "" : format(result.error()));
+  Trained all;
+  if (!result) return all;
+  for (const StepReport& step : result->steps) all.losses.push_back(step.loss);
+  all.notes = result->notes;
+  return all;
+}
+
+Config packed(Config c, int longer) {
+  c.packing.sequences = SequenceLengths::kDocuments;
+  c.train.seq_length = 12 * longer;
+  c.packing.packed_sequence_size = 32 * longer;
+  c.packing.max_sequences = 6;
+  c.train.micro_batch_size = 1;
+  c.train.global_batch_size = 4;
+  c.train.train_iters = 3;
+  return c;
+}
+
+Config on_device(Config c, bool graphs = true) {
+  c.host.device = trainer::Device::kCuda;
+  c.host.enable_cuda_graph = graphs;
+  return c;
+}
+
+double furthest(const Trained& a, const Trained& b) {
+  double most = a.losses.size() == b.losses.size() && !a.losses.empty() ? 0.0 : INFINITY;
+  for (size_t i = 0; i < std::min(a.losses.size(), b.losses.size()); ++i)
+    most = std::max(most, std::abs(a.losses[i] - b.losses[i]) / b.losses[i]);
+  return most;
+}
+
+class PacksOnDevice : public GpuTest, public testing::WithParamInterface<Small> {};
+
+// Rotary and learnt positions, windows and sinks, encoders that look both ways and at other tokens, further tokens.
+TEST_P(PacksOnDevice, TrainLikeTheOracle) {
+  Config c = packed(config_of(GetParam()), 1);
+  const Trained exact = trained(c, 1);
+  for (const bool graphs : {false, true})
+    EXPECT_LT(furthest(trained(on_device(c, graphs), 1), exact), 1e-4) << "graphs " << graphs;
+  c.precision.recipe = Recipe::kBf16;
+  const double bound = std::max(2.0 * furthest(trained(c, 1), exact), 2e-3);
+  EXPECT_LT(furthest(trained(on_device(c), 1), exact), bound);
+}
+
+std::vector<Small> packable() {
+  std::vector<Small> families;
+  for (const Small& family : kFamilies) {
+    const std::string name = family.name;
+    if (name != "mixtral_balanced") families.push_back(family);  // forced balance goes by a token's place
+  }
+  return families;
+}
+
+INSTANTIATE_TEST_SUITE_P(All, PacksOnDevice, testing::ValuesIn(packable()),
+                         [](const auto& test) { return std::string(test.param.name); });
+
+constexpr int kLonger = 4;
+
+// Heads that cuDNN and our tensor-core kernel take.
+Config wide() {
+  Config c;
+  sizes(c, "llama3-8b", 2);
+  c.model.hidden_size = 64;
+  c.model.ffn_hidden_size = 128;
+  c.model.kv_channels = 64;
+  c = packed(c, kLonger);
+  c.train.global_batch_size = c.train.train_iters = 2;
+  return c;
+}
+
+using PackedAttention = GpuTest;
+
+TEST_F(PackedAttention, EveryBackendTrainsLikeTheOracle) {
+  Config c = wide();
+  const Trained exact = trained(c, kLonger);
+  c.precision.recipe = Recipe::kBf16;
+  const double bound = std::max(2.0 * furthest(trained(c, kLonger), exact), 2e-3);
+  for (const AttentionBackend backend :
+       {AttentionBackend::kFused, AttentionBackend::kFlash, AttentionBackend::kAuto, AttentionBackend::kUnfused}) {
+    c.fusion.attention_backend = backend;
+    for (const bool graphs : {false, true}) {
+      const Trained device = trained(on_device(c, graphs), kLonger);
+      EXPECT_LT(furthest(device, exact), bound) << name(backend) << " graphs " << graphs;
+      // Where cuDNN is asked, it computes the forward, and why it does not compute the backward is said.
+      const bool asked = backend == AttentionBackend::kFused || backend == AttentionBackend::kAuto;
+      int backward = 0;
+      for (const std::string& note : device.notes) {
+        if (note.find("our own kernel computes it") == std::string::npos) continue;
+        EXPECT_TRUE(note.starts_with("attention backward") && asked) << name(backend) << ": " << note;
+        ++backward;
+      }
+      EXPECT_EQ(backward, asked ? 1 : 0) << name(backend);
+    }
+  }
+}
+
+// Two runs give the same losses bit by bit.
+TEST_F(PackedAttention, TwoRunsAreOneBitByBit) {
+  Config c = wide();
+  c.precision.recipe = Recipe::kBf16;
+  c.host.deterministic_mode = true;
+  const Trained first = trained(on_device(c), kLonger), second = trained(on_device(c), kLonger);
+  EXPECT_FALSE(first.losses.empty());
+  EXPECT_EQ(first.losses, second.losses);
+}
+
+}  // namespace
+}  // namespace mbb::trainer::cuda
