@@ -148,5 +148,19 @@ TEST(ExplainText, SummaryFitsOneScreen) {
   EXPECT_LE(std::count(text->begin(), text->end(), '\n'), 50);
 }
 
+TEST(ExplainText, RowsLeftOutAreStagesOrPartsOfThem) {
+  const auto text_of = [](int cp, int pp) {
+    Config config = mapped(1, pp, 1, pp);
+    config.parallel.context_parallel_size = cp;
+    config.parallel.gpus = int64_t{cp} * pp;
+    const Built b = build(config);
+    const auto text = to_text(explain(b.layout, b.programs));
+    EXPECT_TRUE(text.has_value());
+    return text.value_or("");
+  };
+  EXPECT_NE(text_of(2, 6).find("and 2 stages, 2 CP ranks each, between"), std::string::npos);
+  EXPECT_NE(text_of(8, 2).find("and 8 rows between, stage 0 cp 4 to stage 1 cp 3"), std::string::npos);
+}
+
 }  // namespace
 }  // namespace mbb::trainer

@@ -97,6 +97,18 @@ const ClassRow* most_captured(const Explain& e) {
   return most;
 }
 
+// The rows [first, first + count) that are not shown: whole stages, with a row a context-parallel rank, or parts of
+// some.
+std::string left_out(const Explain& e, size_t first, size_t count) {
+  size_t ranks = 1;
+  for (const ClassRow& row : e.classes) ranks = std::max(ranks, static_cast<size_t>(row.rank_class.cp) + 1);
+  const RankClass &from = e.classes[first].rank_class, &to = e.classes[first + count - 1].rank_class;
+  if (from.cp > 0 || count % ranks != 0)
+    return fmt::format("         and {} rows between, {} to {}\n", count, class_name(from), class_name(to));
+  const std::string each = ranks > 1 ? fmt::format(", {} CP ranks each,", ranks) : "";
+  return fmt::format("         and {} stages{} between\n", count / ranks, each);
+}
+
 // One row a rank class; of a long pipeline the first and the last ones.
 std::string memory(const Explain& e, const ExplainOptions& options) {
   constexpr size_t kShown = 8;
@@ -132,7 +144,7 @@ std::string memory(const Explain& e, const ExplainOptions& options) {
     table.add(std::move(cells));
   }
   std::string text = table.text("");
-  if (n > kShown) text += fmt::format("         and {} stages between\n", n - kShown);
+  if (n > kShown) text += left_out(e, kShown / 2, n - kShown);
   if (const ClassRow* most = most_captured(e); most != nullptr && !graphs)
     text += fmt::format(
         "graphs   {} ops of {} are captured; what the driver takes for them was not measured and is not in "
