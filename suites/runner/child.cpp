@@ -29,6 +29,7 @@
 #include "suites/runner/local_ranks.h"
 #include "suites/runner/memory_history.h"
 #include "suites/runner/op_records.h"
+#include "suites/runner/routing_input.h"
 #include "suites/runner/stopping_rule.h"
 #include "trainer/comm/mpi/run_mpi_rank.h"
 #include "trainer/run/knobs.h"
@@ -354,6 +355,35 @@ void count_cuts(baselines::Launch& launch, const trainer::SequenceDataset& seque
   launch.counts.push_back({"sequences without a token to predict", sequences.cut().empty});
 }
 
+// The choices a launch replays: the reference's, which the parent left, or those of the file that the knob names.
+Result<std::optional<trainer::RoutingTable>> choices_of(const trainer::Layout& layout,
+                                                        const std::filesystem::path& folder) {
+  if (!layout.replays_routing) return std::optional<trainer::RoutingTable>();
+  const std::string& from = layout.config.parallel.moe_router_replay;
+  if (from == "reference" && !file_exists(folder / kReferenceRoutingFile))
+    return std::optional<trainer::RoutingTable>();
+  auto read =
+      trainer::RoutingTable::read(from == "reference" ? folder / kReferenceRoutingFile : std::filesystem::path(from));
+  if (!read) return tl::unexpected<Error>(std::move(read.error()).during("parallel.moe_router_replay = " + from));
+  return std::optional(std::move(*read));
+}
+
+void end_by(StoppingRule& rule, trainer::TrainOptions& options, const trainer::Config& config,
+            baselines::Launch& launch) {
+  options.enough = [&](const trainer::StepReport& r) {
+    const bool enough = rule.enough_after(r.index, static_cast<double>(r.wall_ns) * 1e-9);
+    if (enough && r.index + 1 < config.train.train_iters)
+      launch.counts.push_back({"ended early, its times being known well enough, after steps", r.index + 1});
+    return enough;
+  };
+}
+
+void record_into(GradientRecorder& recorder, trainer::TrainOptions& options) {
+  options.on_gradient = [&](const trainer::MeshCoordinates& rank, int64_t step, const trainer::Tensor& weight,
+                            int64_t first,
+                            std::span<const float> part) { recorder.add(rank, step, weight, first, part); };
+}
+
 Status train_into(const std::filesystem::path& folder, const std::optional<trainer::ProcessPlace>& place,
                   LocalRanks* ranks, baselines::Launch& launch) {
   MB_ASSIGN(const trainer::Config config, read_config(folder));
@@ -374,13 +404,7 @@ Status train_into(const std::filesystem::path& folder, const std::optional<train
   const bool ends_early = file_exists(folder / kStoppingRuleFile);
   MB_ASSIGN(const trainer::ProfileWindow window, window_of(config, layout.mesh.world_size(), ends_early));
   MB_ASSIGN(StoppingRule rule, rule_of(folder, window));
-  if (rule.is_active())
-    options.enough = [&](const trainer::StepReport& r) {
-      const bool enough = rule.enough_after(r.index, static_cast<double>(r.wall_ns) * 1e-9);
-      if (enough && r.index + 1 < config.train.train_iters)
-        launch.counts.push_back({"ended early, its times being known well enough, after steps", r.index + 1});
-      return enough;
-    };
+  if (rule.is_active()) end_by(rule, options, config, launch);
   options.trace_first = window.first;
   options.trace_end = window.end;
   options.external_profiler = config.profiling.use_nsys_profiler;
@@ -396,11 +420,12 @@ Status train_into(const std::filesystem::path& folder, const std::optional<train
   const trainer::SampleSource sample = [&](int64_t index, std::span<int32_t> tokens) {
     return data->sample(index, tokens);
   };
+  MB_ASSIGN(const auto replay, choices_of(layout, folder));
+  trainer::RoutingTable routing(layout.sequence, layout.model.moe.top_k);
+  options.replay = replay ? &*replay : nullptr;
+  options.record = &routing;
   GradientRecorder recorder;
-  if (config.debug.record_gradients)
-    options.on_gradient = [&](const trainer::MeshCoordinates& rank, int64_t step, const trainer::Tensor& weight,
-                              int64_t first,
-                              std::span<const float> part) { recorder.add(rank, step, weight, first, part); };
+  if (config.debug.record_gradients) record_into(recorder, options);
   if (place && place->rank > 0) return trainer::train(layout, programs, sample, options).map([](const auto&) {});
   MB_TRY(check_snapshot_path(config, folder));
   watch.emplace(config, layout, place, folder);
@@ -408,6 +433,7 @@ Status train_into(const std::filesystem::path& folder, const std::optional<train
   MB_ASSIGN(trainer::TrainResult result, trainer::train(layout, programs, sample, options));
   MB_TRY(watch->finish(launch));
   if (config.debug.record_gradients) MB_TRY(recorder.write(folder));
+  if (layout.records_routing) MB_TRY(routing.write(folder / kRoutingFile));
   for (const trainer::StepReport& r : result.steps) launch.steps.push_back(step_of(r, options));
   add_bindings(launch, result);
   if (place) launch.counts.push_back({fmt::format("ranks are processes of {}", name(place->launcher)), place->size});

@@ -102,15 +102,28 @@ std::vector<References::Pair> other_seeds_of(const baselines::Cell& cell,
 
 }  // namespace
 
+bool trains_in_fp32(const baselines::Cell& cell) {
+  return recipe_of(cell) == "fp32";
+}
+
+const baselines::Cell* exact_reference_of(const baselines::Cell& cell, const std::vector<baselines::Cell>& finished) {
+  const bool exact = recipe_of(cell) == "fp32";
+  const std::string key = work_key(cell, exact);
+  for (const baselines::Cell& other : finished)
+    if (is_reference(other) && other.device == cell.device && recipe_of(other) == "fp32" &&
+        work_key(other, exact) == key)
+      return &other;
+  return nullptr;
+}
+
 References references_of(const baselines::Cell& cell, const std::vector<baselines::Cell>& finished) {
   References found;
   const bool exact = recipe_of(cell) == "fp32";
-  for (const baselines::Cell& other : finished) {
-    if (!is_reference(other) || other.device != cell.device) continue;
-    if (recipe_of(other) == "fp32" && found.exact == nullptr && work_key(other, exact) == work_key(cell, exact))
-      found.exact = &other;
-    if (!exact && found.rounded == nullptr && work_key(other) == work_key(cell)) found.rounded = &other;
-  }
+  found.exact = exact_reference_of(cell, finished);
+  for (const baselines::Cell& other : finished)
+    if (!exact && found.rounded == nullptr && is_reference(other) && other.device == cell.device &&
+        work_key(other) == work_key(cell))
+      found.rounded = &other;
   // What one rank's rounding does is not known: the first one-rank cell of a precision is compared with nothing.
   if (!exact && found.rounded == nullptr) found.exact = nullptr;
   if (!exact && found.exact != nullptr) found.other_seeds = other_seeds_of(cell, finished);

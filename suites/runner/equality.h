@@ -16,6 +16,10 @@ inline constexpr double kLossTolerance = 1e-5;
 // `precision`, cells of different recipes share it too; without `seed`, cells of different train.seed.
 std::string work_key(const baselines::Cell& cell, bool precision = true, bool seed = true);
 
+bool trains_in_fp32(const baselines::Cell& cell);
+// The finished one-rank fp32 cell of `cell`'s work; null where there is none.
+const baselines::Cell* exact_reference_of(const baselines::Cell& cell, const std::vector<baselines::Cell>& finished);
+
 // The finished one-rank cells that `cell` is compared with: in fp32, and, when the cell's recipe is another, in that.
 struct References {
   const baselines::Cell* exact = nullptr;

@@ -43,6 +43,7 @@
 #include "suites/runner/program_build.h"
 #include "suites/runner/progress.h"
 #include "suites/runner/published_beside.h"
+#include "suites/runner/routing_input.h"
 #include "suites/runner/sequence_work.h"
 #include "suites/runner/twin_run.h"
 #include "trainer/comm/mpi/run_mpi_rank.h"
@@ -432,7 +433,8 @@ class CellRunner {
 std::vector<size_t> execution_order(const std::vector<baselines::Cell>& cells) {
   std::vector<size_t> order(cells.size());
   for (size_t i = 0; i < order.size(); ++i) order[i] = i;
-  std::stable_partition(order.begin(), order.end(), [&](size_t i) { return cells[i].ranks == 1; });
+  const auto later = [&](size_t i) { return cells[i].ranks != 1 ? 2 : trains_in_fp32(cells[i]) ? 0 : 1; };
+  std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) { return later(a) < later(b); });
   return order;
 }
 
@@ -613,6 +615,8 @@ class CellLoop {
   Status launch(size_t i, int index) {
     if (stopped() || cells_[i].result_class == baselines::ResultClass::kProjected) return {};
     if (options_.interleave) progress_.begin_cell(cells_[i].name);
+    if (!suite_.cells[i].command)
+      MB_TRY(give_routing(writer_, suite_.cells[i].config, cells_[i], index, {&outcome_.run.cells, &cells_}));
     return runner_.launch(suite_.cells[i], cells_[i], index, left_[i]);
   }
 

@@ -97,6 +97,7 @@ void plain_numbers(Config& c) {
   c.optimizer.lr_warmup_iters = 1;
   c.memory.limit_gib = 0;
   c.parallel.nvlink_domain_size = 0;
+  c.parallel.moe_router_replay.clear();
 }
 
 // Layers of each chunk: one, two in the chunks that had more than the others.

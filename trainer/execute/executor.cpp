@@ -33,8 +33,8 @@ class CpuExecutor final : public Executor {
     return found;
   }
   CommStats stats(GroupKind kind) const override { return rank_->stats(kind); }
-  Status read(TensorId tensor, std::span<std::byte> to) override {
-    std::memcpy(to.data(), rank_->data(tensor), to.size());
+  Status read(TensorId tensor, int slot, std::span<std::byte> to) override {
+    std::memcpy(to.data(), rank_->data(tensor, slot), to.size());
     return {};
   }
 
@@ -77,10 +77,10 @@ class CudaExecutor final : public Executor {
     if (!found.found) return std::optional<NotFinite>{};
     return std::optional(NotFinite{found.op.text, found.tensor.text, found.micro_batch, found.communicates});
   }
-  Status read(TensorId tensor, std::span<std::byte> to) override {
+  Status read(TensorId tensor, int slot, std::span<std::byte> to) override {
     CudaText error{};
-    return profiler::cuda_answer(table_.rank_read(rank_, tensor, 0, to.data(), static_cast<int64_t>(to.size()), &error),
-                                 error);
+    return profiler::cuda_answer(
+        table_.rank_read(rank_, tensor, slot, to.data(), static_cast<int64_t>(to.size()), &error), error);
   }
   DeviceTimes device_times() const override {
     profiler::CudaStepTimes times{};

@@ -34,8 +34,8 @@ class Executor {
   // Runs the step again, as CpuRank::step does with `not_finite`.
   virtual Result<std::optional<NotFinite>> find_not_finite(const StepInput& input) = 0;
   virtual CommStats stats(GroupKind kind) const = 0;
-  // Copies the bytes of a tensor's first slot, as the last step left them.
-  virtual Status read(TensorId tensor, std::span<std::byte> to) = 0;
+  // Copies the bytes of a tensor in a slot, as the last step left them.
+  virtual Status read(TensorId tensor, int slot, std::span<std::byte> to) = 0;
   virtual DeviceTimes device_times() const { return {}; }
   // The CUDA device this rank runs on; -1 on the CPU.
   virtual int device() const { return -1; }

@@ -85,6 +85,13 @@ struct Call {
   int micro_batch = 0;
 };
 
+// What a layer's router chose: written by the host where a run is replayed, read by it where one is recorded.
+struct RoutingPort {
+  std::string router;             // "layers.3.mlp.router"
+  TensorId experts = kNoTensor;   // i32 [tokens, top_k], per micro-batch
+  bool sequence_sharded = false;  // tokens of this tensor-parallel rank alone
+};
+
 // Tensors through which the world reaches a program and hears from it.
 struct Ports {
   TensorId tokens = kNoTensor;          // i32 [s, b], per micro-batch; first stage
@@ -98,6 +105,7 @@ struct Ports {
   TensorId grad_scale = kNoTensor;      // f32 [3]: factor on gradients, global gradient norm, found_inf
   TensorId router_losses = kNoTensor;   // f64 [2]: balancing loss and z-loss of all experts' routers, over the step
   std::vector<TensorId> mtp_losses;     // f64 [2] a depth of multi-token prediction: as loss_sum
+  std::vector<RoutingPort> routing;     // of the routers in this program, where choices are recorded or replayed
   std::vector<TensorId> step_sums;      // sums over micro-batches which gradient sync adds up over data-parallel ranks
 };
 

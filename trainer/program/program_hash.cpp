@@ -146,11 +146,16 @@ void add(Digest& d, const Program& program) {
     d.number(micro_batch);
   }
   const auto& [tokens, labels, samples, encoder_tokens, starts, encoder_starts, step_record, loss_sum, grad_scale,
-               router_losses, mtp_losses, step_sums] = ports;
+               router_losses, mtp_losses, routing, step_sums] = ports;
   for (TensorId id : {tokens, labels, samples, encoder_tokens, starts, encoder_starts, step_record, loss_sum,
                       grad_scale, router_losses})
     d.number(id);
   add(d, mtp_losses);
+  for (const auto& [router, experts, sequence_sharded] : routing) {
+    d.text(router);
+    d.number(experts);
+    d.number(sequence_sharded);
+  }
   add(d, step_sums);
 }
 

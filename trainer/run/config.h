@@ -132,6 +132,7 @@ struct ParallelConfig {
   bool moe_permute_fusion = true;
   bool moe_router_fusion = false;
   bool moe_router_force_load_balancing = false;
+  std::string moe_router_replay;  // record, reference, or a file of choices; empty: routers choose
 
   bool sequence_parallel_on() const { return sequence_parallel.value_or(tensor_model_parallel_size > 1); }
 };
@@ -223,8 +224,8 @@ struct HostConfig {
   bool deterministic_mode = false;
   int64_t side_sms = 0;
   bool share_device = false;
-  std::string gemm_tuning_file;  // empty: GEMMs are timed when a run starts
-  int64_t no_progress_limit_s = 120;
+  std::string gemm_tuning_file;     // empty: GEMMs are timed when a run starts
+  int64_t no_progress_limit_s = 0;  // 0 = by the steps seen (trainer/comm/patience.h)
 };
 
 // Steps [profile_step_start, profile_step_end) are traced and never timed; -1 = chosen (profile_window.h).

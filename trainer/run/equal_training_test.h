@@ -39,8 +39,9 @@ struct Trained {
   TrainResult result;
 };
 
-// `change` may plant a fault in the programs.
-inline Result<Trained> train_and_collect(const Config& config, const std::function<void(StepPrograms&)>& change = {}) {
+// `change` may plant a fault in the programs, `set` add to what a run is asked for.
+inline Result<Trained> train_and_collect(const Config& config, const std::function<void(StepPrograms&)>& change = {},
+                                         const std::function<void(TrainOptions&)>& set = {}) {
   MB_ASSIGN(const Layout layout, resolve(config));
   MB_ASSIGN(StepPrograms programs, build_programs(layout));
   if (change) change(programs);
@@ -60,6 +61,7 @@ inline Result<Trained> train_and_collect(const Config& config, const std::functi
       values[static_cast<size_t>(unsharded_index(weight, at, first + static_cast<int64_t>(i)))] =
           static_cast<double>(gradient[i]);
   };
+  if (set) set(options);
   const auto vocabulary = static_cast<int32_t>(layout.model.vocab_size);
   MB_ASSIGN(out.result,
             train(

@@ -11,7 +11,7 @@ constexpr std::array<std::string_view, 8> kHowSections{"parallel.", "data_parall
                                                        "debug.",    "profiling.",     "fusion.",  "memory."};
 
 // Of those sections: weights that do not train, and the choice of experts.
-constexpr std::array<std::string_view, 7> kWork{
+constexpr std::array<std::string_view, 8> kWork{
     "memory.frozen",
     "memory.lora_rank",
     "memory.lora_alpha",
@@ -19,6 +19,7 @@ constexpr std::array<std::string_view, 7> kWork{
     "parallel.moe_expert_capacity_factor",
     "parallel.moe_token_drop_policy",
     "parallel.moe_router_force_load_balancing",
+    "parallel.moe_router_replay",
 };
 
 constexpr std::array<std::string_view, 6> kRounding{

@@ -22,7 +22,8 @@ using Keys = std::set<std::string>;
 TEST(KnobEffect, SectionsThatSayHowHoldFewKnobsThatSayMore) {
   EXPECT_EQ(with_effect("memory", KnobEffect::kWork), (Keys{"frozen", "lora_alpha", "lora_rank", "lora_targets"}));
   EXPECT_EQ(with_effect("parallel", KnobEffect::kWork),
-            (Keys{"moe_expert_capacity_factor", "moe_router_force_load_balancing", "moe_token_drop_policy"}));
+            (Keys{"moe_expert_capacity_factor", "moe_router_force_load_balancing", "moe_router_replay",
+                  "moe_token_drop_policy"}));
   for (const char* section : {"data_parallel", "overlap", "fusion", "host", "profiling", "debug"})
     EXPECT_EQ(with_effect(section, KnobEffect::kWork), Keys{}) << section;
 }

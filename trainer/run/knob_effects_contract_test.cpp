@@ -94,6 +94,7 @@ const std::map<std::string, Try> kTries{
     {"parallel.moe_permute_fusion", {"false", kMoe}},
     {"parallel.moe_router_fusion", {"true", kMoe}},
     {"parallel.moe_router_force_load_balancing", {"true", kMoe}},
+    {"parallel.moe_router_replay", {"record", kMoe}},
     {"overlap.overlap_p2p_comm", {"true", {"pp=2"}}},
     {"overlap.batch_p2p_comm", {"false", {"pp=2"}}},
     {"overlap.overlap_moe_expert_parallel_comm", {"true", kMoe + Settings{"ep=2"}}},

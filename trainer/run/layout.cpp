@@ -230,6 +230,23 @@ Status check_expert_overlap(const Layout& l) {
   return {};
 }
 
+// Who records choices and who takes recorded ones.
+Status resolve_routing(Layout& l) {
+  const std::string& replay = l.config.parallel.moe_router_replay;
+  if (replay.empty()) return {};
+  const std::string given = fmt::format("parallel.moe_router_replay = {}", replay);
+  if (l.config.parallel.moe_router_force_load_balancing)
+    return fail(ErrorCode::kBadArgument, given + " with parallel.moe_router_force_load_balancing",
+                "choices go by turns or by the record: give one of the two");
+  const bool reference = replay == "reference", exact = l.config.precision.recipe == Recipe::kFp32;
+  l.records_routing = replay == "record" || (reference && exact && l.mesh.world_size() == 1);
+  l.replays_routing = replay != "record" && !(reference && exact);
+  if (l.records_routing && l.config.host.device == Device::kCuda)
+    return fail(ErrorCode::kUnavailable, given + " with host.device = cuda: choices are recorded on the CPU",
+                "record with host.device = cpu and give the file here");
+  return {};
+}
+
 int64_t expert_tensor_ranks(const ParallelConfig& p) {
   return p.expert_tensor_parallel_size == 0 ? p.tensor_model_parallel_size : p.expert_tensor_parallel_size;
 }
@@ -376,6 +393,7 @@ Result<Layout> resolve(const Config& config) {
   if (l.model.is_moe()) sizes.etp = l.etp;
   MB_ASSIGN(l.mesh, Mesh::make(sizes));
   MB_TRY(settle_idle(config, l));
+  MB_TRY(resolve_routing(l));
   MB_TRY(profile_window(config, l.mesh.world_size()));
   const bool reads_counts = config.host.device == Device::kCuda && l.exchanges_tokens() &&
                             config.parallel.moe_exchange == MoeExchange::kCounts;

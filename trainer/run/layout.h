@@ -66,6 +66,9 @@ struct Layout {
   int micro_batch_group = 1;  // interleaved: micro-batches that pass a chunk before the next has its turn
   MessageForm message_form = MessageForm::kOverlapped;
 
+  bool records_routing = false;  // keeps what routers chose for whoever replays it
+  bool replays_routing = false;  // routers take their choices from TrainOptions::replay
+
   // The same as the programs of a role are built with: the encoder's own TP, and its one stage.
   Layout of_role(MeshRole other) const;
   bool has_encoder_mesh() const { return mesh.sizes().encoder_pp > 0; }

@@ -92,6 +92,28 @@ struct BatchReader {
     return {};
   }
 
+  // Visits every token of rows [s, b] that a router of this context-parallel rank reads, of tensor-parallel rank `tp`
+  // alone where they are cut: its sample, its place there, its experts.
+  template <typename Visit>
+  Status each_token(const RoutingPort& router, int micro_batch, int tp, std::span<int32_t> experts, int64_t top_k,
+                    Visit&& visit) const {
+    const int64_t b = layout.micro_batch, tokens = static_cast<int64_t>(experts.size()) / top_k;
+    const int64_t before = router.sequence_sharded ? tp * tokens : 0;
+    std::vector<PackedRow> mine;
+    if (sequences != nullptr && layout.reads_starts()) {
+      std::vector<int32_t> first = room_for_starts();
+      MB_TRY(starts(micro_batch, first));
+      mine = packed_rows(positions, first, layout.local_sequence());
+    }
+    for (int64_t t = 0; t < tokens; ++t) {
+      const int64_t row = (before + t) / b;
+      const int64_t place = mine.empty() ? positions.at(row) : mine[static_cast<size_t>(row)].at;
+      MB_TRY(visit(index(micro_batch, static_cast<size_t>((before + t) % b)), place,
+                   experts.subspan(static_cast<size_t>(t * top_k), static_cast<size_t>(top_k))));
+    }
+    return {};
+  }
+
   std::vector<int32_t> room_for_starts() const {
     return std::vector<int32_t>(layout.reads_starts() ? static_cast<size_t>(layout.sequences_of_row()) + 1 : 0);
   }
@@ -146,6 +168,7 @@ struct Shared {
   bool capturing = false;
   std::vector<profiler::CapturedRank> captured;
   TrainResult result;
+  Patience patience;  // rank 0 tells it
 };
 
 // One rank's clocks over a step.
@@ -205,6 +228,7 @@ class RankLoop {
       if (enough) last = step;
     }
     if (in_window(last)) MB_TRY(end_window(*rank));
+    const HostWorks at_the_end(shared_.patience, rank_ == 0);
     if (rank_ == 0) shared_.result.outside = rank->outside_arena();
     if (rank_ == 0) shared_.result.notes = rank->notes();
     return gather_stats(*rank);
@@ -238,6 +262,7 @@ class RankLoop {
     for (size_t i = 0; i < reports.size(); ++i) add_times(reports[i], i, all_times);
     // The word first: unaligned ranks go on with it while rank 0 does the rest.
     MB_ASSIGN(const bool enough, is_enough(reports));
+    const HostWorks works(shared_.patience, rank_ == 0);
     for (size_t i = 0; i < reports.size(); ++i) {
       if (!all_op_ns[i].empty()) MB_TRY(replay_step(reports[i], all_op_ns[i]));
       shared_.result.steps.push_back(reports[i]);
@@ -285,6 +310,7 @@ class RankLoop {
 
   // Rank 0 decides and attaches while all others wait; processes attach each to itself.
   Status begin_window(Executor& rank) {
+    const HostWorks works(shared_.patience, rank_ == 0);
     MB_TRY(everyone_->barrier());
     if (rank_ == 0 || options_.processes) MB_TRY(choose_tracing(rank));
     if (options_.processes) MB_TRY(all_capture());
@@ -339,6 +365,7 @@ class RankLoop {
   }
 
   Status end_window(Executor& rank) {
+    const HostWorks works(shared_.patience, rank_ == 0);
     MB_TRY(everyone_->barrier());
     const Tracing was = std::exchange(tracing_, Tracing::kOff);
     if (rank_ == 0 || options_.processes) MB_TRY(finish_tracing(was));
@@ -380,6 +407,13 @@ class RankLoop {
     };
     input.starts = [&](int m, std::span<int32_t> first) { return reader.starts(m, first); };
     input.encoder_starts = [&](int m, std::span<int32_t> first) { return reader.encoder_starts(m, first); };
+    if (l_.replays_routing)
+      input.routing = [&](int m, const RoutingPort& router, std::span<int32_t> experts) {
+        return reader.each_token(router, m, at.tp, experts, l_.model.moe.top_k,
+                                 [&](int64_t sample, int64_t place, std::span<int32_t> of) {
+                                   return options_.replay->get(router.router, sample, place, of);
+                                 });
+      };
     if (steps_wait_for_host_work() || step == 0) MB_TRY(everyone_->barrier());
     if (options_.stop && options_.stop->load())
       return fail(ErrorCode::kCancelled, fmt::format("stopped before step {}", step));
@@ -394,7 +428,9 @@ class RankLoop {
           {world_.rank(), static_cast<int32_t>(step), times.start_ns, times.end_ns});
     times.cpu_ns = thread_cpu_ns() - cpu_begin;
     if (l_.config.profiling.reference_work) times.reference_ns = reference_work_ns();
+    if (rank_ == 0) shared_.patience.step_took(times.end_ns - times.start_ns);
     if (options_.on_gradient) MB_TRY(hand_out_gradients(rank, step));
+    if (l_.records_routing) MB_TRY(record_routing(rank, reader, at.tp));
     if (output.found_inf || !std::isfinite(output.loss())) {
       if (!kept_times_.empty()) MB_TRY(host_work(step - 1));  // the good steps before it
       return not_finite(rank, input, output, step);
@@ -405,7 +441,32 @@ class RankLoop {
     return {};
   }
 
+  Status record_routing(Executor& rank, const BatchReader& reader, int tp) const {
+    const Program& program = programs_.of_rank(l_.mesh, world_.rank());
+    const int64_t top_k = l_.model.moe.top_k;
+    RoutingTable mine(l_.sequence, top_k);
+    for (const RoutingPort& router : program.ports.routing) {
+      const Tensor& t = program.tensor(router.experts);
+      std::vector<int32_t> experts(static_cast<size_t>(t.shape.elements()));
+      for (int m = 0; m < program.micro_batches; ++m) {
+        MB_TRY(rank.read(router.experts, m % t.ring, std::as_writable_bytes(std::span(experts))));
+        MB_TRY(reader.each_token(router, m, tp, experts, top_k,
+                                 [&](int64_t sample, int64_t place, std::span<int32_t> of) -> Status {
+                                   mine.set(router.router, sample, place, of);
+                                   return {};
+                                 }));
+      }
+    }
+    MB_ASSIGN(const std::vector<std::string> all, gather_at_first(*everyone_, mine.bytes()));
+    for (const std::string& bytes : all) {
+      MB_ASSIGN(const RoutingTable theirs, RoutingTable::of_bytes(bytes));
+      if (options_.record != nullptr) options_.record->add(theirs);
+    }
+    return {};
+  }
+
   Status hand_out_gradients(Executor& rank, int64_t step) const {
+    const HostWorks works(shared_.patience, rank_ == 0);
     MB_ASSIGN(const std::string mine, gradient_parts(rank));
     MB_ASSIGN(const std::vector<std::string> all, gather_at_first(*everyone_, mine));
     for (size_t r = 0; r < all.size(); ++r) {
@@ -456,12 +517,12 @@ class RankLoop {
     const Tensor& t = program.tensor(id);
     std::vector<float> values(static_cast<size_t>(t.shape.elements()));
     if (t.dtype == DType::kF32) {
-      MB_TRY(rank.read(id, std::as_writable_bytes(std::span(values))));
+      MB_TRY(rank.read(id, 0, std::as_writable_bytes(std::span(values))));
       return values;
     }
     MB_CHECK(t.dtype == DType::kBf16, "gradients are f32 or bf16: " + t.path);
     std::vector<Bf16> narrow(values.size());
-    MB_TRY(rank.read(id, std::as_writable_bytes(std::span(narrow))));
+    MB_TRY(rank.read(id, 0, std::as_writable_bytes(std::span(narrow))));
     std::transform(narrow.begin(), narrow.end(), values.begin(), [](Bf16 v) { return to_float(v); });
     return values;
   }
@@ -699,19 +760,22 @@ Result<TrainResult> train(const Layout& layout, const StepPrograms& programs, co
                           const TrainOptions& options) {
   MB_TRY(check_memory(layout, programs));
   MB_CHECK(layout.has_sequences() == (options.sequences != nullptr), "rows of sequences come with packing.sequences");
+  MB_TRY(check_replay(layout, options.replay));
   const int ranks = layout.mesh.world_size();
   Shared shared;
   shared.captured.resize(static_cast<size_t>(ranks));
   shared.result.comm.resize(static_cast<size_t>(ranks));
   shared.result.bindings.resize(static_cast<size_t>(ranks));
   const auto rank_main = [&](World& world) { return RankLoop(layout, programs, data, options, world, shared).run(); };
+  const Patience* const patience = options.no_progress_ms == 0 ? &shared.patience : nullptr;
   Status trained;
   if (options.processes) {
-    trained = run_mpi_rank(rank_main, {options.no_progress_ms, options.stuck_grace_ms, options.on_stuck,
+    trained = run_mpi_rank(rank_main, {options.no_progress_ms, patience, options.stuck_grace_ms, options.on_stuck,
                                        options.places_file, options.meanwhile});
   } else {
     LocalOptions local;
     local.no_progress_ms = options.no_progress_ms;
+    local.patience = patience;
     local.stuck_grace_ms = options.stuck_grace_ms;
     local.on_stuck = options.on_stuck;
     local.places_file = options.places_file;

@@ -22,6 +22,7 @@
 #include "trainer/program/memory_plan.h"
 #include "trainer/program/program.h"
 #include "trainer/run/layout.h"
+#include "trainer/run/routing_table.h"
 
 namespace mbb::trainer {
 
@@ -110,12 +111,16 @@ struct TrainOptions {
   // From rank 0's thread after each step, for every rank: what its optimizer reads of each weight's gradient (of the
   // summed loss), local elements [first, first + size). Together the ranks give every element of every weight.
   GradientSink on_gradient = {};
+  // Choices that routers take where Layout::replays_routing, and where they go where it records them (rank 0's
+  // process).
+  const RoutingTable* replay = nullptr;
+  RoutingTable* record = nullptr;
   // The rows of a layout that has_sequences(); `data` is not asked then. Must outlive the call.
   const SequenceDataset* sequences = nullptr;
   const std::atomic<bool>* stop = nullptr;  // checked between steps; ends with kCancelled
-  int64_t no_progress_ms = 120'000;
+  int64_t no_progress_ms = 120'000;         // 0: as trainer/comm/patience.h has it
   // A rank that is still running so long after another failed is stuck: on_stuck may end the process.
-  int64_t stuck_grace_ms = 5'000;
+  int64_t stuck_grace_ms = 3'000;
   std::function<void(const Error&)> on_stuck = {};
   std::string places_file;  // where all ranks stand, readable when this process is killed (trainer/comm/places.h)
   // Ranks are the processes of a launcher (process_place()), and this is one of them.

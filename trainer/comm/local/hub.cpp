@@ -8,6 +8,8 @@
 #include <chrono>
 
 #include "profiler/base/check.h"
+#include "profiler/base/clock.h"
+#include "trainer/comm/patience.h"
 
 namespace mbb::trainer {
 namespace {
@@ -105,32 +107,26 @@ void Hub::check_stuck(int cause_rank) {
        true);
 }
 
-void Hub::supervise(HubLock& lock, int64_t no_progress_ms, int64_t stuck_grace_ms,
+void Hub::supervise(HubLock& lock, const std::function<int64_t()>& limit_ms, int64_t stuck_grace_ms,
                     const std::function<void(const Error&)>& stuck) {
-  using Clock = std::chrono::steady_clock;
-  const auto limit = std::chrono::milliseconds(no_progress_ms);
+  constexpr int64_t kLookMs = 250;
   const auto all_returned = [&] { return finished_ == size(); };
-  uint64_t seen = life();
-  Clock::time_point since = Clock::now();
+  QuietTime quiet;
   while (!cause_ && !all_returned()) {
-    if (no_progress_ms == 0) {
-      supervisor_.wait(lock);
+    const int64_t limit = limit_ms();
+    const bool over = quiet.too_long(life(), limit, monotonic_ns());
+    if (!over) {
+      const int64_t look_ms = limit > 0 ? std::clamp<int64_t>(limit / 4, 1, kLookMs) : kLookMs;
+      supervisor_.wait_for(lock, std::chrono::milliseconds(look_ms));
       continue;
     }
-    supervisor_.wait_for(lock, std::max(limit / 4, std::chrono::milliseconds(1)));
-    const Clock::time_point now = Clock::now();
-    if (const uint64_t current = life(); current != seen) {
-      seen = current;
-      since = now;
-    } else if (!cause_ && !all_returned() && now - since >= limit) {
-      int running = 0;
-      while (ranks_[static_cast<size_t>(running)].finished || ranks_[static_cast<size_t>(running)].wait != nullptr)
-        ++running;  // there is one: otherwise check_stuck() had ended the world
-      fail(running,
-           Error{ErrorCode::kTimeout, fmt::format("no rank made progress for {} ms: {}", no_progress_ms, standing()),
-                 "look at the rank that runs; raise the time without progress if one op takes that long"},
-           true);
-    }
+    int running = 0;
+    while (ranks_[static_cast<size_t>(running)].finished || ranks_[static_cast<size_t>(running)].wait != nullptr)
+      ++running;  // there is one: otherwise check_stuck() had ended the world
+    fail(running,
+         Error{ErrorCode::kTimeout, fmt::format("no rank made progress for {} ms: {}", limit, standing()),
+               "look at the rank that runs; raise host.no_progress_limit_s if one op takes that long"},
+         true);
   }
   const auto grace = std::chrono::milliseconds(stuck_grace_ms);
   if (supervisor_.wait_for(lock, grace, all_returned)) return;

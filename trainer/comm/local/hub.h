@@ -56,9 +56,9 @@ class Hub {
   void fail(int rank, Error error, bool told = false);
   // The rank has returned. An error ends the world; so does leaving others waiting.
   void finish(int rank, Status status);
-  // Sleeps until every rank has returned; ends the world after no_progress_ms without sign of life, and calls `stuck`
-  // (without the lock) when ranks are still running stuck_grace_ms after the world ended.
-  void supervise(HubLock& lock, int64_t no_progress_ms, int64_t stuck_grace_ms,
+  // Sleeps until every rank has returned; ends the world after limit_ms() (0: never) without sign of life, and calls
+  // `stuck` (without the lock) when ranks are still running stuck_grace_ms after the world ended.
+  void supervise(HubLock& lock, const std::function<int64_t()>& limit_ms, int64_t stuck_grace_ms,
                  const std::function<void(const Error&)>& stuck);
   // The first failure, with its rank named and where all stood when it happened.
   Status outcome() const;

@@ -50,7 +50,8 @@ Status run_ranks(int ranks, const std::function<Status(World&)>& rank_main, cons
     }
   }
   HubLock lock = hub.lock();
-  hub.supervise(lock, options.no_progress_ms, options.stuck_grace_ms, options.on_stuck);
+  const auto limit_ms = [&] { return options.patience != nullptr ? options.patience->ms() : options.no_progress_ms; };
+  hub.supervise(lock, limit_ms, options.stuck_grace_ms, options.on_stuck);
   lock.unlock();
   threads.clear();
   MB_TRY(hub.outcome());

@@ -16,12 +16,14 @@
 #include <string>
 
 #include "trainer/comm/communicator.h"
+#include "trainer/comm/patience.h"
 
 namespace mbb::trainer {
 
 struct LocalOptions {
   // The world ends with kTimeout when no rank called World::at or the communicator for this long; 0: never.
   int64_t no_progress_ms = 300'000;
+  const Patience* patience = nullptr;  // asked instead, where the time follows what the ranks do; outlives the call
   // Unread messages that a channel (source, destination, direction) of a communicator holds.
   size_t mailbox_messages = 256;
   // A thread cannot be killed: when ranks have not returned this long after the world ended, on_stuck is told once, and

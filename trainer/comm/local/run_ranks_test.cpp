@@ -227,6 +227,30 @@ TEST(RunRanks, AHangIsReportedWithEveryPlaceAndTheStuckRankIsNamed) {
   EXPECT_NE(report.find("rank 2 at layers.0.attention.core.fwd (call 3) has returned"), std::string::npos) << report;
 }
 
+TEST(RunRanks, AHangAfterAStepEndsByTheStepsTime) {
+  Patience patience({.first_ms = 60'000, .least_ms = 300, .steps = 20});
+  std::atomic<bool> release = false;
+  LocalOptions options;
+  options.patience = &patience;
+  options.stuck_grace_ms = 40;
+  options.on_stuck = [&](const Error&) {
+    release = true;
+    release.notify_all();
+  };
+  const Status status = run_ranks(
+      2,
+      [&](World& world) -> Status {
+        MB_ASSIGN(Comm comm, join_all(world));
+        world.at("step", 0);
+        MB_TRY(comm->barrier());
+        if (world.rank() == 0) patience.step_took(1'000'000);
+        if (world.rank() == 1) release.wait(false);
+        return comm->barrier();
+      },
+      options);
+  expect_error(status, ErrorCode::kTimeout, {"rank 1 at step (call 0): no rank made progress for 300 ms"});
+}
+
 TEST(RunRanks, SignsOfLifeKeepALongWaitAlive) {
   LocalOptions options;
   options.no_progress_ms = 200;

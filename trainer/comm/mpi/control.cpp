@@ -106,7 +106,6 @@ Status Control::connect(const std::string& address) {
 }
 
 void Control::start() {
-  seen_ns_ = monotonic_ns();
   thread_ = std::thread([this] {
     pthread_setname_np(pthread_self(), "control");
     supervise();
@@ -254,23 +253,19 @@ void Control::heartbeat() {
 }
 
 void Control::watch_progress() {
-  if (cause_ || options_.no_progress_ms == 0) return;
+  if (cause_) return;
+  const int64_t limit_ms = options_.patience != nullptr ? options_.patience->ms() : options_.no_progress_ms;
   uint64_t life = 0;
   for (int rank = 0; rank < size_; ++rank) life += places_->life(rank);
-  const int64_t now = monotonic_ns();
-  if (life != seen_life_) {
-    seen_life_ = life;
-    seen_ns_ = now;
-  }
-  if (now - seen_ns_ < options_.no_progress_ms * 1'000'000) return;
+  if (!quiet_.too_long(life, limit_ms, monotonic_ns())) return;
   const auto runs = [](const Peer& peer) { return !peer.returned && peer.waits.empty(); };
   const auto found = std::find_if(peers_.begin(), peers_.end(), runs);
   const int rank = found == peers_.end() ? 0 : static_cast<int>(found - peers_.begin());
   const char* const what = found == peers_.end() ? "all ranks wait and none can go on" : "no rank made progress";
   end({rank,
        Error{found == peers_.end() ? ErrorCode::kRankFailed : ErrorCode::kTimeout,
-             fmt::format("{} for {} ms", what, options_.no_progress_ms),
-             "look at the rank that runs; raise the time without progress if one op takes that long"},
+             fmt::format("{} for {} ms", what, limit_ms),
+             "look at the rank that runs; raise host.no_progress_limit_s if one op takes that long"},
        places_->text(rank),
        {}});
 }

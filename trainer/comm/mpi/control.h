@@ -20,12 +20,14 @@
 
 #include "profiler/base/error.h"
 #include "trainer/comm/mpi/wire.h"
+#include "trainer/comm/patience.h"
 #include "trainer/comm/places.h"
 
 namespace mbb::trainer {
 
 struct ControlOptions {
-  int64_t no_progress_ms = 300'000;  // as LocalOptions
+  int64_t no_progress_ms = 300'000;    // as LocalOptions
+  const Patience* patience = nullptr;  // as LocalOptions; rank 0's process is asked
   int64_t stuck_grace_ms = 5'000;
   std::function<void(const Error&)> on_stuck = {};
   std::string places_file;                 // of this process; rank 0's holds where all ranks were last seen
@@ -109,8 +111,8 @@ class Control {
   bool released_ = false;  // rank 0 saw all return
   bool closing_ = false, own_returned_ = false, told_stuck_ = false;
   bool accused_ = false;  // this rank has told rank 0 of another's fault
-  uint64_t seen_life_ = 0;
-  int64_t seen_ns_ = 0, ended_ns_ = 0;
+  QuietTime quiet_;
+  int64_t ended_ns_ = 0;
   std::thread thread_;
 };
 

@@ -29,6 +29,8 @@ struct StepInput {
   // program reads it.
   std::function<Status(int micro_batch, std::span<int32_t> starts)> starts = {};
   std::function<Status(int micro_batch, std::span<int32_t> starts)> encoder_starts = {};
+  // What a router chooses where a run is replayed, [tokens, top_k].
+  std::function<Status(int micro_batch, const RoutingPort& router, std::span<int32_t> experts)> routing = {};
 };
 
 struct StepOutput {

@@ -151,6 +151,8 @@ Status CudaRank::allocate() {
   staging_bytes_ = round_up(static_cast<int64_t>(sizeof(float)) * StepRecord::kFields);
   for (const TensorId id : batch_ports(program_.ports))
     if (id != kNoTensor) staging_bytes_ += program_.micro_batches * round_up(program_.tensor(id).bytes());
+  for (const RoutingPort& port : program_.ports.routing)
+    staging_bytes_ += program_.micro_batches * round_up(program_.tensor(port.experts).bytes());
   staging_bytes_ += 2 * kStagingAlign;
   MB_TRY(ok(cudaMallocHost(reinterpret_cast<void**>(&staging_), static_cast<size_t>(staging_bytes_)),
             "allocating pinned staging"));
@@ -243,11 +245,20 @@ Status CudaRank::upload(const StepInput& input) {
     if (!spans[2].empty() || !spans[3].empty()) MB_TRY(input.extra(m, spans[2], spans[3]));
     if (!spans[4].empty()) MB_TRY(input.starts(m, spans[4]));
     if (!spans[5].empty()) MB_TRY(input.encoder_starts(m, spans[5]));
-    for (size_t i = 0; i < ids.size(); ++i) {
-      if (ids[i] == kNoTensor) continue;
-      MB_TRY(ok(cudaMemcpyAsync(data(ids[i], m % program_.tensor(ids[i]).ring), spans[i].data(), spans[i].size_bytes(),
+    const auto send = [&](TensorId id, std::span<const int32_t> values) {
+      return ok(cudaMemcpyAsync(data(id, m % program_.tensor(id).ring), values.data(), values.size_bytes(),
                                 cudaMemcpyHostToDevice, stream),
-                "uploading a micro-batch"));
+                "uploading a micro-batch");
+    };
+    for (size_t i = 0; i < ids.size(); ++i)
+      if (ids[i] != kNoTensor) MB_TRY(send(ids[i], spans[i]));
+    if (!input.routing) continue;
+    for (const RoutingPort& port : program_.ports.routing) {
+      const Tensor& t = program_.tensor(port.experts);
+      const std::span experts{reinterpret_cast<int32_t*>(at), static_cast<size_t>(t.shape.elements())};
+      at += round_up(t.bytes());
+      MB_TRY(input.routing(m, port, experts));
+      MB_TRY(send(port.experts, experts));
     }
   }
   return {};

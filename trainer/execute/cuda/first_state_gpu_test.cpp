@@ -46,7 +46,7 @@ class FirstStateOnDevice : public GpuTest {
       });
       for (const auto& [id, bytes] : expected) {
         std::vector<std::byte> got(bytes.size());
-        MB_TRY(rank->read(id, got));
+        MB_TRY(rank->read(id, 0, got));
         const std::lock_guard lock(mutex);
         int64_t& count = wrong[program.tensor(id).path];
         for (size_t b = 0; b < bytes.size(); ++b) count += got[b] != bytes[b] ? 1 : 0;

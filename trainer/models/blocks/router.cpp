@@ -66,14 +66,31 @@ void count_load(BlockBuilder& k, const std::string& path, TensorId counts, Tenso
   k.expert_states().push_back({path, load, bias, k.model().moe.bias_update_rate});
 }
 
+// Choices that the host writes, or reads when the step is over.
+TensorId recorded_choices(BlockBuilder& k, const std::string& path, int64_t tokens, const RouterAttrs& attrs) {
+  Tensor t;
+  t.path = path + ".choices";
+  t.dtype = DType::kI32;
+  t.shape = Shape{tokens, attrs.top_k};
+  t.category = Category::kInput;
+  t.scope = Scope::kMicroBatch;
+  const TensorId experts = k.builder().declare(std::move(t));
+  k.builder().program().ports.routing.push_back({path, experts, attrs.sequence_sharded});
+  return experts;
+}
+
 // `in`: logits [, selection bias].
 Routing choose(BlockBuilder& k, const std::string& path, const std::vector<TensorId>& in, const RouterAttrs& attrs) {
   Builder& b = k.builder();
-  if (k.layout().config.parallel.moe_router_fusion) {
-    const auto out = b.emit(kRouter, path + ".choose.fwd", in, attrs);
+  const bool replays = k.layout().replays_routing;
+  const TensorId kept = replays || k.layout().records_routing
+                            ? recorded_choices(k, path, b.tensor(in[0]).shape.rows(), attrs)
+                            : kNoTensor;
+  if (k.layout().config.parallel.moe_router_fusion && !replays) {
+    const auto out = b.emit(kRouter, path + ".choose.fwd", in, attrs, {.out = {kept, kNoTensor}});
     return {out[0], out[1]};
   }
-  const TensorId experts = b.emit1(kRouterSelect, path + ".select.fwd", in, attrs);
+  const TensorId experts = replays ? kept : b.emit(kRouterSelect, path + ".select.fwd", in, attrs, {.out = {kept}})[0];
   return {experts, b.emit1(kRouterWeights, path + ".weights.fwd", {in[0], experts}, attrs)};
 }
 
