@@ -196,6 +196,17 @@ TEST(GradientVerdict, NamesTheWeightThatDiffers) {
     judge_gradients(low, off, exact, &rounded, "one");
     EXPECT_EQ(low.status == baselines::CellStatus::kOk, !std::isnan(wrong));
   }
+  // One rank came near by chance, and from another seed it did not.
+  Gradients near = exact, far = exact, off = exact;
+  near["b"][1] = 3.00001F;
+  far["b"][1] = 3.0009F;
+  off["b"][1] = 3.0015F;
+  for (const bool seeds : {false, true}) {
+    baselines::Cell low = cell("tp2", 2, {5.0}, "bf16");
+    judge_gradients(low, off, exact, &near, "one",
+                    seeds ? std::vector<RoundedGradients>{{exact, far}} : std::vector<RoundedGradients>{});
+    EXPECT_EQ(low.status == baselines::CellStatus::kOk, seeds) << low.reason;
+  }
   baselines::Cell lost = cell("tp2", 2, {5.0});
   judge_gradients(lost, {{"a", {1.0F, 2.0F}}}, exact, nullptr, "one");
   EXPECT_NE(lost.reason.find("b has no gradient"), std::string::npos);

@@ -26,6 +26,11 @@ double distance(const std::vector<float>& a, const std::vector<float>& b) {
   return std::sqrt(squares);
 }
 
+// What gradients of a weight are divided by.
+double reach_of(const std::vector<float>& exact, double global_norm) {
+  return std::max(norm(exact), 1e-3 * global_norm);
+}
+
 double global_norm(const Gradients& all) {
   double squares = 0;
   for (const auto& [path, values] : all) squares += std::pow(norm(values), 2);
@@ -85,14 +90,26 @@ Result<Gradients> read_gradients(const std::filesystem::path& launch_folder) {
   return all;
 }
 
+namespace {
+
+// How far one rank's rounding goes in a weight, as a part of its reach.
+double rounding_of(const RoundedGradients& seed, const std::string& path) {
+  const auto exact = seed.exact.find(path), rounded = seed.rounded.find(path);
+  if (exact == seed.exact.end() || rounded == seed.rounded.end() || exact->second.size() != rounded->second.size())
+    return 0;
+  return distance(rounded->second, exact->second) / reach_of(exact->second, global_norm(seed.exact));
+}
+
+}  // namespace
+
 void judge_gradients(baselines::Cell& cell, const Gradients& mine, const Gradients& exact, const Gradients* rounded,
-                     const std::string& against) {
+                     const std::string& against, const std::vector<RoundedGradients>& other_seeds) {
   if (cell.status != baselines::CellStatus::kOk) return;
   baselines::VerdictRow row;
   row.subject = "gradients";
   row.against = against;
   row.change = 0;
-  const double floor = 1e-3 * global_norm(exact);
+  const double global = global_norm(exact);
   std::string worst;
   std::string broken;
   for (const auto& [path, b] : exact) {
@@ -101,13 +118,14 @@ void judge_gradients(baselines::Cell& cell, const Gradients& mine, const Gradien
       broken = fmt::format("{} has no gradient, or one of another size", path);
       break;
     }
-    const double reach = std::max(norm(b), floor);
+    const double reach = reach_of(b, global);
     const double error = distance(found->second, b) / reach;
     double limit = kGradientTolerance;
     if (rounded != nullptr) {
       const auto near = rounded->find(path);
       if (near == rounded->end() || near->second.size() != b.size()) continue;
       limit = std::max(2 * distance(near->second, b) / reach, kGradientTolerance);
+      for (const RoundedGradients& seed : other_seeds) limit = std::max(limit, 2 * rounding_of(seed, path));
     }
     if (!(error <= limit) && broken.empty())
       broken =

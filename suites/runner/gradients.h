@@ -37,10 +37,15 @@ Result<Gradients> read_gradients(const std::filesystem::path& launch_folder);
 // fp32: ‖a − b‖ of a weight over max(‖b‖, a thousandth of the global norm).
 inline constexpr double kGradientTolerance = 1e-5;
 
+// One rank's gradients from one seed: in fp32 and in a lower precision.
+struct RoundedGradients {
+  Gradients exact, rounded;
+};
+
 // Adds a "gradients" verdict to `cell`: against the one-rank fp32 gradients `exact`; in lower precision, where
-// `rounded` are one rank's in that precision, a weight may be off by twice what `rounded` is. On a difference the cell
-// is broken.
+// `rounded` are one rank's in that precision, a weight may be off by twice what `rounded` is, or what one rank is from
+// another seed (a small tensor may end near fp32 by chance). On a difference the cell is broken.
 void judge_gradients(baselines::Cell& cell, const Gradients& mine, const Gradients& exact, const Gradients* rounded,
-                     const std::string& against);
+                     const std::string& against, const std::vector<RoundedGradients>& other_seeds = {});
 
 }  // namespace mbb::suites

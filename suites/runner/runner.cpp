@@ -34,7 +34,6 @@
 #include "suites/runner/command_cell.h"
 #include "suites/runner/drift.h"
 #include "suites/runner/equality.h"
-#include "suites/runner/gradients.h"
 #include "suites/runner/health.h"
 #include "suites/runner/idle_notes.h"
 #include "suites/runner/launch_process.h"
@@ -43,6 +42,7 @@
 #include "suites/runner/program_build.h"
 #include "suites/runner/progress.h"
 #include "suites/runner/published_beside.h"
+#include "suites/runner/recorded_gradients.h"
 #include "suites/runner/routing_input.h"
 #include "suites/runner/sequence_work.h"
 #include "suites/runner/twin_run.h"
@@ -503,29 +503,6 @@ Status check_same_knobs(const baselines::Run& run, const Suite& suite) {
                       fmt::format("resume it with the knobs it was started with ({}={}), or start a new run", then.key,
                                   then.value));
   }
-  return {};
-}
-
-// Gradients that both the cell and its one-rank cells recorded.
-Status judge_recorded_gradients(baselines::BundleWriter& writer, baselines::Cell& cell,
-                                const std::vector<baselines::Cell>& finished) {
-  if (cell.status != CellStatus::kOk || cell.launches.empty()) return {};
-  const References with = references_of(cell, finished);
-  const auto recorded = [&](const baselines::Cell& of) -> Result<std::optional<Gradients>> {
-    MB_ASSIGN(const std::filesystem::path folder, writer.launch_folder(of.name, 0));
-    if (!std::filesystem::exists(folder / kGradientsFile)) return std::optional<Gradients>();
-    MB_ASSIGN(Gradients read, read_gradients(folder));
-    return std::optional(std::move(read));
-  };
-  if (with.exact == nullptr) return {};
-  MB_ASSIGN(const auto mine, recorded(cell));
-  MB_ASSIGN(const auto exact, recorded(*with.exact));
-  if (!mine || !exact) return {};
-  std::optional<Gradients> rounded;
-  if (with.rounded != nullptr) {
-    MB_ASSIGN(rounded, recorded(*with.rounded));
-  }
-  judge_gradients(cell, *mine, *exact, rounded ? &*rounded : nullptr, with.exact->name);
   return {};
 }
 

@@ -4,8 +4,31 @@
 
 namespace mbb::trainer {
 
-std::vector<Knob> expert_knobs() {
+namespace {
+
+// Whose choices count instead of the router's.
+std::vector<Knob> routing_knobs() {
   return {
+      {.key = "parallel.moe_router_force_load_balancing",
+       .field = field(&Config::parallel, &ParallelConfig::moe_router_force_load_balancing),
+       .doc = "Sends tokens to experts in turn, whatever the router says: balanced load for timings, no training.",
+       .needs = {needs::kExperts}},
+      {.key = "parallel.moe_router_replay",
+       .field = field(&Config::parallel, &ParallelConfig::moe_router_replay),
+       .doc = "Experts that routers chose in another run, so that runs that round differently are compared token by "
+              "token: a file with every token's choice at every step, that a bundle of a run with 'record' keeps as "
+              "routing.bin (all of it in memory: for small models). 'reference', in a suite: the choices of the "
+              "one-GPU fp32 cell of the same work, which records them; other fp32 cells choose by themselves. Empty = "
+              "routers choose.",
+       .history = "Megatron-Core's router replay keeps choices in memory, for reinforcement learning.",
+       .needs = {needs::kExperts}},
+  };
+}
+
+}  // namespace
+
+std::vector<Knob> expert_knobs() {
+  std::vector<Knob> all{
       {.key = "parallel.expert_model_parallel_size",
        .aliases = {"ep"},
        .field = field(&Config::parallel, &ParallelConfig::expert_model_parallel_size),
@@ -66,20 +89,10 @@ std::vector<Knob> expert_knobs() {
                    choice("position", TokenDrop::kPosition, "the last tokens of the micro-batch")},
        .doc = "Which tokens an expert over its capacity drops.",
        .needs = {needs::kExperts, needs::kCapacity}},
-      {.key = "parallel.moe_router_force_load_balancing",
-       .field = field(&Config::parallel, &ParallelConfig::moe_router_force_load_balancing),
-       .doc = "Sends tokens to experts in turn, whatever the router says: balanced load for timings, no training.",
-       .needs = {needs::kExperts}},
-      {.key = "parallel.moe_router_replay",
-       .field = field(&Config::parallel, &ParallelConfig::moe_router_replay),
-       .doc = "Experts that routers chose in another run, so that runs that round differently are compared token by "
-              "token: a file with every token's choice at every step, that a bundle of a run with 'record' keeps as "
-              "routing.bin (all of it in memory: for small models). 'reference', in a suite: the choices of the "
-              "one-GPU fp32 cell of the same work, which records them; other fp32 cells choose by themselves. Empty = "
-              "routers choose.",
-       .history = "Megatron-Core's router replay keeps choices in memory, for reinforcement learning.",
-       .needs = {needs::kExperts}},
   };
+  const std::vector<Knob> routing = routing_knobs();
+  all.insert(all.end(), routing.begin(), routing.end());
+  return all;
 }
 
 }  // namespace mbb::trainer

@@ -33,9 +33,8 @@ std::vector<Knob> host_knobs() {
       {.key = "host.vboost",
        .field = field(&Config::host, &HostConfig::vboost),
        .range = within(-1, 16),
-       .doc =
-           "The driver's video boost slider during the cell; -1 = as found. Changing it needs --allow-clock-changes, "
-           "and the old value returns whatever ends the run."},
+       .doc = "The driver's video boost slider during the cell; -1 = as found. Changing it needs "
+              "--allow-clock-changes, and the old value returns whatever ends the run."},
       {.key = "host.manual_gc_interval",
        .field = field(&Config::host, &HostConfig::manual_gc_interval),
        .range = within(0, 1'000'000),

@@ -311,10 +311,11 @@ Layout Layout::of_role(MeshRole other) const {
 
 namespace {
 
-// The strategy is settled again from what is left of it.
+// The strategy is settled again from what is left of it; so are routers' choices.
 Status settle_idle(const Config& asked, Layout& l) {
   MB_TRY(settle_idle_knobs(asked, l));
-  return resolve_data_parallel(l.config);
+  MB_TRY(resolve_data_parallel(l.config));
+  return resolve_routing(l);
 }
 
 // Knobs that mean something on a GPU alone.
@@ -393,7 +394,6 @@ Result<Layout> resolve(const Config& config) {
   if (l.model.is_moe()) sizes.etp = l.etp;
   MB_ASSIGN(l.mesh, Mesh::make(sizes));
   MB_TRY(settle_idle(config, l));
-  MB_TRY(resolve_routing(l));
   MB_TRY(profile_window(config, l.mesh.world_size()));
   const bool reads_counts = config.host.device == Device::kCuda && l.exchanges_tokens() &&
                             config.parallel.moe_exchange == MoeExchange::kCounts;
