@@ -71,6 +71,7 @@ const std::map<std::string, Case> kCases{
 const std::map<std::string, Settings> kValues{
     {"parallel.cp_comm_type", {"cp_comm_type=a2a"}},
     {"parallel.moe_dropless_bound", {"moe_dropless_bound=1.25"}},
+    {"parallel.moe_router_replay", {"moe_router_replay=record"}},
     {"parallel.use_distributed_optimizer", {"use_distributed_optimizer=false"}},
     {"data_parallel.data_parallel_sharding_strategy", {"sharding_strategy=optim_grads"}},
     {"data_parallel.reshard_after_forward", {"reshard_after_forward=false", "fsdp=true"}},
