@@ -226,6 +226,31 @@ TEST_F(Cli, BadExportsSayWhatIsMissing) {
   EXPECT_NE(clocks.out.find("error: nothing ran: "), std::string::npos) << clocks.out;
 }
 
+// mpirun's processes have terminals, and what they print goes where its output goes.
+TEST_F(Cli, ColoursAreForTerminalsThatSomebodySees) {
+  if (std::system("script -qec true /dev/null >/dev/null 2>&1") != 0) GTEST_SKIP() << "no script(1) to make a terminal";
+  const std::string in_terminal = "env -u NO_COLOR script -qec '" + program_ + " list models' /dev/null";
+  EXPECT_TRUE(sh(in_terminal).has("\033["));
+  const Answer ranks = sh("OMPI_COMM_WORLD_SIZE=1 OMPI_COMM_WORLD_RANK=0 " + in_terminal);
+  EXPECT_TRUE(ranks.has("llama3-8b")) << ranks.out;
+  EXPECT_FALSE(ranks.has("\033["));
+  EXPECT_FALSE(run("list models").has("\033[")) << "a file";
+}
+
+TEST_F(Cli, ASlotThatOverflowsNamesItsKnobAndTheBoundInTheLineOfItsCell) {
+  const Answer tight =
+      run("run model=mixtral-8x7b layers=2 hidden_size=32 ffn_hidden_size=48 heads=4 kv_heads=2 vocab_size=256 "
+          "num_experts=4 moe_router_topk=2 moe_ffn_hidden_size=24 seq_length=32 gbs=4 ep=2 moe_dropless_bound=1 "
+          "train_iters=6 --quiet");
+  EXPECT_EQ(tight.status, 4) << tight.out;
+  const std::string before = "parallel.moe_dropless_bound must be at least ";
+  const size_t line = tight.out.find("\nrun  "), at = tight.out.find(before, line);
+  ASSERT_NE(line, std::string::npos) << tight.out;
+  ASSERT_NE(at, std::string::npos) << tight.out;
+  EXPECT_LT(at, tight.out.find('\n', line + 1)) << tight.out;
+  EXPECT_GT(std::stod(tight.out.substr(at + before.size())), 1.0);
+}
+
 TEST_F(Cli, KnobsThatDoNothingAreSaidAndKept) {
   const Answer one = run("run train_iters=6 overlap_p2p_comm=true --quiet");
   EXPECT_EQ(one.status, 0) << one.out;

@@ -4,10 +4,12 @@
 #include <fmt/core.h>
 #include <unistd.h>
 
+#include "trainer/comm/process_place.h"
+
 namespace mbb::suites {
 
 void print_tables(const Parsed& parsed, const std::vector<analysis::Table>& tables) {
-  const analysis::TextStyle style = analysis::style_for_terminal(isatty(STDOUT_FILENO) != 0);
+  const analysis::TextStyle style = analysis::style_for_terminal(trainer::terminal_is_seen(STDOUT_FILENO));
   for (size_t i = 0; i < tables.size(); ++i) {
     if (parsed.flag("--json")) {
       fmt::print("{}\n", analysis::to_json(tables[i]));

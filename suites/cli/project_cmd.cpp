@@ -15,6 +15,7 @@
 #include "suites/project/cost_file.h"
 #include "suites/project/projected_cell.h"
 #include "suites/project/projection_text.h"
+#include "trainer/run/knob_needs.h"
 
 namespace mbb::suites {
 namespace {
@@ -174,6 +175,14 @@ Result<int> compare_with_published(const Parsed& parsed, trainer::CostTable cost
   return 0;
 }
 
+// Knobs that were given and change nothing of what is projected; it runs on a card, whatever the configuration says.
+std::string without_effect(const trainer::Layout& layout) {
+  std::string text;
+  for (const trainer::IdleKnob& knob : layout.idle)
+    if (knob.needs != trainer::needs::kGpu) text += (text.empty() ? "no effect " : ", ") + describe(knob);
+  return text.empty() ? text : text + "\n";
+}
+
 Result<int> project_step(const Parsed& parsed) {
   MB_ASSIGN(const trainer::CostTable costs, costs_of(parsed));
   if (parsed.flag("--published") || parsed.flag("--calibrate")) return compare_with_published(parsed, costs);
@@ -194,7 +203,7 @@ Result<int> project_step(const Parsed& parsed) {
   if (parsed.flag("--json"))
     fmt::print("{}\n", to_json(projection, layout, costs, plan));
   else
-    fmt::print("{}", to_text(projection, layout, costs, plan));
+    fmt::print("{}{}", to_text(projection, layout, costs, plan), without_effect(layout));
   if (parsed.flag("--timeline") && !parsed.flag("--json")) {
     MB_ASSIGN(const std::string text, analysis::timeline_text(projection.trace));
     fmt::print("\n{}", text);

@@ -7,6 +7,7 @@
 #include "profiler/base/clock.h"
 #include "profiler/base/log.h"
 #include "profiler/base/text.h"
+#include "trainer/comm/process_place.h"
 
 namespace mbb::suites {
 namespace {
@@ -14,7 +15,7 @@ constexpr int64_t kRedrawNs = 100'000'000;
 }
 
 Progress::Progress(size_t cells, bool quiet)
-    : cells_(cells), quiet_(quiet), terminal_(isatty(STDERR_FILENO) != 0), started_ns_(monotonic_ns()) {}
+    : cells_(cells), quiet_(quiet), terminal_(trainer::terminal_is_seen(STDERR_FILENO)), started_ns_(monotonic_ns()) {}
 
 Progress::~Progress() {
   if (!quiet_ && terminal_ && !name_.empty()) say(fmt::format("\r\033[K"));

@@ -38,6 +38,7 @@
 #include "suites/runner/idle_notes.h"
 #include "suites/runner/launch_process.h"
 #include "suites/runner/memory_rows.h"
+#include "suites/runner/plan_probe.h"
 #include "suites/runner/process.h"
 #include "suites/runner/program_build.h"
 #include "suites/runner/progress.h"
@@ -204,6 +205,12 @@ baselines::Cell describe_cell(const Cell& planned, int index, const std::string&
   cell.identity_hash = baselines::identity_hash(cell);
   if (cell.status == CellStatus::kOk) check_fit(cell, *layout, *programs, hardware);
   return cell;
+}
+
+// What of a cell's description meets our own checks.
+void plan_once(const Cell& cell) {
+  if (cell.skipped || cell.command) return;
+  if (const auto layout = trainer::resolve(cell.config)) static_cast<void>(trainer::build_programs(*layout));
 }
 
 std::string last_lines(const std::filesystem::path& file) {
@@ -736,41 +743,24 @@ std::string hardware_of(const Suite& suite, const RunOptions& options) {
   return suite.hardware.empty() ? kUsualHardware : suite.hardware;
 }
 
-std::vector<std::string> missing_results(const baselines::Run& run) {
-  std::vector<std::string> lines;
-  for (const std::string& planned : run.planned_cells) {
-    const auto found =
-        std::find_if(run.cells.begin(), run.cells.end(), [&](const auto& cell) { return cell.name == planned; });
-    if (found == run.cells.end())
-      lines.push_back(fmt::format("cell {} has no result", planned));
-    else if (found->status == CellStatus::kOk && analysis::find(*found, "step_time") == nullptr)
-      lines.push_back(fmt::format("cell {} is ok and has no step time", planned));
-  }
-  return lines;
-}
-
 std::vector<baselines::Cell> describe_cells(const Suite& suite, const RunOptions& options) {
   std::vector<baselines::Cell> planned;
   const std::string hardware = hardware_of(suite, options);
   DataHashes data;
-  for (size_t i = 0; i < suite.cells.size(); ++i)
-    planned.push_back(describe_cell(suite.cells[i], static_cast<int>(i), "", options, hardware, data));
+  // Of a single configuration a failed check ends no others.
+  PlanProbe probe(suite.cells.size() > 1 ? suite.cells.size() : 0, [&](size_t i) { plan_once(suite.cells[i]); });
+  for (size_t i = 0; i < suite.cells.size(); ++i) {
+    const int index = static_cast<int>(i);
+    const std::string failed = probe.failure(i);
+    if (failed.empty()) {
+      planned.push_back(describe_cell(suite.cells[i], index, "", options, hardware, data));
+      continue;
+    }
+    planned.push_back(named_cell(suite.cells[i], index, ""));
+    planned.back().status = CellStatus::kBroken;
+    planned.back().reason = failed;
+  }
   return planned;
-}
-
-int exit_status(const RunOutcome& outcome, bool require_measured) {
-  if (outcome.stopped) return 75;
-  const auto& cells = outcome.run.cells;
-  const bool broken =
-      std::any_of(cells.begin(), cells.end(), [](const auto& c) { return c.status == CellStatus::kBroken; });
-  const bool measured =
-      std::any_of(cells.begin(), cells.end(), [](const auto& c) { return c.status == CellStatus::kOk; });
-  const bool unstable =
-      std::any_of(cells.begin(), cells.end(), [](const auto& c) { return c.status == CellStatus::kUnstable; });
-  // One configuration was asked for, and it did not run.
-  const bool none_ran = outcome.run.command == "run" && !measured && !unstable;
-  if (broken || none_ran || (require_measured && !measured) || !missing_results(outcome.run).empty()) return 4;
-  return unstable ? 2 : 0;
 }
 
 }  // namespace mbb::suites

@@ -78,8 +78,8 @@ Result<int> follow_run(const trainer::Config& config, const RunOptions& options)
 // Where the store of a runs folder is.
 std::filesystem::path store_file(const std::filesystem::path& runs_dir);
 
-// Exit status of a finished run (DESIGN.md, Trouble): 0, 4 with a broken cell, a missing result or nothing measured, 75
-// when stopped.
+// Exit status of a finished run (DESIGN.md, Trouble): 0, 4 with a broken cell, a missing result or nothing measured (of
+// `run`: nothing run), 75 when stopped.
 int exit_status(const RunOutcome& outcome, bool require_measured);
 
 }  // namespace mbb::suites

@@ -140,6 +140,11 @@ std::optional<ProcessPlace> place_if_any() {
   return place ? *place : std::nullopt;
 }
 
+bool terminal_is_seen(int descriptor) {
+  const auto place = place_if_any();
+  return isatty(descriptor) != 0 && !(place && place->launcher == Launcher::kMpi);
+}
+
 std::string first_host(const std::string& list) {
   const size_t end = list.find_first_of(",[");
   if (end == std::string::npos || list[end] == ',') return list.substr(0, end);

@@ -32,6 +32,10 @@ Result<std::optional<ProcessPlace>> process_place();
 // The same for those who only ask whether there is a launcher: nothing also where process_place() refuses.
 std::optional<ProcessPlace> place_if_any();
 
+// Whether a terminal is one that a person looks at: mpirun gives its processes terminals of their own, and writes what
+// they print wherever its own output goes.
+bool terminal_is_seen(int descriptor);
+
 // The first host of Slurm's list: "node[03-07,12],login" gives "node03".
 std::string first_host(const std::string& list);
 

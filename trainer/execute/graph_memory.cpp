@@ -49,12 +49,16 @@ int64_t captured_ops(const Program& program, const MemoryPlan& plan, std::span<c
   return ops;
 }
 
-GraphMemory graph_memory(const HostConfig& host, const Program& program, const MemoryPlan& plan, int64_t op_bytes) {
+int64_t graph_bytes(int64_t ops) {
+  return ops == 0 ? 0 : kGraphBytes + ops * kGraphOpBytes;
+}
+
+GraphMemory graph_memory(const HostConfig& host, const Program& program, const MemoryPlan& plan) {
   if (!captures(host) || host.share_device) return {};  // ranks of a shared device meet on the host
   const auto scopes = parse_graph_scopes(host.cuda_graph_scope);
   MB_CHECK(scopes.has_value(), "scopes of graphs are checked when the layout is resolved");
   const int64_t ops = captured_ops(program, plan, *scopes);
-  return {ops, ops * op_bytes};
+  return {ops, graph_bytes(ops)};
 }
 
 }  // namespace mbb::trainer

@@ -199,7 +199,6 @@ Program build_program(const Layout& resolved, const RankClass& rank_class, std::
   run_passes(passes, program, layout, chunks, precision);
   DataParallel data_parallel;
   passes.note("data parallelism", [&] { data_parallel = build_data_parallel(b, layout); });
-  if (effects != nullptr) *effects = passes.take();
 
   b.enter(data_parallel.grad_sync);
   precision.once_a_step(b);
@@ -212,7 +211,9 @@ Program build_program(const Layout& resolved, const RankClass& rank_class, std::
 
   program.schedule = micro_batch_calls(layout, rank_class, chunks);
   schedule_data_parallel(program, data_parallel);
-  overlap_tensor_parallel(program, layout.tp, layout.tp_overlap);
+  passes.run("tp_comm_overlap", !layout.tp_overlap.empty(),
+             [&] { overlap_tensor_parallel(program, layout.tp, layout.tp_overlap); });
+  if (effects != nullptr) *effects = passes.take();
   leave_sms_beside_norms(program, static_cast<int>(layout.config.tp_overlap.fwd_layernorm_sm_margin),
                          static_cast<int>(layout.config.tp_overlap.bwd_layernorm_sm_margin));
   if (layout.config.overlap.overlap_moe_expert_parallel_comm) pair_micro_batches(program);

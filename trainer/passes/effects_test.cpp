@@ -34,6 +34,17 @@ TEST(PassEffects, FollowEachOtherAndSayWhatChanged) {
   EXPECT_EQ(effects[2].after.host_bytes, effects[2].before.kept_bytes - effects[2].after.kept_bytes);
 }
 
+TEST(PassEffects, OverlapCutsProductsAndCollectivesIntoMoreOfThem) {
+  Config c = mapped(2, 1, 1);
+  c.tp_overlap.tp_comm_overlap = true;
+  const Built built = build(c);
+  ASSERT_FALSE(built.programs.effects.at(0).empty());
+  const PassEffect& overlap = built.programs.effects[0].back();
+  EXPECT_EQ(overlap.pass, "tp_comm_overlap");
+  EXPECT_GT(overlap.after.forward_ops, overlap.before.forward_ops);
+  EXPECT_EQ(overlap.after.flops, overlap.before.flops);
+}
+
 TEST(PassEffects, StandInTextAndJson) {
   Config c = mapped(1, 1, 1);
   const Built plain = build(c);

@@ -50,6 +50,8 @@ const std::vector<Factor>& factors() {
                    {"weights", {"cpu_offloading=true", "cpu_offloading_weights=true"}}};
     f[kFusion] = {{"plain", {}},
                   {"sums", {"residual_fusion=true"}},
+                  {"swiglu", {"swiglu_fusion=true"}},
+                  {"loss", {"cross_entropy_loss_fusion=true"}},
                   {"biases", {"bias_dropout_fusion=true"}},
                   {"activation", {"bias_activation_fusion=true"}},
                   {"apart", {"gradient_accumulation_fusion=false"}},

@@ -89,14 +89,6 @@ std::string class_name(const RankClass& of) {
                      of.cp > 0 ? fmt::format(" cp {}", of.cp) : "");
 }
 
-// The class with most ops in CUDA graphs; nothing where none is captured.
-const ClassRow* most_captured(const Explain& e) {
-  const ClassRow* most = nullptr;
-  for (const ClassRow& row : e.classes)
-    if (row.graph_ops > (most == nullptr ? 0 : most->graph_ops)) most = &row;
-  return most;
-}
-
 // The rows [first, first + count) that are not shown: whole stages, with a row a context-parallel rank, or parts of
 // some.
 std::string left_out(const Explain& e, size_t first, size_t count) {
@@ -145,11 +137,6 @@ std::string memory(const Explain& e, const ExplainOptions& options) {
   }
   std::string text = table.text("");
   if (n > kShown) text += left_out(e, kShown / 2, n - kShown);
-  if (const ClassRow* most = most_captured(e); most != nullptr && !graphs)
-    text += fmt::format(
-        "graphs   {} ops of {} are captured; what the driver takes for them was not measured and is not in "
-        "the plan\n",
-        most->graph_ops, class_name(most->rank_class));
   return text;
 }
 

@@ -194,6 +194,7 @@ TEST(FrozenWeights, MistakesNameKnobAndRemedy) {
               c.memory.frozen = "embedding.*";
             }),
             "memory.frozen with memory.lora_rank: adapters are all that trains then");
+  EXPECT_EQ(error([](Config& c) { c.memory.lora_rank = 99'999; }).find("memory.lora_rank = 99999 is more than "), 0U);
 }
 
 }  // namespace

@@ -32,6 +32,14 @@ Result<CpuSet> wanted(const std::string& binding, int device, int rank, int rank
       return fail(ErrorCode::kBadArgument,
                   fmt::format("host.cpu_binding = {} is neither none, local nor CPUs", binding),
                   "a list of CPUs is written as 0-7,16");
+    CpuSet missing;
+    std::set_difference(named->begin(), named->end(), allowed.begin(), allowed.end(), std::back_inserter(missing));
+    if (!missing.empty())
+      return fail(ErrorCode::kUnavailable,
+                  fmt::format("host.cpu_binding = {}: CPU{} {} {} not among those of this process, {}", binding,
+                              missing.size() > 1 ? "s" : "", profiler::cpus_text(missing),
+                              missing.size() > 1 ? "are" : "is", profiler::cpus_text(allowed)),
+                  "name CPUs that this process may run on, or local");
     return named;
   }
   if (device < 0) return profiler::share_of(allowed, rank, ranks);

@@ -49,6 +49,12 @@ TEST(CpuBinding, ErrorsNameTheKnob) {
   ASSERT_FALSE(none_such);
   EXPECT_EQ(none_such.error().code, ErrorCode::kUnavailable);
   EXPECT_NE(none_such.error().what.find("host.cpu_binding"), std::string::npos);
+  // The kernel would take those that are there and leave out the others.
+  const std::string here = profiler::cpus_text(profiler::allowed_cpus());
+  const Status some = bind_rank(here + ",1000-1001", -1, 0, 1);
+  ASSERT_FALSE(some);
+  EXPECT_NE(some.error().what.find("CPUs 1000-1001 are not among those of this process, " + here), std::string::npos)
+      << some.error().what;
 }
 
 }  // namespace

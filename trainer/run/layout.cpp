@@ -318,6 +318,15 @@ Status settle_idle(const Config& asked, Layout& l) {
   return resolve_routing(l);
 }
 
+Status check_learning_rate(const Config& config) {
+  const OptimizerConfig& o = config.optimizer;
+  const bool decays = o.lr_decay_style != LrDecay::kConstant && o.lr_warmup_iters < config.train.train_iters;
+  if (!decays || o.min_lr <= o.lr) return {};
+  return fail(ErrorCode::kBadArgument,
+              fmt::format("optimizer.min_lr = {} is above optimizer.lr = {}, from which it decays", o.min_lr, o.lr),
+              fmt::format("set optimizer.min_lr to at most {}", o.lr));
+}
+
 // Knobs that mean something on a GPU alone.
 Status check_device_knobs(const Config& config) {
   if (config.host.device == Device::kCuda) {
@@ -332,6 +341,12 @@ Status check_device_knobs(const Config& config) {
     return fail(ErrorCode::kBadArgument, "host.share_device = true needs host.device = cuda",
                 "leave it off: on the CPU ranks are threads anyway");
   return {};
+}
+
+// What says nothing of the mapping.
+Status check_others(const Config& config) {
+  MB_TRY(check_learning_rate(config));
+  return check_device_knobs(config);
 }
 
 }  // namespace
@@ -399,7 +414,7 @@ Result<Layout> resolve(const Config& config) {
                             config.parallel.moe_exchange == MoeExchange::kCounts;
   MB_TRY(check_graphs(config.host, l.model.moe.num_experts, reads_counts));
   MB_TRY(check_fault(config.debug.inject_fault, l.mesh.world_size(), config.host.device == Device::kCuda));
-  MB_TRY(check_device_knobs(config));
+  MB_TRY(check_others(config));
   MB_TRY(check_placement(l));
   MB_TRY(split_stages(l));
   MB_TRY(check_layers_of_chunks(l));

@@ -75,6 +75,11 @@ Status check_adapters(const Layout& l) {
                   "set memory.lora_rank");
     return {};
   }
+  if (m.lora_rank > l.model.hidden_size)
+    return fail(
+        ErrorCode::kBadArgument,
+        fmt::format("memory.lora_rank = {} is more than model.hidden_size = {}", m.lora_rank, l.model.hidden_size),
+        "such an adapter is wider than the layer beside it: give a lower rank");
   if (!m.frozen.empty())
     return fail(ErrorCode::kBadArgument, "memory.frozen with memory.lora_rank: adapters are all that trains then",
                 "leave memory.frozen out");

@@ -48,6 +48,7 @@ INSTANTIATE_TEST_SUITE_P(
         BadCase{"sp_alone", [](Config& c) { c.parallel.sequence_parallel = true; }, "parallel.sequence_parallel"},
         BadCase{"no_model", [](Config& c) { c.model.name = "llama9"; }, "llama9"},
         BadCase{"odd_head", [](Config& c) { c.model.kv_channels = 15; }, "model.kv_channels"},
+        BadCase{"min_lr", [](Config& c) { c.optimizer.lr = 1e-4; }, "optimizer.min_lr = 0.0003 is above optimizer.lr"},
         BadCase{"zero", [](Config& c) { c.train.train_iters = 0; }, "train.train_iters"}),
     [](const auto& test) { return std::string(test.param.name); });
 
@@ -70,6 +71,18 @@ TEST(Layout, ADomainThatAGroupStraddlesIsRefusedWithThePadding) {
   const auto too_small = resolve(config);
   ASSERT_FALSE(too_small.has_value());
   EXPECT_EQ(too_small.error().hint, "such a group spans 8 ranks, more than a domain has: make it smaller");
+}
+
+TEST(Layout, ALeastRateThatNoStepReachesIsNotHeldAgainstTheRate) {
+  Config config;
+  config.optimizer.lr = 1e-4;
+  config.optimizer.lr_decay_style = LrDecay::kConstant;
+  EXPECT_TRUE(resolve(config).has_value());
+  config.optimizer.lr_decay_style = LrDecay::kCosine;
+  config.optimizer.lr_warmup_iters = config.train.train_iters;
+  EXPECT_TRUE(resolve(config).has_value());
+  config.optimizer.lr_warmup_iters = config.train.train_iters - 1;
+  EXPECT_FALSE(resolve(config).has_value());
 }
 
 TEST(Layout, CountsMicroBatchesAndRanks) {

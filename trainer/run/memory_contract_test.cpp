@@ -244,6 +244,7 @@ TEST(NanTrace, NamesTheFirstOpItsRankAndItsMicroBatch) {
       c.optimizer.init_method_std = 1e25;
       const std::string error = nan_error(c);
       EXPECT_NE(error.find("step 0: loss "), std::string::npos) << error;
+      EXPECT_EQ(error.find("-nan"), std::string::npos) << error;
       EXPECT_NE(error.find("the first such value is written by op layers.0.attn.core.fwd (layers.0.attn.core.out.1, "
                            "rank 0, micro-batch 0)"),
                 std::string::npos)

@@ -530,8 +530,9 @@ class RankLoop {
   // Every rank comes here on the same step: loss and norm are sums over all. The optimizer has changed nothing, so the
   // step runs again as it was. Collectives only hand on what is not finite: the culprit is an op of a rank's own.
   Status not_finite(Executor& rank, const StepInput& input, const StepOutput& output, int64_t step) {
-    std::string what =
-        fmt::format("step {}: loss {} and gradient norm {} are not both finite", step, output.loss(), output.grad_norm);
+    const auto shown = [](double value) { return std::isnan(value) ? std::string("nan") : fmt::format("{}", value); };
+    std::string what = fmt::format("step {}: loss {} and gradient norm {} are not both finite", step,
+                                   shown(output.loss()), shown(output.grad_norm));
     if (!l_.config.debug.nan_trace)
       return fail(ErrorCode::kNumerics, what, "lower optimizer.lr; debug.nan_trace = true names the first op");
     MB_ASSIGN(const std::optional<NotFinite> mine, rank.find_not_finite(input));

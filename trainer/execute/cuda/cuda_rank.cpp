@@ -314,10 +314,10 @@ Status CudaRank::check_alarm(const int32_t* alarm) const {
   const double balanced = static_cast<double>(bound.in[0].elements()) / static_cast<double>(a.peers);
   return fail(ErrorCode::kOutOfMemory,
               fmt::format("op {}, micro-batch {}: the experts of a peer get {} rows of this micro-batch and its slot "
-                          "has {}",
-                          bound.op->path, bound.micro_batch, alarm[1], a.rows / a.peers),
-              fmt::format("parallel.moe_dropless_bound must be at least {:.3f} here (0: the worst case)",
-                          static_cast<double>(alarm[1]) / balanced));
+                          "has {}: parallel.moe_dropless_bound must be at least {:.3f}",
+                          bound.op->path, bound.micro_batch, alarm[1], a.rows / a.peers,
+                          static_cast<double>(alarm[1]) / balanced),
+              "0 makes room for the worst case");
 }
 
 Status CudaRank::step(const StepInput& input, StepOutput* output) {

@@ -67,7 +67,7 @@ TEST_F(SharedDevice, SlotsThatOverflowSayTheBoundTheyNeed) {
   const auto many = train_and_collect(c);
   ASSERT_FALSE(many.has_value());
   EXPECT_NE(many.error().what.find("the experts of a peer get"), std::string::npos) << format(many.error());
-  EXPECT_NE(many.error().hint.find("parallel.moe_dropless_bound must be at least"), std::string::npos);
+  EXPECT_NE(many.error().what.find("parallel.moe_dropless_bound must be at least"), std::string::npos);
 }
 
 TEST_F(SharedDevice, ThreadsAreRefusedWhereNobodyAskedForThem) {

@@ -119,9 +119,11 @@ Status all_to_all_rows_op(const OpCall& call) {
   const size_t total = std::accumulate(received.begin(), received.end(), size_t{0});
   const size_t room = count_of(call.out[0]);
   if (total > room)
-    return fail(ErrorCode::kOutOfMemory, fmt::format("{} rows arrive and the buffer has {}", total / h, room / h),
-                fmt::format("parallel.moe_dropless_bound must be at least {:.3f} here (0: the worst case)",
-                            static_cast<double>(total / h) / static_cast<double>(attrs_of(call).useful_rows)));
+    return fail(ErrorCode::kOutOfMemory,
+                fmt::format("{} rows arrive and the buffer has {}: parallel.moe_dropless_bound must be at least {:.3f}",
+                            total / h, room / h,
+                            static_cast<double>(total / h) / static_cast<double>(attrs_of(call).useful_rows)),
+                "0 makes room for the worst case");
   const DType dtype = call.in[0].tensor->dtype;
   MB_TRY(ok(cudaMemsetAsync(at(call.out[0], total), 0, bytes_of(dtype, room - total), stream), "clearing rows"));
   return group.all_to_all_v(call.in[0].data, sent, call.out[0].data, received, dtype);

@@ -31,11 +31,11 @@ Status overflow(const DispatchAttrs& a, int64_t peer, int64_t end, int64_t pairs
   const int64_t slot = a.rows / a.peers;
   const int64_t needed = end - peer * slot;
   const double balanced = static_cast<double>(pairs) / static_cast<double>(a.peers);
-  return fail(
-      ErrorCode::kOutOfMemory,
-      fmt::format("the experts of peer {} get {} rows of this micro-batch and its slot has {}", peer, needed, slot),
-      fmt::format("parallel.moe_dropless_bound must be at least {:.3f} here (0: the worst case)",
-                  static_cast<double>(needed) / balanced));
+  return fail(ErrorCode::kOutOfMemory,
+              fmt::format("the experts of peer {} get {} rows of this micro-batch and its slot has {}: "
+                          "parallel.moe_dropless_bound must be at least {:.3f}",
+                          peer, needed, slot, static_cast<double>(needed) / balanced),
+              "0 makes room for the worst case");
 }
 
 }  // namespace
