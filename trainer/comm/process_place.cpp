@@ -141,8 +141,7 @@ std::optional<ProcessPlace> place_if_any() {
 }
 
 bool terminal_is_seen(int descriptor) {
-  const auto place = place_if_any();
-  return isatty(descriptor) != 0 && !(place && place->launcher == Launcher::kMpi);
+  return isatty(descriptor) != 0 && !env_text("OMPI_COMM_WORLD_SIZE");
 }
 
 std::string first_host(const std::string& list) {
