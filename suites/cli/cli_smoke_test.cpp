@@ -423,7 +423,7 @@ set = { packed_sequence_size = 128 }
 
 TEST_F(Cli, AStepThatDoesNotFitIsSkippedWithWhatWouldHelp) {
   const Answer answer = run("run memory.limit_gib=0.0001 train_iters=1 --quiet");
-  EXPECT_EQ(answer.status, 0) << answer.out;
+  EXPECT_EQ(answer.status, 4) << answer.out;
   EXPECT_NE(answer.out.find("skipped"), std::string::npos) << answer.out;
   EXPECT_NE(answer.out.find("largest at the peak"), std::string::npos) << answer.out;
 }
@@ -435,7 +435,7 @@ TEST_F(Cli, MissingGpusProjectTheCellOrSkipItAndSayWhy) {
   EXPECT_NE(projected.out.find("projected"), std::string::npos) << projected.out;
   // No rates of a GPU are known in fp32.
   const Answer answer = run("run --device cuda gpus=512 gbs=512 train_iters=1 --quiet");
-  EXPECT_EQ(answer.status, 0) << answer.out;
+  EXPECT_EQ(answer.status, 4) << answer.out;
   EXPECT_NE(answer.out.find("skipped"), std::string::npos) << answer.out;
   EXPECT_NE(answer.out.find("needs 512 GPUs"), std::string::npos) << answer.out;
   EXPECT_EQ(run("run --device cuda gpus=512 gbs=512 train_iters=1 --quiet --require measured").status, 4);

@@ -48,7 +48,10 @@ TEST_P(ShippedSpecs, EveryCellIsACellThatCanRun) {
     if (cell.config.host.device != trainer::Device::kCuda || !built.insert(structure(cell)).second) continue;
     const auto programs = trainer::build_programs(*layout);
     ASSERT_TRUE(programs) << format(programs.error());
-    for (const trainer::MemoryPlan& plan : programs->plans) EXPECT_GT(plan.arena_bytes, int64_t{1} << 30);
+    // Cells that measure are of a size that tells something; those of an equality matrix are small.
+    const bool small = GetParam().starts_with("mappings-");
+    for (const trainer::MemoryPlan& plan : programs->plans)
+      EXPECT_GT(plan.arena_bytes, small ? 0 : int64_t{1} << 30);
     const auto twin = twin_of(cell.config);
     ASSERT_TRUE(twin) << format(twin.error());
     EXPECT_LE(twin->ranks, kTwinRanks);
