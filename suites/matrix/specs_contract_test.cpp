@@ -50,8 +50,7 @@ TEST_P(ShippedSpecs, EveryCellIsACellThatCanRun) {
     ASSERT_TRUE(programs) << format(programs.error());
     // Cells that measure are of a size that tells something; those of an equality matrix are small.
     const bool small = GetParam().starts_with("mappings-");
-    for (const trainer::MemoryPlan& plan : programs->plans)
-      EXPECT_GT(plan.arena_bytes, small ? 0 : int64_t{1} << 30);
+    for (const trainer::MemoryPlan& plan : programs->plans) EXPECT_GT(plan.arena_bytes, small ? 0 : int64_t{1} << 30);
     const auto twin = twin_of(cell.config);
     ASSERT_TRUE(twin) << format(twin.error());
     EXPECT_LE(twin->ranks, kTwinRanks);
