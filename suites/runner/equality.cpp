@@ -35,6 +35,13 @@ bool by_micro_batch(const baselines::Cell& cell) {
   return model && model->is_moe();
 }
 
+// Context parallelism rounds the lengths of sequences up to its pieces (Layout::sequence_unit): other packs, other
+// work.
+bool by_context(const baselines::Cell& cell) {
+  const std::string sequences = value_of(cell, "packing.sequences");
+  return !sequences.empty() && sequences != "stream";
+}
+
 std::string recipe_of(const baselines::Cell& cell) {
   return value_of(cell, "precision.recipe");
 }
@@ -67,9 +74,10 @@ void break_cell(baselines::Cell& cell, std::string reason) {
 
 std::string work_key(const baselines::Cell& cell, bool precision, bool seed) {
   std::string key = cell.model;
-  const bool keeps_micro_batch = by_micro_batch(cell);
+  const bool keeps_micro_batch = by_micro_batch(cell), keeps_context = by_context(cell);
   for (const auto& knob : cell.knobs) {
-    const bool kept = keeps_micro_batch && knob.key == "train.micro_batch_size";
+    const bool kept = (keeps_micro_batch && knob.key == "train.micro_batch_size") ||
+                      (keeps_context && knob.key == "parallel.context_parallel_size");
     const trainer::KnobEffect effect = kept ? trainer::KnobEffect::kWork : trainer::effect_of(knob.key);
     if (effect == trainer::KnobEffect::kHow || (!precision && effect == trainer::KnobEffect::kRounding)) continue;
     if (!seed && knob.key == kSeed) continue;

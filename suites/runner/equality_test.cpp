@@ -88,6 +88,20 @@ TEST(Equality, ExpertsAreBalancedInAMicroBatchWhoseSizeIsOtherWork) {
   }
 }
 
+TEST(Equality, SequencesThatContextParallelismRoundsUpAreOtherWork) {
+  for (const char* sequences : {"stream", "lognormal"}) {
+    baselines::Cell one = cell("one", 1, {5.0, 4.0}), two = cell("cp2", 2, {5.0, 4.5});
+    for (baselines::Cell* c : {&one, &two}) {
+      c->knobs.push_back({"packing.sequences", sequences});
+      c->knobs.push_back({"parallel.context_parallel_size", c == &two ? "2" : "1"});
+    }
+    judge_losses(two, {one});
+    const bool packs = std::string_view(sequences) == "lognormal";
+    EXPECT_EQ(two.status, packs ? baselines::CellStatus::kOk : baselines::CellStatus::kBroken) << sequences;
+    EXPECT_EQ(two.verdicts.empty(), packs) << sequences;
+  }
+}
+
 TEST(Equality, OtherWorkIsNotCompared) {
   baselines::Cell two = cell("tp2", 2, {5.0, 1.0});
   baselines::Cell other = cell("one", 1, {5.0, 4.0});

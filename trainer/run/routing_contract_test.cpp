@@ -225,6 +225,14 @@ TEST(RoutingReplay, WhatCannotBeReplayedIsRefused) {
   says(refused([](Config&) {}, nullptr), "no choices are at hand");
   says(refused([](Config&) {}, &wider), "choices of 3 experts");
   says(refused([](Config&) {}, &some), "have none of 2 experts for router layers.0.mlp.router, sample 0, token 0");
+  for (const auto& [experts, said] : {std::pair{std::vector<int32_t>{1, 99}, "to expert 99 of "},
+                                      {{-2, 1}, "expert -2 of "},
+                                      {{1, 1}, "to expert 1 of "}}) {
+    RoutingTable wrong(16, 2);
+    wrong.set("layers.0.mlp.router", 3, 5, experts);
+    says(refused([](Config&) {}, &wrong), said);
+    says(refused([](Config&) {}, &wrong), "token 5 of sample 3");
+  }
 }
 
 TEST(RoutingTable, ComesBackFromItsFileAndRefusesOthers) {

@@ -53,6 +53,22 @@ Status RoutingTable::get(std::string_view router, int64_t sample, int64_t place,
               "replay what a run of the same model, data, batch and steps recorded");
 }
 
+Status RoutingTable::check_experts(int64_t experts) const {
+  for (const auto& [router, samples] : samples_)
+    for (const auto& [sample, values] : samples)
+      for (int64_t place = 0; place < sequence_; ++place) {
+        const auto first = values.begin() + place * top_k_, end = first + top_k_;
+        if (std::all_of(first, end, [](int32_t expert) { return expert == -1; })) continue;  // not set
+        for (auto at = first; at != end; ++at)
+          if (*at < 0 || *at >= experts || std::find(first, at, *at) != at)
+            return fail(ErrorCode::kMismatch,
+                        fmt::format("the recorded choices send token {} of sample {} to expert {} of {} at router {}{}",
+                                    place, sample, *at, experts, router, *at >= 0 && *at < experts ? " twice" : ""),
+                        "replay what a run of the same model recorded");
+      }
+  return {};
+}
+
 void RoutingTable::add(const RoutingTable& other) {
   for (const auto& [router, samples] : other.samples_)
     for (const auto& [sample, theirs] : samples) {
@@ -125,7 +141,8 @@ Status check_replay(const Layout& layout, const RoutingTable* replay) {
   if (replay == nullptr)
     return fail(ErrorCode::kBadArgument, knob + ", and no choices are at hand",
                 "'reference' means something in a suite that has the one-GPU fp32 cell: give a file here");
-  if (replay->sequence() == layout.sequence && replay->top_k() == layout.model.moe.top_k) return {};
+  if (replay->sequence() == layout.sequence && replay->top_k() == layout.model.moe.top_k)
+    return replay->check_experts(layout.model.moe.num_experts);
   return fail(ErrorCode::kMismatch,
               fmt::format("{}: choices of {} experts for samples of {} tokens, this run takes {} for {}", knob,
                           replay->top_k(), replay->sequence(), layout.model.moe.top_k, layout.sequence),

@@ -29,6 +29,8 @@ class RoutingTable {
   void set(std::string_view router, int64_t sample, int64_t place, std::span<const int32_t> experts);
   // kMismatch where the token was never set.
   Status get(std::string_view router, int64_t sample, int64_t place, std::span<int32_t> experts) const;
+  // kMismatch where a set token's choices are not top_k different ones of so many experts.
+  Status check_experts(int64_t experts) const;
   // Takes what `other`, of the same sizes, has set.
   void add(const RoutingTable& other);
 
@@ -45,7 +47,8 @@ class RoutingTable {
   std::map<std::string, std::map<int64_t, Choices>, std::less<>> samples_;  // by router and sample
 };
 
-// Refuses what a run that replays choices could not do with these: there are none (null), or they are of other sizes.
+// Refuses what a run that replays choices could not do with these: there are none (null), they are of other sizes, or
+// of experts that the model has not.
 Status check_replay(const Layout& layout, const RoutingTable* replay);
 
 }  // namespace mbb::trainer
