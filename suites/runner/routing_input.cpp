@@ -26,8 +26,7 @@ Status give_routing(baselines::BundleWriter& writer, const trainer::Config& conf
   cell.status = baselines::CellStatus::kBroken;
   cell.reason =
       "parallel.moe_router_replay = reference, and no one-rank fp32 cell of the same work ran before: add one, or "
-      "choose "
-      "it too";
+      "choose it too";
   return {};
 }
 

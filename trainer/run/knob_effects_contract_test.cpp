@@ -14,13 +14,12 @@
 #include "trainer/program/explain.h"
 #include "trainer/run/knobs.h"
 #include "trainer/run/launch_environment.h"
+#include "trainer/run/settings_test.h"
 #include "trainer/run/train.h"
 #include "trainer/run/training_data.h"
 
 namespace mbb::trainer {
 namespace {
-
-using Settings = std::vector<std::string>;  // "key=value"
 
 Settings operator+(Settings a, const Settings& b) {
   a.insert(a.end(), b.begin(), b.end());
@@ -155,18 +154,6 @@ const std::map<std::string, Try> kTries{
     {"packing.length_sigma", {"0.1", {"sequences=lognormal"}}},
     {"packing.too_long", {"drop", {"sequences=lognormal", "length_sigma=2"}}},
 };
-
-Config config_of(const Settings& settings) {
-  Config config;
-  KnobSources sources;
-  for (const std::string& setting : settings) {
-    const size_t equals = setting.find('=');
-    const Status set = knobs().set_text(config, sources, setting.substr(0, equals), setting.substr(equals + 1),
-                                        {Layer::kCommandLine, "test", 0, 0});
-    EXPECT_TRUE(set.has_value()) << setting << ": " << (set ? "" : set.error().what);
-  }
-  return config;
-}
 
 // Everything a knob may change, as text.
 std::string observe(const Config& config, int64_t slow_ms = 0) {

@@ -71,7 +71,7 @@ Status settle_idle_knobs(const Config& asked, Layout& layout) {
       return fail(
           ErrorCode::kBadArgument,
           fmt::format("{} = {} needs {}, and model {} is none", knob.key, value, unmet->words, layout.model.name),
-          fmt::format("leave it out, or choose another model.name"));
+          "leave it out, or choose another model.name");
     if (value != usual) layout.idle.push_back({knob.key, value, unmet->words});
     if (unmet->unmet != Unmet::kKept) idle.push_back(&knob);
   }

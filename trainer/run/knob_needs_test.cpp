@@ -12,12 +12,11 @@
 #include "profiler/base/text.h"
 #include "trainer/program/explain.h"
 #include "trainer/run/knobs.h"
+#include "trainer/run/settings_test.h"
 #include "trainer/run/train.h"
 
 namespace mbb::trainer {
 namespace {
-
-using Settings = std::vector<std::string>;
 
 const Settings kDense{"layers=2", "seq_length=16", "gbs=4"};
 const Settings kMoe{"model=mixtral-8x7b",
@@ -96,18 +95,6 @@ Settings another(const Knob& knob) {
   for (const KnobChoice& choice : knob.choices)
     if (value.empty() && choice.name != knob_text(now)) value = choice.name;
   return {knob.key + "=" + value};
-}
-
-Config config_of(const Settings& settings) {
-  Config config;
-  KnobSources sources;
-  for (const std::string& setting : settings) {
-    const size_t equals = setting.find('=');
-    const Status set = knobs().set_text(config, sources, setting.substr(0, equals), setting.substr(equals + 1),
-                                        {Layer::kCommandLine, "test", 0, 0});
-    EXPECT_TRUE(set.has_value()) << setting << ": " << (set ? "" : set.error().what);
-  }
-  return config;
 }
 
 const Knob& knob_named(const std::string& key) {
