@@ -63,8 +63,9 @@ constexpr auto kMetrics = std::to_array<MetricInfo>({
      "Tokens per second divided by the GPUs of the configuration: the primary throughput.", kClasses},
     {"tflops_per_gpu_causal", "TFLOP/s/GPU (causal)", "TFLOP/s", Better::kHigher, MetricForm::kTeraflops,
      "Model FLOPs of a step divided by step time and GPUs.",
-     "Causal: the attention core counts half the sequence square. Never counts recompute, norms, RoPE, softmax, router "
-     "or optimizer."},
+     "Causal: the attention core counts half the sequence square. Never counts recompute, norms, RoPE, softmax, "
+     "router, "
+     "optimizer, or the wgrad of weights that do not train."},
     {"tflops_per_gpu_full", "TFLOP/s/GPU (full)", "TFLOP/s", Better::kHigher, MetricForm::kTeraflops,
      "Model FLOPs of a step divided by step time and GPUs.",
      "Full: the attention core counts the whole sequence square, as older tables do."},

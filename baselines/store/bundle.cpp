@@ -23,6 +23,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
+constexpr std::uint64_t kRunIdsAMinute = 0x10000;  // what four hexadecimal digits tell apart
 constexpr const char* kRunFile = "run.json";
 constexpr const char* kConfigFile = "config.json";
 constexpr const char* kProgramFile = "program.json";
@@ -156,6 +157,15 @@ Status check_cell(const Cell& cell, const std::string& run_id) {
               fmt::format("cell {} says it is of run {}, and is written into run {}", cell.name, cell.run, run_id));
 }
 
+// Makes the folder; false when it was there.
+Result<bool> claim_folder(const fs::path& folder) {
+  std::error_code error;
+  if (fs::create_directory(folder, error)) return true;
+  if (!error) return false;
+  return fail(ErrorCode::kIo, fmt::format("creating {}: {}", folder.string(), error.message()),
+              "choose a folder that may be written");
+}
+
 CellEntry entry_of(const fs::path& bundle, const std::string& name) {
   CellEntry entry{name, CellState::kFinished, {}};
   const Status verified = verify_checksums(cell_path(bundle, name), {kConfigFile, kResultFile});
@@ -173,16 +183,28 @@ Result<BundleWriter> BundleWriter::create(const fs::path& parent, const Run& run
     return fail(ErrorCode::kBadArgument, fmt::format("run id \"{}\" cannot name a folder", run.id), named.error().hint);
   }
   MB_TRY(make_dirs(parent));
-  const fs::path folder = parent / run.id;
-  std::error_code error;
-  if (!fs::create_directory(folder, error)) {
-    if (!error) {
-      return fail(ErrorCode::kBadArgument, fmt::format("run {} is already there: {}", run.id, folder.string()),
-                  "continue it with --resume, or use another id");
-    }
-    return fail(ErrorCode::kIo, fmt::format("creating {}: {}", folder.string(), error.message()),
-                "choose a folder that may be written");
+  MB_ASSIGN(const bool made, claim_folder(parent / run.id));
+  if (!made) {
+    return fail(ErrorCode::kBadArgument, fmt::format("run {} is already there: {}", run.id, (parent / run.id).string()),
+                "continue it with --resume, or use another id");
   }
+  return begin(parent, run);
+}
+
+Result<BundleWriter> BundleWriter::create_new(const fs::path& parent, Run& run, std::uint64_t nonce) {
+  MB_TRY(make_dirs(parent));
+  for (std::uint64_t last = nonce + kRunIdsAMinute; nonce != last; ++nonce) {
+    run.id = new_run_id(run.created_unix_ns, nonce);
+    MB_ASSIGN(const bool made, claim_folder(parent / run.id));
+    if (made) return begin(parent, run);
+  }
+  return fail(ErrorCode::kBadArgument, fmt::format("{} holds a run under every id of this minute", parent.string()),
+              "wait a minute, or choose another runs_dir");
+}
+
+// Of a folder that is ours already.
+Result<BundleWriter> BundleWriter::begin(const fs::path& parent, const Run& run) {
+  const fs::path folder = parent / run.id;
   MB_ASSIGN(const int lock, lock_bundle(folder));
   BundleWriter writer(folder, run.id, lock);
   MB_TRY(make_dirs(folder / "cells"));

@@ -28,6 +28,10 @@ class BundleWriter {
  public:
   // Makes `parent`/<run.id> and writes its run.json. A run of that id that is already there is an error.
   static Result<BundleWriter> create(const std::filesystem::path& parent, const Run& run);
+  // The same for a run that has no id yet: run.id becomes new_run_id() of its time and `nonce`, or of the next nonces
+  // while a folder of that name is there, so that runs begun in one minute, by several processes too, never share one.
+  static Result<BundleWriter> create_new(const std::filesystem::path& parent, Run& run,
+                                         std::uint64_t nonce = fresh_nonce());
   // Opens a bundle to go on (`--resume`); removes the remains of writes that were cut off, keeps finished cells.
   static Result<BundleWriter> reopen(const std::filesystem::path& folder);
 
@@ -52,6 +56,7 @@ class BundleWriter {
   Status finish_cell(const Cell& cell);
 
  private:
+  static Result<BundleWriter> begin(const std::filesystem::path& parent, const Run& run);
   BundleWriter(std::filesystem::path folder, std::string run_id, int lock)
       : folder_(std::move(folder)), run_id_(std::move(run_id)), lock_(lock) {}
   std::filesystem::path folder_;

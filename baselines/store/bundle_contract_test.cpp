@@ -10,6 +10,7 @@
 #include <csignal>
 #include <fstream>
 #include <random>
+#include <set>
 
 #include "baselines/store/fixture.h"
 #include "baselines/store/record_text.h"
@@ -84,6 +85,18 @@ TEST_F(Bundle, SameRunTwiceIsRefused) {
   const auto second = write_synthetic_bundle(parent_);
   ASSERT_FALSE(second);
   EXPECT_NE(second.error().what.find("is already there"), std::string::npos);
+}
+
+TEST_F(Bundle, RunsOfOneMinuteNeverShareAnId) {
+  baselines::Run run = make_synthetic_run();
+  std::set<std::string> ids;
+  for (const std::uint64_t nonce : {7, 7, 8, 0xffff, 0xffff}) {
+    ASSERT_TRUE(BundleWriter::create_new(parent_, run, nonce));
+    EXPECT_TRUE(ids.insert(run.id).second) << run.id;
+    EXPECT_EQ(BundleReader::open(parent_ / run.id).value().run().id, run.id);
+  }
+  EXPECT_TRUE(ids.contains(new_run_id(run.created_unix_ns, 9)));
+  EXPECT_TRUE(ids.contains(new_run_id(run.created_unix_ns, 0)));  // past ffff
 }
 
 TEST_F(Bundle, OneWriterAtATime) {

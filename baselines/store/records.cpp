@@ -2,6 +2,7 @@
 #include "baselines/store/records.h"
 
 #include <fmt/format.h>
+#include <unistd.h>
 #include <xxhash.h>
 
 #include <algorithm>
@@ -11,6 +12,8 @@
 #include <cmath>
 #include <ctime>
 #include <utility>
+
+#include "profiler/base/clock.h"
 
 namespace mbb::baselines {
 namespace {
@@ -168,6 +171,11 @@ std::string new_run_id(std::int64_t created_unix_ns, std::uint64_t nonce) {
   gmtime_r(&seconds, &utc);
   return fmt::format("r-{:04}{:02}{:02}-{:02}{:02}-{:04x}", utc.tm_year + 1900, utc.tm_mon + 1, utc.tm_mday,
                      utc.tm_hour, utc.tm_min, nonce & 0xffffU);
+}
+
+std::uint64_t fresh_nonce() {
+  const std::uint64_t of[2] = {static_cast<std::uint64_t>(monotonic_ns()), static_cast<std::uint64_t>(getpid())};
+  return XXH3_64bits(of, sizeof(of));
 }
 
 Status check_cell_name(std::string_view cell_name) {

@@ -252,6 +252,8 @@ std::string loss_checksum(const std::vector<Step>& steps);
 
 // "r-YYYYMMDD-HHMM-xxxx": UTC time to the minute and four hexadecimal digits of `nonce`.
 std::string new_run_id(std::int64_t created_unix_ns, std::uint64_t nonce);
+// A nonce of this process and moment.
+std::uint64_t fresh_nonce();
 
 // A name that may be a folder on every file system: 1 to 120 of letters, digits, ". _ - + =", not starting with a dot.
 Status check_cell_name(std::string_view cell_name);

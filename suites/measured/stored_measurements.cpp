@@ -15,7 +15,7 @@
 #include "suites/matrix/settings.h"
 #include "suites/runner/memory_rows.h"
 #include "suites/runner/op_records.h"
-#include "trainer/models/flops.h"
+#include "suites/runner/sequence_work.h"
 #include "trainer/program/explain.h"
 #include "trainer/run/knobs.h"
 
@@ -153,12 +153,7 @@ Result<Described> describe(const Run& run, const std::string& name, const std::s
   cell.ranks = cell.gpus = out.layout.mesh.world_size();
   for (const KnobState& state : knob_states(config, sources))
     cell.knobs.push_back({state.knob->key, state.value, mbb::name(state.source.layer), "", 0, splits_series(state)});
-  const trainer::ModelShape shape = out.layout.padded_model();
-  using trainer::FlopsConvention;
-  cell.work = {out.layout.tokens_per_step(),
-               trainer::flops_per_token(shape, out.layout.sequence, FlopsConvention::kCausal),
-               trainer::flops_per_token(shape, out.layout.sequence, FlopsConvention::kFull), trainer::kFlopsFormulaId,
-               trainer::kFlopsFormulaVersion};
+  cell.work = work_of(out.layout.tokens_per_step(), trainer::token_flops(out.layout, out.programs));
   cell.memory = memory_maps(out.layout, out.programs);
   cell.program_json = trainer::explain_json(out.layout, out.programs);
   cell.program_hash = trainer::program_hash(out.programs);

@@ -2,7 +2,6 @@
 #include "suites/project/projected_cell.h"
 
 #include <fmt/core.h>
-#include <unistd.h>
 
 #include "analysis/metrics/metrics.h"
 #include "baselines/store/bundle.h"
@@ -16,7 +15,7 @@
 #include "profiler/trace/trace_file.h"
 #include "suites/runner/memory_rows.h"
 #include "suites/runner/runner.h"
-#include "trainer/models/flops.h"
+#include "suites/runner/sequence_work.h"
 #include "trainer/passes/precision_recipe.h"
 #include "trainer/program/explain.h"
 #include "trainer/run/precision_rules.h"
@@ -44,12 +43,7 @@ baselines::Cell describe(const Settings& settings, const trainer::Layout& layout
   for (const KnobState& state : knob_states(settings.config, settings.sources))
     cell.knobs.push_back({state.knob->key, state.value, name(state.source.layer),
                           state.source.line > 0 ? state.source.place : "", state.source.line, splits_series(state)});
-  using trainer::FlopsConvention;
-  const trainer::ModelShape shape = layout.padded_model();
-  cell.work = {layout.tokens_per_step(),
-               trainer::flops_per_token(shape, layout.sequence, FlopsConvention::kCausal, layout.encoder_sequence),
-               trainer::flops_per_token(shape, layout.sequence, FlopsConvention::kFull, layout.encoder_sequence),
-               trainer::kFlopsFormulaId, trainer::kFlopsFormulaVersion};
+  cell.work = work_of(layout.tokens_per_step(), trainer::token_flops(layout, programs));
   cell.memory = memory_maps(layout, programs);
   cell.program_json = trainer::explain_json(layout, programs);
   cell.program_hash = trainer::program_hash(programs);
@@ -111,8 +105,6 @@ Result<std::filesystem::path> save_projection(const Settings& settings, const st
                                               const Projection& projection) {
   baselines::Run run;
   run.created_unix_ns = wall_ns();
-  run.id = baselines::new_run_id(run.created_unix_ns,
-                                 static_cast<uint64_t>(monotonic_ns()) ^ (static_cast<uint64_t>(getpid()) << 32U));
   run.command = "project";
   run.suite = "project";
   const auto is_known = [](std::string_view name) { return find_setting(name).has_value(); };
@@ -122,7 +114,7 @@ Result<std::filesystem::path> save_projection(const Settings& settings, const st
   run.planned_cells = {kCellName};
   const std::filesystem::path runs = settings.product.runs_dir;
   MB_TRY(make_dirs(runs));
-  MB_ASSIGN(auto writer, baselines::BundleWriter::create(runs / "runs", run));
+  MB_ASSIGN(auto writer, baselines::BundleWriter::create_new(runs / "runs", run));
   baselines::Cell cell = describe(settings, layout, programs, run.id);
   fill_projected(cell, projection, trainer::recipe_name(settings.config).starts_with("fp8"));
   cell.identity_hash = baselines::identity_hash(cell);

@@ -10,7 +10,7 @@
 #include "suites/project/cost_file.h"
 #include "trainer/execute/graph_memory.h"
 #include "trainer/execute/simulate/replay.h"
-#include "trainer/models/flops.h"
+#include "trainer/program/token_flops.h"
 #include "trainer/program/walk.h"
 
 namespace mbb::suites {
@@ -70,7 +70,12 @@ class Projector {
  public:
   Projector(const trainer::Layout& layout, const trainer::StepPrograms& programs, const trainer::CostTable& table,
             const ProjectOptions& options)
-      : l_(layout), programs_(programs.programs), plans_(programs.plans), table_(table), options_(options) {}
+      : l_(layout),
+        built_(programs),
+        programs_(programs.programs),
+        plans_(programs.plans),
+        table_(table),
+        options_(options) {}
 
   Result<Projection> run() {
     Projection out;
@@ -157,10 +162,9 @@ class Projector {
                                 : fmt::format("ceilings of {}: none of its ops was measured", table_.hardware);
     out.gpus = l_.mesh.world_size();
     out.tokens = l_.tokens_per_step();
-    const trainer::ModelShape padded = l_.padded_model();
-    const auto batch = trainer::BatchLengths::uniform(l_.sequence, l_.global_batch, l_.encoder_sequence);
-    out.model_flops_causal = trainer::model_flops(padded, batch, trainer::FlopsConvention::kCausal).total();
-    out.model_flops_full = trainer::model_flops(padded, batch, trainer::FlopsConvention::kFull).total();
+    const trainer::TokenFlops flops = trainer::token_flops(l_, built_);
+    out.model_flops_causal = flops.causal * static_cast<double>(out.tokens);
+    out.model_flops_full = flops.full * static_cast<double>(out.tokens);
   }
 
   // Busy time by term, over the step's calls, means over classes.
@@ -227,6 +231,7 @@ class Projector {
   }
 
   const trainer::Layout& l_;
+  const trainer::StepPrograms& built_;
   const std::vector<trainer::Program>& programs_;
   const std::vector<trainer::MemoryPlan>& plans_;
   const trainer::CostTable& table_;

@@ -2,7 +2,6 @@
 #include "suites/runner/import.h"
 
 #include <fmt/core.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <set>
@@ -64,7 +63,7 @@ class Import {
     if (only_configs) return std::move(out_);
     MB_TRY(plan());
     MB_TRY(open_run());
-    MB_ASSIGN(auto writer, baselines::BundleWriter::create(runs_dir() / "runs", out_.run));
+    MB_ASSIGN(auto writer, baselines::BundleWriter::create_new(runs_dir() / "runs", out_.run));
     out_.bundle = writer.folder();
     for (const Planned& planned : planned_) MB_TRY(add_cell(writer, planned));
     out_.run.ended_unix_ns = wall_ns();
@@ -128,8 +127,6 @@ class Import {
   Status open_run() {
     baselines::Run& run = out_.run;
     run.created_unix_ns = wall_ns();
-    run.id = baselines::new_run_id(run.created_unix_ns,
-                                   static_cast<uint64_t>(monotonic_ns()) ^ (static_cast<uint64_t>(getpid()) << 32U));
     run.command = "import";
     run.suite = "import";
     run.tag = request_.tag;

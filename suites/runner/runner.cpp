@@ -49,7 +49,6 @@
 #include "suites/runner/twin_run.h"
 #include "trainer/comm/mpi/run_mpi_rank.h"
 #include "trainer/comm/places.h"
-#include "trainer/models/flops.h"
 #include "trainer/models/hardware.h"
 #include "trainer/program/explain.h"
 #include "trainer/run/knobs.h"
@@ -175,29 +174,19 @@ baselines::Cell describe_cell(const Cell& planned, int index, const std::string&
     cell.reason = fmt::format("{} has no {}, and emulated steps are not projected", hardware,
                               trainer::recipe_name(planned.config));
   }
-  using trainer::FlopsConvention;
-  const trainer::ModelShape shape = layout->padded_model();
-  cell.work = {layout->tokens_per_step(),
-               trainer::flops_per_token(shape, layout->sequence, FlopsConvention::kCausal, layout->encoder_sequence),
-               trainer::flops_per_token(shape, layout->sequence, FlopsConvention::kFull, layout->encoder_sequence),
-               trainer::kFlopsFormulaId, trainer::kFlopsFormulaVersion};
-  if (layout->has_sequences()) {
-    const auto rows = sequence_work(*layout);
-    if (!rows) {
-      cell.status = CellStatus::kBroken;
-      cell.reason = rows.error().what;
-      return cell;
-    }
-    cell.work.tokens_per_step = std::llround(rows->tokens_per_step);
-    cell.work.flops_per_token_causal = rows->flops_per_token_causal;
-    cell.work.flops_per_token_full = rows->flops_per_token_full;
-  }
   const auto programs = trainer::build_programs(*layout);
   if (!programs) {
     cell.status = CellStatus::kBroken;
     cell.reason = programs.error().what;
     return cell;
   }
+  const auto work = step_work(*layout, *programs);
+  if (!work) {
+    cell.status = CellStatus::kBroken;
+    cell.reason = work.error().what;
+    return cell;
+  }
+  cell.work = *work;
   cell.memory = memory_maps(*layout, *programs);
   cell.program_json = trainer::explain_json(*layout, *programs);
   cell.program_hash = trainer::program_hash(*programs);
@@ -696,8 +685,6 @@ Result<RunOutcome> start_run(const Suite& suite, const RunOptions& options) {
   RunOutcome outcome;
   baselines::Run& run = outcome.run;
   run.created_unix_ns = wall_ns();
-  run.id = baselines::new_run_id(run.created_unix_ns,
-                                 static_cast<uint64_t>(monotonic_ns()) ^ (static_cast<uint64_t>(getpid()) << 32U));
   run.command = options.command;
   run.suite = suite.name;
   run.spec = suite.text;
@@ -714,7 +701,7 @@ Result<RunOutcome> start_run(const Suite& suite, const RunOptions& options) {
   run.epoch = roled.epoch;
   for (const Cell& cell : suite.cells) run.planned_cells.push_back(cell.name);
   MB_TRY(make_dirs(options.runs_dir));
-  MB_ASSIGN(auto writer, baselines::BundleWriter::create(options.runs_dir / "runs", run));
+  MB_ASSIGN(auto writer, baselines::BundleWriter::create_new(options.runs_dir / "runs", run));
   outcome.bundle = writer.folder();
   return run_cells(std::move(writer), std::move(outcome), suite, options);
 }

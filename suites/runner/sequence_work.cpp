@@ -2,11 +2,12 @@
 #include "suites/runner/sequence_work.h"
 
 #include <algorithm>
+#include <cmath>
+#include <utility>
 #include <vector>
 
 #include "analysis/metrics/metrics.h"
 #include "profiler/base/check.h"
-#include "trainer/models/flops.h"
 #include "trainer/run/training_data.h"
 
 namespace mbb::suites {
@@ -32,14 +33,21 @@ Result<SequenceWork> sequence_work(const trainer::Layout& layout) {
         static_cast<double>(*std::max_element(squares.begin(), squares.end()) * layout.dp) / static_cast<double>(all);
   }
   SequenceWork work;
-  const double tokens = batch.tokens();
-  work.tokens_per_step = tokens / static_cast<double>(steps);
-  using trainer::FlopsConvention;
-  work.flops_per_token_causal = trainer::model_flops(layout.model, batch, FlopsConvention::kCausal).total() / tokens;
-  work.flops_per_token_full = trainer::model_flops(layout.model, batch, FlopsConvention::kFull).total() / tokens;
+  work.tokens_per_step = batch.tokens() / static_cast<double>(steps);
+  work.lengths = std::move(batch);
   work.efficiency = work.tokens_per_step / static_cast<double>(layout.tokens_per_step());
   work.imbalance = imbalance / static_cast<double>(steps);
   return work;
+}
+
+baselines::Work work_of(int64_t tokens_per_step, const trainer::TokenFlops& flops) {
+  return {tokens_per_step, flops.causal, flops.full, flops.formula, flops.version};
+}
+
+Result<baselines::Work> step_work(const trainer::Layout& layout, const trainer::StepPrograms& programs) {
+  if (!layout.has_sequences()) return work_of(layout.tokens_per_step(), trainer::token_flops(layout, programs));
+  MB_ASSIGN(const SequenceWork rows, sequence_work(layout));
+  return work_of(std::llround(rows.tokens_per_step), trainer::token_flops(layout, programs, rows.lengths));
 }
 
 void add_sequence_metrics(baselines::Cell& cell, const SequenceWork& work) {

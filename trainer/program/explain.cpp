@@ -11,6 +11,7 @@
 #include "trainer/ops/message_peers.h"
 #include "trainer/passes/precision.h"
 #include "trainer/program/op_volume.h"
+#include "trainer/program/token_flops.h"
 #include "trainer/program/walk.h"
 #include "trainer/run/precision_rules.h"
 #include "trainer/run/train.h"
@@ -279,7 +280,7 @@ Explain explain(const Layout& layout, const StepPrograms& programs) {
       model_flops(padded, BatchLengths::uniform(layout.sequence, layout.global_batch, layout.encoder_sequence),
                   kConvention)
           .total();
-  out.flops_per_token = flops_per_token(padded, layout.sequence, kConvention);
+  out.flops_per_token = token_flops(layout, programs, out).causal;
   add_bubble(layout, programs, out);
   return out;
 }

@@ -4,6 +4,7 @@
 #include "trainer/models/flops.h"
 #include "trainer/program/explain.h"
 #include "trainer/program/sample_programs_test.h"
+#include "trainer/program/token_flops.h"
 
 namespace mbb::trainer {
 namespace {
@@ -361,6 +362,52 @@ TEST(ExplainCosts, BytesBetweenMeshes) {
   for (size_t stage : {1, 2})
     EXPECT_EQ(wire_of(e.classes[stage], GroupKind::kPp),
               micro_batches * (static_cast<double>(l.sequence) * width + memory) / kTp + positions);
+}
+
+TEST(TokenFlops, ByTheClosedFormWhereEverythingTrains) {
+  const Built b = build(formula_model(2, 2, 2));
+  const TokenFlops flops = token_flops(b.layout, b.programs);
+  EXPECT_EQ(flops.causal, flops_per_token(b.layout.model, b.layout.sequence, FlopsConvention::kCausal));
+  EXPECT_EQ(flops.full, flops_per_token(b.layout.model, b.layout.sequence, FlopsConvention::kFull));
+  EXPECT_STREQ(flops.formula, kFlopsFormulaId);
+}
+
+// Forward of the weights and of the adapters, dgrad of both above the first adapter, wgrad of the adapters alone.
+TEST(TokenFlops, AdaptersSpareTheWgradOfEverythingElse) {
+  for (const bool cut : {false, true}) {
+    Config config = cut ? formula_model(2, 2, 2) : formula_model(1, 1, 1);
+    config.memory.lora_rank = 4;
+    config.memory.lora_targets = "qkv,proj";
+    const Built b = build(config);
+    const ModelShape& m = b.layout.model;
+    const auto layers = static_cast<double>(m.num_layers), h = static_cast<double>(m.hidden_size);
+    const auto q = static_cast<double>(m.query_size()), qkv = q + 2 * static_cast<double>(m.kv_size());
+    const double adapters = layers * 2 * 4 * ((h + qkv) + (q + h));
+    const double first = 2 * h * qkv + 2 * 4 * h;  // the embedding below does not train
+    for (const auto convention : {FlopsConvention::kCausal, FlopsConvention::kFull}) {
+      const ModelFlops closed = model_flops(m, BatchLengths::uniform(b.layout.sequence), convention);
+      const auto tokens = static_cast<double>(b.layout.sequence);
+      const double forward = (closed.total() - closed.attention_core) / 3 / tokens;
+      const TokenFlops flops = token_flops(b.layout, b.programs);
+      EXPECT_DOUBLE_EQ(convention == FlopsConvention::kCausal ? flops.causal : flops.full,
+                       2 * forward + 3 * adapters - first + closed.attention_core / tokens)
+          << name(convention) << (cut ? ", cut" : "");
+      EXPECT_STREQ(flops.formula, kTrainedFlopsFormulaId);
+    }
+    EXPECT_DOUBLE_EQ(explain(b.layout, b.programs).flops_per_token, token_flops(b.layout, b.programs).causal);
+  }
+}
+
+// Packed documents: attention by their lengths, linear layers by tokens, half of them spared or not.
+TEST(TokenFlops, ShortSequencesCutTheCoreAlone) {
+  Config config = formula_model(1, 1, 1);
+  config.memory.frozen = "embedding*";
+  const Built b = build(config);
+  const int64_t s = b.layout.sequence;
+  const TokenFlops whole = token_flops(b.layout, b.programs);
+  const TokenFlops halves = token_flops(b.layout, b.programs, BatchLengths::packed({s / 2, s / 2}));
+  const double core = model_flops(b.layout.model, BatchLengths::uniform(s), FlopsConvention::kCausal).attention_core;
+  EXPECT_DOUBLE_EQ(whole.causal - halves.causal, core / 2 / static_cast<double>(s));
 }
 
 }  // namespace
