@@ -46,8 +46,14 @@ std::string recipe_of(const baselines::Cell& cell) {
   return value_of(cell, "precision.recipe");
 }
 
+// Steps too uneven to be timed have losses all the same.
+bool has_losses(const baselines::Cell& cell) {
+  return (cell.status == baselines::CellStatus::kOk || cell.status == baselines::CellStatus::kUnstable) &&
+         !cell.launches.empty();
+}
+
 bool is_reference(const baselines::Cell& cell) {
-  return cell.ranks == 1 && cell.status == baselines::CellStatus::kOk && !cell.launches.empty();
+  return cell.ranks == 1 && has_losses(cell);
 }
 
 struct Deviation {
@@ -207,7 +213,7 @@ void judge_exact(baselines::Cell& cell, const baselines::Cell& reference, baseli
 }  // namespace
 
 void judge_losses(baselines::Cell& cell, const std::vector<baselines::Cell>& finished) {
-  if (cell.status != baselines::CellStatus::kOk || cell.launches.empty()) return;
+  if (!has_losses(cell)) return;
   const References with = references_of(cell, finished);
   const bool exact = recipe_of(cell) == "fp32";
   if (with.exact == nullptr || (!exact && with.rounded == nullptr)) return;
@@ -218,7 +224,7 @@ void judge_losses(baselines::Cell& cell, const std::vector<baselines::Cell>& fin
     judge_exact(cell, *with.exact, row);
   else
     judge_rounded(cell, with, row);
-  const bool equal = cell.status == baselines::CellStatus::kOk;
+  const bool equal = cell.status != baselines::CellStatus::kBroken;
   row.verdict = equal ? baselines::Verdict::kSame : baselines::Verdict::kBroken;
   if (!equal) row.text = cell.reason;
   cell.verdicts.push_back(std::move(row));

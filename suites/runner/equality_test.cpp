@@ -52,6 +52,18 @@ TEST(Equality, ADifferentLossBreaksTheCellAndTakesItsNumbers) {
   }
 }
 
+TEST(Equality, UnevenStepsHaveLossesThatCount) {
+  baselines::Cell one = cell("one", 1, {5.0, 4.0}), two = cell("tp2", 2, {5.0, 4.0}),
+                  wrong = cell("pp2", 2, {5.0, 4.5});
+  one.status = two.status = wrong.status = baselines::CellStatus::kUnstable;
+  judge_losses(two, {one});
+  EXPECT_EQ(two.status, baselines::CellStatus::kUnstable);
+  ASSERT_EQ(two.verdicts.size(), 1U);
+  EXPECT_EQ(two.verdicts[0].verdict, baselines::Verdict::kSame);
+  judge_losses(wrong, {one});
+  EXPECT_EQ(wrong.status, baselines::CellStatus::kBroken);
+}
+
 TEST(Equality, AMissingStepBreaksTheCell) {
   baselines::Cell two = cell("tp2", 2, {5.0});
   judge_losses(two, {cell("one", 1, {5.0, 4.0})});

@@ -39,6 +39,8 @@ Result<std::optional<baselines::Cell>> TwinRunner::train(const trainer::Config& 
   std::filesystem::remove_all(folder, ignored);
   MB_TRY(make_dirs(folder));
   MB_ASSIGN(ProcessOptions process, launch_process(config, folder, options_));
+  // Its ranks are threads of one process, also where a launcher made this one a rank of several.
+  process.environment.emplace_back("MBBENCH_RANKS", "1");
   process.on_line = on_line_;
   MB_ASSIGN(const ProcessEnd end, run_process(process));
   if (end.stopped) return std::optional<baselines::Cell>();

@@ -3,7 +3,9 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <cstdlib>
 #include <filesystem>
+#include <map>
 
 #include "analysis/metrics/cell_metrics.h"
 #include "analysis/report/suite_table.h"
@@ -144,7 +146,16 @@ TEST_F(TwinSmoke, ATwinThatTrainsOtherwiseBreaksItsCell) {
   auto twin = twin_of(c);
   ASSERT_TRUE(twin) << format(twin.error());
   TwinRunner twins(folder_, options_, {});
+  // As under torchrun, whose other rank will not come to meet the twin's.
+  const std::map<const char*, const char*> launched{{"RANK", "0"},
+                                                    {"WORLD_SIZE", "2"},
+                                                    {"LOCAL_RANK", "0"},
+                                                    {"LOCAL_WORLD_SIZE", "2"},
+                                                    {"MASTER_ADDR", "127.0.0.1"},
+                                                    {"MASTER_PORT", "1"}};
+  for (const auto& [name, value] : launched) setenv(name, value, 1);
   const auto same = twins.run(*twin);
+  for (const auto& [name, value] : launched) unsetenv(name);
   ASSERT_TRUE(same && *same) << format(same.error());
   EXPECT_EQ((*same)->verdict, baselines::Verdict::kSame) << (*same)->text;
   // Balancing losses are of a micro-batch: another size trains another model.

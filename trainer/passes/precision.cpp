@@ -179,4 +179,27 @@ Status check_block_shapes(const Program& program) {
   return {};
 }
 
+Status check_fp8_rows(const Program& program) {
+  constexpr int64_t kRows = 16, kColumns = 8;  // of a tile that a kernel quantizes and transposes
+  const auto is_fp8 = [](const Tensor& t) { return t.dtype == DType::kE4M3 || t.dtype == DType::kE5M2; };
+  for (const Segment& segment : program.segments) {
+    for (const Op& op : segment.ops) {
+      if (op.out.size() < 3) continue;  // codes, their transpose, scale and amax
+      const Tensor &codes = program.tensor(op.out[0]), &transpose = program.tensor(op.out[1]);
+      const int64_t rows = codes.shape.rows(), columns = codes.shape.cols();
+      if (!is_fp8(codes) || !is_fp8(transpose) || transpose.shape.cols() != rows) continue;
+      if (rows % kRows == 0 && columns % kColumns == 0) continue;
+      return fail(
+          ErrorCode::kBadArgument,
+          fmt::format("precision.recipe: op {}: a GPU quantizes matrices whose rows {} divides and whose columns "
+                      "{} divides, and this one is {} x {}",
+                      op.path, kRows, kColumns, rows, columns),
+          fmt::format("make micro_batch_size x seq_length (over context_parallel_size) and the model's widths "
+                      "over tensor_model_parallel_size multiples of {}; or take recipe = bf16, or device = cpu",
+                      kRows));
+    }
+  }
+  return {};
+}
+
 }  // namespace mbb::trainer

@@ -43,5 +43,7 @@ int64_t block_layer(std::string_view path);
 // Whether every quantized tensor divides into the recipe's blocks. Errors (kBadArgument) name the op, its shape and the
 // knobs.
 Status check_block_shapes(const Program& program);
+// What a GPU's kernels of tensorwise FP8 do not quantize; the error names the op, its shape and what to change.
+Status check_fp8_rows(const Program& program);
 
 }  // namespace mbb::trainer

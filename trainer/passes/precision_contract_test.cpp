@@ -342,6 +342,32 @@ TEST(PrecisionRefuses, ShapesThatDoNotDivideIntoBlocks) {
   EXPECT_EQ(refusal(c), "");
 }
 
+// Tokens and widths over ranks that the tiles of a GPU.s kernels do not divide; the CPU takes them.
+TEST(PrecisionRefuses, RowsThatAGpuDoesNotQuantize) {
+  Config c = blockable();
+  c.precision.recipe = Recipe::kFp8Current;
+  c.parallel.tensor_model_parallel_size = 4;
+  c.parallel.gpus = 4;
+  c.train.micro_batch_size = 1;
+  const auto answer = [&](Device device, int64_t ffn, int64_t tokens) {
+    c.host.device = device;
+    c.model.ffn_hidden_size = ffn;
+    c.train.seq_length = tokens;
+    const auto layout = resolve(c);
+    EXPECT_TRUE(layout) << (layout ? "" : format(layout.error()));
+    const auto built = build_programs(*layout);
+    return built ? std::string() : format(built.error());
+  };
+  EXPECT_EQ(answer(Device::kCuda, 256, 64), "");
+  EXPECT_EQ(answer(Device::kCpu, 256, 72), "");
+  const std::string rows = answer(Device::kCuda, 256, 72);
+  EXPECT_NE(rows.find("precision.recipe: op "), std::string::npos) << rows;
+  EXPECT_NE(rows.find("this one is 72 x "), std::string::npos) << rows;
+  EXPECT_NE(rows.find("tensor_model_parallel_size"), std::string::npos) << rows;
+  const std::string columns = answer(Device::kCuda, 4 * 84, 64);
+  EXPECT_NE(columns.find(" x 84"), std::string::npos) << columns;
+}
+
 TEST(PrecisionRefuses, KnobsOfOtherRecipes) {
   Config c = with(Recipe::kFp8Current);
   c.precision.fp8_margin = 1;

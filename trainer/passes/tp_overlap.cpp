@@ -217,21 +217,25 @@ class Overlap {
     return b_.ops().back().out[0];
   }
 
-  // The products of the others' rows travel to them while the next is computed; one's own comes last.
+  // The products of the others' rows travel to them while the next is computed; one's own comes last. A part that is on
+  // its way and the next product's stand in the list so that they live at once: memory that they shared would make the
+  // product wait for the collective.
   void ring_scatter(const TpOverlapSite& site, const Op& gemm, const Op& scatter) {
     CommAttrs comm = with_sms(std::get<CommAttrs>(scatter.attrs), site);
     GemmRowsAttrs attrs = blocks_of(gemm, site, b_.tensor(scatter.out[0]).shape.rows());
     attrs.blocks = 1;
     attrs.ring = tp_;
     std::vector<TensorId> parts;
-    for (int j = 1; j < tp_; ++j) {
-      attrs.step = -j;
-      const TensorId part = product_of(gemm, fmt::format("{}.ring{}", gemm.path, j), attrs);
-      comm.distance = j;
-      parts.push_back(exchange(site, fmt::format("{}.ring{}", scatter.path, j), part, comm));
+    TensorId next = kNoTensor;
+    for (int j = 1; j <= tp_; ++j) {
+      const TensorId part = next;
+      attrs.step = -(j % tp_);
+      next = product_of(gemm, fmt::format("{}.ring{}", gemm.path, j % tp_), attrs);
+      if (j == 1) continue;
+      comm.distance = j - 1;
+      parts.push_back(exchange(site, fmt::format("{}.ring{}", scatter.path, j - 1), part, comm));
     }
-    attrs.step = 0;
-    parts.insert(parts.begin(), product_of(gemm, gemm.path + ".ring0", attrs));
+    parts.insert(parts.begin(), next);
     const PartAttrs sum{b_.tensor(scatter.out[0]).shape[0], std::vector<int64_t>(parts.size(), 0)};
     b_.emit(kAddParts, scatter.path + ".sum", parts, sum, {.out = scatter.out});
   }
@@ -250,12 +254,15 @@ class Overlap {
     const int64_t local = b_.tensor(scatter.out[0]).shape.rows();
     GemmRowsAttrs attrs = blocks_of(gemm, site, local);
     attrs.rows = local / site.num_splits;
-    for (int j = 0; j < site.num_splits; ++j) {
+    TensorId part = kNoTensor;
+    for (int j = 0; j <= site.num_splits; ++j) {  // as in a ring, the next part is there while one is reduced
+      const TensorId before = part;
       attrs.first = j * attrs.rows;
-      const TensorId part = product_of(gemm, fmt::format("{}.split{}", gemm.path, j), attrs);
-      const std::string path = fmt::format("{}.split{}", scatter.path, j);
-      b_.emit(kReduceScatter, path, {part}, comm,
-              {.stream = Stream::kTp, .out = {part_of(scatter.out[0], path + ".out", j, site.num_splits)}});
+      if (j < site.num_splits) part = product_of(gemm, fmt::format("{}.split{}", gemm.path, j), attrs);
+      if (j == 0) continue;
+      const std::string path = fmt::format("{}.split{}", scatter.path, j - 1);
+      b_.emit(kReduceScatter, path, {before}, comm,
+              {.stream = Stream::kTp, .out = {part_of(scatter.out[0], path + ".out", j - 1, site.num_splits)}});
     }
   }
 

@@ -120,11 +120,12 @@ Result<TpOverlapSite> site_of(const SiteRule& rule, const Given& given, int tp, 
   const Method usual = quantized && rule.method != Method::kBulk ? Method::kNone : rule.method;
   TpOverlapSite site{rule.name, given.method.value_or(usual)};
   const bool ring = site.method == Method::kRingExchange;
-  site.num_sm = given.num_sm.value_or(ring ? 1 : 16);
+  site.num_sm = given.num_sm.value_or(ring ? 2 : 16);  // a ring's moves one part at a time; SMs come in pairs
   site.cga_size = given.cga_size.value_or(std::min(2, site.num_sm));
   site.num_splits = given.num_splits.value_or(ring ? tp : usual_splits(rows));
   site.fp8_buf = given.fp8_buf.value_or(false);
-  site.set_sm_margin = given.set_sm_margin.value_or(!ring && !quantized);
+  // Products take every SM until they end: a collective that finds none begins when it should be over.
+  site.set_sm_margin = given.set_sm_margin.value_or(!quantized);
   const auto refuse = [&](const char* field, const std::string& what, const std::string& hint) {
     return bad(fmt::format("{}.{}", rule.name, field), what, hint);
   };

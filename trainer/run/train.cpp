@@ -702,6 +702,7 @@ Result<StepPrograms> build_programs(const Layout& layout) {
   const PlanOptions options{memory.expandable_segments, memory.avoid_record_streams, memory.nccl_ub.value_or(false)};
   const auto plan = [&](size_t i) -> Status {
     MB_TRY(check_block_shapes(built.programs[i]));
+    if (layout.config.host.device == Device::kCuda) MB_TRY(check_fp8_rows(built.programs[i]));
     MB_TRY(verify(built.programs[i]));
     built.plans[i] = plan_memory(built.programs[i], options);
     if (layout.config.host.device == Device::kCuda) {

@@ -189,7 +189,9 @@ Status CudaRank::choose_algorithms(const TuneEffort& effort) {
     const bool backward = bound.function == f32_gradients<attention_grad_op>;
     const bool attention = bound.function == attention_op || backward;
     const bool gated = bound.function == gemm_swiglu_op || bound.function == gemm_swiglu_grad_op;
-    if (!attention && !gated && bound.function != gemm_op && bound.function != gemm_scaled_op) continue;
+    if (!attention && !gated && bound.function != gemm_op && bound.function != gemm_scaled_op &&
+        bound.function != gemm_rows_op)
+      continue;
     MB_TRY(device_->use(attention ? bound.op->stream : Stream::kCompute));
     const OpCall call{
         *bound.op, bound.in, bound.out, coordinates_, bound.shard_index, *device_, sm_target(part_of(i), i)};
@@ -198,6 +200,7 @@ Status CudaRank::choose_algorithms(const TuneEffort& effort) {
                     : bound.function == gemm_swiglu_op      ? tune_gemm_swiglu_op(call, effort, groups_ == nullptr)
                     : bound.function == gemm_swiglu_grad_op ? tune_gemm_swiglu_grad_op(call, effort, groups_ == nullptr)
                     : bound.function == gemm_op             ? tune_gemm_op(call, effort)
+                    : bound.function == gemm_rows_op        ? tune_gemm_rows_op(call, effort)
                                                             : tune_gemm_scaled_op(call, effort);
     if (!status)
       return tl::unexpected<Error>(std::move(status.error()).during(fmt::format("tuning op {}", bound.op->path)));

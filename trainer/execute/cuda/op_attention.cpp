@@ -43,18 +43,56 @@ const char* general_alone(const AttentionAttrs& a, Element element) {
   if (a.window > 0 && !a.causal) return "a window that looks both ways";
   if (a.has_weight()) return "sinks or a position bias";
   if (a.dropout > 0) return "dropout inside attention";
-  if (!a.keys.whole() || !a.queries.whole() || a.first_query != 0) return "a part of the sequence";
   return nullptr;
+}
+
+// What queries see of keys that stand apart from them.
+enum class Seen { kAll, kUpToOwn, kElse };
+
+// Of a ring's step: its own keys up to each query's place, or all of another rank's.
+Seen seen_by(const AttentionAttrs& a, int64_t queries, int64_t keys) {
+  if (!a.causal) return Seen::kAll;
+  bool rises = true, alike = queries == keys;
+  for (int64_t row = 0; row < queries; ++row) {
+    rises = rises && (row == 0 || a.queries.at(row) > a.queries.at(row - 1));
+    alike = alike && a.queries.at(row) == a.keys.at(row);
+  }
+  if (rises && alike) return Seen::kUpToOwn;
+  int64_t last_key = 0;
+  for (int64_t row = 0; row < keys; ++row) last_key = std::max(last_key, a.keys.at(row));
+  for (int64_t row = 0; row < queries; ++row)
+    if (a.queries.at(row) < last_key) return Seen::kElse;
+  return Seen::kAll;
+}
+
+// Queries and keys in tensors of their own, as the fused kernels take them; an error says why they do not.
+Result<AttentionShape> shape_apart(const AttentionAttrs& a, const Operand& q, const Operand& kv) {
+  MB_ASSIGN(const Element element, element_of(*q.tensor));
+  const auto refuse = [](const char* why) { return fail(ErrorCode::kUnavailable, why); };
+  if (const char* const why = general_alone(a, element)) return refuse(why);
+  if (a.packed) return refuse("a pack's keys apart from its queries");
+  const int64_t queries = q.shape()[0], keys = kv.shape()[0];
+  if (a.window > 0 && a.window < std::max(a.queries.sequence, keys)) return refuse("a window over a part of the keys");
+  const Seen seen = seen_by(a, queries, keys);
+  if (seen == Seen::kElse) return refuse("queries that see other parts of the keys");
+  return AttentionShape{.batch = q.shape()[1],
+                        .seq = queries,
+                        .heads = a.heads,
+                        .kv_heads = a.kv_heads,
+                        .head_dim = a.head_dim,
+                        .causal = seen == Seen::kUpToOwn,
+                        .value_width = a.value_dim(),
+                        .keys = keys};
 }
 
 const char* name_of(AttentionKernel kernel) {
   return kernel == AttentionKernel::kCudnn ? "cuDNN" : kernel == AttentionKernel::kFlash ? "flash" : "general";
 }
 
-// "attention backward of 8192 x 1, 32/8 heads of 128, causal".
+// "attention backward of 8192 x 1, 32/8 heads of 128, causal"; "of 4096 x 1 to 2048 keys, ...".
 std::string key_of(const AttentionShape& s, bool backward) {
-  return fmt::format("attention {} of {} x {}, {}/{} heads of {}{}{}{}{}", backward ? "backward" : "forward", s.seq,
-                     s.batch, s.heads, s.kv_heads, s.head_dim,
+  return fmt::format("attention {} of {} x {}{}, {}/{} heads of {}{}{}{}{}", backward ? "backward" : "forward", s.seq,
+                     s.batch, s.apart() ? fmt::format(" to {} keys", s.keys) : "", s.heads, s.kv_heads, s.head_dim,
                      s.value_dim() != s.head_dim ? fmt::format(" and {}", s.value_dim()) : "",
                      s.causal ? ", causal" : "", s.window > 0 ? fmt::format(", window {}", s.window) : "",
                      s.packs > 0 ? fmt::format(", {} starts", s.packs) : "");
@@ -85,20 +123,29 @@ bool flash_takes(const AttentionShape& shape) {
 // As measured for attention_backend = auto; else cuDNN where it is here and plans the shape, then our flash kernel,
 // then the reference. One that is asked for, or chosen elsewhere, and cannot compute the shape falls back in the same
 // order, and the device notes why.
-AttentionKernel kernel_of(const OpCall& call, const AttentionShape& shape, const AttentionAttrs& a, Element element,
-                          bool backward) {
-  if (const char* const why = general_alone(a, element)) {
-    // Nobody expects a fused kernel of fp32 who did not ask for one.
-    if (element == Element::kBf16 || a.backend != AttentionBackend::kAuto)
-      call.device.refuse(key_of(shape, backward), std::string(why) + ": our general kernel computes it");
-    return AttentionKernel::kGeneral;
-  }
+AttentionKernel fused_kernel_of(const OpCall& call, const AttentionShape& shape, const AttentionAttrs& a,
+                                bool backward) {
   if (a.backend == AttentionBackend::kAuto)
     if (call.device.attention_choice(key_of(shape, backward)) == AttentionKernel::kFlash && flash_takes(shape))
       return AttentionKernel::kFlash;
   if (a.backend != AttentionBackend::kFlash && cudnn_takes(call, shape, a.scale, backward))
     return AttentionKernel::kCudnn;
   return flash_takes(shape) ? AttentionKernel::kFlash : AttentionKernel::kGeneral;
+}
+
+// Nobody expects a fused kernel of fp32 who did not ask for one.
+AttentionKernel general_for(const OpCall& call, std::string_view key, const AttentionAttrs& a, Element element,
+                            std::string_view why) {
+  if (element == Element::kBf16 || a.backend != AttentionBackend::kAuto)
+    call.device.refuse(std::string(key), std::string(why) + ": our general kernel computes it");
+  return AttentionKernel::kGeneral;
+}
+
+AttentionKernel kernel_of(const OpCall& call, const AttentionShape& shape, const AttentionAttrs& a, Element element,
+                          bool backward) {
+  if (const char* const why = general_alone(a, element))
+    return general_for(call, key_of(shape, backward), a, element, why);
+  return fused_kernel_of(call, shape, a, backward);
 }
 
 // Of sinks or table: the element from which those of these heads stand.
@@ -191,17 +238,27 @@ Status own_rows(const OpCall& call, size_t starts, int64_t tokens, int64_t besid
   return {};
 }
 
+Status cudnn_forward(const OpCall& call, const AttentionForward& f) {
+  CudnnAttention* const cudnn = call.device.cudnn();
+  MB_ASSIGN(const int64_t bytes, cudnn->workspace(f.shape, f.scale, call.device.deterministic()));
+  MB_ASSIGN(void* const workspace, call.device.scratch(bytes));
+  return cudnn->forward(f, workspace, call.device.stream());
+}
+
+Status cudnn_backward(const OpCall& call, AttentionBackward b) {
+  CudnnAttention* const cudnn = call.device.cudnn();
+  MB_ASSIGN(const int64_t bytes, cudnn->workspace(b.shape, b.scale, call.device.deterministic()));
+  MB_ASSIGN(b.workspace, call.device.scratch(bytes));
+  return cudnn->backward(b, call.device.deterministic(), call.device.stream());
+}
+
 Status forward_with(const OpCall& call, AttentionKernel kernel) {
   const auto& a = call.attrs<AttentionAttrs>();
   const AttentionShape shape = forward_shape(call);
   AttentionForward f{shape, a.scale, call.in[0].data, call.out[0].data, call.out[1].as<float>()};
   if (a.packed) f.packs.starts = call.in[kForwardStarts].as<const int32_t>();
   switch (kernel) {
-    case AttentionKernel::kCudnn: {
-      MB_ASSIGN(const int64_t bytes, call.device.cudnn()->workspace(shape, a.scale, call.device.deterministic()));
-      MB_ASSIGN(void* const workspace, call.device.scratch(bytes));
-      return call.device.cudnn()->forward(f, workspace, call.device.stream());
-    }
+    case AttentionKernel::kCudnn: return cudnn_forward(call, f);
     case AttentionKernel::kFlash:
       if (a.packed) MB_TRY(own_rows(call, kForwardStarts, shape.seq, 0, &f.packs));
       return flash_forward(f, call.device.stream());
@@ -219,11 +276,7 @@ Status backward_with(const OpCall& call, AttentionKernel kernel) {
                       call.in[2].data, call.in[0].data, call.in[3].as<const float>(),
                       dqkv.data,       nullptr};
   if (a.packed) b.packs.starts = call.in[kBackwardStarts].as<const int32_t>();
-  if (kernel == AttentionKernel::kCudnn) {
-    MB_ASSIGN(const int64_t bytes, call.device.cudnn()->workspace(shape, a.scale, call.device.deterministic()));
-    MB_ASSIGN(b.workspace, call.device.scratch(bytes));
-    return call.device.cudnn()->backward(b, call.device.deterministic(), call.device.stream());
-  }
+  if (kernel == AttentionKernel::kCudnn) return cudnn_backward(call, b);
   if (kernel == AttentionKernel::kFlash) {
     const int64_t bytes = flash_backward_workspace(shape);
     if (a.packed) MB_TRY(own_rows(call, kBackwardStarts, shape.seq, bytes, &b.packs));
@@ -301,7 +354,32 @@ Status tune_attention_grad_op(const OpCall& call) {
   return tune(call, call.in[kBackwardQkv], backward_shape(call), true);
 }
 
+namespace {
+
+// Of keys that stand apart: the kernel, and the shape where it is a fused one.
+struct Apart {
+  AttentionKernel kernel = AttentionKernel::kGeneral;
+  AttentionShape shape;
+};
+Result<Apart> apart(const OpCall& call, const Operand& q, const Operand& kv, bool backward) {
+  const auto& a = call.attrs<AttentionAttrs>();
+  MB_ASSIGN(const Element element, element_of(*q.tensor));
+  const auto shape = shape_apart(a, q, kv);
+  if (shape) return Apart{fused_kernel_of(call, *shape, a, backward), *shape};
+  const std::string key = fmt::format("attention {} of {} queries to {} keys apart", backward ? "backward" : "forward",
+                                      q.shape()[0], kv.shape()[0]);
+  return Apart{general_for(call, key, a, element, shape.error().what), {}};
+}
+
+}  // namespace
+
 Status cross_attention_op(const OpCall& call) {
+  const auto& a = call.attrs<AttentionAttrs>();
+  MB_ASSIGN(const Apart with, apart(call, call.in[0], call.in[1], false));
+  AttentionForward f{with.shape, a.scale, call.in[0].data, call.out[0].data, call.out[1].as<float>()};
+  f.kv = call.in[1].data;
+  if (with.kernel == AttentionKernel::kFlash) return flash_forward(f, call.device.stream());
+  if (with.kernel == AttentionKernel::kCudnn) return cudnn_forward(call, f);
   MB_ASSIGN(const GeneralAttention g, general(call, call.in[0], call.in[1], 2));
   return general_attention_forward(g, call.out[0].data, call.out[1].as<float>(), call.device.launch());
 }
@@ -309,6 +387,16 @@ Status cross_attention_op(const OpCall& call) {
 Status cross_attention_grad_op(const OpCall& call) {
   const auto& a = call.attrs<AttentionAttrs>();
   const size_t first = a.has_weight() ? 1 : 0;
+  MB_ASSIGN(const Apart with, apart(call, call.in[1], call.in[2], true));
+  if (with.kernel != AttentionKernel::kGeneral) {
+    AttentionBackward b{with.shape,      a.scale,         call.in[1].data,
+                        call.in[3].data, call.in[0].data, call.in[4].as<const float>() + a.first_query,
+                        call.out[0].data};
+    b.kv = call.in[2].data, b.dkv = call.out[1].data, b.lse_rows = call.in[4].shape()[2];
+    if (with.kernel == AttentionKernel::kCudnn) return cudnn_backward(call, b);
+    MB_ASSIGN(b.workspace, call.device.scratch(flash_backward_workspace(with.shape)));
+    return flash_backward(b, call.device.stream());
+  }
   MB_ASSIGN(const GeneralAttention g, general(call, call.in[1], call.in[2], 5));
   MB_ASSIGN(void* const workspace, call.device.scratch(general_attention_workspace(g)));
   MB_ASSIGN(float* const dweight, weight_gradient(call, a));

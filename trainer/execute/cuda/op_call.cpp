@@ -292,7 +292,7 @@ Result<GemmCall> gemm_call(const OpCall& call) {
   p.a_transposed = a.trans_a;
   p.b_transposed = a.trans_b;
   p.accumulate = a.accumulate;
-  p.sm_target = call.sm_target;
+  p.sm_target = call.product_sms(a.sm_margin);
   MB_ASSIGN(p.a, element_of(*call.in[0].tensor));
   MB_ASSIGN(p.b, element_of(*call.in[1].tensor));
   MB_ASSIGN(p.d, element_of(*call.out[0].tensor));

@@ -43,6 +43,8 @@ struct OpCall {
   const T& attrs() const {
     return std::get<T>(op.attrs);
   }
+  // SMs of a product that leaves `margin` of them to a collective beside it.
+  int product_sms(int margin) const { return sms_beside(device.sms(), margin, sm_target); }
 };
 
 using OpFunction = Status (*)(const OpCall& call);
@@ -90,6 +92,7 @@ Result<Element> element_of(const Tensor& tensor);
 Status gemm_op(const OpCall& call);
 // Chooses the algorithm of the op's problem for gemm_op (Device::tune). Overwrites the output.
 Status tune_gemm_op(const OpCall& call, const TuneEffort& effort);
+Status tune_gemm_rows_op(const OpCall& call, const TuneEffort& effort);
 Status gemm_swiglu_op(const OpCall& call);
 Status gemm_swiglu_grad_op(const OpCall& call);
 // Chooses the product's algorithm, and where the rank is alone, by time whether one kernel does all: ranks must not

@@ -1,6 +1,7 @@
 // CUDA functions of what several ranks' programs hold: columns and runs moved, parts merged and added, products of
 // blocks of rows, FP8 messages.
 #include <algorithm>
+#include <functional>
 #include <vector>
 
 #include "trainer/execute/cuda/op_call.h"
@@ -114,8 +115,10 @@ Status add_parts_op(const OpCall& call) {
   return add_parts(element, a.rows, call.out[0].elements() / a.rows, parts, call.out[0].data, call.device.launch());
 }
 
+namespace {
+
 // A product a block: its rows follow one another on both sides.
-Status gemm_rows_op(const OpCall& call) {
+Status each_block(const OpCall& call, const std::function<Status(const GemmProblem&, const GemmBuffers&)>& product) {
   const auto& a = call.attrs<GemmRowsAttrs>();
   const Shape& right = call.in[1].shape();
   GemmProblem p;
@@ -123,7 +126,7 @@ Status gemm_rows_op(const OpCall& call) {
   p.k = call.in[0].shape().cols();
   p.n = call.out[0].shape().cols();
   p.b_transposed = a.gemm.trans_b;
-  p.sm_target = call.sm_target;
+  p.sm_target = call.product_sms(a.gemm.sm_margin);
   MB_ASSIGN(p.a, element_of(*call.in[0].tensor));
   MB_ASSIGN(p.b, element_of(*call.in[1].tensor));
   MB_ASSIGN(p.d, element_of(*call.out[0].tensor));
@@ -138,9 +141,23 @@ Status gemm_rows_op(const OpCall& call) {
     g.d = at(call.out[0], (a.of_result ? whole : part) * p.n);
     g.workspace = call.device.gemm_workspace();
     p.alignment = gemm_alignment(g);
-    MB_TRY(call.device.gemm().run(p, g, call.device.stream()));
+    MB_TRY(product(p, g));
   }
   return {};
+}
+
+}  // namespace
+
+Status gemm_rows_op(const OpCall& call) {
+  return each_block(call, [&](const GemmProblem& problem, const GemmBuffers& buffers) {
+    return call.device.gemm().run(problem, buffers, call.device.stream());
+  });
+}
+
+Status tune_gemm_rows_op(const OpCall& call, const TuneEffort& effort) {
+  return each_block(call, [&](const GemmProblem& problem, const GemmBuffers& buffers) {
+    return call.device.tune(problem, buffers, effort);
+  });
 }
 
 Status pack_fp8_op(const OpCall& call) {

@@ -1,7 +1,8 @@
 // Attention on packed projections: our own flash kernel and cuDNN's, with one argument form.
 //
 // qkv is [s, b, packed_row()] bf16 ([q heads | k heads | v heads], value heads of a width of their own), out and dout
-// [s, b, out_row()], dqkv like qkv, lse [b, heads, s] fp32 (natural log of the softmax sum, scale included).
+// [s, b, out_row()], dqkv like qkv, lse [b, heads, s] fp32 (natural log of the softmax sum, scale included). Where keys
+// stand apart (shape.keys) qkv holds queries, [s, b, query_row()], and kv [keys, b, key_row()]; dqkv and dkv likewise.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -31,6 +32,7 @@ struct AttentionForward {
   void* out = nullptr;
   float* lse = nullptr;
   AttentionPacks packs = {};
+  const void* kv = nullptr;
 };
 
 struct AttentionBackward {
@@ -43,6 +45,9 @@ struct AttentionBackward {
   void* dqkv = nullptr;
   void* workspace = nullptr;
   AttentionPacks packs = {};
+  const void* kv = nullptr;
+  void* dkv = nullptr;
+  int64_t lse_rows = 0;  // of a head, which lse may have more of than there are queries: it points at the first one's
 };
 
 // Our own kernel: mma on tensor cores, deterministic, head dimensions 64 and 128; packs and windows skip the keys that

@@ -44,20 +44,20 @@ Status ran(fe::error_t error, const char* doing) {
               "use attention_backend = flash");
 }
 
-// Heads of one width inside rows of [s, b, row].
+// Heads of one width inside rows of [length, b, row].
 struct Heads {
-  int64_t count, width, row;
+  int64_t count, width, row, length;
   Rows rows;
 };
 struct AllHeads {
   Heads q, k, v, out;
 };
 AllHeads heads_of(const AttentionShape& s) {
-  const int64_t row = s.packed_row();
-  return {{s.heads, s.head_dim, row, kPackedRows},
-          {s.kv_heads, s.head_dim, row, kPackedRows},
-          {s.kv_heads, s.value_dim(), row, kPackedRows},
-          {s.heads, s.value_dim(), s.out_row(), kOutRows}};
+  const int64_t row = s.key_row(), keys = s.key_rows();
+  return {{s.heads, s.head_dim, s.query_row(), s.seq, kPackedRows},
+          {s.kv_heads, s.head_dim, row, keys, kPackedRows},
+          {s.kv_heads, s.value_dim(), row, keys, kPackedRows},
+          {s.heads, s.value_dim(), s.out_row(), s.seq, kOutRows}};
 }
 
 // What a graph knows of a pack: sequences' lengths and, by width of rows, where they begin.
@@ -91,7 +91,7 @@ int64_t sequences(const AttentionShape& s) {
 }
 
 void set_layout(fe::graph::Tensor_attributes& tensor, const AttentionShape& s, const Heads& h, const Ragged& r) {
-  tensor.set_dim({sequences(s), h.count, s.seq, h.width}).set_stride({h.row, h.width, s.batch * h.row, 1});
+  tensor.set_dim({sequences(s), h.count, h.length, h.width}).set_stride({h.row, h.width, s.batch * h.row, 1});
   if (s.packs > 0) tensor.set_ragged_offset(offsets_of(r, h.rows));
 }
 
@@ -140,7 +140,10 @@ Status finish(Graph& graph, cudnnHandle_t handle, const char* doing) {
 template <typename Options>
 void mask(Options& options, const AttentionShape& s) {
   if (!s.causal) return;
-  options.set_diagonal_alignment(fe::DiagonalAlignment_t::TOP_LEFT).set_diagonal_band_right_bound(0);
+  const bool from_the_end = s.apart() && s.keys != s.seq;
+  options.set_diagonal_alignment(from_the_end ? fe::DiagonalAlignment_t::BOTTOM_RIGHT
+                                              : fe::DiagonalAlignment_t::TOP_LEFT);
+  options.set_diagonal_band_right_bound(0);
   if (s.window > 0) options.set_diagonal_band_left_bound(s.window);
 }
 
@@ -193,19 +196,36 @@ Result<Plan> build(const AttentionShape& s, float scale, bool deterministic, cud
   return plan;
 }
 
-// Pointers to the first query, key and value head of a packed row.
+// Pointers to the first query, key and value head of a packed row, or of the rows that stand apart.
 struct Packed {
   void *q, *k, *v;
 };
-Packed split(const void* qkv, const AttentionShape& s) {
+Packed split(const void* qkv, const void* kv, const AttentionShape& s) {
   auto* base = static_cast<char*>(const_cast<void*>(qkv));
   const int64_t head_bytes = s.head_dim * 2;
-  return {base, base + s.heads * head_bytes, base + (s.heads + s.kv_heads) * head_bytes};
+  char* const keys = s.apart() ? static_cast<char*>(const_cast<void*>(kv)) : base + s.heads * head_bytes;
+  return {base, keys, keys + s.kv_heads * head_bytes};
+}
+
+// The backward's log-sum-exp where a head has more of them than there are queries: a copy without the others.
+int64_t stats_bytes(const AttentionShape& s) {
+  return s.apart() ? (s.batch * s.heads * s.seq * 4 + 255) / 256 * 256 : 0;
 }
 
 // In front of cuDNN's own workspace lie a pack's tables.
 int64_t tables_bytes(const AttentionShape& s) {
   return s.packs == 0 ? 0 : (ragged_bytes(s.packs) + 255) / 256 * 256;
+}
+
+// Log-sum-exps of the queries alone, in front of the workspace where they are a part of more.
+Result<const float*> own_stats(const AttentionBackward& a, cudaStream_t stream) {
+  const AttentionShape& s = a.shape;
+  if (a.lse_rows == 0 || a.lse_rows == s.seq) return a.lse;
+  const auto row = static_cast<size_t>(s.seq) * 4, of_all = static_cast<size_t>(a.lse_rows) * 4;
+  MB_TRY(ok(cudaMemcpy2DAsync(a.workspace, row, a.lse, of_all, row, static_cast<size_t>(s.batch * s.heads),
+                              cudaMemcpyDeviceToDevice, stream),
+            "a part of the log-sum-exps"));
+  return static_cast<const float*>(a.workspace);
 }
 
 using Pointers = std::unordered_map<int64_t, void*>;
@@ -232,12 +252,12 @@ class Cudnn final : public CudnnAttention {
 
   Result<int64_t> workspace(const AttentionShape& shape, float scale, bool deterministic) override {
     MB_ASSIGN(const auto plan, plan_of(shape, scale, deterministic));
-    return plan->workspace + tables_bytes(shape);
+    return plan->workspace + tables_bytes(shape) + stats_bytes(shape);
   }
 
   Status forward(const AttentionForward& a, void* workspace, cudaStream_t stream) override {
     MB_ASSIGN(const auto plan, plan_of(a.shape, a.scale, last_deterministic_));
-    const Packed in = split(a.qkv, a.shape);
+    const Packed in = split(a.qkv, a.kv, a.shape);
     Pointers pointers{{kQ, in.q}, {kK, in.k}, {kV, in.v}, {kO, a.out}, {kStats, a.lse}};
     MB_TRY(add_tables(a, workspace, stream, &pointers));
     MB_TRY(on(stream));
@@ -248,24 +268,20 @@ class Cudnn final : public CudnnAttention {
   Status backward(const AttentionBackward& a, bool deterministic, cudaStream_t stream) override {
     if (a.shape.packs > 0) return fail(ErrorCode::kUnavailable, std::string("cuDNN attention: ") + kNoPackedBackward);
     MB_ASSIGN(const auto plan, plan_of(a.shape, a.scale, deterministic));
-    const Packed in = split(a.qkv, a.shape), grad = split(a.dqkv, a.shape);
-    Pointers pointers{{kQ, in.q},
-                      {kK, in.k},
-                      {kV, in.v},
-                      {kO, const_cast<void*>(a.out)},
-                      {kDo, const_cast<void*>(a.dout)},
-                      {kDq, grad.q},
-                      {kDk, grad.k},
-                      {kDv, grad.v},
-                      {kStats, const_cast<float*>(a.lse)}};
+    const Packed in = split(a.qkv, a.kv, a.shape), grad = split(a.dqkv, a.dkv, a.shape);
+    MB_ASSIGN(const float* const lse, own_stats(a, stream));
+    Pointers pointers{
+        {kQ, in.q},    {kK, in.k},    {kV, in.v},    {kO, const_cast<void*>(a.out)},   {kDo, const_cast<void*>(a.dout)},
+        {kDq, grad.q}, {kDk, grad.k}, {kDv, grad.v}, {kStats, const_cast<float*>(lse)}};
     MB_TRY(on(stream));
-    return ran(plan->backward->execute(handle_, pointers, a.workspace), "backward");
+    auto* const own = static_cast<char*>(a.workspace) + stats_bytes(a.shape);
+    return ran(plan->backward->execute(handle_, pointers, own), "backward");
   }
 
   size_t version() const override { return fe::detail::get_backend_version(); }
 
  private:
-  using Key = std::array<int64_t, 11>;
+  using Key = std::array<int64_t, 12>;
 
   Status on(cudaStream_t stream) {
     if (fe::detail::set_stream(handle_, stream) == CUDNN_STATUS_SUCCESS) return {};
@@ -275,8 +291,8 @@ class Cudnn final : public CudnnAttention {
   Result<const Plan*> plan_of(const AttentionShape& s, float scale, bool deterministic) {
     int32_t scale_bits = 0;
     std::memcpy(&scale_bits, &scale, sizeof(scale));
-    const Key key{s.batch,  s.seq,    s.heads, s.kv_heads, s.head_dim,   s.value_dim(),
-                  s.causal, s.window, s.packs, scale_bits, deterministic};
+    const Key key{s.batch,  s.seq,    s.heads, s.kv_heads, s.head_dim, s.value_dim(),
+                  s.causal, s.window, s.packs, s.keys,     scale_bits, deterministic};
     auto at = plans_.find(key);
     if (at == plans_.end()) {
       MB_ASSIGN(auto plan, build(s, scale, deterministic, handle_));

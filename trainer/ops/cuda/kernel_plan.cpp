@@ -126,6 +126,12 @@ KernelPlan plan_cross_entropy(const char* kernel, int64_t rows, int64_t vocab, i
   return plan;
 }
 
+int sms_beside(int sms, int margin, int target) {
+  if (margin <= 0) return target;
+  const int left = std::max(2, (sms - margin) / 2 * 2);
+  return target > 0 ? std::min(target, left) : left;
+}
+
 double attention_forward_flops(const AttentionShape& shape) {
   const double full = 2.0 * static_cast<double>(shape.batch * shape.heads) * static_cast<double>(shape.seq) *
                       static_cast<double>(shape.seq) * static_cast<double>(shape.head_dim + shape.value_dim());
@@ -140,7 +146,7 @@ Result<KernelPlan> plan_flash_forward(const AttentionShape& shape) {
   plan.grid_x = ceil_div(shape.seq, 128);
   plan.grid_y = shape.batch * shape.heads;
   plan.smem_bytes = static_cast<int>((128 + 4 * 64) * shape.head_dim * 2);
-  plan.bytes = shape.batch * shape.seq * shape.head_dim * 2 * (2 * shape.heads + 2 * shape.kv_heads);
+  plan.bytes = shape.batch * shape.head_dim * 2 * (shape.seq * 2 * shape.heads + shape.key_rows() * 2 * shape.kv_heads);
   return plan;
 }
 
@@ -149,11 +155,11 @@ Result<KernelPlan> plan_flash_backward_kv(const AttentionShape& shape) {
   KernelPlan plan;
   plan.kernel = "flash_backward_kv";
   plan.block = 128;
-  plan.grid_x = ceil_div(shape.seq, 64);
+  plan.grid_x = ceil_div(shape.key_rows(), 64);
   plan.grid_y = shape.batch * shape.kv_heads;
   // K and V of the block, then two stages of Q and dO (32 rows) with their log-sum-exp, delta, first and last key.
   plan.smem_bytes = static_cast<int>((2 * 64 + 4 * 32) * shape.head_dim * 2 + 2 * 4 * 32 * 4);
-  plan.bytes = shape.batch * shape.seq * shape.head_dim * 2 * (3 * shape.heads + 4 * shape.kv_heads);
+  plan.bytes = shape.batch * shape.head_dim * 2 * (shape.seq * 3 * shape.heads + shape.key_rows() * 4 * shape.kv_heads);
   return plan;
 }
 
@@ -165,7 +171,7 @@ Result<KernelPlan> plan_flash_backward_q(const AttentionShape& shape) {
   plan.grid_x = ceil_div(shape.seq, 64);
   plan.grid_y = shape.batch * shape.heads;
   plan.smem_bytes = static_cast<int>((2 * 64 + 4 * 32) * shape.head_dim * 2);
-  plan.bytes = shape.batch * shape.seq * shape.head_dim * 2 * (3 * shape.heads + 2 * shape.kv_heads);
+  plan.bytes = shape.batch * shape.head_dim * 2 * (shape.seq * 3 * shape.heads + shape.key_rows() * 2 * shape.kv_heads);
   return plan;
 }
 

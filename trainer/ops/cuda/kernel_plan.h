@@ -67,11 +67,22 @@ struct AttentionShape {
   int window = 0;           // keys a query sees, its own among them; 0: all of them. Causal only
   int64_t value_width = 0;  // of a value head; 0: head_dim. Latent attention: 192 and 128
   int64_t packs = 0;        // sequences of a pack at most, the tokens behind them one more; 0: whole sequences
+  // Keys beside `seq` queries, in rows of their own ([k heads | v heads]; queries then stand alone). Causal: the last
+  // query sees all of them, the one before it all but one, and so on. 0: as many as queries, packed with them.
+  int64_t keys = 0;
   int64_t value_dim() const { return value_width == 0 ? head_dim : value_width; }
-  // Elements of a packed row and of a row that attention gives.
+  bool apart() const { return keys > 0; }
+  int64_t key_rows() const { return apart() ? keys : seq; }
+  // Elements of a packed row, of the rows of queries and of keys, and of a row that attention gives.
   int64_t packed_row() const { return (heads + kv_heads) * head_dim + kv_heads * value_dim(); }
+  int64_t query_row() const { return apart() ? heads * head_dim : packed_row(); }
+  int64_t key_row() const { return apart() ? kv_heads * (head_dim + value_dim()) : packed_row(); }
   int64_t out_row() const { return heads * value_dim(); }
 };
+
+// SMs that a product may take of `sms` when `margin` are left to a collective (0: none) and no more than `target` (0:
+// all) anyway; 0: all. Clusters take two at a time.
+int sms_beside(int sms, int margin, int target);
 
 // Multiply-adds counted as 2; the causal half is counted when causal. The backward is 2.5 times the forward.
 double attention_forward_flops(const AttentionShape& shape);

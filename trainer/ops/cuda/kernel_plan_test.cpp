@@ -64,5 +64,30 @@ TEST(AttentionFlops, CausalIsHalf) {
   EXPECT_EQ(latent.out_row(), 128 * 128);
 }
 
+TEST(KernelPlans, KeysThatStandApartHaveRowsAndBlocksOfTheirOwn) {
+  AttentionShape shape{1, 4096, 32, 8, 128, false};
+  EXPECT_EQ(shape.query_row(), shape.packed_row());
+  EXPECT_EQ(shape.key_row(), shape.packed_row());
+  EXPECT_EQ(shape.key_rows(), 4096);
+  shape.keys = 2048;
+  EXPECT_EQ(shape.query_row(), 32 * 128);
+  EXPECT_EQ(shape.key_row(), 2 * 8 * 128);
+  const auto forward = plan_flash_forward(shape), kv = plan_flash_backward_kv(shape), q = plan_flash_backward_q(shape);
+  ASSERT_TRUE(forward && kv && q);
+  EXPECT_EQ(forward->grid_x, 4096 / 128);
+  EXPECT_EQ(kv->grid_x, 2048 / 64);
+  EXPECT_EQ(q->grid_x, 4096 / 64);
+}
+
+TEST(KernelPlans, AProductLeavesSmsToACollective) {
+  EXPECT_EQ(sms_beside(132, 0, 0), 0);
+  EXPECT_EQ(sms_beside(132, 16, 0), 116);
+  EXPECT_EQ(sms_beside(132, 1, 0), 130);
+  EXPECT_EQ(sms_beside(132, 16, 100), 100);
+  EXPECT_EQ(sms_beside(132, 64, 100), 68);
+  EXPECT_EQ(sms_beside(132, 0, 100), 100);
+  EXPECT_EQ(sms_beside(132, 140, 0), 2);
+}
+
 }  // namespace
 }  // namespace mbb::trainer::cuda
