@@ -37,7 +37,8 @@ constexpr const char* kUsage =
     "             [--tune whole|brief]  (only choose GEMM algorithms into host.gemm_tuning_file, as `mbbench tune`)\n"
     "             [KNOB=VALUE ...]\n";
 
-constexpr int64_t kUntimed = 3;      // steps before the first timed one
+// Steps before the first timed one: so many, or fewer (one at least) whose device time is this together.
+constexpr int64_t kUntimed = 3, kUntimedNs = 2'000'000'000;
 constexpr size_t kKindsShown = 40;   // rows of the table by kind
 constexpr uint64_t kPowerCap = 0x4;  // NVML's throttle reason
 
@@ -173,6 +174,7 @@ std::vector<int64_t> best_times(const TrainResult& result) {
 struct Watched {
   TrainResult result;
   std::vector<profiler::TelemetrySample> telemetry;
+  int64_t untimed = 0;
   int64_t first_ns = 0, last_ns = 0;  // when the timed steps began and ended
 };
 
@@ -190,8 +192,13 @@ Result<Watched> watch(const Layout& layout, const StepPrograms& programs, const 
   train_options.capture = false;
   train_options.trace_first = train_config.train_iters - options.ops;
   train_options.trace_end = train_config.train_iters;
+  int64_t untimed_ns = 0;
   train_options.on_step = [&](const StepReport& step) {
-    if (step.index < kUntimed) watched.first_ns = monotonic_ns();
+    if (watched.untimed < kUntimed && untimed_ns < kUntimedNs) {
+      watched.first_ns = monotonic_ns();
+      ++watched.untimed;
+      untimed_ns += step.device_ns;
+    }
     if (step.index < train_options.trace_first) watched.last_ns = monotonic_ns();
   };
   profiler::TelemetryOptions telemetry_options;
@@ -217,7 +224,7 @@ Status run(const Options& options, int64_t start_ns) {
   std::vector<double> whole, half, losses;
   for (const StepReport& step : result.steps) {
     losses.push_back(step.loss);
-    if (step.index < kUntimed || step.index >= train_config.train_iters - options.ops) continue;
+    if (step.index < watched.untimed || step.index >= train_config.train_iters - options.ops) continue;
     whole.push_back(static_cast<double>(step.device_ns) * 1e-6);
     half.push_back(static_cast<double>(step.device_forward_backward_ns) * 1e-6);
   }
@@ -241,6 +248,7 @@ Status run(const Options& options, int64_t start_ns) {
         {"tokens_s", tokens / ms * 1e3},
         {"mfu_bf16_causal", mfu(FlopsConvention::kCausal)},
         {"mfu_bf16_full", mfu(FlopsConvention::kFull)},
+        {"untimed_steps", watched.untimed},
         {"launch_s", static_cast<double>(watched.first_ns - start_ns) * 1e-9},
         {"loss", losses.back()},
         {"first_loss", losses.front()},
