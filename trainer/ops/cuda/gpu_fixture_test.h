@@ -128,7 +128,7 @@ double relative_error(const Out& out, const std::vector<double>& reference) {
   return std::sqrt(difference) / std::max(std::sqrt(norm), 1e-30);
 }
 
-// Skips without a device; checks at the end that no asynchronous error was left behind.
+// Skips without a device; checks at the end that no error was left behind, asynchronous or to be read.
 class GpuTest : public ::testing::Test {
  protected:
   void SetUp() override {
@@ -146,6 +146,8 @@ class GpuTest : public ::testing::Test {
   void TearDown() override {
     if (IsSkipped()) return;
     EXPECT_EQ(cudaDeviceSynchronize(), cudaSuccess) << "seed " << seed_;
+    const cudaError_t left = cudaGetLastError();
+    EXPECT_EQ(left, cudaSuccess) << "left for the next launch: " << cudaGetErrorName(left);
   }
   void expect_ok(const Status& status) { ASSERT_TRUE(status.has_value()) << format(status.error()); }
 

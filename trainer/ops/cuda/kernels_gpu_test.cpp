@@ -2,6 +2,7 @@
 #include <algorithm>
 
 #include "trainer/ops/cuda/gpu_fixture_test.h"
+#include "trainer/ops/cuda/status.h"
 
 namespace mbb::trainer::cuda {
 namespace {
@@ -84,6 +85,15 @@ TEST_P(Kernels, NormForwardAndBackward) {
       EXPECT_EQ(largest[1], expect_dx);
     }
   }
+}
+
+// An error that was told is not told again by the next launch.
+TEST_F(Quantization, AnErrorIsToldOnce) {
+  const Status refused = ok(cudaSetDevice(1 << 20), "choosing a device that is not there");
+  ASSERT_FALSE(refused.has_value());
+  EXPECT_NE(refused.error().what.find("choosing a device that is not there"), std::string::npos);
+  Tensor y(Element::kF32, 8);
+  expect_ok(fill(Element::kF32, 1.0f, y.get(), 8, launch_));
 }
 
 TEST_P(Kernels, AddScaleFillCast) {

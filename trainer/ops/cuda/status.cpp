@@ -7,6 +7,7 @@ namespace mbb::trainer::cuda {
 
 Status ok(cudaError_t status, const char* doing) {
   if (status == cudaSuccess) return {};
+  static_cast<void>(cudaGetLastError());  // it is told here, not by the next launch too; a sticky one stays
   const auto code = status == cudaErrorMemoryAllocation ? ErrorCode::kOutOfMemory : ErrorCode::kUnavailable;
   return fail(code, fmt::format("{}: {} ({})", doing, cudaGetErrorString(status), cudaGetErrorName(status)));
 }

@@ -10,7 +10,7 @@
 namespace mbb::trainer::cuda {
 
 // ok() of a runtime call: "copying the step record: an illegal memory access was encountered
-// (cudaErrorIllegalAddress)".
+// (cudaErrorIllegalAddress)". What it tells it clears, so that no later launch is blamed for it.
 Status ok(cudaError_t status, const char* doing);
 
 // Call after each launch: reads (and clears) the launch error; a sticky error stays and comes back with the next call.
