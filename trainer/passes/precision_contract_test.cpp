@@ -364,8 +364,9 @@ TEST(PrecisionRefuses, RowsThatAGpuDoesNotQuantize) {
   EXPECT_NE(rows.find("precision.recipe: op "), std::string::npos) << rows;
   EXPECT_NE(rows.find("this one is 72 x "), std::string::npos) << rows;
   EXPECT_NE(rows.find("tensor_model_parallel_size"), std::string::npos) << rows;
-  const std::string columns = answer(Device::kCuda, 4 * 84, 64);
-  EXPECT_NE(columns.find(" x 84"), std::string::npos) << columns;
+  const std::string weight = answer(Device::kCuda, 176, 64);  // gate and up: two 44 rows a rank
+  EXPECT_NE(weight.find("op layers.0.mlp.fc1.weight.quantize"), std::string::npos) << weight;
+  EXPECT_NE(weight.find("this one is 88 x 128"), std::string::npos) << weight;
 }
 
 TEST(PrecisionRefuses, KnobsOfOtherRecipes) {
