@@ -126,7 +126,7 @@ class Recomputer {
 
   void drop(TensorId id, const Op& op) {
     const bool seen_elsewhere = p_.tensor(id).view_of != kNoTensor || shared_.contains(id);
-    if (!seen_elsewhere && !keeps_state(p_, op)) makers_[id] = &op;
+    if (!seen_elsewhere && !keeps_state(p_, op)) makers_[id].push_back(&op);
   }
 
   // The tensor that holds the value of `id` in the backward, made here on first use.
@@ -134,27 +134,43 @@ class Recomputer {
     const auto maker = makers_.find(id);
     if (maker == makers_.end()) return id;
     if (const auto known = clones_.find(id); known != clones_.end()) return known->second;
-    Op clone = *maker->second;
-    for (TensorId& in : clone.in) in = again(in);
+    for (const Op* op : maker->second) clone(*op);
+    return clones_.at(id);
+  }
+
+  void clone(const Op& op) {
+    Op clone = op;
+    for (TensorId& in : clone.in) {
+      // A part that is added to what others of its makers wrote goes where theirs went.
+      const bool updated = std::find(op.out.begin(), op.out.end(), in) != op.out.end();
+      if (!updated)
+        in = again(in);
+      else if (const auto known = clones_.find(in); known != clones_.end())
+        in = known->second;
+    }
     for (TensorId& out : clone.out) {
-      Tensor value = p_.tensor(out);
-      value.path += ".recompute";
-      const TensorId made = b_.declare(std::move(value));
-      clones_[out] = made;
-      out = made;
+      const auto known = clones_.find(out);
+      if (known == clones_.end()) {
+        Tensor value = p_.tensor(out);
+        value.path += ".recompute";
+        const TensorId made = b_.declare(std::move(value));
+        clones_[out] = made;
+        out = made;
+      } else {
+        out = known->second;
+      }
     }
     clone.path += ".recompute";
     clone.recompute = true;
     b_.ops().push_back(std::move(clone));
-    return clones_.at(id);
   }
 
   Program& p_;
   Builder b_;
   int backward_;
   std::vector<Op> forward_;
-  std::set<TensorId> shared_;             // storages of views
-  std::map<TensorId, const Op*> makers_;  // of dropped values
+  std::set<TensorId> shared_;                          // storages of views
+  std::map<TensorId, std::vector<const Op*>> makers_;  // of dropped values, in their order
   std::map<TensorId, TensorId> clones_;
 };
 

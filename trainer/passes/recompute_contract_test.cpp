@@ -72,6 +72,27 @@ TEST_P(Recompute, GradientsAreEqualBitForBit) {
 INSTANTIATE_TEST_SUITE_P(All, Recompute, testing::ValuesIn(kFamilies),
                          [](const auto& test) { return std::string(test.param.name); });
 
+// Products one expert after the other write one value in parts: all of them are made again, in their order.
+TEST(RecomputeInTurn, ValuesThatSeveralOpsWriteAreMadeAgainWhole) {
+  for (const Small& family : kFamilies) {
+    if (std::string_view(family.name) != "mixtral" && std::string_view(family.name) != "deepseek_v3") continue;
+    Config c = config_of(family);
+    c.parallel.moe_grouped_gemm = false;
+    const Stepped kept = step_once(c);
+    for (const bool full : {true, false}) {
+      SCOPED_TRACE(testing::Message() << family.name << (full ? " full" : " selective"));
+      Config again = c;
+      again.memory.recompute_granularity = full ? RecomputeGranularity::kFull : RecomputeGranularity::kSelective;
+      if (!full) again.memory.recompute_modules = "moe";
+      const Stepped stepped = step_once(again);
+      expect_equal(stepped, kept);
+      EXPECT_GT(count(stepped.programs.programs[0],
+                      [](const Op& op) { return op.recompute && op.path.find(".expert1") != std::string::npos; }),
+                0);
+    }
+  }
+}
+
 Config llama(Recipe recipe) {
   Config c;
   c.model.num_layers = 4;
