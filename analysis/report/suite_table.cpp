@@ -35,7 +35,17 @@ const MetricInfo& info_of(const char* id) {
   return *info;
 }
 
-Value status_value(CellStatus status) {
+// It ran, and nothing was there to compare its losses with.
+constexpr const char* kUnproven = "unproven";
+bool is_unproven(const Cell& cell) {
+  return cell.status == CellStatus::kOk && std::any_of(cell.verdicts.begin(), cell.verdicts.end(), [](const auto& row) {
+           return row.subject == "loss" && row.verdict == baselines::Verdict::kIncomparable;
+         });
+}
+
+Value status_value(const Cell& cell) {
+  if (is_unproven(cell)) return {.text = kUnproven, .tone = Tone::kWarning};
+  const CellStatus status = cell.status;
   const Tone tone = status == CellStatus::kOk        ? Tone::kGood
                     : status == CellStatus::kBroken  ? Tone::kBad
                     : status == CellStatus::kSkipped ? Tone::kQuiet
@@ -72,7 +82,7 @@ bool has_twin(const Cell& cell) {
 
 Row row_of(const Cell& cell, const Columns& shown, bool twins, bool published) {
   Row row;
-  row.values = {{.text = cell.name}, status_value(cell.status), {.text = class_label(cell)}};
+  row.values = {{.text = cell.name}, status_value(cell), {.text = class_label(cell)}};
   if (cell.status == CellStatus::kSkipped || cell.status == CellStatus::kBroken) {
     row.note = cell.reason;
     return row;
@@ -91,9 +101,12 @@ bool has_numbers(const Cell& cell) {
 std::string counts_line(const std::vector<Cell>& cells) {
   std::string line;
   for (const CellStatus status : {CellStatus::kOk, CellStatus::kUnstable, CellStatus::kSkipped, CellStatus::kBroken}) {
-    const auto count = std::count_if(cells.begin(), cells.end(), [&](const Cell& c) { return c.status == status; });
+    const auto count =
+        std::count_if(cells.begin(), cells.end(), [&](const Cell& c) { return c.status == status && !is_unproven(c); });
     const bool always = status == CellStatus::kOk || status == CellStatus::kBroken;
     if (count > 0 || always) line += fmt::format("{}{} {}", line.empty() ? "" : ", ", count, name(status));
+    const auto unproven = std::count_if(cells.begin(), cells.end(), is_unproven);
+    if (status == CellStatus::kOk && unproven > 0) line += fmt::format(", {} {}", unproven, kUnproven);
   }
   return line + ".";
 }
@@ -169,6 +182,8 @@ std::vector<std::string> class_lines(const std::vector<Cell>& cells) {
   if (std::any_of(cells.begin(), cells.end(), has_twin))
     lines.push_back(
         "twin: the cell's structure in small, trained by CPU ranks, equals one rank (`mbbench show` says how small).");
+  if (std::any_of(cells.begin(), cells.end(), is_unproven))
+    lines.push_back("unproven: it ran, and no one-rank cell of the same work is there to compare its losses with.");
   if (numerics_only)
     lines.push_back("numerics-only: the device lacks the recipe and emulates it; never in a performance series.");
   return lines;

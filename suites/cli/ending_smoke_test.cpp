@@ -59,7 +59,8 @@ TEST_F(Ending, ThreadsEndWithTheFaultyRanksErrorAndEveryPlace) {
                 {"rank 2 at ", "debug.inject_fault = error@2", "rank 0 at ", "rank 1 at ", "rank 3 at "});
   expect_broken(run(small + " inject_fault=exception@1"), {"rank 1 at ", "exception: ", "rank 3 at "});
   expect_broken(run(small + " inject_fault=return@3"), {"rank 3 at ", "the rank returned while rank ", "rank 0 at "});
-  expect_broken(run(small + " inject_fault=kill@1"), {"ended by signal 9", "rank 0 at ", "rank 1 at ", "rank 3 at "});
+  expect_broken(run(small + " inject_fault=kill@1"),
+                {"ended by signal 9", "rank 1 is killed", "rank 0 at ", "rank 1 at ", "rank 3 at "});
   EXPECT_EQ(run(small + " inject_fault=hang@4").status, 64);
   EXPECT_EQ(run(small + " inject_fault=sleep@1").status, 64);
   EXPECT_EQ(run(small + " inject_fault=trap@1").status, 64);  // no GPU to trap on

@@ -29,6 +29,7 @@
 #include "suites/runner/local_ranks.h"
 #include "suites/runner/memory_history.h"
 #include "suites/runner/op_records.h"
+#include "suites/runner/reason.h"
 #include "suites/runner/routing_input.h"
 #include "suites/runner/stopping_rule.h"
 #include "trainer/comm/mpi/run_mpi_rank.h"
@@ -345,8 +346,8 @@ Result<StoppingRule> rule_of(const std::filesystem::path& folder, const trainer:
   return StoppingRule(steps, interval, window.first, window.end);
 }
 
-void count_idle(baselines::Launch& launch, const trainer::Layout& layout) {
-  for (const trainer::IdleKnob& knob : layout.idle) launch.counts.push_back({"no effect: " + describe(knob), 1});
+void count_idle(baselines::Launch& launch, const std::vector<trainer::IdleKnob>& idle) {
+  for (const trainer::IdleKnob& knob : idle) launch.counts.push_back({"no effect: " + describe(knob), 1});
 }
 
 void count_cuts(baselines::Launch& launch, const trainer::SequenceDataset& sequences) {
@@ -390,7 +391,8 @@ Status train_into(const std::filesystem::path& folder, const std::optional<train
   launch.seed = config.train.seed;
   MB_ASSIGN(const trainer::Layout layout, trainer::resolve(config));
   MB_ASSIGN(const trainer::StepPrograms programs, trainer::build_programs(layout));
-  count_idle(launch, layout);
+  count_idle(launch, layout.idle);
+  count_idle(launch, programs.idle);
   trainer::TrainOptions options;
   std::optional<trainer::Dataset> data;
   std::optional<trainer::SequenceDataset> sequences;
@@ -478,7 +480,7 @@ int run_launch(const std::filesystem::path& folder) {
     launch.exit_status = code == ErrorCode::kCancelled     ? 75
                          : code == ErrorCode::kOutOfMemory ? kExitDoesNotFit
                                                            : kExitFailed;
-    launch.reason = trained.error().what;
+    launch.reason = reason_of(trained.error());
     say(fmt::format("{}\n", format(trained.error())));
   }
   if (place && place->rank > 0) return launch.exit_status;

@@ -216,8 +216,16 @@ void judge_losses(baselines::Cell& cell, const std::vector<baselines::Cell>& fin
   if (!has_losses(cell)) return;
   const References with = references_of(cell, finished);
   const bool exact = recipe_of(cell) == "fp32";
-  if (with.exact == nullptr || (!exact && with.rounded == nullptr)) return;
   baselines::VerdictRow row;
+  if (with.exact == nullptr || (!exact && with.rounded == nullptr)) {
+    if (cell.ranks == 1) return;  // what others are compared with
+    row.subject = "loss";
+    row.verdict = baselines::Verdict::kIncomparable;
+    row.text = fmt::format("nothing was proven: no one-rank cell{} that is ok does the same work",
+                           exact ? "" : " of this precision, or none in fp32,");
+    cell.verdicts.push_back(std::move(row));
+    return;
+  }
   row.subject = "loss";
   row.against = with.exact->name;
   if (exact)

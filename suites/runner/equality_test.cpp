@@ -110,7 +110,8 @@ TEST(Equality, SequencesThatContextParallelismRoundsUpAreOtherWork) {
     judge_losses(two, {one});
     const bool packs = std::string_view(sequences) == "lognormal";
     EXPECT_EQ(two.status, packs ? baselines::CellStatus::kOk : baselines::CellStatus::kBroken) << sequences;
-    EXPECT_EQ(two.verdicts.empty(), packs) << sequences;
+    ASSERT_EQ(two.verdicts.size(), 1U) << sequences;
+    EXPECT_EQ(two.verdicts[0].verdict == baselines::Verdict::kIncomparable, packs) << sequences;
   }
 }
 
@@ -120,7 +121,12 @@ TEST(Equality, OtherWorkIsNotCompared) {
   other.knobs[2].value = "2";
   judge_losses(two, {other, cell("bf16", 1, {5.0, 4.0}, "bf16"), cell("two", 2, {5.0, 4.0})});
   EXPECT_EQ(two.status, baselines::CellStatus::kOk);
-  EXPECT_TRUE(two.verdicts.empty());
+  ASSERT_EQ(two.verdicts.size(), 1U);
+  EXPECT_EQ(two.verdicts[0].verdict, baselines::Verdict::kIncomparable);
+  EXPECT_NE(two.verdicts[0].text.find("nothing was proven"), std::string::npos) << two.verdicts[0].text;
+  baselines::Cell one = cell("one", 1, {5.0, 4.0});
+  judge_losses(one, {});
+  EXPECT_TRUE(one.verdicts.empty()) << "what others are compared with";
 }
 
 TEST(Equality, LowerPrecisionMayBeOffByTwiceWhatOneRankIs) {
@@ -236,6 +242,25 @@ TEST(GradientVerdict, NamesTheWeightThatDiffers) {
   baselines::Cell lost = cell("tp2", 2, {5.0});
   judge_gradients(lost, {{"a", {1.0F, 2.0F}}}, exact, nullptr, "one");
   EXPECT_NE(lost.reason.find("b has no gradient"), std::string::npos);
+}
+
+// [3, 2] of which tensor parallelism makes [4, 2].
+TEST(GradientVerdict, RowsThatPadTheVocabularyAreNotCompared) {
+  const Gradients exact{{"embedding.weight", {1.0F, 2.0F, 3.0F, 4.0F, 5.0F, 6.0F}}};
+  const auto judged = [&](const char* path, std::vector<float> mine) {
+    baselines::Cell two = cell("tp2", 2, {5.0});
+    judge_gradients(two, {{path, std::move(mine)}}, {{path, exact.begin()->second}}, nullptr, "one");
+    return two;
+  };
+  EXPECT_EQ(judged("embedding.weight", {1, 2, 3, 4, 5, 6, 0, 0}).status, baselines::CellStatus::kOk);
+  EXPECT_EQ(judged("lm_head.weight", {1, 2, 3, 4, 5, 6, 0, 0}).status, baselines::CellStatus::kOk);
+  EXPECT_EQ(judged("embedding.weight", {1, 2, 3, 4, 5, 7, 0, 0}).status, baselines::CellStatus::kBroken)
+      << "a real row";
+  EXPECT_EQ(judged("embedding.weight", {1, 2, 3, 4, 5, 6, 0, 1}).status, baselines::CellStatus::kBroken)
+      << "padding has no gradient";
+  EXPECT_EQ(judged("embedding.weight", {1, 2, 3, 4}).status, baselines::CellStatus::kBroken) << "a row is lost";
+  EXPECT_EQ(judged("layers.0.fc1.weight", {1, 2, 3, 4, 5, 6, 0, 0}).status, baselines::CellStatus::kBroken)
+      << "no table of the vocabulary";
 }
 
 TEST(GradientVerdict, AFileGivesBackWhatTheRanksHandedOut) {

@@ -43,6 +43,7 @@
 #include "suites/runner/program_build.h"
 #include "suites/runner/progress.h"
 #include "suites/runner/published_beside.h"
+#include "suites/runner/reason.h"
 #include "suites/runner/recorded_gradients.h"
 #include "suites/runner/routing_input.h"
 #include "suites/runner/sequence_work.h"
@@ -105,7 +106,7 @@ void check_fit(baselines::Cell& cell, const trainer::Layout& layout, const train
     const std::string& what = fits.error().what;
     // The largest tensors and the remedies stand in the plan, which the cell keeps; a table has a line for it.
     cell.reason = projected ? fmt::format("does not fit {}: {}", hardware, what.substr(0, what.find(';')))
-                            : fmt::format("{} ({})", what, fits.error().hint);
+                            : reason_of(fits.error());
   }
 }
 
@@ -154,7 +155,7 @@ baselines::Cell describe_cell(const Cell& planned, int index, const std::string&
   const auto layout = trainer::resolve(planned.config);
   if (!layout) {
     cell.status = CellStatus::kBroken;
-    cell.reason = layout.error().what;
+    cell.reason = reason_of(layout.error());
     return cell;
   }
   cell.ranks = cell.gpus = layout->mesh.world_size();
@@ -177,13 +178,13 @@ baselines::Cell describe_cell(const Cell& planned, int index, const std::string&
   const auto programs = trainer::build_programs(*layout);
   if (!programs) {
     cell.status = CellStatus::kBroken;
-    cell.reason = programs.error().what;
+    cell.reason = reason_of(programs.error());
     return cell;
   }
   const auto work = step_work(*layout, *programs);
   if (!work) {
     cell.status = CellStatus::kBroken;
-    cell.reason = work.error().what;
+    cell.reason = reason_of(work.error());
     return cell;
   }
   cell.work = *work;
@@ -261,7 +262,7 @@ class CellRunner {
     BoostGuards boost;
     if (const Status set = boost.set(planned.config.host.vboost, cell.ranks); !set) {
       cell.status = CellStatus::kSkipped;
-      cell.reason = set.error().what;
+      cell.reason = reason_of(set.error());
       return {};
     }
     return launch_trainer(planned, cell, index, left.breakdowns);
@@ -446,8 +447,9 @@ Status project_cell(const Cell& planned, baselines::Cell& cell, const Suite& sui
   if (!projected) {
     const bool unknown = projected.error().code == ErrorCode::kUnavailable;
     cell.status = unknown ? CellStatus::kSkipped : CellStatus::kBroken;
-    cell.reason = fmt::format("needs {} GPU{}, this machine has {}; not projected: {}", cell.ranks,
-                              cell.ranks == 1 ? "" : "s", profiler::list_gpus().gpus.size(), projected.error().what);
+    cell.reason =
+        fmt::format("needs {} GPU{}, this machine has {}; not projected: {}", cell.ranks, cell.ranks == 1 ? "" : "s",
+                    profiler::list_gpus().gpus.size(), reason_of(projected.error()));
     cell.metrics.clear();
     return {};
   }

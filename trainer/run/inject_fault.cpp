@@ -5,6 +5,7 @@
 
 #include <chrono>
 #include <csignal>
+#include <cstdio>
 #include <optional>
 #include <string_view>
 #include <thread>
@@ -53,7 +54,12 @@ Result<bool> inject_fault(const std::string& fault, int rank, int64_t step, int6
   std::this_thread::sleep_for(kSettles);
   if (asked->kind == "return") return true;
   if (asked->kind == "trap") return plant_trap().map([] { return false; });
-  if (asked->kind == "kill") std::raise(SIGKILL);
+  if (asked->kind == "kill") {
+    // Of threads the signal ends all, and what is left of them does not say whose it was.
+    fmt::print(stderr, "rank {} is killed: debug.inject_fault = {}\n", rank, fault);
+    std::fflush(stderr);
+    std::raise(SIGKILL);
+  }
   while (asked->kind == "hang") std::this_thread::sleep_for(std::chrono::seconds(1));
   if (asked->kind == "exception") static_cast<void>(std::vector<int>().at(0));
   return fail(ErrorCode::kRankFailed, fmt::format("debug.inject_fault = {}", fault));

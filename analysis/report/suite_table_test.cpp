@@ -1,0 +1,37 @@
+// A cell that nothing was compared with has a word of its own, in its row and in the counts.
+#include "analysis/report/suite_table.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+
+namespace mbb::analysis {
+namespace {
+
+TEST(SuiteTable, WhatNobodyComparedIsUnprovenAndNotOk) {
+  baselines::Cell one, same, alone, broken;
+  one.name = "one";
+  same.name = "tp2";
+  same.verdicts.push_back({.subject = "loss", .verdict = baselines::Verdict::kSame});
+  alone.name = "pp2";
+  alone.verdicts.push_back({.subject = "loss", .verdict = baselines::Verdict::kIncomparable});
+  broken = alone;
+  broken.name = "dp2";
+  broken.status = baselines::CellStatus::kBroken;
+  const Table table = suite_table(std::vector{one, same, alone, broken});
+  ASSERT_EQ(table.rows.size(), 4U);
+  EXPECT_EQ(table.rows[0].values[1].text, "ok");
+  EXPECT_EQ(table.rows[1].values[1].text, "ok");
+  EXPECT_EQ(table.rows[2].values[1].text, "unproven");
+  EXPECT_EQ(table.rows[3].values[1].text, "broken");
+  ASSERT_FALSE(table.footer.empty());
+  EXPECT_EQ(table.footer[0], "2 ok, 1 unproven, 1 broken.");
+  const auto explains = [](const std::string& line) { return line.starts_with("unproven: "); };
+  EXPECT_EQ(std::count_if(table.footer.begin(), table.footer.end(), explains), 1);
+  const Table proven = suite_table(std::vector{one, same});
+  EXPECT_EQ(proven.footer[0], "2 ok, 0 broken.");
+  EXPECT_EQ(std::count_if(proven.footer.begin(), proven.footer.end(), explains), 0);
+}
+
+}  // namespace
+}  // namespace mbb::analysis
