@@ -6,6 +6,7 @@
 #include "suites/cli/print.h"
 #include "suites/cli/settings_of.h"
 #include "trainer/program/explain.h"
+#include "trainer/run/choice_effects.h"
 #include "trainer/run/layout.h"
 #include "trainer/run/train.h"
 
@@ -15,7 +16,8 @@ namespace {
 Result<int> explain_step(const Parsed& parsed) {
   MB_ASSIGN(const Settings settings, settings_of(parsed));
   MB_ASSIGN(const trainer::Layout layout, trainer::resolve(settings.config));
-  MB_ASSIGN(const trainer::StepPrograms programs, trainer::build_programs(layout));
+  MB_ASSIGN(trainer::StepPrograms programs, trainer::build_programs(layout));
+  trainer::add_choice_effects(layout, programs);
   if (parsed.flag("--json")) {
     fmt::print("{}\n", trainer::explain_json(layout, programs));
     return 0;

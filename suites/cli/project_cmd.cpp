@@ -176,9 +176,11 @@ Result<int> compare_with_published(const Parsed& parsed, trainer::CostTable cost
 }
 
 // Knobs that were given and change nothing of what is projected; it runs on a card, whatever the configuration says.
-std::string without_effect(const trainer::Layout& layout) {
+std::string without_effect(const trainer::Layout& layout, const trainer::StepPrograms& programs) {
+  std::vector<trainer::IdleKnob> idle = layout.idle;
+  idle.insert(idle.end(), programs.idle.begin(), programs.idle.end());
   std::string text;
-  for (const trainer::IdleKnob& knob : layout.idle)
+  for (const trainer::IdleKnob& knob : idle)
     if (knob.needs != trainer::needs::kGpu) text += (text.empty() ? "no effect " : ", ") + describe(knob);
   return text.empty() ? text : text + "\n";
 }
@@ -203,7 +205,7 @@ Result<int> project_step(const Parsed& parsed) {
   if (parsed.flag("--json"))
     fmt::print("{}\n", to_json(projection, layout, costs, plan));
   else
-    fmt::print("{}{}", to_text(projection, layout, costs, plan), without_effect(layout));
+    fmt::print("{}{}", to_text(projection, layout, costs, plan), without_effect(layout, programs));
   if (parsed.flag("--timeline") && !parsed.flag("--json")) {
     MB_ASSIGN(const std::string text, analysis::timeline_text(projection.trace));
     fmt::print("\n{}", text);

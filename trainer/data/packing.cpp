@@ -82,9 +82,13 @@ Status keep(const SequenceCuts& cuts, int64_t unit, int64_t number, SequenceRang
       return {};
     case LongSequences::kRefuse: break;
   }
+  const bool encoder = cuts.longest_encoder > 0;
   return fail(ErrorCode::kBadArgument,
-              fmt::format("sequence {} has {} tokens, and the longest allowed are {}", number, range.length, longest),
-              "raise packing.packed_sequence_size or train.seq_length, or set packing.too_long = truncate or drop");
+              fmt::format("packing.too_long = refuse: sequence {} has {} tokens, and train.seq_length{} allows {}",
+                          number, range.length, encoder ? " with the encoder's part" : "", longest),
+              fmt::format("raise train.seq_length to {} (and packing.packed_sequence_size, where it is lower), or set "
+                          "packing.too_long = truncate or drop",
+                          range.length - cuts.longest_encoder));
 }
 
 Status cut_documents(const TokenSource& source, const SequenceCuts& cuts, int64_t unit, CutSequences& out) {

@@ -98,7 +98,7 @@ TEST(Packing, LongSequencesAreTruncatedDroppedOrRefusedAndCounted) {
   cuts.too_long = LongSequences::kRefuse;
   const auto refused = cut_sequences(*source, cuts);
   ASSERT_FALSE(refused.has_value());
-  EXPECT_EQ(refused.error().what, "sequence 2 has 11 tokens, and the longest allowed are 8");
+  EXPECT_EQ(refused.error().what, "packing.too_long = refuse: sequence 2 has 11 tokens, and train.seq_length allows 8");
 
   cuts.longest = 0;
   cuts.too_long = LongSequences::kDrop;

@@ -191,7 +191,11 @@ TEST(EncoderMesh, RefusalsNameKnobAndRule) {
   says(what(t5, [](Config& c) { c.parallel.encoder_tensor_model_parallel_size = 4; }),
        "parallel.encoder_tensor_model_parallel_size = 4 does not divide parallel.tensor_model_parallel_size = 2");
   says(what(t5, [](Config& c) { c.parallel.sequence_parallel = false; }), "without sequence parallelism");
-  says(what(t5, [](Config& c) { c.data_parallel.data_parallel_sharding_strategy = ShardingStrategy::kOptimGrads; }),
+  says(what(t5,
+            [](Config& c) {
+              c.parallel.gpus = 8;
+              c.data_parallel.data_parallel_sharding_strategy = ShardingStrategy::kOptimGrads;
+            }),
        "with sharded gradients");
   says(what(t5, [](Config& c) { c.parallel.gpus = 6; }),
        "parallel.gpus = 6 is no multiple of encoder + tensor × pipeline");

@@ -133,37 +133,38 @@ void run_passes(PassLog& passes, Program& program, const Layout& layout, const s
                 PrecisionPass& precision) {
   const FusionConfig& fusion = layout.config.fusion;
   const MemoryConfig& memory = layout.config.memory;
-  const auto each = [&](const char* name, bool on, auto&& pass) {
-    passes.run(name, on, [&] {
+  const auto each = [&](const char* name, const char* knob, bool on, auto&& pass) {
+    passes.run(name, knob, on, [&] {
       for (const ChunkSegments& c : chunks) pass(c.forward, c.backward);
     });
   };
-  each("moe_grouped_gemm off", !layout.config.parallel.moe_grouped_gemm, [&](int forward, int backward) {
-    for (const int segment : {forward, backward}) run_experts_in_turn(program, segment);
-  });
-  each("precision", is_quantized(layout.config.precision.recipe),
+  each("moe_grouped_gemm off", "parallel.moe_grouped_gemm", !layout.config.parallel.moe_grouped_gemm,
+       [&](int forward, int backward) {
+         for (const int segment : {forward, backward}) run_experts_in_turn(program, segment);
+       });
+  each("precision", "precision.recipe", is_quantized(layout.config.precision.recipe),
        [&](int forward, int backward) { precision.run(forward, backward); });
-  each("bias_activation_fusion", fusion.bias_activation_fusion,
+  each("bias_activation_fusion", "fusion.bias_activation_fusion", fusion.bias_activation_fusion,
        [&](int forward, int backward) { fuse_bias_activation(program, forward, backward); });
-  each("bias_dropout_fusion", fusion.bias_dropout_fusion,
+  each("bias_dropout_fusion", "fusion.bias_dropout_fusion", fusion.bias_dropout_fusion,
        [&](int forward, int backward) { fuse_bias_dropout(program, forward, backward); });
-  each("gradient_accumulation_fusion off", !fusion.gradient_accumulation_fusion,
+  each("gradient_accumulation_fusion off", "fusion.gradient_accumulation_fusion", !fusion.gradient_accumulation_fusion,
        [&](int, int backward) { split_gradient_accumulation(program, backward); });
-  each("residual_fusion", fusion.residual_fusion,
+  each("residual_fusion", "fusion.residual_fusion", fusion.residual_fusion,
        [&](int forward, int backward) { fuse_residuals(program, forward, backward); });
-  each("swiglu_fusion", fusion.swiglu_fusion,
+  each("swiglu_fusion", "fusion.swiglu_fusion", fusion.swiglu_fusion,
        [&](int forward, int backward) { fuse_swiglu(program, forward, backward); });
-  each("cross_entropy_loss_fusion", fusion.cross_entropy_loss_fusion,
+  each("cross_entropy_loss_fusion", "fusion.cross_entropy_loss_fusion", fusion.cross_entropy_loss_fusion,
        [&](int forward, int backward) { fuse_cross_entropy(program, forward, backward); });
-  each("recompute", memory.recompute_granularity != RecomputeGranularity::kNone,
+  each("recompute", "memory.recompute_granularity", memory.recompute_granularity != RecomputeGranularity::kNone,
        [&](int forward, int backward) { recompute(program, forward, backward, memory); });
   // Behind recompute, which takes a ring whole: all ranks then run its exchanges again, whatever steps each of them
   // has.
-  each("ring_attention", std::any_of(layout.cp_comm.begin(), layout.cp_comm.end(), travels),
+  each("ring_attention", "parallel.cp_comm_type", std::any_of(layout.cp_comm.begin(), layout.cp_comm.end(), travels),
        [&](int forward, int backward) { expand_ring_attention(program, forward, backward); });
-  each("cpu_offloading", memory.cpu_offloading,
+  each("cpu_offloading", "memory.cpu_offloading", memory.cpu_offloading,
        [&](int forward, int backward) { offload(program, forward, backward, memory); });
-  each("delay_wgrad_compute", layout.config.overlap.delay_wgrad_compute,
+  each("delay_wgrad_compute", "overlap.delay_wgrad_compute", layout.config.overlap.delay_wgrad_compute,
        [&](int, int backward) { delay_weight_gradients(program, backward); });
 }
 
@@ -195,10 +196,9 @@ Program build_program(const Layout& resolved, const RankClass& rank_class, std::
   for (const Chunk& chunk : layout.stages[static_cast<size_t>(rank_class.pp)])
     chunks.push_back(build_chunk(blocks, chunk, static_cast<int>(chunks.size())));
   PrecisionPass precision(program, layout);
-  PassLog passes(program);
+  PassLog passes(program, effects);
   run_passes(passes, program, layout, chunks, precision);
-  DataParallel data_parallel;
-  passes.note("data parallelism", [&] { data_parallel = build_data_parallel(b, layout); });
+  const DataParallel data_parallel = build_data_parallel(b, layout, passes);
 
   b.enter(data_parallel.grad_sync);
   precision.once_a_step(b);
@@ -211,14 +211,20 @@ Program build_program(const Layout& resolved, const RankClass& rank_class, std::
 
   program.schedule = micro_batch_calls(layout, rank_class, chunks);
   schedule_data_parallel(program, data_parallel);
-  passes.run("tp_comm_overlap", !layout.tp_overlap.empty(),
+  const TpOverlapConfig& overlap = layout.config.tp_overlap;
+  const auto forward_sms = static_cast<int>(overlap.fwd_layernorm_sm_margin);
+  const auto backward_sms = static_cast<int>(overlap.bwd_layernorm_sm_margin);
+  passes.run("tp_comm_overlap", "overlap.tp_comm_overlap", !layout.tp_overlap.empty(),
              [&] { overlap_tensor_parallel(program, layout.tp, layout.tp_overlap); });
-  if (effects != nullptr) *effects = passes.take();
-  leave_sms_beside_norms(program, static_cast<int>(layout.config.tp_overlap.fwd_layernorm_sm_margin),
-                         static_cast<int>(layout.config.tp_overlap.bwd_layernorm_sm_margin));
-  if (layout.config.overlap.overlap_moe_expert_parallel_comm) pair_micro_batches(program);
+  passes.run("fwd_layernorm_sm_margin", "overlap.fwd_layernorm_sm_margin", forward_sms > 0,
+             [&] { leave_sms_beside_norms(program, forward_sms, 0); });
+  passes.run("bwd_layernorm_sm_margin", "overlap.bwd_layernorm_sm_margin", backward_sms > 0,
+             [&] { leave_sms_beside_norms(program, forward_sms, backward_sms); });
+  passes.run("overlap_moe_expert_parallel_comm", "overlap.overlap_moe_expert_parallel_comm",
+             layout.config.overlap.overlap_moe_expert_parallel_comm, [&] { pair_micro_batches(program); });
   put_messages_at_ends(program);
-  if (layout.config.debug.delay_us > 0) plant_delay(program, 1000 * layout.config.debug.delay_us);
+  passes.run("delay_us", "debug.delay_us", layout.config.debug.delay_us > 0,
+             [&] { plant_delay(program, 1000 * layout.config.debug.delay_us); });
   finish_program(program);
   return program;
 }

@@ -211,21 +211,28 @@ void build_optimizer(Builder& b, const Layout& layout, const std::vector<Bucket>
   }
 }
 
-DataParallel build_data_parallel(Builder& b, const Layout& layout) {
+DataParallel build_data_parallel(Builder& b, const Layout& layout, PassLog& passes) {
   const DataParallelConfig& d = layout.config.data_parallel;
   DataParallel dp;
-  if (d.defer_embedding_wgrad_compute && b.program().ports.labels != kNoTensor)
-    dp.deferred_wgrad = defer_head_wgrad(b, b.program().segments.back().chunk);
+  const auto pass = [&](const char* name, bool on, auto&& run) {
+    passes.run(name, fmt::format("data_parallel.{}", name), on, run);
+  };
+  pass("defer_embedding_wgrad_compute", d.defer_embedding_wgrad_compute, [&] {
+    if (b.program().ports.labels != kNoTensor)
+      dp.deferred_wgrad = defer_head_wgrad(b, b.program().segments.back().chunk);
+  });
   dp.buckets = bucket_weights(b, layout);
   shard_units(b, layout, dp.buckets);
   dp.grad_sync = b.add_segment("grad_sync", SegmentKind::kGradSync, 0);
   build_grad_sync(b, layout, dp.buckets);
   dp.optimizer = b.add_segment("optimizer", SegmentKind::kOptimizer, 0);
   build_optimizer(b, layout, dp.buckets);
-  if (d.overlap_grad_reduce) overlap_grad_reduce(b.program(), dp.buckets);
-  if (d.overlap_param_gather)
+  pass("overlap_grad_reduce", d.overlap_grad_reduce, [&] { overlap_grad_reduce(b.program(), dp.buckets); });
+  pass("overlap_param_gather", d.overlap_param_gather, [&] {
     overlap_param_gather(b, dp, {d.align_param_gather, d.overlap_param_gather_with_optimizer_step});
-  if (d.overlap_optimizer_with_forward) overlap_optimizer_with_forward(b, dp);
+  });
+  pass("overlap_optimizer_with_forward", d.overlap_optimizer_with_forward,
+       [&] { overlap_optimizer_with_forward(b, dp); });
   return dp;
 }
 

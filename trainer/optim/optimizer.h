@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "trainer/optim/buckets.h"
+#include "trainer/passes/effects.h"
 
 namespace mbb::trainer {
 
@@ -17,8 +18,8 @@ struct DataParallel {
 };
 
 // Buckets all weights, appends the segments "grad_sync" and "optimizer", and applies the configuration's passes over
-// them. Forward and backward segments are complete.
-DataParallel build_data_parallel(Builder& builder, const Layout& layout);
+// them, noted in `passes`. Forward and backward segments are complete.
+DataParallel build_data_parallel(Builder& builder, const Layout& layout, PassLog& passes);
 // Adds the calls of those segments to a schedule that holds the micro-batches' calls.
 void schedule_data_parallel(Program& program, const DataParallel& data_parallel);
 

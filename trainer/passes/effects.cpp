@@ -1,35 +1,248 @@
-// Counting ops, FLOPs, bytes and kept values of a micro-batch.
+// Counting what a step's ops do, pairing ops of two programs, and saying what differs.
 #include "trainer/passes/effects.h"
 
-#include "trainer/ops/op_kind.h"
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <functional>
+#include <string_view>
+#include <unordered_map>
+
+#include "profiler/base/text.h"
+#include "trainer/program/attr_fields.h"
+#include "trainer/program/op_volume.h"
 #include "trainer/program/walk.h"
 
 namespace mbb::trainer {
+namespace {
+
+// Calls of each segment by what the micro-batch is: bit 0 first, bit 1 last.
+using Calls = std::vector<std::array<int64_t, 4>>;
+
+Calls calls_of(const Program& program) {
+  Calls calls(program.segments.size());
+  const auto add = [&](size_t segment, int micro_batch) {
+    const bool first = micro_batch == 0, last = micro_batch == program.micro_batches - 1;
+    ++calls[segment][static_cast<size_t>(first) + 2 * static_cast<size_t>(last)];
+  };
+  for (const Call& call : program.schedule) add(static_cast<size_t>(call.segment), call.micro_batch);
+  if (!program.schedule.empty()) return calls;
+  for (size_t s = 0; s < program.segments.size(); ++s) {
+    std::array<int64_t, 4>& of = calls[s];
+    if (!is_micro_batched(program.segments[s].kind)) {
+      of[0] = 1;
+    } else if (program.micro_batches == 1) {
+      of[3] = 1;
+    } else {
+      of[1] = of[2] = 1;
+      of[0] = program.micro_batches - 2;
+    }
+  }
+  return calls;
+}
+
+int64_t runs_of(const Segment& segment, const std::array<int64_t, 4>& calls, const Op& op) {
+  int64_t n = 0;
+  for (size_t flags = 0; flags < 4; ++flags)
+    if (!is_micro_batched(segment.kind) || runs(op.when, flags & 1, flags & 2)) n += calls[flags];
+  return n;
+}
+
+void mix(uint64_t& hash, uint64_t value) {
+  hash ^= value;
+  hash *= 0x9e3779b97f4a7c15ULL;
+  hash ^= hash >> 29;
+}
+uint64_t hash_of(std::string_view text) {
+  return std::hash<std::string_view>{}(text);
+}
+
+struct AttrMix {
+  uint64_t& hash;
+  template <typename T>
+  void operator()(const char*, const T& value) {
+    add(value);
+  }
+  template <typename T>
+  requires(std::is_arithmetic_v<T> || std::is_enum_v<T>) void add(T value) {
+    if constexpr (std::is_floating_point_v<T>)
+      mix(hash, std::hash<double>{}(static_cast<double>(value)));
+    else
+      mix(hash, static_cast<uint64_t>(value));
+  }
+  void add(std::string_view value) { mix(hash, hash_of(value)); }
+  template <typename T>
+  requires std::is_arithmetic_v<T>
+  void add(const std::vector<T>& values) {
+    for (T value : values) add(value);
+  }
+  void add(const Positions& value) {
+    add(value.sequence);
+    add(value.run);
+    add(value.starts);
+  }
+  void add(const Shape& value) {
+    for (int i = 0; i < value.rank(); ++i) add(value[i]);
+  }
+  void add(const std::vector<BucketRange>& ranges) {
+    for (const BucketRange& range : ranges) {
+      add(range.path);
+      add(range.offset);
+      add(range.count);
+    }
+  }
+};
+
+uint64_t mark_of(const Tensor& t) {
+  uint64_t hash = hash_of(t.path);
+  AttrMix attrs{hash};
+  attrs.add(t.dtype);
+  attrs.add(t.shape);
+  attrs.add(t.space);
+  return hash;
+}
+
+// Of those that stay in place, the fewest that have to leave their order: all but a longest rising sequence.
+int64_t out_of_order(const std::vector<size_t>& places) {
+  std::vector<size_t> ends;  // smallest last place of a rising sequence of each length
+  for (const size_t place : places) {
+    const auto at = std::lower_bound(ends.begin(), ends.end(), place);
+    if (at == ends.end())
+      ends.push_back(place);
+    else
+      *at = place;
+  }
+  return static_cast<int64_t>(places.size() - ends.size());
+}
+
+}  // namespace
 
 PassFacts pass_facts(const Program& program) {
   PassFacts facts;
+  facts.pieces = static_cast<int64_t>(program.schedule.size());
+  const Calls calls = calls_of(program);
   std::vector<char> written(program.tensors.size()), kept(program.tensors.size());
-  for (const Segment& segment : program.segments) {
-    if (!is_micro_batched(segment.kind)) continue;
-    const bool forward = segment.kind == SegmentKind::kForward;
+  for (size_t s = 0; s < program.segments.size(); ++s) {
+    const Segment& segment = program.segments[s];
+    const bool forward = segment.kind == SegmentKind::kForward, batched = is_micro_batched(segment.kind);
     for (const Op& op : segment.ops) {
-      for (const TensorId id : op.in)
-        if (!forward && written[static_cast<size_t>(id)]) kept[static_cast<size_t>(id)] = 1;
+      if (batched)
+        for (const TensorId id : op.in)
+          if (!forward && written[static_cast<size_t>(id)]) kept[static_cast<size_t>(id)] = 1;
       for (const TensorId id : op.out)
         if (forward) written[static_cast<size_t>(id)] = 1;
-      if (!runs(op.when, false, false)) continue;
-      ++(forward ? facts.forward_ops : facts.backward_ops);
-      facts.comm_ops += op.kind->communicates ? 1 : 0;
-      facts.flops += op_flops(OpView{program, op});
-      facts.bytes += op_bytes(OpView{program, op});
+      if (!batched)
+        ++facts.once_ops;
+      else if (runs(op.when, false, false))
+        ++(forward ? facts.forward_ops : facts.backward_ops);
+      const int64_t times = runs_of(segment, calls[s], op);
+      facts.launches += times;
+      if (op.stream != Stream::kCompute) facts.side_ops += times;
+      const OpView view{program, op};
+      facts.flops += op_flops(view) * static_cast<double>(times);
+      facts.bytes += op_bytes(view) * static_cast<double>(times);
+      if (!op.kind->communicates) continue;
+      facts.comm_calls += times;
+      if (const CommVolume volume = comm_volume(view); volume.op != CommOp::kRecv)
+        facts.wire_bytes += static_cast<double>(volume.wire_bytes) * static_cast<double>(times);
     }
   }
   for (size_t i = 0; i < kept.size(); ++i) {
     const Tensor& t = program.tensors[i];
+    const bool between_steps = t.scope == Scope::kPersistent || t.category == Category::kMainGrad;
+    if (between_steps && t.view_of == kNoTensor && t.space == Space::kDevice) facts.held_bytes += t.bytes();
     if (!kept[i] || t.scope == Scope::kStep || t.scope == Scope::kPersistent) continue;
     (t.space == Space::kHost ? facts.host_bytes : facts.kept_bytes) += t.bytes();
   }
   return facts;
+}
+
+std::vector<OpMark> op_marks(const Program& program) {
+  std::vector<uint64_t> tensors;
+  tensors.reserve(program.tensors.size());
+  for (const Tensor& t : program.tensors) tensors.push_back(mark_of(t));
+  std::vector<OpMark> marks;
+  for (const Segment& segment : program.segments) {
+    const uint64_t segment_name = hash_of(segment.name);
+    for (const Op& op : segment.ops) {
+      OpMark mark{hash_of(op.path), hash_of(op.kind->name), segment_name};
+      for (const std::vector<TensorId>* ids : {&op.in, &op.out}) {
+        mix(mark.content, ids->size());
+        for (const TensorId id : *ids) mix(mark.content, tensors[static_cast<size_t>(id)]);
+      }
+      std::visit([&](const auto& a) { attr_fields(a, AttrMix{mark.content}); }, op.attrs);
+      mix(mark.place, static_cast<uint64_t>(op.stream));
+      mix(mark.place, static_cast<uint64_t>(op.when));
+      marks.push_back(mark);
+    }
+  }
+  return marks;
+}
+
+OpEdits op_edits(const std::vector<OpMark>& before, const std::vector<OpMark>& after) {
+  std::unordered_map<uint64_t, std::vector<size_t>> by_path;  // of `after`, the last first
+  for (size_t i = after.size(); i-- > 0;) by_path[after[i].path].push_back(i);
+  OpEdits edits;
+  std::vector<size_t> places;
+  for (const OpMark& mark : before) {
+    std::vector<size_t>& same = by_path[mark.path];
+    if (same.empty()) {
+      ++edits.gone;
+      continue;
+    }
+    const size_t at = same.back();
+    same.pop_back();
+    edits.changed += after[at].content != mark.content;
+    edits.moved += after[at].place != mark.place;
+    if (after[at].place == mark.place) places.push_back(at);
+  }
+  for (const auto& [path, left] : by_path) edits.added += static_cast<int64_t>(left.size());
+  edits.reordered = out_of_order(places);
+  return edits;
+}
+
+std::vector<std::string> changes(const PassEffect& effect) {
+  std::vector<std::string> said;
+  const PassFacts &a = effect.before, &b = effect.after;
+  const auto count = [&](const char* what, int64_t x, int64_t y) {
+    if (x != y) said.push_back(fmt::format("{} {} → {}", what, x, y));
+  };
+  const auto amount = [&](const char* what, double x, double y, const char* unit) {
+    if (x == y) return;
+    const auto text = [&](double v) { return *unit == 'B' ? format_bytes_decimal(v) : format_count(v, unit); };
+    // Where three digits do not show it, the difference does.
+    const std::string from = text(x), to = text(y);
+    said.push_back(from != to ? fmt::format("{} {} → {}", what, from, to)
+                              : fmt::format("{} {} {} {}", what, from, y > x ? "+" : "-", text(std::abs(y - x))));
+  };
+  const auto bytes = [&](const char* what, int64_t x, int64_t y) {
+    amount(what, static_cast<double>(x), static_cast<double>(y), "B");
+  };
+  count("forward ops", a.forward_ops, b.forward_ops);
+  count("backward ops", a.backward_ops, b.backward_ops);
+  count("ops once a step", a.once_ops, b.once_ops);
+  count("launches", a.launches, b.launches);
+  amount("FLOPs", a.flops, b.flops, "F");
+  amount("bytes", a.bytes, b.bytes, "B");
+  count("comm calls", a.comm_calls, b.comm_calls);
+  amount("sent", a.wire_bytes, b.wire_bytes, "B");
+  count("beside compute", a.side_ops, b.side_ops);
+  count("calls of segments", a.pieces, b.pieces);
+  bytes("kept", a.kept_bytes, b.kept_bytes);
+  bytes("on the host", a.host_bytes, b.host_bytes);
+  bytes("held", a.held_bytes, b.held_bytes);
+  bytes("arena", a.arena_bytes, b.arena_bytes);
+  const OpEdits& e = effect.edits;
+  const auto ops = [&](int64_t n, const char* what) {
+    if (n != 0) said.push_back(fmt::format("{} op{} {}", n, n == 1 ? "" : "s", what));
+  };
+  if (e.added == e.gone) ops(e.added, "of other names");  // else the counts say it
+  ops(e.changed, "changed");
+  ops(e.moved, "moved");
+  ops(e.reordered, "in another order");
+  return said;
 }
 
 }  // namespace mbb::trainer

@@ -1,4 +1,4 @@
-// What each pass does to a program, as numbers before and after: explain's summary of passes.
+// What each pass does to a program, as numbers before and after and as edits of ops: explain's summary of passes.
 #pragma once
 
 #include <cstdint>
@@ -10,53 +10,81 @@
 
 namespace mbb::trainer {
 
-// A micro-batch that is neither first nor last, over all chunks; bytes are through device memory.
+// Of one GPU. Where no schedule stands yet, every chunk runs once a micro-batch.
 struct PassFacts {
-  int64_t forward_ops = 0;
+  int64_t forward_ops = 0;  // of a micro-batch that is neither first nor last, over all chunks
   int64_t backward_ops = 0;
-  int64_t comm_ops = 0;  // of both
-  double flops = 0;
-  double bytes = 0;
-  int64_t kept_bytes = 0;  // values that wait for the backward on the device
-  int64_t host_bytes = 0;  // and in host memory
+  int64_t once_ops = 0;     // outside micro-batches: gradient sync, optimizer
+  int64_t launches = 0;     // ops run in a step
+  int64_t side_ops = 0;     // of them, on other streams than compute
+  int64_t comm_calls = 0;   // and those that communicate
+  double wire_bytes = 0;    // what they put on the wire; a message counts at its sender
+  double flops = 0;         // of a step
+  double bytes = 0;         // of a step, through device memory
+  int64_t kept_bytes = 0;   // values of one micro-batch that wait for the backward on the device
+  int64_t host_bytes = 0;   // and in host memory
+  int64_t held_bytes = 0;   // on the device between steps: weights, gradients, optimizer states
+  int64_t pieces = 0;       // calls of the schedule
+  int64_t arena_bytes = 0;  // of the plan, where one was made
 
   bool operator==(const PassFacts&) const = default;
 };
 
 PassFacts pass_facts(const Program& program);
 
-struct PassEffect {
-  std::string pass;
-  PassFacts before, after;
+// Ops of two programs side by side, paired by path.
+struct OpEdits {
+  int64_t added = 0;
+  int64_t gone = 0;
+  int64_t changed = 0;    // other kind, operands, attributes or place of an operand
+  int64_t moved = 0;      // to another segment, stream or micro-batch
+  int64_t reordered = 0;  // the fewest that had to change places
+
+  bool operator==(const OpEdits&) const = default;
 };
 
-// Runs passes over a program and notes what each changed.
+// A program's ops, as far as edits are told from it.
+struct OpMark {
+  uint64_t path = 0;     // hashes
+  uint64_t content = 0;  // kind, operands with their types, shapes and places, attributes
+  uint64_t place = 0;    // segment, stream, flags
+};
+std::vector<OpMark> op_marks(const Program& program);
+OpEdits op_edits(const std::vector<OpMark>& before, const std::vector<OpMark>& after);
+
+struct PassEffect {
+  std::string pass;
+  std::string knob;  // its key: "fusion.residual_fusion"
+  PassFacts before, after;
+  OpEdits edits;
+
+  bool changed() const { return !(before == after) || !(edits == OpEdits{}); }
+};
+
+// "launches 208 → 196", "4 ops changed": what `effect` changed and nothing else, most telling first.
+std::vector<std::string> changes(const PassEffect& effect);
+
+// Runs passes over a program and notes what each changed. A log that nobody will read notes nothing.
 class PassLog {
  public:
-  explicit PassLog(Program& program) : program_(program) {}
+  PassLog(Program& program, std::vector<PassEffect>* effects) : program_(program), effects_(effects) {}
 
-  // `pass` changes the program; one that was not asked for is not run at all.
+  // `pass` changes the program; one that was not asked for is not run at all. An effect may have changed nothing.
   template <typename Pass>
-  void run(const std::string& name, bool wanted, Pass&& pass) {
+  void run(const char* name, const std::string& knob, bool wanted, Pass&& pass) {
     if (!wanted) return;
-    const PassFacts before = pass_facts(program_);
+    if (effects_ == nullptr) return pass();
+    PassEffect effect{name, knob, pass_facts(program_), {}, {}};
+    const std::vector<OpMark> before = op_marks(program_);
     pass();
-    effects_.push_back({name, before, pass_facts(program_)});
+    effect.after = pass_facts(program_);
+    effect.edits = op_edits(before, op_marks(program_));
+    effects_->push_back(std::move(effect));
   }
-
-  // A part of every build, noted where the numbers change.
-  template <typename Part>
-  void note(const std::string& name, Part&& part) {
-    const PassFacts before = pass_facts(program_);
-    part();
-    if (const PassFacts after = pass_facts(program_); !(after == before)) effects_.push_back({name, before, after});
-  }
-
-  std::vector<PassEffect> take() { return std::move(effects_); }
 
  private:
   Program& program_;
-  std::vector<PassEffect> effects_;
+  std::vector<PassEffect>* effects_;
 };
 
 }  // namespace mbb::trainer

@@ -3,6 +3,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "profiler/base/text.h"
 #include "trainer/program/explain.h"
 #include "trainer/program/sample_programs_test.h"
 
@@ -18,14 +19,18 @@ TEST(PassEffects, FollowEachOtherAndSayWhatChanged) {
   const std::vector<PassEffect>& effects = built.programs.effects.at(0);
   ASSERT_EQ(effects.size(), 3U);
   EXPECT_EQ(effects[0].pass, "residual_fusion");
+  EXPECT_EQ(effects[0].knob, "fusion.residual_fusion");
   EXPECT_EQ(effects[1].pass, "recompute");
   EXPECT_EQ(effects[2].pass, "cpu_offloading");
   for (size_t i = 1; i < effects.size(); ++i) EXPECT_EQ(effects[i].before, effects[i - 1].after);
   // Two sums a layer move into GEMMs, and two in the backward into norms.
   EXPECT_EQ(effects[0].before.forward_ops - effects[0].after.forward_ops, 2 * 4);
   EXPECT_EQ(effects[0].before.backward_ops - effects[0].after.backward_ops, 2 * 4);
+  EXPECT_EQ(effects[0].before.launches - effects[0].after.launches, 4 * 4 * built.layout.micro_batches);
   EXPECT_EQ(effects[0].before.flops, effects[0].after.flops);
   EXPECT_LT(effects[0].after.bytes, effects[0].before.bytes);
+  EXPECT_EQ(effects[0].edits.gone, 4 * 4);
+  EXPECT_EQ(effects[0].edits.added, 0);
   EXPECT_EQ(effects[1].before.forward_ops, effects[1].after.forward_ops);
   EXPECT_GT(effects[1].after.backward_ops, effects[1].before.backward_ops);
   EXPECT_GT(effects[1].after.flops, effects[1].before.flops);
@@ -43,6 +48,8 @@ TEST(PassEffects, OverlapCutsProductsAndCollectivesIntoMoreOfThem) {
   EXPECT_EQ(overlap.pass, "tp_comm_overlap");
   EXPECT_GT(overlap.after.forward_ops, overlap.before.forward_ops);
   EXPECT_EQ(overlap.after.flops, overlap.before.flops);
+  EXPECT_GT(overlap.after.comm_calls, overlap.before.comm_calls);
+  EXPECT_GT(overlap.after.side_ops, overlap.before.side_ops);
 }
 
 TEST(PassEffects, StandInTextAndJson) {
@@ -52,14 +59,50 @@ TEST(PassEffects, StandInTextAndJson) {
   const Built built = build(c);
   const auto text = to_text(explain(built.layout, built.programs));
   ASSERT_TRUE(text.has_value());
-  EXPECT_NE(text->find("passes, a micro-batch"), std::string::npos);
-  EXPECT_NE(text->find("  recompute"), std::string::npos);
+  EXPECT_NE(text->find("\npasses "), std::string::npos) << *text;
+  EXPECT_NE(text->find("  recompute  "), std::string::npos) << *text;
   EXPECT_NE(text->find(" → "), std::string::npos);
-  EXPECT_EQ(to_text(explain(plain.layout, plain.programs))->find("passes, a micro-batch"), std::string::npos);
+  EXPECT_EQ(text->find("forward ops"), std::string::npos) << "recompute leaves the forward alone\n" << *text;
+  EXPECT_EQ(to_text(explain(plain.layout, plain.programs))->find("\npasses "), std::string::npos);
   const auto json = nlohmann::json::parse(explain_json(built.layout, built.programs), nullptr, false);
   const auto& pass = json["rank_classes"][0]["summary"]["passes"][0];
   EXPECT_EQ(pass["pass"], "recompute");
+  EXPECT_EQ(pass["knob"], "memory.recompute_granularity");
   EXPECT_LT(pass["after"]["kept_bytes"], pass["before"]["kept_bytes"]);
+  EXPECT_GT(pass["ops"]["added"], 0);
+}
+
+// Marks as of ops a, b, c, ... in places of their own.
+std::vector<OpMark> marks(const std::string& ops) {
+  std::vector<OpMark> all;
+  for (const char op : ops) all.push_back({static_cast<uint64_t>(op), 1, 1});
+  return all;
+}
+
+TEST(OpEdits, CountWhatIsNewGoneChangedMovedAndInAnotherOrder) {
+  EXPECT_EQ(op_edits(marks("abc"), marks("abc")), OpEdits{});
+  EXPECT_EQ(op_edits(marks("abc"), marks("acd")), (OpEdits{.added = 1, .gone = 1}));
+  EXPECT_EQ(op_edits(marks("abcde"), marks("bcdea")), (OpEdits{.reordered = 1}));
+  EXPECT_EQ(op_edits(marks("abcd"), marks("dcba")), (OpEdits{.reordered = 3}));
+  // Of equal paths the first goes with the first.
+  EXPECT_EQ(op_edits(marks("aab"), marks("ab")), (OpEdits{.gone = 1}));
+  std::vector<OpMark> other = marks("abc");
+  other[0].content = 2;
+  other[2].place = 2;
+  EXPECT_EQ(op_edits(marks("abc"), other), (OpEdits{.changed = 1, .moved = 1}));
+}
+
+TEST(PassEffects, ChangesSayWhatDiffersAndNothingElse) {
+  PassEffect effect;
+  EXPECT_TRUE(changes(effect).empty());
+  EXPECT_FALSE(effect.changed());
+  effect.before.launches = 10;
+  effect.after.launches = 8;
+  effect.before.bytes = 1e9;
+  effect.after.bytes = 1e9 + 512;
+  effect.edits.reordered = 1;
+  EXPECT_TRUE(effect.changed());
+  EXPECT_EQ(join(changes(effect), ", "), "launches 10 → 8, bytes 1.0 GB + 512 B, 1 op in another order");
 }
 
 }  // namespace

@@ -3,6 +3,7 @@
 
 #include <fmt/core.h>
 
+#include <algorithm>
 #include <charconv>
 #include <map>
 
@@ -158,6 +159,31 @@ int64_t block_layer(std::string_view path) {
   return -1;
 }
 
+namespace {
+
+// The rows of experts with a capacity follow from it, not from the tokens alone. Nothing where `op` has none of them.
+std::string capacity_remedy(const Program& program, const Op& op, int64_t rows, int64_t block) {
+  if (rows % block == 0 || op.path.find(".mlp.") == std::string::npos) return {};
+  for (const Segment& segment : program.segments)
+    for (const Op& plan : segment.ops) {
+      const auto* dispatch = std::get_if<DispatchAttrs>(&plan.attrs);
+      if (dispatch == nullptr || plan.kind != &kDispatchPlan || dispatch->capacity == 0) continue;
+      const int64_t choices = program.tensor(plan.in[0]).shape.elements();
+      const double balanced = static_cast<double>(choices) / static_cast<double>(dispatch->experts);
+      const int64_t together = std::max<int64_t>(1, rows / dispatch->capacity);  // experts in one matrix
+      int64_t capacity = dispatch->capacity;
+      while (capacity * together % block != 0) ++capacity;
+      // Half a row below, so that rounding what is printed here never asks for one more.
+      return fmt::format(
+          "experts take {} rows each (parallel.moe_expert_capacity_factor times the balanced {:.4g}), {} of them in a "
+          "matrix: set parallel.moe_expert_capacity_factor = {:.4g}, which gives {}; or take recipe = fp8_current",
+          dispatch->capacity, balanced, together, (static_cast<double>(capacity) - 0.5) / balanced, capacity);
+    }
+  return {};
+}
+
+}  // namespace
+
 Status check_block_shapes(const Program& program) {
   for (const Segment& segment : program.segments) {
     for (const Op& op : segment.ops) {
@@ -167,13 +193,16 @@ Status check_block_shapes(const Program& program) {
       const bool stack = program.tensor(op.in[0]).category == Category::kWeight && x.rank() == 3;  // experts' weights
       const int64_t rows = stack ? x[1] : x.rows();
       if (rows % a->block == 0 && x.cols() % a->block == 0) continue;
+      const std::string of_capacity = capacity_remedy(program, op, rows, a->block);
       return fail(ErrorCode::kBadArgument,
                   fmt::format("precision.recipe: op {}: a matrix of {} x {} does not divide into blocks of {}", op.path,
                               rows, x.cols(), a->block),
-                  fmt::format("make micro_batch_size x seq_length and the model's widths, both over "
-                              "tensor_model_parallel_size where they are cut, multiples of {}; or take "
-                              "recipe = fp8_current",
-                              a->block));
+                  !of_capacity.empty()
+                      ? of_capacity
+                      : fmt::format("make micro_batch_size x seq_length and the model's widths, both over "
+                                    "tensor_model_parallel_size where they are cut, multiples of {}; or take "
+                                    "recipe = fp8_current",
+                                    a->block));
     }
   }
   return {};

@@ -252,7 +252,8 @@ Explain explain(const Layout& layout, const StepPrograms& programs) {
   out.recipe = recipe_name(layout.config);
   out.compute_dtype = name(layout.compute);
   out.program_hash = program_hash(programs);
-  for (const IdleKnob& knob : layout.idle) out.idle.push_back(describe(knob));
+  for (const std::vector<IdleKnob>* idle : {&layout.idle, &programs.idle})
+    for (const IdleKnob& knob : *idle) out.idle.push_back(describe(knob));
   out.sizes = layout.mesh.sizes();
   out.sequence_parallel = layout.sequence_parallel;
   out.exchanges_tokens = layout.exchanges_tokens();

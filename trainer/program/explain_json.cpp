@@ -205,11 +205,29 @@ void write_facts(Json& json, const char* key, const PassFacts& facts) {
   json.open('{');
   json.field("forward_ops", facts.forward_ops);
   json.field("backward_ops", facts.backward_ops);
-  json.field("comm_ops", facts.comm_ops);
+  json.field("once_ops", facts.once_ops);
+  json.field("launches", facts.launches);
+  json.field("side_ops", facts.side_ops);
+  json.field("comm_calls", facts.comm_calls);
+  json.field("wire_bytes", facts.wire_bytes);
   json.field("flops", facts.flops);
   json.field("bytes", facts.bytes);
   json.field("kept_bytes", facts.kept_bytes);
   json.field("host_bytes", facts.host_bytes);
+  json.field("held_bytes", facts.held_bytes);
+  json.field("pieces", facts.pieces);
+  if (facts.arena_bytes != 0) json.field("arena_bytes", facts.arena_bytes);
+  json.close('}');
+}
+
+void write_edits(Json& json, const OpEdits& edits) {
+  json.key("ops");
+  json.open('{');
+  json.field("added", edits.added);
+  json.field("gone", edits.gone);
+  json.field("changed", edits.changed);
+  json.field("moved", edits.moved);
+  json.field("reordered", edits.reordered);
   json.close('}');
 }
 
@@ -245,8 +263,10 @@ void write_summary(Json& json, const ClassRow& row) {
   for (const PassEffect& effect : row.passes) {
     json.open('{');
     json.field("pass", effect.pass);
+    json.field("knob", effect.knob);
     write_facts(json, "before", effect.before);
     write_facts(json, "after", effect.after);
+    write_edits(json, effect.edits);
     json.close('}');
   }
   json.close(']');

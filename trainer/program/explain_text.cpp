@@ -226,25 +226,12 @@ std::string totals(const ClassRow& row) {
   return table.text("") + fmt::format("memory peaks at {}\n", row.peak_path);
 }
 
-// "208 → 260", or one number where a pass leaves it alone.
-std::string change(const std::string& before, const std::string& after) {
-  return before == after ? before : before + " → " + after;
-}
-
+// What each pass changed, and nothing that it left alone.
 std::string passes(const ClassRow& row) {
   if (row.passes.empty()) return "";
-  Columns table({false, true, true, true, true, true, true, true});
-  table.add({"passes, a micro-batch", "forward ops", "backward ops", "comm ops", "FLOPs", "bytes",
-             "kept for the backward", "on the host"});
-  for (const PassEffect& effect : row.passes) {
-    const PassFacts &a = effect.before, &b = effect.after;
-    const auto count = [](int64_t x, int64_t y) { return change(std::to_string(x), std::to_string(y)); };
-    const auto bytes = [](double x, double y) { return change(bytes_text(x), bytes_text(y)); };
-    table.add({"  " + effect.pass, count(a.forward_ops, b.forward_ops), count(a.backward_ops, b.backward_ops),
-               count(a.comm_ops, b.comm_ops), change(flops_text(a.flops), flops_text(b.flops)), bytes(a.bytes, b.bytes),
-               bytes(static_cast<double>(a.kept_bytes), static_cast<double>(b.kept_bytes)),
-               bytes(static_cast<double>(a.host_bytes), static_cast<double>(b.host_bytes))});
-  }
+  Columns table({false, false});
+  table.add({"passes", "before → after; forward, backward and kept: of a micro-batch, the rest: of a step"});
+  for (const PassEffect& effect : row.passes) table.add({"  " + effect.pass, join(changes(effect), ", ")});
   return table.text("");
 }
 

@@ -7,9 +7,22 @@
 #include <array>
 
 #include "trainer/run/knobs.h"
+#include "trainer/run/layout_rules.h"
 
 namespace mbb::trainer {
 namespace {
+
+bool has_replicas(const Layout& l) {
+  return l.dp * l.cp > 1 || (l.model.is_moe() && l.mesh.edp() > 1);
+}
+
+// Where residual_fusion finds its patterns: the gradient of a norm before a sum, a product whose output is summed as
+// it is.
+bool has_bare_sums(const Layout& l) {
+  if (l.model.norm == NormKind::kRms) return true;
+  const bool between = l.tp > 1 || l.config.train.hidden_dropout > 0 || l.config.memory.lora_rank > 0;
+  return !between && (!l.model.attention_out_bias || (has_dense_mlp(l.model) && !l.model.mlp_bias));
+}
 
 constexpr std::array kNeeds{
     KnobNeed{needs::kExperts, [](const Layout& l) { return l.model.is_moe(); }, Unmet::kRefused},
@@ -23,8 +36,13 @@ constexpr std::array kNeeds{
              Unmet::kDefault},
     KnobNeed{needs::kPp, [](const Layout& l) { return l.pp > 1; }, Unmet::kDefault},
     KnobNeed{needs::kMessages, [](const Layout& l) { return l.pipeline_depth() > 1; }, Unmet::kDefault},
-    KnobNeed{needs::kDataParallel, [](const Layout& l) { return l.dp * l.cp > 1 || l.mesh.edp() > 1; },
+    KnobNeed{needs::kDataParallel, has_replicas, Unmet::kDefault},
+    KnobNeed{needs::kReduced, [](const Layout& l) { return has_replicas(l) || l.sequence_parallel; }, Unmet::kDefault},
+    KnobNeed{needs::kWholeGradients, [](const Layout& l) { return !l.shards_gradients(); }, Unmet::kDefault},
+    KnobNeed{needs::kLearnedPositions, [](const Layout& l) { return l.model.position == PositionKind::kLearned; },
              Unmet::kDefault},
+    KnobNeed{needs::kDenseMlp, [](const Layout& l) { return has_dense_mlp(l.model); }, Unmet::kDefault},
+    KnobNeed{needs::kBareSums, has_bare_sums, Unmet::kDefault},
     KnobNeed{needs::kCp, [](const Layout& l) { return l.cp > 1; }, Unmet::kDefault},
     KnobNeed{needs::kWholeVocabulary, [](const Layout& l) { return l.tp == 1; }, Unmet::kDefault},
     KnobNeed{needs::kDecay, [](const Layout& l) { return l.config.optimizer.lr_decay_style != LrDecay::kConstant; },
@@ -34,6 +52,7 @@ constexpr std::array kNeeds{
              Unmet::kKept},
     // Kept, since a configuration that names the CPU may be projected onto a card.
     KnobNeed{needs::kGpu, [](const Layout& l) { return l.config.host.device == Device::kCuda; }, Unmet::kKept},
+    KnobNeed{needs::kCpu, [](const Layout& l) { return l.config.host.device == Device::kCpu; }, Unmet::kKept},
 };
 
 const KnobNeed& need_of(const Knob& knob, const std::string& words) {

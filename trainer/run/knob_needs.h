@@ -24,6 +24,12 @@ inline constexpr const char* kWholeVocabulary = "tp = 1";
 inline constexpr const char* kDecay = "lr_decay_style other than constant";
 inline constexpr const char* kStepsAfterWarmup = "train_iters above lr_warmup_iters";
 inline constexpr const char* kGpu = "host.device = cuda";
+inline constexpr const char* kCpu = "host.device = cpu";
+inline constexpr const char* kLearnedPositions = "a model with learned positions";
+inline constexpr const char* kDenseMlp = "a model with a dense MLP";
+inline constexpr const char* kWholeGradients = "gradients and parameters that are not sharded";
+inline constexpr const char* kReduced = "several data-parallel GPUs, or sequence_parallel";
+inline constexpr const char* kBareSums = "RMS norms, or a product right before a residual sum";
 }  // namespace needs
 
 enum class Unmet {

@@ -19,26 +19,22 @@ namespace mbb::trainer {
 namespace {
 
 const Settings kDense{"layers=2", "seq_length=16", "gbs=4"};
-const Settings kMoe{"model=mixtral-8x7b",
-                    "layers=2",
-                    "seq_length=16",
-                    "gbs=4",
-                    "hidden_size=32",
-                    "ffn_hidden_size=48",
-                    "num_attention_heads=4",
-                    "num_query_groups=2",
-                    "vocab_size=64",
-                    "num_experts=4",
-                    "moe_router_topk=2",
-                    "moe_ffn_hidden_size=24",
-                    "etp=1",
+const Settings kMoe{"model=mixtral-8x7b",     "layers=2",
+                    "seq_length=16",          "gbs=4",
+                    "hidden_size=32",         "num_attention_heads=4",
+                    "num_query_groups=2",     "vocab_size=64",
+                    "num_experts=4",          "moe_router_topk=2",
+                    "moe_ffn_hidden_size=24", "etp=1",
                     "data.kind=synthetic"};
-const Settings kT5{"model=t5-220m",      "layers=2",
-                   "seq_length=16",      "gbs=4",
-                   "hidden_size=32",     "kv_channels=8",
-                   "vocab_size=256",     "encoder_num_layers=2",
-                   "ffn_hidden_size=48", "num_attention_heads=4",
-                   "data.kind=synthetic"};
+const Settings kSmallGpt{"model=gpt-462b",     "layers=2",           "seq_length=16",         "gbs=4",
+                         "hidden_size=32",     "ffn_hidden_size=48", "num_attention_heads=4", "vocab_size=256",
+                         "data.kind=synthetic"};
+const Settings kSmallT5{"model=t5-220m",      "layers=2",
+                        "seq_length=16",      "gbs=4",
+                        "hidden_size=32",     "kv_channels=8",
+                        "vocab_size=256",     "encoder_num_layers=2",
+                        "ffn_hidden_size=48", "num_attention_heads=4",
+                        "data.kind=synthetic"};
 
 Settings operator+(Settings a, const Settings& b) {
   a.insert(a.end(), b.begin(), b.end());
@@ -51,19 +47,25 @@ struct Case {
 };
 const std::map<std::string, Case> kCases{
     {needs::kExperts, {kMoe, kDense}},
-    {needs::kEncoder, {kT5, kDense}},
+    {needs::kEncoder, {kSmallT5, kDense}},
     {needs::kEp, {kMoe + Settings{"ep=2"}, kMoe}},
     {needs::kExchange, {kMoe + Settings{"tp=2"}, kMoe}},
     {needs::kCapacity, {kMoe + Settings{"moe_expert_capacity_factor=1"}, kMoe}},
     {needs::kDropless, {kMoe + Settings{"ep=2"}, kMoe + Settings{"ep=2", "moe_expert_capacity_factor=1"}}},
     {needs::kPp, {kDense + Settings{"pp=2"}, kDense}},
-    {needs::kMessages, {kT5 + Settings{"encoder_pipeline_model_parallel_size=1"}, kDense}},
+    {needs::kMessages, {kSmallT5 + Settings{"encoder_pipeline_model_parallel_size=1"}, kDense}},
     {needs::kDataParallel, {kDense + Settings{"gpus=2"}, kDense}},
     {needs::kCp, {kDense + Settings{"cp=2"}, kDense}},
     {needs::kWholeVocabulary, {kDense, kDense + Settings{"tp=2"}}},
     {needs::kDecay, {kDense, kDense + Settings{"lr_decay_style=constant"}}},
     {needs::kStepsAfterWarmup, {kDense, kDense + Settings{"train_iters=3"}}},
     {needs::kGpu, {kDense + Settings{"host.device=cuda"}, kDense}},
+    {needs::kCpu, {kDense, kDense + Settings{"host.device=cuda"}}},
+    {needs::kLearnedPositions, {kSmallGpt, kDense}},
+    {needs::kDenseMlp, {kDense, kMoe}},
+    {needs::kWholeGradients, {kDense + Settings{"gpus=2"}, kDense + Settings{"gpus=2", "fsdp=true"}}},
+    {needs::kReduced, {kDense + Settings{"tp=2"}, kDense}},
+    {needs::kBareSums, {kDense, kSmallGpt}},
 };
 
 // Of knobs whose next value is no good one, or is refused beside nothing else.
@@ -187,7 +189,7 @@ INSTANTIATE_TEST_SUITE_P(All, IdleKnobs, testing::ValuesIn(all_needs()), [](cons
 TEST(KnobNeeds, NothingIsSaidWhereEveryKnobDoesSomething) {
   for (const Settings& settings :
        {Settings{}, kDense + Settings{"pp=2", "overlap_p2p_comm=true", "gpus=4", "overlap_grad_reduce=true"},
-        kMoe + Settings{"ep=2", "moe_exchange=counts"}, kT5 + Settings{"encoder_seq_length=8"}}) {
+        kMoe + Settings{"ep=2", "moe_exchange=counts"}, kSmallT5 + Settings{"encoder_seq_length=8"}}) {
     const auto layout = resolve(config_of(settings));
     ASSERT_TRUE(layout.has_value()) << format(layout.error());
     for (const IdleKnob& idle : layout->idle) ADD_FAILURE() << describe(idle);

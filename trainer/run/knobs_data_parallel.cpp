@@ -14,10 +14,14 @@ Knob flag(const char* name, bool DataParallelConfig::*member, std::string doc,
           .history = std::move(history)};
 }
 
+Knob needing(std::vector<std::string> needs, Knob knob) {
+  knob.needs = std::move(needs);
+  return knob;
+}
+
 // What collectives of data-parallel GPUs do.
 Knob of_several(Knob knob) {
-  knob.needs = {needs::kDataParallel};
-  return knob;
+  return needing({needs::kDataParallel}, std::move(knob));
 }
 
 Knob strategy() {
@@ -79,9 +83,10 @@ std::vector<Knob> data_parallel_knobs() {
        .unit = "layers",
        .doc = "Of sharded parameters: layers gathered ahead of the one that computes; each takes a slot.",
        .needs = {needs::kDataParallel}},
-      of_several(
-          flag("overlap_grad_reduce", &D::overlap_grad_reduce,
-               "Reduces a bucket's gradients under the last micro-batch's backward, as soon as they are complete.")),
+      needing({needs::kReduced},
+              flag("overlap_grad_reduce", &D::overlap_grad_reduce,
+                   "Reduces a bucket's gradients under the last micro-batch's backward, as soon as they are "
+                   "complete.")),
       of_several(flag("overlap_param_gather", &D::overlap_param_gather,
                       "Gathers a bucket's parameters under the first micro-batch's forward, one bucket ahead; of "
                       "sharded parameters every gather runs beside compute.")),

@@ -1,4 +1,5 @@
 // Knobs of [debug]: what a run keeps for checking it, and what is looked into when something is wrong.
+#include "trainer/run/knob_needs.h"
 #include "trainer/run/knobs.h"
 
 namespace mbb::trainer {
@@ -14,7 +15,8 @@ std::vector<Knob> debug_knobs() {
       {.key = "debug.nan_trace",
        .field = field(&Config::debug, &DebugConfig::nan_trace),
        .doc = "Runs a step whose loss or gradient norm is not finite once more, looking at every value, and names the "
-              "first op that made one; a good step costs nothing. CPU only.",
+              "first op that made one; a good step costs nothing.",
+       .needs = {needs::kCpu},
        .identity = false},
       {.key = "debug.inject_fault",
        .field = field(&Config::debug, &DebugConfig::inject_fault),

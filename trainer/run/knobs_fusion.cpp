@@ -8,7 +8,8 @@ std::vector<Knob> fusion_knobs() {
   return {
       {.key = "fusion.residual_fusion",
        .field = field(&Config::fusion, &FusionConfig::residual_fusion),
-       .doc = "Residual sums move into the GEMM before them, and in the backward into the norm's gradient."},
+       .doc = "Residual sums move into the GEMM before them, and in the backward into the norm's gradient.",
+       .needs = {needs::kBareSums}},
       {.key = "fusion.cross_entropy_loss_fusion",
        .field = field(&Config::fusion, &FusionConfig::cross_entropy_loss_fusion),
        .doc = "Loss sums and the gradient of the logits in one op, in place: the whole vocabulary is on a GPU then.",

@@ -18,6 +18,12 @@ std::vector<Knob> device_knobs() {
        .field = field(&Config::host, &HostConfig::share_device),
        .doc = "Ranks are threads that share the GPUs there are, one or more a GPU: collectives copy and sum between "
               "meetings of the host, without graphs. For the numerics of a mapping alone; its times say nothing."},
+      {.key = "host.deterministic_mode",
+       .field = field(&Config::host, &HostConfig::deterministic_mode),
+       .doc = "Two runs on a GPU give the same bits: cuDNN's attention backward sums in a fixed order, and slower, and "
+              "nothing is chosen by time (GEMMs are the tuning file's or cuBLASLt's first choice, attention is cuDNN's "
+              "where it takes the shape). Every other kernel gives the same bits in any case, and so does the CPU.",
+       .needs = {needs::kGpu}},
   };
 }
 
@@ -65,11 +71,6 @@ std::vector<Knob> host_knobs() {
               "where a piece ends. Shapes never vary in a step, so that none is refused for its shapes.",
        .history = "Megatron-Core: empty, which captures layers.",
        .needs = {needs::kGpu}},
-      {.key = "host.deterministic_mode",
-       .field = field(&Config::host, &HostConfig::deterministic_mode),
-       .doc = "Two runs on a GPU give the same bits: cuDNN's attention backward sums in a fixed order, and slower, and "
-              "nothing is chosen by time (GEMMs are the tuning file's or cuBLASLt's first choice, attention is cuDNN's "
-              "where it takes the shape). Every other kernel gives the same bits in any case, and so does the CPU."},
       {.key = "host.side_sms",
        .field = field(&Config::host, &HostConfig::side_sms),
        .range = within(0, 128),

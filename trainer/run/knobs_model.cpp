@@ -5,6 +5,11 @@
 namespace mbb::trainer {
 namespace {
 
+Knob needing(const char* need, Knob knob) {
+  knob.needs = {need};
+  return knob;
+}
+
 // 0 keeps what the model says, so that a proxy with fewer layers is one knob away from the whole model.
 Knob shape(std::string name, std::vector<std::string> aliases, int64_t ModelConfig::*member, std::string doc,
            std::string unit = {}) {
@@ -33,7 +38,8 @@ std::vector<Knob> model_knobs() {
        .doc = "Model to train: a name in `mbbench list models`, or the path of a Hugging Face config.json."},
       shape("num_layers", {"layers"}, &ModelConfig::num_layers, "Transformer layers", "layers"),
       shape("hidden_size", {}, &ModelConfig::hidden_size, "Width of the residual stream"),
-      shape("ffn_hidden_size", {}, &ModelConfig::ffn_hidden_size, "Inner width of the MLP"),
+      needing(needs::kDenseMlp,
+              shape("ffn_hidden_size", {}, &ModelConfig::ffn_hidden_size, "Inner width of the dense MLP")),
       shape("num_attention_heads", {"heads"}, &ModelConfig::num_attention_heads, "Query heads", "heads"),
       shape("num_query_groups", {"kv_heads"}, &ModelConfig::num_query_groups, "Key and value heads", "heads"),
       shape("kv_channels", {"head_dim"}, &ModelConfig::kv_channels, "Dimension of one head"),
@@ -44,7 +50,8 @@ std::vector<Knob> model_knobs() {
        .unit = "tokens",
        .doc = "The tables of embedding and LM head are padded to a multiple of this times tensor_model_parallel_size; "
               "padding never wins, gets no loss and no gradient. 1 = only as far as tensor parallelism needs."},
-      shape("max_position_embeddings", {}, &ModelConfig::max_position_embeddings, "Learned positions", "tokens"),
+      needing(needs::kLearnedPositions, shape("max_position_embeddings", {}, &ModelConfig::max_position_embeddings,
+                                              "Learned positions", "tokens")),
       shape("window_size", {}, &ModelConfig::window_size, "Sliding window of the layers that have one", "tokens"),
       shape("num_experts", {}, &ModelConfig::num_experts, "Routed experts of an MoE layer", "experts"),
       shape("moe_router_topk", {}, &ModelConfig::moe_router_topk, "Experts a token goes to", "experts"),

@@ -57,7 +57,7 @@ std::vector<Knob> parallel_knobs() {
        .doc = "Shards master weights and moments over the data-parallel GPUs: reduce-scatter of gradients, all-gather "
               "of parameters.",
        .history = "Megatron-Core: off.",
-       .needs = {needs::kDataParallel}},
+       .needs = {needs::kDataParallel, needs::kWholeGradients}},
   };
 }
 

@@ -327,6 +327,23 @@ Status check_learning_rate(const Config& config) {
               fmt::format("set optimizer.min_lr to at most {}", o.lr));
 }
 
+// A schedule lists every call of a step, and plan and bubble walk it: some seconds for as many.
+Status check_schedule_length(const Layout& l) {
+  constexpr int64_t kMostCalls = int64_t{1} << 19;
+  const int64_t chunks = int64_t{l.pp} * l.config.parallel.virtual_pipeline_model_parallel_size;
+  if (l.micro_batches * chunks <= kMostCalls) return {};
+  return fail(ErrorCode::kBadArgument,
+              fmt::format("train.global_batch_size = {} makes {} micro-batches, and as many times {} chunk{} of the "
+                          "pipeline is more than a schedule's {} forward calls",
+                          l.global_batch, l.micro_batches, chunks, chunks == 1 ? "" : "s", kMostCalls),
+              "lower train.global_batch_size, or raise train.micro_batch_size or parallel.gpus");
+}
+
+Status check_micro_batches(const Layout& l) {
+  MB_TRY(check_schedule_length(l));
+  return check_expert_overlap(l);
+}
+
 // Knobs that mean something on a GPU alone.
 Status check_device_knobs(const Config& config) {
   if (config.host.device == Device::kCuda) {
@@ -398,7 +415,7 @@ Result<Layout> resolve(const Config& config) {
                 fmt::format("train.global_batch_size = {} is no multiple of micro_batch_size × dp = {} × {} = {}",
                             l.global_batch, l.micro_batch, l.dp, per_step));
   l.micro_batches = static_cast<int>(l.global_batch / per_step);
-  MB_TRY(check_expert_overlap(l));
+  MB_TRY(check_micro_batches(l));
   sizes.tp = l.tp;
   sizes.pp = l.pp;
   sizes.dp = l.dp;

@@ -7,6 +7,7 @@
 
 #include "profiler/base/text.h"
 #include "trainer/passes/recompute.h"
+#include "trainer/run/layout_rules.h"
 #include "trainer/run/precision_rules.h"
 
 namespace mbb::trainer {
@@ -53,7 +54,7 @@ Status check_fusion(const Layout& l) {
     return fail(ErrorCode::kBadArgument, fmt::format("{} with model {}, which has no {}", knob, l.model.name, what),
                 "leave it as it is by default");
   };
-  const bool dense = !l.model.is_moe() || l.model.moe.first_dense_layers > 0;
+  const bool dense = has_dense_mlp(l.model);
   if (f.bias_activation_fusion && (!l.model.mlp_bias || !dense || l.model.activation == Activation::kSwiglu))
     return needs("fusion.bias_activation_fusion = true", "biased activation in a dense MLP");
   if (f.swiglu_fusion) MB_TRY(check_swiglu_fusion(l, dense || l.model.moe.shared_ffn_hidden_size > 0));
@@ -175,9 +176,12 @@ Status check_recompute(const Layout& l) {
     if (module->needs_experts && !l.model.is_moe()) lacks = "experts";
     if (module->needs_shared_expert && l.model.moe.shared_ffn_hidden_size == 0) lacks = "shared expert";
     if (module->needs_mla && !l.model.is_mla()) lacks = "latent attention";
-    if (lacks != nullptr)
-      return fail(ErrorCode::kBadArgument, fmt::format("memory.recompute_modules names {}, and model {} has no {}",
-                                                       module->name, l.model.name, lacks));
+    if (module->dense_only && !has_dense_mlp(l.model)) lacks = "dense MLP: experts' are called moe and moe_act";
+    if (lacks == nullptr) continue;
+    return fail(
+        ErrorCode::kBadArgument,
+        fmt::format("memory.recompute_modules names {}, and model {} has no {}", module->name, l.model.name, lacks),
+        fmt::format("leave {} out of memory.recompute_modules", module->name));
   }
   return {};
 }

@@ -33,6 +33,7 @@
 #include "trainer/program/packed_rows.h"
 #include "trainer/program/verify.h"
 #include "trainer/run/cpu_binding.h"
+#include "trainer/run/idle_passes.h"
 #include "trainer/run/inject_fault.h"
 #include "trainer/run/join_captures.h"
 #include "trainer/run/knobs.h"
@@ -713,6 +714,7 @@ Result<StepPrograms> build_programs(const Layout& layout) {
     return {};
   };
   MB_TRY(each_class(classes, plan));
+  note_idle_passes(layout, built);
   const std::vector<GroupKind> groups = groups_of_world(built.programs);
   for (Program& program : built.programs) program.groups = groups;
   return built;

@@ -30,7 +30,8 @@ namespace mbb::trainer {
 struct StepPrograms {
   std::vector<Program> programs;  // by Mesh::rank_class_index
   std::vector<MemoryPlan> plans;
-  std::vector<std::vector<PassEffect>> effects;  // of the passes, in their order
+  std::vector<std::vector<PassEffect>> effects;  // of the passes that changed a class's program, in their order
+  std::vector<IdleKnob> idle;                    // of passes that found nothing to change in any of them
 
   const Program& of_rank(const Mesh& mesh, int rank) const {
     return programs[static_cast<size_t>(mesh.rank_class_index(rank))];
