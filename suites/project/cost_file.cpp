@@ -163,8 +163,8 @@ Status read_network(Section section, CostTable& table) {
                                                                   {"all_to_all", &table.all_to_all},
                                                                   {"point_to_point", &table.point_to_point}};
   for (const auto& [key, bus] : buses) {
-    MB_ASSIGN(const std::vector<double> row, section.row(key, 2));
-    *bus = {row[0], row[1]};
+    MB_ASSIGN(const std::vector<double> row, section.row(key, 3));
+    *bus = {row[0], row[1], row[2]};
   }
   MB_TRY(section.number("nvlink_us", table.nvlink_us));
   MB_TRY(section.number("nic_gb_s", table.nic_gb_s, 1e-3));
@@ -244,7 +244,7 @@ void scale_to(CostTable& table, const trainer::Hardware& from, const trainer::Ha
   const double link = to.nvlink_bytes_per_s / from.nvlink_bytes_per_s;
   for (trainer::BusBandwidth* bus :
        {&table.all_gather, &table.reduce_scatter, &table.all_reduce, &table.all_to_all, &table.point_to_point})
-    bus->pair *= link, bus->many *= link;
+    bus->pair *= link, bus->many *= link, bus->cta *= link;
   table.domain = to.nvlink_domain_size;
   if (to.sm_count > 0) table.sms = to.sm_count;
   table.hardware = to.key;

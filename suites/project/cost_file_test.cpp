@@ -47,7 +47,7 @@ TEST(CostFile, NamesWhatIsWrongAndWhere) {
   EXPECT_NE(error("copy_gb_s = 3020", "copy_gb_s = -1").find("'copy_gb_s' = -1 must be at least 1"), std::string::npos);
   EXPECT_NE(error("copy_gb_s = 3020", "copy_gb_s = \"fast\"").find("must be a number, not a string"),
             std::string::npos);
-  EXPECT_NE(error("all_gather = [272, 365]", "all_gather = [272]").find("'all_gather' has rows of 2 numbers"),
+  EXPECT_NE(error("all_gather = [272, 365, 15]", "all_gather = [272]").find("'all_gather' has rows of 3 numbers"),
             std::string::npos);
   EXPECT_TRUE(error("copy_gb_s = 3020", "copy_gb_s = -1").starts_with("costs.toml:"));
 }

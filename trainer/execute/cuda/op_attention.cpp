@@ -365,10 +365,13 @@ Result<Apart> apart(const OpCall& call, const Operand& q, const Operand& kv, boo
   const auto& a = call.attrs<AttentionAttrs>();
   MB_ASSIGN(const Element element, element_of(*q.tensor));
   const auto shape = shape_apart(a, q, kv);
-  if (shape) return Apart{fused_kernel_of(call, *shape, a, backward), *shape};
+  if (shape && fused_kernel_of(call, *shape, a, backward) == AttentionKernel::kCudnn)
+    return Apart{AttentionKernel::kCudnn, *shape};
   const std::string key = fmt::format("attention {} of {} queries to {} keys apart", backward ? "backward" : "forward",
                                       q.shape()[0], kv.shape()[0]);
-  return Apart{general_for(call, key, a, element, shape.error().what), {}};
+  const std::string why =
+      shape ? "our flash kernel reads queries and keys that are packed together" : shape.error().what;
+  return Apart{general_for(call, key, a, element, why), {}};
 }
 
 }  // namespace
@@ -378,7 +381,6 @@ Status cross_attention_op(const OpCall& call) {
   MB_ASSIGN(const Apart with, apart(call, call.in[0], call.in[1], false));
   AttentionForward f{with.shape, a.scale, call.in[0].data, call.out[0].data, call.out[1].as<float>()};
   f.kv = call.in[1].data;
-  if (with.kernel == AttentionKernel::kFlash) return flash_forward(f, call.device.stream());
   if (with.kernel == AttentionKernel::kCudnn) return cudnn_forward(call, f);
   MB_ASSIGN(const GeneralAttention g, general(call, call.in[0], call.in[1], 2));
   return general_attention_forward(g, call.out[0].data, call.out[1].as<float>(), call.device.launch());
@@ -388,14 +390,12 @@ Status cross_attention_grad_op(const OpCall& call) {
   const auto& a = call.attrs<AttentionAttrs>();
   const size_t first = a.has_weight() ? 1 : 0;
   MB_ASSIGN(const Apart with, apart(call, call.in[1], call.in[2], true));
-  if (with.kernel != AttentionKernel::kGeneral) {
+  if (with.kernel == AttentionKernel::kCudnn) {
     AttentionBackward b{with.shape,      a.scale,         call.in[1].data,
                         call.in[3].data, call.in[0].data, call.in[4].as<const float>() + a.first_query,
                         call.out[0].data};
     b.kv = call.in[2].data, b.dkv = call.out[1].data, b.lse_rows = call.in[4].shape()[2];
-    if (with.kernel == AttentionKernel::kCudnn) return cudnn_backward(call, b);
-    MB_ASSIGN(b.workspace, call.device.scratch(flash_backward_workspace(with.shape)));
-    return flash_backward(b, call.device.stream());
+    return cudnn_backward(call, b);
   }
   MB_ASSIGN(const GeneralAttention g, general(call, call.in[1], call.in[2], 5));
   MB_ASSIGN(void* const workspace, call.device.scratch(general_attention_workspace(g)));

@@ -72,18 +72,13 @@ void add_wide_cases(std::vector<OpCase>& all) {
   latent.packed = true;
   all.push_back({"attention/d192-values-128-packed", &kAttention, {{{610, 1, 3 * (192 + 192 + 128)}}, starts}, latent});
   // Steps of a ring: a rank's own keys, the first part of those of the rank before, all keys of a source.
-  for (const AttentionBackend backend : {AttentionBackend::kAuto, AttentionBackend::kFlash}) {
-    const std::string with = backend == AttentionBackend::kFlash ? "-flash" : "";
-    AttentionAttrs step{4, 1, 128, true, 0.0884F};
-    step.backend = backend;
-    step.queries = step.keys = context_positions(520, 2, 1);
-    all.push_back({"cross_attention/d128-own" + with, &kCrossAttention, {{{260, 2, 512}}, {{260, 2, 256}}}, step});
-    step.keys = context_positions(520, 2, 0).rows(0, 130);
-    all.push_back({"cross_attention/d128-before" + with, &kCrossAttention, {{{260, 2, 512}}, {{130, 2, 256}}}, step});
-    AttentionAttrs all_keys{4, 2, 64, false, 0.125F};
-    all_keys.backend = backend;
-    all.push_back({"cross_attention/d64-all" + with, &kCrossAttention, {{{130, 2, 256}}, {{330, 2, 256}}}, all_keys});
-  }
+  AttentionAttrs step{4, 1, 128, true, 0.0884F};
+  step.queries = step.keys = context_positions(520, 2, 1);
+  all.push_back({"cross_attention/d128-own", &kCrossAttention, {{{260, 2, 512}}, {{260, 2, 256}}}, step});
+  step.keys = context_positions(520, 2, 0).rows(0, 130);
+  all.push_back({"cross_attention/d128-before", &kCrossAttention, {{{260, 2, 512}}, {{130, 2, 256}}}, step});
+  const AttentionAttrs all_keys{4, 2, 64, false, 0.125F};
+  all.push_back({"cross_attention/d64-all", &kCrossAttention, {{{130, 2, 256}}, {{330, 2, 256}}}, all_keys});
   all.push_back({"attention/d96", &kAttention, {{{40, 1, 384}}}, AttentionAttrs{2, 1, 96, true, 0.1F}});
 }
 

@@ -136,7 +136,7 @@ double bus_gb_s(const BusBandwidth& bus, int members) {
   return members <= 2 ? bus.pair : bus.many;
 }
 
-OpCost collective_cost(const CostTable& table, const CommVolume& volume, const GroupPlace& place) {
+OpCost collective_cost(const CostTable& table, const CommVolume& volume, const GroupPlace& place, int sms) {
   if (place.members <= 1) return {0, CostTerm::kNvlink};
   const BusBandwidth* bus = &table.all_gather;
   if (volume.op == CommOp::kReduceScatter) bus = &table.reduce_scatter;
@@ -145,7 +145,8 @@ OpCost collective_cost(const CostTable& table, const CommVolume& volume, const G
   if (all_to_all) bus = &table.all_to_all;
   const bool message = volume.op == CommOp::kSend || volume.op == CommOp::kRecv;
   if (message) bus = &table.point_to_point;
-  const double link = bus_gb_s(*bus, place.in_domain) * 1e9;
+  double link = bus_gb_s(*bus, place.in_domain) * 1e9;
+  if (sms > 0 && bus->cta > 0) link = std::min(link, sms * bus->cta * 1e9);
   const auto wire = static_cast<double>(volume.wire_bytes);
   if (place.in_domain >= place.members) return {(wire / link + table.nvlink_us * 1e-6) * kNs, CostTerm::kNvlink};
   const double nic = table.nic_gb_s * 1e9;
@@ -222,7 +223,8 @@ double gemm_tflops(std::span<const GemmPoint> points, double m, double n, double
 OpCost op_cost(const CostTable& table, const OpView& view, const GroupPlace& place) {
   OpCost cost;
   if (view.op.kind->communicates) {
-    cost = collective_cost(table, comm_volume(view), place);
+    const auto* comm = std::get_if<CommAttrs>(&view.op.attrs);
+    cost = collective_cost(table, comm_volume(view), place, comm == nullptr ? 0 : comm->num_sm);
     // What arrives was paid for by its sender.
     if (receives(view.op)) cost.ns = 0;
   } else {

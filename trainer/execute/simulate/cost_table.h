@@ -58,6 +58,7 @@ struct KernelShare {
 struct BusBandwidth {
   double pair = 0;
   double many = 0;
+  double cta = 0;  // what one SM's thread block moves, where a collective is told how many it has; 0: no limit
 };
 
 // What projections with this table were worth when it was made, on published steps.

@@ -34,8 +34,10 @@ struct Built {
   StepPrograms programs;
 };
 
-Built build(int tp, int pp, int dp, Recipe recipe = Recipe::kBf16) {
+Built build(int tp, int pp, int dp, Recipe recipe = Recipe::kBf16, const KnobMap* overlap = nullptr) {
   Config config;
+  config.tp_overlap.tp_comm_overlap = overlap != nullptr;
+  if (overlap != nullptr) config.tp_overlap.tp_comm_overlap_cfg = *overlap;
   config.model.name = "llama3-8b";
   config.model.num_layers = 2;
   config.train.seq_length = 4096;
@@ -135,6 +137,22 @@ TEST(CostTable, CollectivesByDomain) {
       EXPECT_NEAR(cost.ns, part * 7 / 200e9 * 1e9 + 20e3, 0.01 * cost.ns) << op.path;
     }
   EXPECT_TRUE(found);
+}
+
+// Few SMs move fewer bytes than the link would; many are no more than it.
+TEST(CostTable, CollectivesByTheirSms) {
+  for (const auto& [sms, gb_s] : {std::pair{"4", 80.0}, {"16", 200.0}}) {
+    const KnobMap overlap{{"proj_fprop.num_splits", "2"}, {"proj_fprop.num_sm", sms}};
+    const Built b = build(2, 1, 1, Recipe::kBf16, &overlap);
+    CostTable table = round_numbers();
+    table.reduce_scatter.cta = 20;
+    const auto costs = step_costs(table, b.layout.mesh, b.programs.programs);
+    ASSERT_TRUE(costs.has_value());
+    const auto [op, cost] = find(b, *costs, "attn.proj.reduce_scatter.fwd.split0");
+    ASSERT_NE(op, nullptr);
+    const double part = static_cast<double>(b.programs.programs[0].tensor(op->in[0]).bytes()) / 2;
+    EXPECT_NEAR(cost.ns, part / gb_s + 10e3, 0.01 * cost.ns) << sms;
+  }
 }
 
 TEST(CostTable, MessagesCountAtTheirSenders) {

@@ -2,7 +2,8 @@
 //
 // qkv is [s, b, packed_row()] bf16 ([q heads | k heads | v heads], value heads of a width of their own), out and dout
 // [s, b, out_row()], dqkv like qkv, lse [b, heads, s] fp32 (natural log of the softmax sum, scale included). Where keys
-// stand apart (shape.keys) qkv holds queries, [s, b, query_row()], and kv [keys, b, key_row()]; dqkv and dkv likewise.
+// stand apart (shape.keys), which cuDNN alone takes, qkv holds queries, [s, b, query_row()], and kv [keys, b,
+// key_row()]; dqkv and dkv likewise.
 #pragma once
 
 #include <cuda_runtime_api.h>

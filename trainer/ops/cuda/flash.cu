@@ -8,19 +8,16 @@
 namespace mbb::trainer::cuda {
 namespace {
 
-FlashParams params(const AttentionShape& s, float scale, const void* qkv, const void* kv, const AttentionPacks& packs) {
-  const int64_t d = s.head_dim, row = s.query_row(), kv_row = s.key_row(), out_row = s.out_row();
+FlashParams params(const AttentionShape& s, float scale, const void* qkv, const AttentionPacks& packs) {
+  const int64_t d = s.head_dim, row = (s.heads + 2 * s.kv_heads) * d, out_row = s.heads * d;
   const auto* base = static_cast<const bf16*>(qkv);
-  const bf16* const keys = s.apart() ? static_cast<const bf16*>(kv) : base + s.heads * d;
   FlashParams p{};
   p.q = {base, s.batch * row, row};
-  p.k = {keys, s.batch * kv_row, kv_row};
-  p.v = {keys + s.kv_heads * d, s.batch * kv_row, kv_row};
+  p.k = {base + s.heads * d, s.batch * row, row};
+  p.v = {base + (s.heads + s.kv_heads) * d, s.batch * row, row};
   p.out = {nullptr, s.batch * out_row, out_row};
   p.dout = p.out;
-  p.seq = p.lse_rows = s.seq;
-  p.keys = s.key_rows();
-  p.shift = p.keys - p.seq;
+  p.seq = s.seq;
   p.heads = static_cast<int>(s.heads);
   p.kv_heads = static_cast<int>(s.kv_heads);
   p.scale = scale;
@@ -32,9 +29,6 @@ FlashParams params(const AttentionShape& s, float scale, const void* qkv, const 
 
 // Windows are of causal attention.
 Result<bool> bounded(const AttentionShape& s, const AttentionPacks& packs) {
-  if (s.apart() && (s.window > 0 || s.packs > 0 || (s.causal && s.keys < s.seq)))
-    return fail(ErrorCode::kUnavailable, "flash attention: keys apart from queries, windowed, packed or fewer",
-                "use attention_backend = unfused");
   if (s.window > 0 && !s.causal)
     return fail(ErrorCode::kUnavailable, "flash attention: windows that look both ways",
                 "use attention_backend = unfused");
@@ -79,7 +73,7 @@ Status backward(const AttentionBackward& args, const FlashParams& p, float* delt
 Status flash_forward(const AttentionForward& args, cudaStream_t stream) {
   MB_ASSIGN(const auto plan, plan_flash_forward(args.shape));
   MB_ASSIGN(const bool some, bounded(args.shape, args.packs));
-  FlashParams p = params(args.shape, args.scale, args.qkv, args.kv, args.packs);
+  FlashParams p = params(args.shape, args.scale, args.qkv, args.packs);
   p.to_out = static_cast<bf16*>(args.out);
   p.lse = args.lse;
   return some ? forward<true>(args, p, plan, stream) : forward<false>(args, p, plan, stream);
@@ -92,15 +86,14 @@ int64_t flash_backward_workspace(const AttentionShape& s) {
 Status flash_backward(const AttentionBackward& args, cudaStream_t stream) {
   const AttentionShape& s = args.shape;
   MB_ASSIGN(const bool some, bounded(s, args.packs));
-  FlashParams p = params(s, args.scale, args.qkv, args.kv, args.packs);
+  FlashParams p = params(s, args.scale, args.qkv, args.packs);
   auto* delta = static_cast<float*>(args.workspace);
   p.out.base = static_cast<const bf16*>(args.out);
   p.dout.base = static_cast<const bf16*>(args.dout);
   p.lse = const_cast<float*>(args.lse);
   p.delta = delta;
-  if (args.lse_rows > 0) p.lse_rows = args.lse_rows;
   p.dq = static_cast<bf16*>(args.dqkv);
-  p.dk = s.apart() ? static_cast<bf16*>(args.dkv) : p.dq + s.heads * s.head_dim;
+  p.dk = p.dq + s.heads * s.head_dim;
   p.dv = p.dk + s.kv_heads * s.head_dim;
   if (s.head_dim == 64)
     return some ? backward<64, true>(args, p, delta, stream) : backward<64, false>(args, p, delta, stream);

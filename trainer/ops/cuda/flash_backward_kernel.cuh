@@ -71,11 +71,9 @@ __device__ __forceinline__ void load_query_step(const FlashParams& p, QueryStep 
                                       p.dout.row_stride, at.query0, p.seq);
   if (threadIdx.x < 2 * kQueries) {
     const int i = threadIdx.x % kQueries;
-    const int64_t head = int64_t{batch} * p.heads + at.head, query = at.query0 + i;
-    const bool valid = query < p.seq;
-    values[threadIdx.x] = !valid                    ? 0.0f
-                          : threadIdx.x >= kQueries ? p.delta[head * p.seq + query]
-                                                    : p.lse[head * p.lse_rows + query];
+    const int64_t from = (int64_t{batch} * p.heads + at.head) * p.seq + at.query0 + i;
+    const bool valid = at.query0 + i < p.seq;
+    values[threadIdx.x] = !valid ? 0.0f : threadIdx.x >= kQueries ? p.delta[from] : p.lse[from];
   } else if (kBounded && threadIdx.x < 4 * kQueries) {
     const int64_t query = at.query0 + threadIdx.x % kQueries;
     const int64_t bound = threadIdx.x < 3 * kQueries ? p.span.begin(query) : p.span.end(query);
@@ -97,7 +95,7 @@ __device__ __forceinline__ void key_gradients(const FlashParams& p, float (&scor
     for (int i = 0; i < 4; ++i) {
       const int column = n * 8 + pair * 2 + (i & 1);
       const int64_t query = query0 + column, key = key_row + (i >> 1) * 8;
-      bool seen = query < p.seq && key < p.keys && (!p.causal || key <= query + p.shift);
+      bool seen = query < p.seq && key < p.seq && (!p.causal || key <= query);
       if (kBounded)
         seen = seen && key >= __float_as_int(delta[kQueries + column]) &&
                key < __float_as_int(delta[2 * kQueries + column]);
@@ -122,10 +120,9 @@ __global__ void __launch_bounds__(128) flash_backward_kv_kernel(FlashParams p) {
   const int kv_head = blockIdx.y % p.kv_heads, batch = blockIdx.y / p.kv_heads, ratio = p.heads / p.kv_heads;
   const int64_t k_offset = batch * p.k.batch_stride + int64_t{kv_head} * kDim;
   const int64_t v_offset = batch * p.v.batch_stride + int64_t{kv_head} * kDim;
-  load_tile<kDim, kKeys, kThreads>(k_tile, p.k.base + k_offset, p.k.row_stride, first, p.keys);
-  load_tile<kDim, kKeys, kThreads>(v_tile, p.v.base + v_offset, p.v.row_stride, first, p.keys);
-  const int64_t sees_first = p.causal ? max(first - p.shift, int64_t{0}) : 0;
-  const int64_t first_query = kBounded ? p.span.queries_begin(first) : sees_first;
+  load_tile<kDim, kKeys, kThreads>(k_tile, p.k.base + k_offset, p.k.row_stride, first, p.seq);
+  load_tile<kDim, kKeys, kThreads>(v_tile, p.v.base + v_offset, p.v.row_stride, first, p.seq);
+  const int64_t first_query = kBounded ? p.span.queries_begin(first) : p.causal ? first : 0;
   const int first_step = static_cast<int>(first_query / kQueries);
   const int64_t last = kBounded ? p.span.queries_end(first + kKeys - 1) : p.seq;
   const int steps = static_cast<int>((last + kQueries - 1) / kQueries) - first_step, total = steps * ratio;
@@ -151,8 +148,8 @@ __global__ void __launch_bounds__(128) flash_backward_kv_kernel(FlashParams p) {
     accumulate_rows<kDim, kQueries>(dv, scores, do_tile);
     accumulate_rows<kDim, kQueries>(dk, dp, q_tile);
   }
-  store_rows<kDim>(p.dk + k_offset, p.k.row_stride, row, p.keys, dk, p.scale, p.scale);
-  store_rows<kDim>(p.dv + v_offset, p.v.row_stride, row, p.keys, dv, 1.0f, 1.0f);
+  store_rows<kDim>(p.dk + k_offset, p.k.row_stride, row, p.seq, dk, p.scale, p.scale);
+  store_rows<kDim>(p.dv + v_offset, p.v.row_stride, row, p.seq, dv, 1.0f, 1.0f);
 }
 
 // dP becomes dS / scale, from scores whose rows are queries.
@@ -168,7 +165,7 @@ __device__ __forceinline__ void query_gradients(const FlashParams& p, const floa
     for (int i = 0; i < 4; ++i) {
       const int half = i >> 1;
       const int64_t key = key0 + n * 8 + pair * 2 + (i & 1), query = row + half * 8;
-      const bool seen = key < p.keys && (!p.causal || key <= query + p.shift) &&
+      const bool seen = key < p.seq && (!p.causal || key <= query) &&
                         (!kBounded || (key >= spans.begins[half] && (p.causal || key < spans.ends[half])));
       const float prob = seen ? exp2f(scores[n][i] * p.scale_log2 - lse[half]) : 0.0f;
       dp[n][i] = prob * (dp[n][i] - delta[half]);
@@ -195,8 +192,8 @@ __global__ void __launch_bounds__(128) flash_backward_q_kernel(FlashParams p) {
   const int first_step = kBounded ? static_cast<int>(p.span.begin(first) / kKeys) : 0;
   const auto load_step = [&](int step) {
     const uint32_t tile = stages + (step & 1) * 2 * kTile;
-    load_tile<kDim, kKeys, kThreads>(tile, k, p.k.row_stride, int64_t{step} * kKeys, p.keys);
-    load_tile<kDim, kKeys, kThreads>(tile + kTile, v, p.v.row_stride, int64_t{step} * kKeys, p.keys);
+    load_tile<kDim, kKeys, kThreads>(tile, k, p.k.row_stride, int64_t{step} * kKeys, p.seq);
+    load_tile<kDim, kKeys, kThreads>(tile + kTile, v, p.v.row_stride, int64_t{step} * kKeys, p.seq);
     copies_commit();
   };
   load_tile<kDim, kQueries, kThreads>(q_tile, p.q.base + q_offset, p.q.row_stride, first, p.seq);
@@ -207,9 +204,9 @@ __global__ void __launch_bounds__(128) flash_backward_q_kernel(FlashParams p) {
   float lse[2], delta[2];
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
-    const int64_t query = row + half * 8, of_head = int64_t{batch} * p.heads + head;
-    lse[half] = query < p.seq ? p.lse[of_head * p.lse_rows + query] * kLog2E : 0.0f;
-    delta[half] = query < p.seq ? p.delta[of_head * p.seq + query] : 0.0f;
+    const int64_t query = row + half * 8, from = (int64_t{batch} * p.heads + head) * p.seq + query;
+    lse[half] = query < p.seq ? p.lse[from] * kLog2E : 0.0f;
+    delta[half] = query < p.seq ? p.delta[from] : 0.0f;
   }
   const RowSpans spans = spans_of<kBounded>(p, row);
   float dq[kDim / 8][4] = {};

@@ -24,9 +24,7 @@ struct FlashParams {
   bf16 *to_out, *dq, *dk, *dv;  // outputs share the strides of their inputs
   float* lse;
   const float* delta;
-  int64_t seq, keys;  // queries and keys of a sequence
-  int64_t shift;      // causal: query q sees keys up to q + shift
-  int64_t lse_rows;   // of a head, in the backward
+  int64_t seq;
   int heads, kv_heads;
   float scale;       // of the scores
   float scale_log2;  // scale * log2(e): the softmax works in powers of two
@@ -120,10 +118,10 @@ struct RowSpans {
   int64_t begins[2] = {0, 0}, ends[2] = {0, 0};
 };
 
-// Keys past the last one, or after their query when causal, become -inf, and those outside of their span, of the lane's
-// two rows. `row` is the first of them, moved by the shift of causal queries.
+// Keys past the sequence, or after their query when causal, become -inf, and those outside of their span, of the lane's
+// two rows. `row` is the first of them.
 template <int kKeys, bool kBounded>
-__device__ __forceinline__ void mask_scores(float (&scores)[kKeys / 8][4], int64_t key0, int64_t row, int64_t keys,
+__device__ __forceinline__ void mask_scores(float (&scores)[kKeys / 8][4], int64_t key0, int64_t row, int64_t seq,
                                             bool causal, const RowSpans& spans) {
   const int pair = threadIdx.x & 3;
 #pragma unroll
@@ -131,7 +129,7 @@ __device__ __forceinline__ void mask_scores(float (&scores)[kKeys / 8][4], int64
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
       const int64_t key = key0 + n * 8 + pair * 2 + (i & 1), query = row + (i >> 1) * 8;
-      if (key >= keys || (causal && key > query)) scores[n][i] = -INFINITY;
+      if (key >= seq || (causal && key > query)) scores[n][i] = -INFINITY;
       if (kBounded && (key < spans.begins[i >> 1] || (!causal && key >= spans.ends[i >> 1]))) scores[n][i] = -INFINITY;
     }
   }
@@ -152,8 +150,8 @@ __device__ __forceinline__ RowSpans spans_of(const FlashParams& p, int64_t row) 
 // One behind the last key that a block of queries sees.
 template <bool kBounded>
 __device__ __forceinline__ int64_t keys_end(const FlashParams& p, int64_t first, int queries) {
-  if (p.causal) return min(p.keys, first + queries + p.shift);
-  return kBounded ? p.span.end(first + queries - 1) : p.keys;
+  if (p.causal) return min(p.seq, first + queries);
+  return kBounded ? p.span.end(first + queries - 1) : p.seq;
 }
 
 // What the online softmax keeps of the lane's two rows.
@@ -249,12 +247,12 @@ __global__ void __launch_bounds__(256, 1) flash_forward_kernel(FlashParams p) {
   const int64_t last = keys_end<kBounded>(p, first, kQueries);
   const int steps = static_cast<int>((last + kKeys - 1) / kKeys);
   const int first_step = kBounded ? static_cast<int>(p.span.begin(first) / kKeys) : 0;
-  const int64_t all_begun = kBounded ? p.span.begin(first + kQueries - 1) : 0;    // keys that no row begins behind
-  const int64_t none_ended = kBounded && !p.causal ? p.span.end(first) : p.keys;  // keys that no row ends in front of
+  const int64_t all_begun = kBounded ? p.span.begin(first + kQueries - 1) : 0;   // keys that no row begins behind
+  const int64_t none_ended = kBounded && !p.causal ? p.span.end(first) : p.seq;  // keys that no row ends in front of
   const auto load_step = [&](int step) {
     const uint32_t tile = kv_tiles + (step & 1) * 2 * kTile;
-    load_tile<kDim, kKeys, kThreads>(tile, k, p.k.row_stride, int64_t{step} * kKeys, p.keys);
-    load_tile<kDim, kKeys, kThreads>(tile + kTile, v, p.v.row_stride, int64_t{step} * kKeys, p.keys);
+    load_tile<kDim, kKeys, kThreads>(tile, k, p.k.row_stride, int64_t{step} * kKeys, p.seq);
+    load_tile<kDim, kKeys, kThreads>(tile + kTile, v, p.v.row_stride, int64_t{step} * kKeys, p.seq);
     copies_commit();
   };
   load_tile<kDim, kQueries, kThreads>(q_tile, q, p.q.row_stride, first, p.seq);
@@ -276,8 +274,8 @@ __global__ void __launch_bounds__(256, 1) flash_forward_kernel(FlashParams p) {
     float scores[kKeys / 8][4] = {};
     scores_of<kDim, kKeys>(scores, q_fragments, k_tile);
     const int64_t key0 = int64_t{step} * kKeys;
-    if (key0 + kKeys > (p.causal ? first + 1 + p.shift : none_ended) || (kBounded && key0 < all_begun))
-      mask_scores<kKeys, kBounded>(scores, key0, row + p.shift, p.keys, p.causal, spans);
+    if (key0 + kKeys > (p.causal ? first + 1 : none_ended) || (kBounded && key0 < all_begun))
+      mask_scores<kKeys, kBounded>(scores, key0, row, p.seq, p.causal, spans);
     softmax_step<kDim, kKeys>(rows, scores, p.scale_log2);
     accumulate_rows<kDim, kKeys>(rows.out, scores, k_tile + kTile);
   }

@@ -32,6 +32,9 @@ Result<void> check_attention(const AttentionShape& shape) {
                 fmt::format("flash attention: heads of {}{} (this kernel knows 64 and 128)", shape.head_dim,
                             shape.value_dim() == shape.head_dim ? "" : fmt::format(" and {}", shape.value_dim())),
                 "use attention_backend = unfused or fused");
+  if (shape.apart())
+    return fail(ErrorCode::kUnavailable, "flash attention: keys that are not packed with their queries",
+                "use attention_backend = fused");
   if (shape.kv_heads <= 0 || shape.heads % shape.kv_heads != 0)
     return fail(ErrorCode::kBadArgument,
                 fmt::format("flash attention: {} query heads over {} KV heads", shape.heads, shape.kv_heads));
@@ -146,7 +149,7 @@ Result<KernelPlan> plan_flash_forward(const AttentionShape& shape) {
   plan.grid_x = ceil_div(shape.seq, 128);
   plan.grid_y = shape.batch * shape.heads;
   plan.smem_bytes = static_cast<int>((128 + 4 * 64) * shape.head_dim * 2);
-  plan.bytes = shape.batch * shape.head_dim * 2 * (shape.seq * 2 * shape.heads + shape.key_rows() * 2 * shape.kv_heads);
+  plan.bytes = shape.batch * shape.seq * shape.head_dim * 2 * (2 * shape.heads + 2 * shape.kv_heads);
   return plan;
 }
 
@@ -155,11 +158,11 @@ Result<KernelPlan> plan_flash_backward_kv(const AttentionShape& shape) {
   KernelPlan plan;
   plan.kernel = "flash_backward_kv";
   plan.block = 128;
-  plan.grid_x = ceil_div(shape.key_rows(), 64);
+  plan.grid_x = ceil_div(shape.seq, 64);
   plan.grid_y = shape.batch * shape.kv_heads;
   // K and V of the block, then two stages of Q and dO (32 rows) with their log-sum-exp, delta, first and last key.
   plan.smem_bytes = static_cast<int>((2 * 64 + 4 * 32) * shape.head_dim * 2 + 2 * 4 * 32 * 4);
-  plan.bytes = shape.batch * shape.head_dim * 2 * (shape.seq * 3 * shape.heads + shape.key_rows() * 4 * shape.kv_heads);
+  plan.bytes = shape.batch * shape.seq * shape.head_dim * 2 * (3 * shape.heads + 4 * shape.kv_heads);
   return plan;
 }
 
@@ -171,7 +174,7 @@ Result<KernelPlan> plan_flash_backward_q(const AttentionShape& shape) {
   plan.grid_x = ceil_div(shape.seq, 64);
   plan.grid_y = shape.batch * shape.heads;
   plan.smem_bytes = static_cast<int>((2 * 64 + 4 * 32) * shape.head_dim * 2);
-  plan.bytes = shape.batch * shape.head_dim * 2 * (shape.seq * 3 * shape.heads + shape.key_rows() * 2 * shape.kv_heads);
+  plan.bytes = shape.batch * shape.seq * shape.head_dim * 2 * (3 * shape.heads + 2 * shape.kv_heads);
   return plan;
 }
 

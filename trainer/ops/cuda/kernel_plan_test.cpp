@@ -64,7 +64,7 @@ TEST(AttentionFlops, CausalIsHalf) {
   EXPECT_EQ(latent.out_row(), 128 * 128);
 }
 
-TEST(KernelPlans, KeysThatStandApartHaveRowsAndBlocksOfTheirOwn) {
+TEST(KernelPlans, KeysThatStandApartHaveRowsOfTheirOwn) {
   AttentionShape shape{1, 4096, 32, 8, 128, false};
   EXPECT_EQ(shape.query_row(), shape.packed_row());
   EXPECT_EQ(shape.key_row(), shape.packed_row());
@@ -72,11 +72,8 @@ TEST(KernelPlans, KeysThatStandApartHaveRowsAndBlocksOfTheirOwn) {
   shape.keys = 2048;
   EXPECT_EQ(shape.query_row(), 32 * 128);
   EXPECT_EQ(shape.key_row(), 2 * 8 * 128);
-  const auto forward = plan_flash_forward(shape), kv = plan_flash_backward_kv(shape), q = plan_flash_backward_q(shape);
-  ASSERT_TRUE(forward && kv && q);
-  EXPECT_EQ(forward->grid_x, 4096 / 128);
-  EXPECT_EQ(kv->grid_x, 2048 / 64);
-  EXPECT_EQ(q->grid_x, 4096 / 64);
+  EXPECT_EQ(shape.key_rows(), 2048);
+  EXPECT_FALSE(plan_flash_forward(shape).has_value());
 }
 
 TEST(KernelPlans, AProductLeavesSmsToACollective) {
