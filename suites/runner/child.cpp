@@ -26,6 +26,7 @@
 #include "suites/export/export.h"
 #include "suites/runner/canary.h"
 #include "suites/runner/gradients.h"
+#include "suites/runner/idle_notes.h"
 #include "suites/runner/local_ranks.h"
 #include "suites/runner/memory_history.h"
 #include "suites/runner/op_records.h"
@@ -347,7 +348,7 @@ Result<StoppingRule> rule_of(const std::filesystem::path& folder, const trainer:
 }
 
 void count_idle(baselines::Launch& launch, const std::vector<trainer::IdleKnob>& idle) {
-  for (const trainer::IdleKnob& knob : idle) launch.counts.push_back({"no effect: " + describe(knob), 1});
+  for (const trainer::IdleKnob& knob : idle) launch.counts.push_back({kIdleCount + describe(knob), 1});
 }
 
 void count_cuts(baselines::Launch& launch, const trainer::SequenceDataset& sequences) {

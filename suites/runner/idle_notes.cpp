@@ -20,16 +20,30 @@ std::string cells_text(const std::vector<std::string>& names) {
   return text;
 }
 
+// Of one cell: by its layout, and by its first launch.
+std::vector<std::string> notes_of(const Cell& cell, const std::vector<baselines::Cell>& finished) {
+  std::vector<std::string> notes;
+  const auto layout = trainer::resolve(cell.config);
+  if (!layout) return notes;  // the cell says why
+  for (const trainer::IdleKnob& knob : layout->idle) notes.push_back(describe(knob));
+  for (const baselines::Cell& done : finished) {
+    if (done.name != cell.name || done.launches.empty()) continue;
+    for (const auto& count : done.launches.front().counts) {
+      if (!count.name.starts_with(kIdleCount)) continue;
+      const std::string note = count.name.substr(std::string_view(kIdleCount).size());
+      if (std::find(notes.begin(), notes.end(), note) == notes.end()) notes.push_back(note);
+    }
+  }
+  return notes;
+}
+
 }  // namespace
 
-std::vector<std::string> idle_notes(const Suite& suite) {
+std::vector<std::string> idle_notes(const Suite& suite, const std::vector<baselines::Cell>& finished) {
   std::vector<std::pair<std::string, std::vector<std::string>>> cells_by_note;
   for (const Cell& cell : suite.cells) {
     if (cell.skipped || cell.command) continue;
-    const auto layout = trainer::resolve(cell.config);
-    if (!layout) continue;  // the cell says why
-    for (const trainer::IdleKnob& knob : layout->idle) {
-      const std::string note = describe(knob);
+    for (const std::string& note : notes_of(cell, finished)) {
       auto found =
           std::find_if(cells_by_note.begin(), cells_by_note.end(), [&](const auto& e) { return e.first == note; });
       if (found == cells_by_note.end()) found = cells_by_note.insert(found, {note, {}});

@@ -637,7 +637,7 @@ class CellLoop {
     MB_TRY(judge_claims_of(writer_, suite_, options_, outcome_));
     outcome_.run.ended_unix_ns = outcome_.stopped ? 0 : wall_ns();
     outcome_.run.exit_status = exit_status(outcome_, options_.require_measured);
-    outcome_.notes = idle_notes(suite_);
+    outcome_.notes = idle_notes(suite_, outcome_.run.cells);
     MB_TRY(writer_.write_run(outcome_.run));
     keep_in_store(options_, outcome_.run, writer_.folder(), nullptr);
     return std::move(outcome_);

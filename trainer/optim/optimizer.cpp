@@ -227,10 +227,20 @@ DataParallel build_data_parallel(Builder& b, const Layout& layout, PassLog& pass
   build_grad_sync(b, layout, dp.buckets);
   dp.optimizer = b.add_segment("optimizer", SegmentKind::kOptimizer, 0);
   build_optimizer(b, layout, dp.buckets);
-  pass("overlap_grad_reduce", d.overlap_grad_reduce, [&] { overlap_grad_reduce(b.program(), dp.buckets); });
-  pass("overlap_param_gather", d.overlap_param_gather, [&] {
+  // Collectives of sharded units were built on their streams: there the passes see only what is left, and nothing is
+  // said of them where that is nothing.
+  const auto reduce = [&] { overlap_grad_reduce(b.program(), dp.buckets); };
+  if (layout.shards_gradients() && d.overlap_grad_reduce)
+    reduce();
+  else
+    pass("overlap_grad_reduce", d.overlap_grad_reduce, reduce);
+  const auto gather = [&] {
     overlap_param_gather(b, dp, {d.align_param_gather, d.overlap_param_gather_with_optimizer_step});
-  });
+  };
+  if (layout.shards_parameters() && d.overlap_param_gather)
+    gather();
+  else
+    pass("overlap_param_gather", d.overlap_param_gather, gather);
   pass("overlap_optimizer_with_forward", d.overlap_optimizer_with_forward,
        [&] { overlap_optimizer_with_forward(b, dp); });
   return dp;

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <map>
+#include <set>
 
 #include "profiler/base/text.h"
 #include "trainer/ops/op_kind.h"
@@ -226,13 +227,20 @@ std::string totals(const ClassRow& row) {
   return table.text("") + fmt::format("memory peaks at {}\n", row.peak_path);
 }
 
-// What each pass changed, and nothing that it left alone.
-std::string passes(const ClassRow& row) {
-  if (row.passes.empty()) return "";
+// What each pass changed, and nothing that it left alone: in this class, or in the first other one that it changed.
+std::string passes(const ClassRow& row, const std::vector<ClassRow>& classes) {
   Columns table({false, false});
   table.add({"passes", "before → after; forward, backward and kept: of a micro-batch, the rest: of a step"});
-  for (const PassEffect& effect : row.passes) table.add({"  " + effect.pass, join(changes(effect), ", ")});
-  return table.text("");
+  std::set<std::string> told;
+  for (const PassEffect& effect : row.passes) {
+    told.insert(effect.pass);
+    table.add({"  " + effect.pass, join(changes(effect), ", ")});
+  }
+  for (const ClassRow& other : classes)
+    for (const PassEffect& effect : other.passes)
+      if (told.insert(effect.pass).second)
+        table.add({"  " + effect.pass, class_name(other.rank_class) + ": " + join(changes(effect), ", ")});
+  return told.empty() ? "" : table.text("");
 }
 
 std::string without_effect(const Explain& e) {
@@ -290,7 +298,7 @@ Result<std::string> to_text(const Explain& explained, const ExplainOptions& opti
                             explained.sizes.pp == 1 ? "" : "s"),
                 fmt::format("stages count from 0 to {}", explained.sizes.pp - 1));
   std::string text = header(explained) + precision(explained) + memory(explained, options) + communication(explained) +
-                     bubble(explained) + passes(*row) + totals(*row) +
+                     bubble(explained) + passes(*row, explained.classes) + totals(*row) +
                      fmt::format("program {}\n", explained.program_hash) + without_effect(explained);
   if (!options.ops && options.segment.empty() && options.path.empty()) return text;
   MB_ASSIGN(const std::string lists, op_lists(*row, options));

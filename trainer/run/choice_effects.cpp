@@ -1,6 +1,7 @@
 // The list of choices, and steps without one of them.
 #include "trainer/run/choice_effects.h"
 
+#include <algorithm>
 #include <optional>
 
 #include "trainer/run/knobs.h"
@@ -46,6 +47,8 @@ const std::vector<Choice>& all_choices() {
       {"distributed optimizer instances", {"data_parallel.num_distributed_optimizer_instances"}},
       {"bucket_size", {"data_parallel.bucket_size"}},
       {"grad_reduce_in_fp32 off", {"data_parallel.grad_reduce_in_fp32"}},
+      {"overlap_grad_reduce", {"data_parallel.overlap_grad_reduce"}},
+      {"overlap_param_gather", {"data_parallel.overlap_param_gather"}},
       {"align_param_gather", {"data_parallel.align_param_gather"}},
       {"overlap_param_gather_with_optimizer_step", {"data_parallel.overlap_param_gather_with_optimizer_step"}},
       {"pipeline messages", {"overlap.overlap_p2p_comm", "overlap.batch_p2p_comm"}},
@@ -75,7 +78,13 @@ std::span<const Choice> choices() {
 }
 
 void add_choice_effects(const Layout& layout, StepPrograms& programs) {
+  const auto told = [&](const std::string& knob) {
+    return std::any_of(programs.effects.begin(), programs.effects.end(), [&](const auto& effects) {
+      return std::any_of(effects.begin(), effects.end(), [&](const PassEffect& e) { return e.knob == knob; });
+    });
+  };
   for (const Choice& choice : choices()) {
+    if (told(choice.knobs.front())) continue;  // by its pass
     const std::optional<Config> config = without(choice, layout);
     if (!config) continue;
     const auto other = resolve(*config);

@@ -120,6 +120,22 @@ TEST(ExplainRows, AreOfTheRankClassesThatChange) {
   ASSERT_EQ(e.programs.effects[1].size(), 1U);
   EXPECT_EQ(e.programs.effects[1][0].knob, "fusion.cross_entropy_loss_fusion");
   EXPECT_TRUE(e.programs.idle.empty());
+  // What is shown first is stage 0.
+  const auto text = to_text(explain(e.layout, e.programs));
+  ASSERT_TRUE(text.has_value());
+  EXPECT_NE(text->find("  cross_entropy_loss_fusion  stage 1: "), std::string::npos) << *text;
+}
+
+// Collectives of sharded units are built on their streams, and full sharding asks for that itself.
+TEST(ExplainRows, OverlapOfShardedUnitsIsToldAndNotCalledIdle) {
+  const Explained full = explained(kBase + Settings{"gpus=2", "fsdp=true"});
+  for (const IdleKnob& knob : full.programs.idle) ADD_FAILURE() << describe(knob);
+  const Explained gradients =
+      explained(kBase + Settings{"gpus=2", "sharding_strategy=optim_grads", "overlap_grad_reduce=true"});
+  for (const IdleKnob& knob : gradients.programs.idle) ADD_FAILURE() << describe(knob);
+  const std::vector<PassEffect>& effects = gradients.programs.effects.at(0);
+  EXPECT_TRUE(std::any_of(effects.begin(), effects.end(),
+                          [](const PassEffect& e) { return e.knob == "data_parallel.overlap_grad_reduce"; }));
 }
 
 // What the layout allows and no op meets: said, and without a row.

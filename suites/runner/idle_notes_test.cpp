@@ -1,0 +1,30 @@
+// Knobs that do nothing are told once each: what resolving a cell says, and what its launch found.
+#include "suites/runner/idle_notes.h"
+
+#include <gtest/gtest.h>
+
+namespace mbb::suites {
+namespace {
+
+TEST(IdleNotes, AreOfTheLayoutAndOfTheLaunch) {
+  Suite suite;
+  for (const char* name : {"one", "two"}) {
+    Cell cell;
+    cell.name = name;
+    cell.config.overlap.overlap_p2p_comm = true;
+    suite.cells.push_back(cell);
+  }
+  const std::string p2p = "overlap.overlap_p2p_comm = true (needs pp > 1, or an encoder with GPUs of its own)";
+  EXPECT_EQ(idle_notes(suite), (std::vector<std::string>{"no effect: " + p2p + " in one, two."}));
+  baselines::Cell ran;
+  ran.name = "two";
+  ran.launches.emplace_back();
+  for (const std::string& count : {std::string(kIdleCount) + p2p, std::string(kIdleCount) + "fusion.x = true (needs y)",
+                                   std::string("sequences dropped")})
+    ran.launches.front().counts.push_back({count, 1});
+  EXPECT_EQ(idle_notes(suite, {ran}), (std::vector<std::string>{"no effect: " + p2p + " in one, two.",
+                                                                "no effect: fusion.x = true (needs y) in two."}));
+}
+
+}  // namespace
+}  // namespace mbb::suites
