@@ -440,9 +440,47 @@ Table facts_table(const Run& before, const Run& after) {
   table.columns = {{"what", "what"}, {"cell", "cell"}, {"before", "old"}, {"after", "new"}};
   for (const ChangedFact& fact : changed_facts(before, after))
     table.rows.push_back({{{.text = fact.what}, {.text = fact.cell}, {.text = fact.before}, {.text = fact.after}}});
-  if (table.rows.empty()) table.footer.push_back("Knobs, work, host and environment are equal.");
+  const std::vector<CellPair> pairs = pair_cells(before, after);
+  if (std::none_of(pairs.begin(), pairs.end(), [](const CellPair& pair) { return pair.before && pair.after; }))
+    table.footer.push_back("No cell is in both runs: neither knobs nor work were compared.");
+  else if (table.rows.empty())
+    table.footer.push_back("Knobs, work, host and environment are equal.");
   return table;
 }
+
+namespace {
+
+// Of projected steps, which have no ops: the parts that their metrics name, largest change first, and the rest of the
+// step. Empty without two projected steps.
+std::vector<OpChange> part_changes(const Cell& before, const Cell& after) {
+  std::vector<OpChange> changes;
+  const auto* from = find(before, "step_time");
+  const auto* to = find(after, "step_time");
+  if (!is_projected({&before, &after}) || from == nullptr || to == nullptr) return changes;
+  OpChange rest{.path = "compute and waits", .before_ns = from->value, .after_ns = to->value};
+  for (const char* id : {"exposed_comm_tp", "exposed_comm_cp", "exposed_comm_ep", "exposed_comm_pp", "exposed_comm_dp",
+                         "exposed_copy", "bubble"}) {
+    const auto ns = [&](const Cell& cell, double step) {
+      const auto* share = find(cell, id);
+      return share == nullptr ? 0.0 : share->value / 100 * step;
+    };
+    OpChange part{.path = std::string(find_metric(id)->title),
+                  .before_ns = ns(before, from->value),
+                  .after_ns = ns(after, to->value)};
+    if (part.before_ns == 0 && part.after_ns == 0) continue;
+    rest.before_ns -= part.before_ns;
+    rest.after_ns -= part.after_ns;
+    changes.push_back(std::move(part));
+  }
+  changes.push_back(std::move(rest));
+  std::stable_sort(changes.begin(), changes.end(), [](const OpChange& a, const OpChange& b) {
+    return std::abs(a.change_ns()) > std::abs(b.change_ns());
+  });
+  changes.push_back({.path = "sum", .before_ns = from->value, .after_ns = to->value});
+  return changes;
+}
+
+}  // namespace
 
 Table ops_table(const Cell& before, const Cell& after, size_t rows) {
   Table table{.id = "ops", .title = after.name + ": where the step changed", .columns = {}, .rows = {}, .footer = {}};
@@ -461,7 +499,12 @@ Table ops_table(const Cell& before, const Cell& after, size_t rows) {
   };
   const std::vector<OpChange> changes = op_changes(before, after);
   if (changes.empty()) {
-    table.footer.push_back("No op times on both sides for one rank class.");
+    const std::vector<OpChange> parts = part_changes(before, after);
+    for (const OpChange& part : parts) add(part);
+    table.footer.push_back(
+        parts.empty() ? "No op times on both sides for one rank class: profile_step_start and profile_step_end, or a "
+                        "run on CPU ranks, time ops."
+                      : "Parts of two projections: their ops were not timed, and what both get wrong alike cancels.");
     return table;
   }
   // Intervals of sums come from the launches, not from the intervals of their terms.

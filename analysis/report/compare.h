@@ -57,7 +57,8 @@ OpChange step_account(const baselines::Cell& before, const baselines::Cell& afte
 // footer says what differs. It says so, too, where the data differ, whose hashes the facts show.
 Table compare_table(const baselines::Run& before, const baselines::Run& after);
 Table facts_table(const baselines::Run& before, const baselines::Run& after);
-// At most `rows` ops; the rest is one row "other ops". Then the sum.
+// At most `rows` ops; the rest is one row "other ops". Then the sum. Of two projected cells the parts of the step:
+// exposed communication by kind, copies, bubble, and the rest. Without rows the footer says what was missing.
 Table ops_table(const baselines::Cell& before, const baselines::Cell& after, size_t rows = 12);
 // Every declared metric that either cell has, in the order of the declarations.
 Table metrics_table(const baselines::Cell& before, const baselines::Cell& after);

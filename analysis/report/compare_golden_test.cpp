@@ -248,7 +248,41 @@ TEST(Compare, OneLaunchIsNotEvidence) {
   EXPECT_EQ(table.rows[0].values[5].text, "one launch: not evidence");
   EXPECT_EQ(table.footer[0], "One launch: not evidence. A difference needs at least two launches on each side.");
   EXPECT_EQ(ops_table(pair.before.cells[0], pair.after.cells[0]).footer[0],
-            "No op times on both sides for one rank class.");
+            "No op times on both sides for one rank class: profile_step_start and profile_step_end, or a run on CPU "
+            "ranks, time ops.");
+}
+
+TEST(Compare, ProjectedStepsAreExplainedByTheirParts) {
+  const auto projected = [](double step_ns, double tp, double bubble) {
+    Cell cell = cell_of("a", {});
+    cell.result_class = baselines::ResultClass::kProjected;
+    cell.metrics = {{.name = "step_time", .value = step_ns, .unit = "ns"},
+                    {.name = "exposed_comm", .value = tp, .unit = "%"},
+                    {.name = "exposed_comm_tp", .value = tp, .unit = "%"},
+                    {.name = "bubble", .value = bubble, .unit = "%"}};
+    return cell;
+  };
+  const Table table = ops_table(projected(10e6, 10, 20), projected(8e6, 5, 25));
+  ASSERT_EQ(table.rows.size(), 4U);
+  // 7.0 -> 5.6 ms, 1.0 -> 0.4, 2.0 -> 2.0, and what they sum to.
+  const std::vector<std::pair<std::string, double>> expected = {
+      {"compute and waits", -1.4e6}, {"exposed TP", -0.6e6}, {"bubble", 0}, {"sum", -2e6}};
+  double sum = 0;
+  for (size_t i = 0; i < expected.size(); ++i) {
+    EXPECT_EQ(table.rows[i].values[0].text, expected[i].first);
+    EXPECT_DOUBLE_EQ(table.rows[i].values[3].number, expected[i].second);
+    if (i + 1 < expected.size()) sum += table.rows[i].values[3].number;
+  }
+  EXPECT_DOUBLE_EQ(sum, table.rows.back().values[3].number);
+  EXPECT_EQ(table.footer[0].substr(0, 26), "Parts of two projections: ");
+}
+
+TEST(Compare, RunsWithoutACommonCellAreNotCalledEqual) {
+  Pair pair = runs();
+  pair.before.cells = {cell_of("a", {5'000'000}), cell_of("b", {5'000'000})};
+  pair.after.cells = {cell_of("c", {5'000'000}), cell_of("d", {5'000'000})};
+  EXPECT_EQ(facts_table(pair.before, pair.after).footer[0],
+            "No cell is in both runs: neither knobs nor work were compared.");
 }
 
 }  // namespace

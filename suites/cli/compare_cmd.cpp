@@ -52,10 +52,7 @@ Result<int> compare(const Parsed& parsed) {
     if (!pair.before || !pair.after || !pair.incomparable.empty() || (only && !named)) continue;
     const bool whole = named || pairs.size() == 1;  // of one cell, everything
     if (whole || parsed.flag("--metrics")) tables.push_back(analysis::metrics_table(*pair.before, *pair.after));
-    if (whole || parsed.flag("--ops")) {
-      analysis::Table ops = analysis::ops_table(*pair.before, *pair.after);
-      if (!ops.rows.empty()) tables.push_back(std::move(ops));
-    }
+    if (whole || parsed.flag("--ops")) tables.push_back(analysis::ops_table(*pair.before, *pair.after));
     if (!(whole || parsed.flag("--program")) || pair.before->program_hash == pair.after->program_hash) continue;
     MB_ASSIGN(analysis::Table program, program_changes(parsed, settings, pair));
     tables.push_back(std::move(program));
@@ -74,7 +71,7 @@ Command compare_command() {
   return {"compare",
           "two runs side by side: cells, differences, what changed",
           {{"OLD", "a run, as in `mbbench show`"}, {"NEW", "a run"}},
-          {{"--ops", nullptr, "per-op differences of every cell, which sum to the step's"},
+          {{"--ops", nullptr, "per-op differences of every cell, which sum to the step's; of projections, its parts"},
            {"--metrics", nullptr, "every metric of every cell on both sides"},
            {"--program", nullptr, "the ops in which the step programs of every cell differ"},
            {"--cell", "NAME", "all of that, of this cell"},

@@ -61,10 +61,16 @@ struct Deviation {
   int64_t step = 0;
 };
 
-Deviation largest_deviation(const std::vector<baselines::Step>& a, const std::vector<baselines::Step>& b) {
+double unscaled(int64_t) {
+  return 1;
+}
+
+// In units of `unit` at each step.
+Deviation largest_deviation(const std::vector<baselines::Step>& a, const std::vector<baselines::Step>& b,
+                            double (*unit)(int64_t step) = unscaled) {
   Deviation worst;
   for (size_t i = 0; i < std::min(a.size(), b.size()); ++i) {
-    const double relative = std::abs(a[i].loss - b[i].loss) / std::abs(b[i].loss);
+    const double relative = std::abs(a[i].loss - b[i].loss) / std::abs(b[i].loss) / unit(b[i].index);
     if (relative > worst.relative || std::isnan(relative)) worst = {relative, a[i].index};
   }
   return worst;
@@ -77,6 +83,10 @@ void break_cell(baselines::Cell& cell, std::string reason) {
 }
 
 }  // namespace
+
+double loss_tolerance(int64_t step) {
+  return kLossTolerance * std::max(1.0, static_cast<double>(step) / static_cast<double>(kRoundingSteps));
+}
 
 std::string work_key(const baselines::Cell& cell, bool precision, bool seed) {
   std::string key = cell.model;
@@ -198,13 +208,15 @@ void judge_rounded(baselines::Cell& cell, const References& with, baselines::Ver
 void judge_exact(baselines::Cell& cell, const baselines::Cell& reference, baselines::VerdictRow& row) {
   for (const baselines::Launch& launch : cell.launches) {
     const auto& expected = reference.launches.front().steps;
-    const Deviation worst = largest_deviation(launch.steps, expected);
-    row.change = std::max(std::isnan(row.change) ? 0.0 : row.change, worst.relative);
+    const Deviation largest = largest_deviation(launch.steps, expected);
+    row.change = std::max(std::isnan(row.change) ? 0.0 : row.change, largest.relative);
+    const Deviation worst = largest_deviation(launch.steps, expected, loss_tolerance);
     if (launch.steps.size() != expected.size()) {
       break_cell(cell, fmt::format("{} steps where {} has {}", launch.steps.size(), reference.name, expected.size()));
-    } else if (!(worst.relative <= kLossTolerance)) {
-      break_cell(cell, fmt::format("loss of step {} differs from {} by {:.2e} (limit {:.0e} relative)", worst.step,
-                                   reference.name, worst.relative, kLossTolerance));
+    } else if (!(worst.relative <= 1)) {
+      const double limit = loss_tolerance(worst.step);
+      break_cell(cell, fmt::format("loss of step {} differs from {} by {:.2e} (limit {:.1e} relative)", worst.step,
+                                   reference.name, worst.relative * limit, limit));
     }
   }
   row.text = fmt::format("losses equal {} within {:.1e} relative at every step", reference.name, row.change);

@@ -8,8 +8,11 @@
 
 namespace mbb::suites {
 
-// fp32: relative difference of the loss at every step.
+// fp32: relative difference of the loss at step 0 to kRoundingSteps. What sums round otherwise, training carries along
+// and adds to: beyond, the limit grows with the steps (a wrong mapping is off from its first steps on).
 inline constexpr double kLossTolerance = 1e-5;
+inline constexpr int64_t kRoundingSteps = 50;
+double loss_tolerance(int64_t step);
 
 // What two cells must share for their losses to be comparable: every knob but how the work is mapped and run
 // (trainer/run/knob_effect.h), and with experts the micro-batch, in which they are balanced and drop tokens. Without

@@ -52,6 +52,22 @@ TEST(Equality, ADifferentLossBreaksTheCellAndTakesItsNumbers) {
   }
 }
 
+// What sums round otherwise grows with training; what is wrong is wrong from the first steps.
+TEST(Equality, RoundingMayGrowWithTheSteps) {
+  const auto off_at = [](size_t step, double relative) {
+    std::vector<double> losses(150, 4.0);
+    losses[step] *= 1 + relative;
+    baselines::Cell two = cell("tp2", 2, losses);
+    judge_losses(two, {cell("one", 1, std::vector<double>(150, 4.0))});
+    return two;
+  };
+  EXPECT_EQ(off_at(126, 1.7e-5).status, baselines::CellStatus::kOk);
+  EXPECT_EQ(off_at(20, 1.7e-5).status, baselines::CellStatus::kBroken);
+  const baselines::Cell wrong = off_at(126, 3e-5);
+  EXPECT_EQ(wrong.status, baselines::CellStatus::kBroken);
+  EXPECT_EQ(wrong.reason, "loss of step 126 differs from one by 3.00e-05 (limit 2.5e-05 relative)");
+}
+
 TEST(Equality, UnevenStepsHaveLossesThatCount) {
   baselines::Cell one = cell("one", 1, {5.0, 4.0}), two = cell("tp2", 2, {5.0, 4.0}),
                   wrong = cell("pp2", 2, {5.0, 4.5});
