@@ -22,9 +22,11 @@ Progress::~Progress() {
 }
 
 void Progress::begin_cell(const std::string& name) {
+  const int64_t now = monotonic_ns();
+  if (!name_.empty()) spent_ns_[name_] += now - cell_started_ns_;
   name_ = name;
   done_ = of_ = 0;
-  cell_started_ns_ = monotonic_ns();
+  cell_started_ns_ = now;
   draw(false);
 }
 
@@ -39,7 +41,7 @@ void Progress::end_cell(const std::string& outcome) {
   ++finished_;
   done_ = of_ = 0;
   if (quiet_) return;
-  const std::string took = format_ns(static_cast<double>(monotonic_ns() - cell_started_ns_));
+  const std::string took = format_ns(static_cast<double>(spent_ns_[name_] + monotonic_ns() - cell_started_ns_));
   say(fmt::format("{}[{}/{}] {}  {}  {}\n", terminal_ ? "\r\033[K" : "", finished_, cells_, name_, outcome, took));
   name_.clear();
 }

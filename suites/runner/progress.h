@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <string>
 
 namespace mbb::suites {
@@ -12,6 +13,7 @@ class Progress {
   Progress(size_t cells, bool quiet);
   ~Progress();
 
+  // From here on time goes to `name`: to a cell anew, or again where cells take turns.
   void begin_cell(const std::string& name);
   void step(int64_t done, int64_t of, double loss);
   void end_cell(const std::string& outcome);
@@ -26,6 +28,7 @@ class Progress {
   int64_t done_ = 0, of_ = 0;
   double loss_ = 0;
   int64_t started_ns_, drawn_ns_ = 0, cell_started_ns_ = 0;
+  std::map<std::string, int64_t> spent_ns_;  // by cell, before its present turn
 };
 
 }  // namespace mbb::suites
