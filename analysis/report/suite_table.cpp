@@ -35,7 +35,6 @@ const MetricInfo& info_of(const char* id) {
   return *info;
 }
 
-// It ran, and nothing was there to compare its losses with.
 constexpr const char* kUnproven = "unproven";
 bool is_unproven(const Cell& cell) {
   return cell.status == CellStatus::kOk && std::any_of(cell.verdicts.begin(), cell.verdicts.end(), [](const auto& row) {
@@ -44,13 +43,13 @@ bool is_unproven(const Cell& cell) {
 }
 
 Value status_value(const Cell& cell) {
-  if (is_unproven(cell)) return {.text = kUnproven, .tone = Tone::kWarning};
   const CellStatus status = cell.status;
-  const Tone tone = status == CellStatus::kOk        ? Tone::kGood
+  const Tone tone = is_unproven(cell)                ? Tone::kWarning
+                    : status == CellStatus::kOk      ? Tone::kGood
                     : status == CellStatus::kBroken  ? Tone::kBad
                     : status == CellStatus::kSkipped ? Tone::kQuiet
                                                      : Tone::kWarning;
-  return {.text = name(status), .tone = tone};
+  return {.text = status_word(cell), .tone = tone};
 }
 
 Value metric_value(const Cell& cell, const char* id) {
@@ -204,6 +203,10 @@ double pooled_launch_sigma(const std::vector<Cell>& cells) {
     degrees += n - 1.0;
   }
   return degrees > 0.0 ? std::sqrt(squares / degrees) : baselines::kNotMeasured;
+}
+
+std::string status_word(const Cell& cell) {
+  return is_unproven(cell) ? kUnproven : name(cell.status);
 }
 
 Table suite_table(const std::vector<Cell>& cells) {

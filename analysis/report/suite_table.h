@@ -1,6 +1,7 @@
 // The answer of a suite: one row a cell, and a footer that says what the numbers rest on.
 #pragma once
 
+#include <string>
 #include <vector>
 
 #include "analysis/report/table.h"
@@ -14,6 +15,9 @@ namespace mbb::analysis {
 // cover, the launch sigma they rest on or "one launch: not evidence", and what each class says.
 Table suite_table(const std::vector<baselines::Cell>& cells);
 Table suite_table(const baselines::Run& run);  // title: suite and id; planned cells that are missing are rows too
+
+// The cell's status, or "unproven": it is ok, and nothing was there to compare its losses with.
+std::string status_word(const baselines::Cell& cell);
 
 // Relative launch-to-launch sigma, pooled over the ok cells' step times; NaN when no cell has two launches.
 double pooled_launch_sigma(const std::vector<baselines::Cell>& cells);

@@ -24,6 +24,8 @@ TEST(SuiteTable, WhatNobodyComparedIsUnprovenAndNotOk) {
   EXPECT_EQ(table.rows[1].values[1].text, "ok");
   EXPECT_EQ(table.rows[2].values[1].text, "unproven");
   EXPECT_EQ(table.rows[3].values[1].text, "broken");
+  EXPECT_EQ(status_word(alone), "unproven");
+  EXPECT_EQ(status_word(broken), "broken");
   ASSERT_FALSE(table.footer.empty());
   EXPECT_EQ(table.footer[0], "2 ok, 1 unproven, 1 broken.");
   const auto explains = [](const std::string& line) { return line.starts_with("unproven: "); };

@@ -14,6 +14,7 @@
 #include "analysis/metrics/block_time.h"
 #include "analysis/metrics/cell_metrics.h"
 #include "analysis/metrics/planned_memory.h"
+#include "analysis/report/suite_table.h"
 #include "baselines/store/bundle.h"
 #include "baselines/store/store.h"
 #include "profiler/base/clock.h"
@@ -614,7 +615,8 @@ class CellLoop {
     MB_TRY(writer_.finish_cell(cell));
     keep_in_store(options_, outcome_.run, writer_.folder(), &cell);
     if (options_.interleave) progress_.begin_cell(cell.name);  // another cell's launch was the last
-    progress_.end_cell(cell.status == CellStatus::kOk ? "ok" : fmt::format("{}: {}", name(cell.status), cell.reason));
+    const std::string word = analysis::status_word(cell);
+    progress_.end_cell(cell.status == CellStatus::kOk ? word : fmt::format("{}: {}", word, cell.reason));
     outcome_.run.cells.push_back(std::move(cell));
     return {};
   }
