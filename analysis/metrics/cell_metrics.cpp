@@ -33,16 +33,29 @@ double time_of(const Step& step, StepClock clock) {
   return static_cast<double>(clock == StepClock::kModelled ? step.modelled_ns : step.wall_ns);
 }
 
-// Times of the timed steps of a launch, and marks its warm-up.
-SteadyState find_steady(Launch& launch, StepClock clock, std::vector<double>& steady) {
-  std::vector<double> times;
+// The timed steps of a launch without a mark. Where a quarter of its steps or more have the tokens that the cell's
+// rates are of, steps of other sizes are not timed and marked as no part of any metric.
+std::vector<Step*> timed_steps(Launch& launch, int64_t tokens_per_step) {
+  const auto of_the_size = [&](const Step& step) { return step.tokens == tokens_per_step; };
+  const auto same = std::count_if(launch.steps.begin(), launch.steps.end(), of_the_size);
+  const bool sized = tokens_per_step > 0 && 4 * same >= static_cast<std::ptrdiff_t>(launch.steps.size());
   std::vector<Step*> timed;
   for (Step& step : launch.steps) {
     if (!is_timed(step)) continue;
     step.flags &= ~static_cast<uint32_t>(baselines::kStepWarmUp);
-    timed.push_back(&step);
-    times.push_back(time_of(step, clock));
+    if (sized && step.tokens > 0 && !of_the_size(step))
+      step.flags |= baselines::kStepWarmUp;
+    else
+      timed.push_back(&step);
   }
+  return timed;
+}
+
+// Times of the timed steps of a launch, and marks its warm-up.
+SteadyState find_steady(Launch& launch, int64_t tokens_per_step, StepClock clock, std::vector<double>& steady) {
+  const std::vector<Step*> timed = timed_steps(launch, tokens_per_step);
+  std::vector<double> times;
+  for (const Step* step : timed) times.push_back(time_of(*step, clock));
   const SteadyState state = find_steady_state(times);
   if (!state.found) return state;
   for (size_t i = 0; i < state.first; ++i) timed[i]->flags |= baselines::kStepWarmUp;
@@ -51,18 +64,17 @@ SteadyState find_steady(Launch& launch, StepClock clock, std::vector<double>& st
 }
 
 // All timed steps but the first, which is marked as warm-up unless it is the only one; false when none is timed.
-bool all_but_first(Launch& launch, StepClock clock, std::vector<double>& times) {
-  const auto timed = std::count_if(launch.steps.begin(), launch.steps.end(), is_timed);
-  bool first = timed > 1;
-  for (Step& step : launch.steps) {
-    if (!is_timed(step)) continue;
+bool all_but_first(Launch& launch, int64_t tokens_per_step, StepClock clock, std::vector<double>& times) {
+  const std::vector<Step*> timed = timed_steps(launch, tokens_per_step);
+  bool first = timed.size() > 1;
+  for (Step* step : timed) {
     if (first)
-      step.flags |= baselines::kStepWarmUp;
+      step->flags |= baselines::kStepWarmUp;
     else
-      times.push_back(time_of(step, clock));
+      times.push_back(time_of(*step, clock));
     first = false;
   }
-  return timed > 0;
+  return !timed.empty();
 }
 
 // Adds metrics of one cell under the declared names and units.
@@ -298,11 +310,12 @@ StepTime step_time(Cell& cell, StepClock clock) {
       continue;
     }
     std::vector<double> steady;
-    const SteadyState state = find_steady(launch, clock, steady);
+    const SteadyState state = find_steady(launch, cell.work.tokens_per_step, clock, steady);
     if (!state.found) {
       out.problems.push_back(fmt::format("launch {}: {}", launch.index, state.reason));
       // Ranks on shared cores need not settle, and their time is no claim: all steps but the first stand for it.
-      if (cell.result_class != baselines::ResultClass::kFunctionalCpu || !all_but_first(launch, clock, steady))
+      if (cell.result_class != baselines::ResultClass::kFunctionalCpu ||
+          !all_but_first(launch, cell.work.tokens_per_step, clock, steady))
         continue;
     } else {
       out.steady_steps += steady.size();

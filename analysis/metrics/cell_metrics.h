@@ -29,9 +29,9 @@ struct StepTime {
   std::vector<std::string> problems;  // launches left out, and why: "launch 2: no steady state: ..."
 };
 
-// Marks steps before the steady state with kStepWarmUp, then estimates. Profiled steps never count. A launch of CPU
-// ranks without a steady state, or with too few steps for one, stands with all timed steps but the first (with the only
-// one): its time is no claim. Any other is left out.
+// Marks steps before the steady state with kStepWarmUp, then estimates. Profiled steps never count, nor steps of other
+// tokens than the work's where a quarter of a launch or more has those. A launch of CPU ranks without a steady state
+// stands with all timed steps but the first (with the only one): its time is no claim. Any other is left out.
 StepTime step_time(baselines::Cell& cell, StepClock clock = StepClock::kWall);
 
 // Median CPU time of a launch's steady steps, all ranks' threads together, by the marks that step_time() leaves; NaN

@@ -93,7 +93,10 @@ Result<Verdict> parse_verdict(std::string_view text) {
 
 std::string class_label(const Cell& cell) {
   std::string label = name(cell.result_class);
-  if (cell.result_class == ResultClass::kMeasured) label += fmt::format("/{}×{}", cell.device, cell.devices);
+  if (cell.result_class == ResultClass::kMeasured) {
+    label += "/" + cell.device;
+    if (cell.devices > 0) label += fmt::format("×{}", cell.devices);  // 0: nothing says how many
+  }
   if (cell.numerics_only) label += "+numerics-only";
   return label;
 }
@@ -107,12 +110,15 @@ bool take_class_label(std::string_view label, Cell& cell) {
   if (!parsed) return false;
   if (*parsed == ResultClass::kMeasured) {
     const size_t times = label.rfind(kTimes);
-    if (times == std::string_view::npos || times <= word.size() + 1) return false;
-    const std::string_view digits = label.substr(times + kTimes.size());
+    const size_t device_end = std::min(times, label.size());
+    if (device_end <= word.size() + 1) return false;
     int devices = 0;
-    const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), devices);
-    if (error != std::errc{} || end != digits.data() + digits.size()) return false;
-    cell.device = label.substr(word.size() + 1, times - word.size() - 1);
+    if (times != std::string_view::npos) {
+      const std::string_view digits = label.substr(times + kTimes.size());
+      const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), devices);
+      if (error != std::errc{} || end != digits.data() + digits.size()) return false;
+    }
+    cell.device = label.substr(word.size() + 1, device_end - word.size() - 1);
     cell.devices = devices;
   }
   cell.result_class = *parsed;

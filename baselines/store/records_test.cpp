@@ -83,8 +83,15 @@ TEST(Records, ClassLabelNamesDeviceAndCount) {
       EXPECT_TRUE(take_class_label(class_label(cell), back)) << class_label(cell);
       EXPECT_EQ(class_label(back), class_label(cell));
     }
+  Cell uncounted;
+  uncounted.result_class = ResultClass::kMeasured;
+  uncounted.device = "unknown device";
+  EXPECT_EQ(class_label(uncounted), "measured/unknown device") << "no number is guessed";
+  Cell again;
+  EXPECT_TRUE(take_class_label("measured/unknown device", again));
+  EXPECT_EQ(class_label(again), "measured/unknown device");
   for (const char* other :
-       {"", "measured", "measured/×8", "measured/H100×", "measured/H100×x", "replayed", "ghost/x"}) {
+       {"", "measured", "measured/", "measured/×8", "measured/H100×", "measured/H100×x", "replayed", "ghost/x"}) {
     Cell untouched;
     EXPECT_FALSE(take_class_label(other, untouched)) << other;
     EXPECT_EQ(class_label(untouched), "functional/cpu");

@@ -93,6 +93,20 @@ TEST_F(Cli, SuitesAreListedAndAskedForByName) {
   expect_refused("suite llama3-70b-fp8 recip=bf16 --dry-run", 64, "did you mean 'recipe'");
 }
 
+TEST_F(Cli, ABadCommandLineHasOneStatusAndABrokenPlanIsNoSuccess) {
+  expect_refused("run tpp=2", 64, "tpp");
+  expect_refused("run --tpp 2", 64, "tpp");
+  expect_refused("run --tpp=2", 64, "tpp");
+  expect_refused("run 2", 64, "sets nothing");
+  expect_refused("run --tp", 64, "has no value");
+  write("broken.toml",
+        "purpose = \"x\"\n[[cell]]\nname = \"good\"\n[[cell]]\nname = \"bad\"\nset = { global_batch_size = 3, "
+        "micro_batch_size = "
+        "2 }\n");
+  expect_refused("suite ./broken.toml --dry-run", 4, "broken: ");
+  EXPECT_EQ(run("suite ./broken.toml --dry-run --only good").status, 0);
+}
+
 TEST_F(Cli, TheProfiledWindowIsTheUsers) {
   ASSERT_EQ(run("run tp=2 mbs=2 gbs=4 seq_length=16 train_iters=12 profile_step_start=4 profile_step_end=6 "
                 "profile_ranks=1 --quiet")

@@ -32,7 +32,8 @@ std::vector<std::string> take_files(Parsed& parsed) {
   return files;
 }
 
-Table knobs_table(const ImportedSettings& imported) {
+// `alone`: a configuration without a log, which would say the GPUs.
+Table knobs_table(const ImportedSettings& imported, bool alone) {
   Table table{"imported_knobs",
               fmt::format("knobs from {}", imported.file.string()),
               {{"knob", "knob"}, {"value", "value"}, {"from", "from"}},
@@ -43,6 +44,7 @@ Table knobs_table(const ImportedSettings& imported) {
         knob.from.line > 0 ? fmt::format("{} (line {})", knob.from.key, knob.from.line) : knob.from.key;
     table.rows.push_back({{{knob.key}, {knob.value}, {place}}});
   }
+  if (alone && !imported.knobs.gpus_note.empty()) table.footer.push_back("GPUs: " + imported.knobs.gpus_note + ".");
   if (!imported.knobs.model_note.empty()) table.footer.push_back("Model: " + imported.knobs.model_note + ".");
   return table;
 }
@@ -113,6 +115,16 @@ int status_of(const baselines::Run& run) {
   return status;
 }
 
+// The table of what came, with what a log's steps do not say by their numbers alone.
+Table cells_table(const baselines::Run& run) {
+  Table table = analysis::suite_table(run);
+  for (const baselines::Cell& cell : run.cells)
+    for (const baselines::VerdictRow& row : cell.verdicts)
+      if (row.subject == "batch" || row.subject == "updates")
+        table.footer.push_back(fmt::format("{}: {}.", cell.name, row.text));
+  return table;
+}
+
 Result<int> import(const Parsed& given) {
   Parsed parsed = given;
   const std::vector<std::string> paths = take_files(parsed);
@@ -126,9 +138,9 @@ Result<int> import(const Parsed& given) {
   MB_ASSIGN(const ImportOutcome outcome, import_files(request));
   MB_TRY(write_suite(parsed, outcome));
   std::vector<Table> tables;
-  if (!outcome.run.id.empty()) tables.push_back(analysis::suite_table(outcome.run));
+  if (!outcome.run.id.empty()) tables.push_back(cells_table(outcome.run));
   for (const ImportedSettings& one : outcome.settings) {
-    tables.push_back(knobs_table(one));
+    tables.push_back(knobs_table(one, outcome.run.id.empty()));
     tables.push_back(not_understood_table(one));
   }
   print_tables(parsed, tables);

@@ -72,6 +72,58 @@ TEST_F(ImportCli, ALogAloneIsMeasuredOnAnUnknownDevice) {
   EXPECT_NEAR(metric(imported.cells[0], "logged_tflops_per_gpu"), 412.3, 1e-6);
 }
 
+TEST_F(ImportCli, WhatCannotBeIsBrokenWithTheReason) {
+  const auto broken = [&](const std::string& arguments, const std::string& part) {
+    const Answer answer = run("import " + arguments);
+    EXPECT_EQ(answer.status, 4) << arguments << "\n" << answer.out;
+    EXPECT_TRUE(answer.has(part)) << arguments << "\n" << answer.out;
+    const baselines::Run imported = stored();
+    EXPECT_EQ(imported.cells.at(0).status, baselines::CellStatus::kBroken);
+    EXPECT_TRUE(imported.cells.at(0).metrics.empty()) << "a broken cell has no numbers";
+    fs::remove_all(folder_ / "mbbench-runs");
+  };
+  ASSERT_EQ(sh("sh " + script_ + " --iters 30 --gbs 1024 --step-ms 500 > fast.log").status, 0);
+  const std::string h100 = " --on 'NVIDIA H100 80GB HBM3' model=llama3-8b ";
+  broken("fast.log" + h100 + "recipe=bf16", "TFLOP/s/GPU are");
+  broken("fast.log" + h100, "does in fp8");
+  ASSERT_EQ(sh("for i in $(seq 100); do echo '{\"step\": '$i', \"step_time_s\": 0.5, \"loss\": '$([ $i -gt 5 ] && echo "
+               "NaN || echo 2.0)'}'; done > nan.jsonl")
+                .status,
+            0);
+  broken("nan.jsonl", "the loss of step 6 is nan");
+}
+
+TEST_F(ImportCli, ABatchThatGrowsIsNotTimedAsItsLast) {
+  ASSERT_EQ(sh("sh " + script_ + " --iters 60 --gbs 128 --step-ms 20000 > grows.log && sh " + script_ +
+               " --iters 80 --gbs 256 --step-ms 20000 | grep 'iteration ' | tail -20 >> grows.log")
+                .status,
+            0);
+  const Answer answer = run("import grows.log --on 'NVIDIA H100 80GB HBM3' model=llama3-8b recipe=bf16");
+  EXPECT_EQ(answer.status, 0) << answer.out;
+  const baselines::Run imported = stored();
+  const baselines::Cell& cell = imported.cells.at(0);
+  EXPECT_EQ(cell.launches.at(0).steps.size(), 80U);
+  EXPECT_NEAR(metric(cell, "tokens_per_second_per_gpu"), 128 * 4096 / 20.0 / 8, 5);
+  EXPECT_TRUE(answer.has("grows: the 80 steps are of 2 sizes")) << answer.out;
+  EXPECT_TRUE(run("show @latest --cell grows").has("the 60 steps of 524288 tokens"));
+}
+
+TEST_F(ImportCli, AnUnknownDeviceAndNumberOfThemAreNotGuessed) {
+  ASSERT_EQ(sh("for i in 1 2 3 4 5 6 7 8 9; do echo '{\"step\": '$i', \"step_time_s\": 0.5, \"tokens\": 4096}'; done > "
+               "own.jsonl")
+                .status,
+            0);
+  const Answer answer = run("import own.jsonl");
+  EXPECT_EQ(answer.status, 0) << answer.out;
+  const baselines::Run imported = stored();
+  EXPECT_EQ(class_label(imported.cells.at(0)), "measured/unknown device");
+  EXPECT_NEAR(metric(imported.cells[0], "tokens_per_second"), 8192, 1);
+  EXPECT_LT(metric(imported.cells[0], "tokens_per_second_per_gpu"), 0) << "of how many GPUs?";
+  fs::remove_all(folder_ / "mbbench-runs");
+  EXPECT_EQ(run("run --quiet --command 'cat own.jsonl'").status, 0);
+  EXPECT_EQ(class_label(stored().cells.at(0)), "measured/unknown device") << "a command cell alike";
+}
+
 TEST_F(ImportCli, AConfigurationAloneBecomesASuiteFileThatRuns) {
   write(
       "args.txt",
@@ -86,7 +138,8 @@ TEST_F(ImportCli, AConfigurationAloneBecomesASuiteFileThatRuns) {
   EXPECT_EQ(answer.status, 0) << answer.out;
   EXPECT_TRUE(answer.has("some_other_thing")) << answer.out;
   EXPECT_FALSE(fs::exists(folder_ / "mbbench-runs")) << "knobs alone are no run";
-  const Answer ran = run("suite ./mine.toml --quiet");
+  EXPECT_TRUE(run("suite ./mine.toml --dry-run").has("project")) << "planned on GPUs";
+  const Answer ran = run("suite ./mine.toml --quiet --no-twins");
   EXPECT_EQ(ran.status, 0) << ran.out;
   EXPECT_EQ(stored().cells[0].gpus, 2);
 }
@@ -210,6 +263,12 @@ TEST_F(ImportCli, ALockedOlderNewerOrBrokenStoreIsSaidAndTheBundleStays) {
   EXPECT_EQ(newer.status, 4);
   EXPECT_TRUE(newer.has("written by a newer mbbench")) << newer.out;
   EXPECT_TRUE(newer.has("mbbench index")) << newer.out;
+  fs::remove(folder_ / store);
+  write(store, "");
+  const Answer emptied = run("list runs");
+  EXPECT_EQ(emptied.status, 4) << emptied.out;
+  EXPECT_TRUE(emptied.has("the file is empty")) << emptied.out;
+  EXPECT_TRUE(emptied.has("mbbench index")) << emptied.out;
   fs::remove(folder_ / store);
   const Answer index = run("index");
   EXPECT_EQ(index.status, 0) << index.out;

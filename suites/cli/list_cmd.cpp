@@ -2,6 +2,7 @@
 #include <fmt/core.h>
 
 #include <algorithm>
+#include <filesystem>
 
 #include "profiler/base/clock.h"
 #include "profiler/base/file.h"
@@ -91,6 +92,13 @@ Result<Table> runs_table(const Settings& settings) {
               {}};
   MB_ASSIGN(const auto store, open_store(settings));
   MB_ASSIGN(const auto runs, store.list_runs());
+  const std::filesystem::path bundles = std::filesystem::path(settings.product.runs_dir) / "runs";
+  std::error_code error;
+  if (runs.empty() && std::filesystem::exists(bundles, error) && !std::filesystem::is_empty(bundles, error))
+    return fail(ErrorCode::kNotFound,
+                fmt::format("the store {} holds no run, and bundles lie in {}",
+                            store_file(settings.product.runs_dir).string(), bundles.string()),
+                "`mbbench index` brings them in");
   for (const auto& run : runs) {
     const std::string cells = fmt::format("{} ok, {} skipped, {} broken, {} unstable of {}", run.cells_ok,
                                           run.cells_skipped, run.cells_broken, run.cells_unstable, run.cells_planned);

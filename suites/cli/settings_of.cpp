@@ -28,9 +28,11 @@ void on_signal(int signal) {
 }  // namespace
 
 Result<Settings> settings_of(const Parsed& parsed) {
-  MB_ASSIGN(auto arguments, parse_arguments(parsed.knobs));
-  auto settings = read_settings(find_places("."), std::move(arguments));
-  // An unknown name is a bad command line when it was typed there.
+  // An unknown name is a bad command line when it was typed there, as a flag or as name=value.
+  auto arguments = parse_arguments(parsed.knobs);
+  if (!arguments) arguments.error().code = ErrorCode::kBadArgument;
+  MB_ASSIGN(auto given, std::move(arguments));
+  auto settings = read_settings(find_places("."), std::move(given));
   if (!settings && settings.error().what.starts_with("argument")) settings.error().code = ErrorCode::kBadArgument;
   return settings;
 }
@@ -45,6 +47,10 @@ Result<Suite> suite_of(const Parsed& parsed, const Settings& settings, const std
 }
 
 Result<baselines::Store> open_to_read(const std::filesystem::path& file) {
+  std::error_code error;
+  if (std::filesystem::file_size(file, error) == 0 && !error)
+    return fail(ErrorCode::kBadFile, fmt::format("store {}: the file is empty", file.string()),
+                "`mbbench index` rebuilds it from the bundles beside it");
   const auto may_write = [](const std::filesystem::path& path) {
     return ::faccessat(AT_FDCWD, path.c_str(), W_OK, AT_EACCESS) == 0;
   };

@@ -24,7 +24,8 @@ namespace {
 using analysis::Align;
 using analysis::Table;
 
-Table verdicts_table(const baselines::Run& run) {
+// Of one cell, or of all where none is named.
+Table verdicts_table(const baselines::Run& run, const std::string& only = "") {
   Table table{"verdicts",
               "verdicts",
               {{"cell", "cell"}, {"subject", "subject"}, {"verdict", "verdict"}, {"text", "why"}},
@@ -32,7 +33,8 @@ Table verdicts_table(const baselines::Run& run) {
               {}};
   for (const auto& cell : run.cells)
     for (const auto& v : cell.verdicts)
-      table.rows.push_back({{{cell.name}, {v.subject}, {baselines::name(v.verdict)}, {v.text}}});
+      if (only.empty() || cell.name == only)
+        table.rows.push_back({{{cell.name}, {v.subject}, {baselines::name(v.verdict)}, {v.text}}});
   return table;
 }
 
@@ -300,8 +302,8 @@ Result<int> show(const Parsed& parsed) {
                   near ? fmt::format("did you mean '{}'?", *near) : "its cells: " + join(names, ", "));
     }
     const size_t rows = static_cast<size_t>(parse_int(parsed.value("--rows").value_or("15")).value_or(15));
-    tables = {cell_table(*cell),   metrics_table(*cell), ops_table(*cell, rows),
-              memory_table(*cell), counts_table(*cell),  knobs_table(*cell)};
+    tables = {cell_table(*cell),   verdicts_table(run, *name), metrics_table(*cell), ops_table(*cell, rows),
+              memory_table(*cell), counts_table(*cell),        knobs_table(*cell)};
     std::erase_if(tables, [](const Table& table) { return table.rows.empty(); });  // a log has no ops and no plan
   } else if (const Table verdicts = verdicts_table(run); !verdicts.rows.empty()) {
     tables.push_back(verdicts);

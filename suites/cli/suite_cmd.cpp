@@ -208,9 +208,9 @@ Result<int> run_suite(const Parsed& parsed) {
     opened.error().code = ErrorCode::kBadFile;
   MB_ASSIGN(const Suite suite, std::move(opened));
   if (parsed.flag("--dry-run")) {
-    MB_ASSIGN(const analysis::Table plan, plan_table(suite, options));
-    print_tables(parsed, {plan});
-    return 0;
+    MB_ASSIGN(const SuitePlan plan, plan_of_suite(suite, options));
+    print_tables(parsed, {plan.table});
+    return plan.broken > 0 ? kExitBroken : 0;
   }
   MB_ASSIGN(const RunOutcome outcome, start_run(suite, options));
   const int status = finish(parsed, outcome, options, signals);
@@ -296,7 +296,7 @@ Command suite_command() {
   c.options.push_back({"--max-cells", "N", "refuse a suite of more cells (default 4096)"});
   c.options.push_back({"--resume", nullptr, "go on with the newest unfinished run of this suite"});
   c.options.push_back({"--run", "RUN", "with --resume: this run, by id or bundle folder"});
-  c.options.push_back({"--dry-run", nullptr, "print the plan and stop"});
+  c.options.push_back({"--dry-run", nullptr, "print the plan and stop (exit status 4 where a cell would be broken)"});
   return c;
 }
 

@@ -83,8 +83,9 @@ std::string duration(double seconds) {
 
 }  // namespace
 
-Result<analysis::Table> plan_table(const Suite& suite, const RunOptions& options) {
-  analysis::Table table;
+Result<SuitePlan> plan_of_suite(const Suite& suite, const RunOptions& options) {
+  SuitePlan whole;
+  analysis::Table& table = whole.table;
   table.id = "plan";
   table.title = fmt::format("{}: {}", suite.name, suite.purpose);
   table.columns = {{"cell", "cell"},
@@ -106,6 +107,7 @@ Result<analysis::Table> plan_table(const Suite& suite, const RunOptions& options
     const bool known = std::isfinite(time);
     const bool on_gpus = suite.cells[i].config.host.device == trainer::Device::kCuda;
     const double hours = known && on_gpus ? time / 3600 * cell.gpus : 0;
+    whole.broken += cell.status == CellStatus::kBroken ? 1 : 0;
     if (cell.status == CellStatus::kOk) {
       ++runs;
       unknown += known ? 0 : 1;
@@ -129,7 +131,7 @@ Result<analysis::Table> plan_table(const Suite& suite, const RunOptions& options
     table.footer.push_back(fmt::format("claim {}: {} over {}", claim.name, claim.b, claim.a));
   for (const DroppedCell& cell : suite.dropped)
     table.footer.push_back(fmt::format("no cell: {} ({})", cell.name, cell.reason));
-  return table;
+  return whole;
 }
 
 }  // namespace mbb::suites

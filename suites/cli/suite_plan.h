@@ -11,6 +11,10 @@ namespace mbb::suites {
 // measuring it takes (its step as projected, or as the store remembers it, times train_iters and launches: more than it
 // takes where a launch ends once its times are known well enough), what will be done or why not. The footer sums, and
 // names combinations without a cell.
-Result<analysis::Table> plan_table(const Suite& suite, const RunOptions& options);
+struct SuitePlan {
+  analysis::Table table;
+  int broken = 0;  // cells that would end so: the plan of a suite that cannot run is no success
+};
+Result<SuitePlan> plan_of_suite(const Suite& suite, const RunOptions& options);
 
 }  // namespace mbb::suites

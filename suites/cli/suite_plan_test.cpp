@@ -52,22 +52,22 @@ std::string text(const analysis::Row& row, size_t column) {
 }
 
 TEST_F(SuitePlan, SaysWhatRunsWhereAndForHowLong) {
-  const auto plan = plan_table(*suite_, options_);
+  const auto plan = plan_of_suite(*suite_, options_);
   ASSERT_TRUE(plan) << format(plan.error());
-  ASSERT_EQ(plan->rows.size(), 3U);
-  EXPECT_EQ(text(plan->rows[0], 2), "functional/cpu");
-  EXPECT_EQ(text(plan->rows[0], 4), "-") << "has not run yet";
-  EXPECT_EQ(text(plan->rows[0], 6), "2 launches of 100 steps");
-  EXPECT_EQ(text(plan->rows[1], 1), "4096");
-  EXPECT_EQ(text(plan->rows[1], 2), "projected");
-  EXPECT_EQ(plan->rows[1].values[4].number, 720.0) << "100 steps of 3.6 s, twice";
-  EXPECT_EQ(text(plan->rows[1], 5), "819.20");
-  EXPECT_EQ(text(plan->rows[1], 6), "project, and train its twin");
-  EXPECT_EQ(text(plan->rows[2], 6), "skipped: host.vboost = 1 changes clocks, which needs --allow-clock-changes");
-  EXPECT_NE(plan->footer[0].find("2 of 3 cells run"), std::string::npos) << plan->footer[0];
-  EXPECT_NE(plan->footer[0].find("819.2 GPU-hours where the GPUs they ask for are; 1 have not run yet"),
+  ASSERT_EQ(plan->table.rows.size(), 3U);
+  EXPECT_EQ(text(plan->table.rows[0], 2), "functional/cpu");
+  EXPECT_EQ(text(plan->table.rows[0], 4), "-") << "has not run yet";
+  EXPECT_EQ(text(plan->table.rows[0], 6), "2 launches of 100 steps");
+  EXPECT_EQ(text(plan->table.rows[1], 1), "4096");
+  EXPECT_EQ(text(plan->table.rows[1], 2), "projected");
+  EXPECT_EQ(plan->table.rows[1].values[4].number, 720.0) << "100 steps of 3.6 s, twice";
+  EXPECT_EQ(text(plan->table.rows[1], 5), "819.20");
+  EXPECT_EQ(text(plan->table.rows[1], 6), "project, and train its twin");
+  EXPECT_EQ(text(plan->table.rows[2], 6), "skipped: host.vboost = 1 changes clocks, which needs --allow-clock-changes");
+  EXPECT_NE(plan->table.footer[0].find("2 of 3 cells run"), std::string::npos) << plan->table.footer[0];
+  EXPECT_NE(plan->table.footer[0].find("819.2 GPU-hours where the GPUs they ask for are; 1 have not run yet"),
             std::string::npos)
-      << plan->footer[0];
+      << plan->table.footer[0];
 }
 
 TEST_F(SuitePlan, TakesTheStepAsItRanLast) {
@@ -83,10 +83,10 @@ TEST_F(SuitePlan, TakesTheStepAsItRanLast) {
   ASSERT_TRUE(store) << format(store.error());
   ASSERT_TRUE(store->put_run(run, "x"));
   ASSERT_TRUE(store->put_cell(ran));
-  const auto plan = plan_table(*suite_, options_);
+  const auto plan = plan_of_suite(*suite_, options_);
   ASSERT_TRUE(plan) << format(plan.error());
-  EXPECT_EQ(plan->rows[0].values[4].number, 10.0) << "100 steps of 50 ms, twice";
-  EXPECT_EQ(text(plan->rows[0], 5), "-") << "no GPU";
+  EXPECT_EQ(plan->table.rows[0].values[4].number, 10.0) << "100 steps of 50 ms, twice";
+  EXPECT_EQ(text(plan->table.rows[0], 5), "-") << "no GPU";
 }
 
 }  // namespace

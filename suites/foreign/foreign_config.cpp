@@ -189,16 +189,18 @@ class Yaml {
 constexpr std::string_view kArgumentsMark = "- arguments -", kArgumentsEnd = "- end of arguments -";
 constexpr std::string_view kTaskMark = "- Task Configuration -", kTaskEnd = "--------------------";
 
-// "  adam_beta1 ........ 0.9": a name, dots, a value.
+// "  adam_beta1 ........ 0.9": a name, dots, a value; behind a rank's mark ("[rank7]:", "0: ") too.
 std::optional<ForeignSetting> argument(std::string_view text, int line) {
-  text = trim(text);
-  const size_t blank = text.find(' ');
-  if (blank == std::string_view::npos || blank == 0) return std::nullopt;
-  const std::string_view rest = trim(text.substr(blank));
-  const size_t dots = rest.find_first_not_of('.');
-  if (dots == 0) return std::nullopt;
-  const std::string_view value = dots == std::string_view::npos ? "" : trim(rest.substr(dots));
-  return ForeignSetting{std::string(text.substr(0, blank)), std::string(value), line};
+  for (size_t dots = text.find(" ."); dots != std::string_view::npos; dots = text.find(" .", dots + 1)) {
+    const size_t end = std::min(text.find_first_not_of('.', dots + 1), text.size());
+    if (end < text.size() && text[end] != ' ') continue;
+    const std::string_view before = trim(text.substr(0, dots));
+    const size_t blank = before.rfind(' ');
+    const std::string_view name = blank == std::string_view::npos ? before : before.substr(blank + 1);
+    if (name.empty()) return std::nullopt;
+    return ForeignSetting{std::string(name), std::string(trim(text.substr(end))), line};
+  }
+  return std::nullopt;
 }
 
 }  // namespace

@@ -17,7 +17,8 @@ namespace mbb::suites {
 // _call_ is one setting whose value is its target with its arguments. `first_line` is the number of the first line.
 Result<std::vector<ForeignSetting>> read_yaml(std::string_view text, int first_line = 1);
 
-// "  adam_beta1 ........ 0.9" lines between the marks of Megatron's dump, or the whole text without marks.
+// "  adam_beta1 ........ 0.9" lines between the marks of Megatron's dump, or the whole text without marks; whatever a
+// launcher puts before a line is left out.
 std::vector<ForeignSetting> read_argument_dump(std::string_view text);
 
 enum class ConfigKind { kNone, kYaml, kArguments };

@@ -76,6 +76,9 @@ Result<ForeignFile> read_text_file(ForeignFile file, const std::string& log_form
   file.kind = ForeignKind::kConfig;
   if (kind == ConfigKind::kArguments) {
     file.settings = read_argument_dump(*text);
+    if (file.settings.empty())
+      return fail(ErrorCode::kBadFile, fmt::format("{}: an argument dump without an argument", file.path.string()),
+                  "its lines are \"  name ........ value\", as Megatron prints them");
     return file;
   }
   auto settings = read_yaml(*text);

@@ -28,11 +28,15 @@ constexpr Rule kRules[] = {
     {"", "num_moe_experts", "model.num_experts"},
     {"", "batch_p2p_communication", "overlap.batch_p2p_comm"},
     {"rng", "seed", "train.seed"},
+    {"", "seq-len", "train.seq_length"},  // llm.q's options
+    {"", "batch-size", "train.micro_batch_size"},
 };
 
 // Settings that another takes the place of: read, and said by that one.
 constexpr std::string_view kSaidElsewhere[] = {"bf16",       "fp16",       "fp8",          "fp4",
                                                "fp8_recipe", "fp4_recipe", "params_dtype", "fp32"};
+
+constexpr std::string_view kPrecisionName = "mixed_precision";
 
 // Sections of Bridge whose settings describe other things than the training step.
 constexpr std::string_view kNotTheStep[] = {"checkpoint", "tokenizer", "logger", "ft", "straggler"};
@@ -79,8 +83,26 @@ std::optional<std::string> knob_of(const ForeignSetting& one) {
   return found ? std::optional((*found)->key) : std::nullopt;
 }
 
-// bf16, fp8 and fp8_recipe together are one recipe.
+// Bridge's names for whole recipes: "bf16_mixed", "bf16_with_fp8_current_scaling_mixed", ...
+std::optional<std::string> recipe_named(std::string_view value) {
+  constexpr std::pair<std::string_view, std::string_view> kParts[] = {{"nvfp4", "nvfp4"},
+                                                                      {"mxfp8", "mxfp8"},
+                                                                      {"fp8_delayed", "fp8_delayed"},
+                                                                      {"fp8_current", "fp8_current"},
+                                                                      {"fp8_subchannel", "fp8_blockwise"},
+                                                                      {"fp8_blockwise", "fp8_blockwise"},
+                                                                      {"fp8_mixed", "fp8_delayed"}};
+  for (const auto& [theirs, ours] : kParts)
+    if (value.find(theirs) != std::string_view::npos) return std::string(ours);
+  if (value == "bf16_mixed" || value == "bf16" || value == "bf16-mixed") return "bf16";
+  if (value == "fp32" || value == "32") return "fp32";
+  return std::nullopt;
+}
+
+// bf16, fp8 and fp8_recipe together are one recipe; a name says it whole.
 std::optional<std::string> recipe_of(const std::vector<ForeignSetting>& settings) {
+  for (const ForeignSetting& one : settings)
+    if (last_part(one.key) == kPrecisionName && !is_unset(one.value)) return recipe_named(one.value);
   const auto is = [&](std::string_view key, std::string_view wanted) {
     return std::any_of(settings.begin(), settings.end(), [&](const ForeignSetting& one) {
       return last_part(one.key) == key && to_lower(one.value) == wanted;
@@ -123,17 +145,34 @@ std::optional<FoundModel> model_of(const std::vector<ForeignSetting>& settings) 
   const int64_t layers = shape_value(settings, "num_layers"), hidden = shape_value(settings, "hidden_size"),
                 ffn = shape_value(settings, "ffn_hidden_size"), heads = shape_value(settings, "num_attention_heads"),
                 groups = shape_value(settings, "num_query_groups"),
-                experts = std::max(shape_value(settings, "num_moe_experts"), shape_value(settings, "num_experts"));
+                experts = std::max(shape_value(settings, "num_moe_experts"), shape_value(settings, "num_experts")),
+                vocab = shape_value(settings, "vocab_size");
   if (layers == 0 || hidden == 0 || heads == 0) return std::nullopt;
-  const trainer::ModelShape* proxy = nullptr;
+  // Models of one shape are told apart by their vocabulary, which may be padded; without one the first stands.
+  const auto off = [&](const trainer::ModelShape& shape) {
+    return vocab == 0 ? 0 : std::abs(shape.vocab_size - vocab);
+  };
+  const trainer::ModelShape *whole = nullptr, *proxy = nullptr;
+  std::string others;
   for (const trainer::ModelShape& shape : trainer::all_models()) {
     const bool wide = shape.hidden_size == hidden && shape.num_attention_heads == heads &&
                       (groups == 0 || shape.num_query_groups == groups) && shape.moe.num_experts == experts &&
                       (ffn == 0 || experts > 0 || shape.ffn_hidden_size == ffn);
     if (!wide) continue;
-    if (shape.num_layers == layers) return FoundModel{shape.name, "the model of this shape", true};
-    if (proxy == nullptr || shape.num_layers < proxy->num_layers) proxy = &shape;
+    if (shape.num_layers == layers) {
+      if (whole != nullptr && vocab == 0) others += fmt::format(", or {}", shape.name);
+      if (whole == nullptr || off(shape) < off(*whole)) whole = &shape;
+    }
+    const bool nearer = proxy == nullptr || off(shape) < off(*proxy) ||
+                        (off(shape) == off(*proxy) && shape.num_layers < proxy->num_layers);
+    if (nearer) proxy = &shape;
   }
+  if (whole != nullptr)
+    return FoundModel{whole->name,
+                      others.empty()
+                          ? "the model of this shape"
+                          : fmt::format("{}{}: of one shape, and no vocab_size tells them apart", whole->name, others),
+                      true};
   if (proxy != nullptr)
     return FoundModel{proxy->name, fmt::format("{} with {} of its {} layers", proxy->name, layers, proxy->num_layers)};
   return std::nullopt;
@@ -167,18 +206,63 @@ class Importer {
     }
     const auto recipe = recipe_of(settings_);
     if (recipe) take("precision.recipe", *recipe, precision_source());
+    const bool batch = take_batch_of_llmq();
     for (const ForeignSetting& one : settings_) {
       const bool said = std::find(std::begin(kSaidElsewhere), std::end(kSaidElsewhere), last_part(one.key)) !=
                         std::end(kSaidElsewhere);
-      if (said && recipe) continue;
+      if ((said || last_part(one.key) == kPrecisionName) && recipe) continue;
+      if (batch && one.key == kAccumulation) continue;
       setting(one);
     }
+    take_lowest_rate();
+    note_gpus();
     return std::move(out_);
   }
 
  private:
+  static constexpr std::string_view kAccumulation = "grad-accumulation";
+
+  const ImportedKnob* taken(std::string_view knob) const {
+    const auto found = std::find_if(out_.knobs.begin(), out_.knobs.end(), [&](const auto& k) { return k.key == knob; });
+    return found == out_.knobs.end() ? nullptr : &*found;
+  }
+
+  // llm.q's micro-batch a GPU, times its accumulation, times its GPUs; false where one is not said.
+  bool take_batch_of_llmq() {
+    int64_t sequences = 1;
+    const ForeignSetting* from = nullptr;
+    for (const std::string_view key : {std::string_view("batch-size"), std::string_view("gpus"), kAccumulation}) {
+      const auto one = std::find_if(settings_.begin(), settings_.end(), [&](const auto& s) { return s.key == key; });
+      const auto number = one == settings_.end() ? std::nullopt : parse_int(one->value);
+      if (!number || *number < 1 || *number > (int64_t{1} << 20)) return false;
+      sequences *= *number;
+      from = &*one;
+    }
+    take("train.global_batch_size", std::to_string(sequences), *from);
+    return true;
+  }
+
+  // Their lowest learning rate is 0 where nothing says another; ours would stand above a small one.
+  void take_lowest_rate() {
+    if (const ImportedKnob* lr = taken("optimizer.lr"); lr != nullptr && taken("optimizer.min_lr") == nullptr)
+      take("optimizer.min_lr", "0", ForeignSetting(lr->from));
+  }
+
+  void note_gpus() {
+    if (taken("parallel.gpus") != nullptr || out_.knobs.empty()) return;
+    trainer::Config config;
+    KnobSources sources;
+    if (!apply_imported(out_, "", config, sources)) return;
+    const auto& p = config.parallel;
+    const int64_t dense = p.tensor_model_parallel_size * p.context_parallel_size * p.pipeline_model_parallel_size;
+    out_.gpus_note = fmt::format(
+        "how many GPUs is not said: one replica of the model is taken (TP {} x CP {} x PP {} = {}, "
+        "more with experts); parallel.gpus says another number",
+        p.tensor_model_parallel_size, p.context_parallel_size, p.pipeline_model_parallel_size, dense);
+  }
+
   ForeignSetting precision_source() const {
-    for (const std::string_view key : {"fp8_recipe", "bf16"})
+    for (const std::string_view key : {kPrecisionName, std::string_view("fp8_recipe"), std::string_view("bf16")})
       for (const ForeignSetting& one : settings_)
         if (last_part(one.key) == key) return one;
     return {};
@@ -261,6 +345,9 @@ Status apply_imported(const ImportedKnobs& imported, const std::string& file, tr
 
 std::string imported_toml(const ImportedKnobs& imported, const std::string& from) {
   std::string text = fmt::format("purpose = {}\n\n[base]\n", json_quote("The configuration of " + from + "."));
+  // Other trainers run on GPUs; where they are not here, cells are projected.
+  text += "host.device = \"cuda\"\n";
+  if (!imported.gpus_note.empty()) text += "# " + imported.gpus_note + "\n";
   for (const ImportedKnob& knob : imported.knobs) {
     const auto found = trainer::knobs().find(knob.key);
     const bool bare =

@@ -27,6 +27,7 @@ struct ImportedKnobs {
   std::vector<ForeignSetting> not_understood;  // in the file's order; unset ones ("null", "None", "[]") too
   std::vector<RefusedSetting> refused;         // ours has such a knob and does not take the value
   std::string model_note;                      // how the model was found by its shape
+  std::string gpus_note;                       // what the suite file takes for GPUs that are not said
 };
 
 ImportedKnobs import_knobs(const std::vector<ForeignSetting>& settings);
@@ -35,7 +36,7 @@ ImportedKnobs import_knobs(const std::vector<ForeignSetting>& settings);
 Status apply_imported(const ImportedKnobs& imported, const std::string& file, trainer::Config& config,
                       KnobSources& sources);
 
-// The knobs as a suite file of one cell.
+// The knobs as a suite file of one cell. It asks for GPUs: those the settings say, else one replica of the model.
 std::string imported_toml(const ImportedKnobs& imported, const std::string& from);
 
 // True for values that say nothing: "null", "None", "~", "", "[]", "{}".

@@ -180,5 +180,68 @@ TEST(ForeignKnobs, MegatronsArgumentDump) {
   EXPECT_EQ(imported.refused[0].from.key, "tensor_model_parallel_size");
 }
 
+ImportedKnobs of_yaml(const std::string& text) {
+  const auto settings = read_yaml(text);
+  EXPECT_TRUE(settings);
+  return import_knobs(*settings);
+}
+
+TEST(ForeignKnobs, ModelsOfOneShapeAreToldApartByTheirVocabulary) {
+  const std::string shape =
+      "model:\n  num_layers: 80\n  hidden_size: 8192\n  ffn_hidden_size: 28672\n  num_attention_heads: 64\n"
+      "  num_query_groups: 8\n";
+  EXPECT_EQ(value(of_yaml(shape + "  vocab_size: 128256\n"), "model.name"), "llama3-70b");
+  EXPECT_EQ(value(of_yaml(shape + "  vocab_size: 32000\n"), "model.name"), "llama2-70b");
+  const ImportedKnobs either = of_yaml(shape);
+  EXPECT_NE(either.model_note.find("no vocab_size tells them apart"), std::string::npos) << either.model_note;
+}
+
+TEST(ForeignKnobs, ARecipesNameIsTheRecipe) {
+  const auto recipe = [](const std::string& name) {
+    return value(of_yaml("mixed_precision: " + name + "\nmodel:\n  bf16: true\n"), "precision.recipe");
+  };
+  EXPECT_EQ(recipe("bf16_with_fp8_current_scaling_mixed"), "fp8_current");
+  EXPECT_EQ(recipe("bf16_with_fp8_delayed_scaling_mixed"), "fp8_delayed");
+  EXPECT_EQ(recipe("bf16_with_fp8_subchannel_scaling_mixed"), "fp8_blockwise");
+  EXPECT_EQ(recipe("bf16_with_mxfp8_mixed"), "mxfp8");
+  EXPECT_EQ(recipe("bf16_with_nvfp4_mixed"), "nvfp4");
+  EXPECT_EQ(recipe("bf16_mixed"), "bf16");
+  const ImportedKnobs other = of_yaml("mixed_precision: made_up\nmodel:\n  bf16: true\n");
+  EXPECT_EQ(value(other, "precision.recipe"), "(none)");
+  EXPECT_TRUE(listed(other, "mixed_precision"));
+}
+
+TEST(ForeignKnobs, ALearningRateAloneAndASuiteForGpus) {
+  const ImportedKnobs imported = of_yaml("optimizer:\n  lr: 0.000001\nmodel:\n  tensor_model_parallel_size: 4\n");
+  EXPECT_EQ(value(imported, "optimizer.min_lr"), "0");
+  const std::string toml = imported_toml(imported, "x");
+  EXPECT_NE(toml.find("host.device = \"cuda\"\n"), std::string::npos) << toml;
+  EXPECT_NE(toml.find("# how many GPUs is not said: one replica of the model is taken (TP 4 x CP 1 x PP 1 = 4"),
+            std::string::npos)
+      << toml;
+  EXPECT_EQ(imported_toml(of_yaml("a:\n  world_size: 8\n"), "x").find('#'), std::string::npos);
+}
+
+TEST(ForeignKnobs, ADumpBehindALaunchersMarkAndLlmqsOptions) {
+  for (const char* mark : {"[rank7]:", "0: ", "[default0]:2025-01-01 10:00:00 "}) {
+    const std::string m = mark;
+    const auto settings = read_argument_dump(m + "------------------------ arguments ------------------------\n" + m +
+                                             "  seq_length ...................................... 2048\n" + m +
+                                             "  tokenizer_model ................................. ../a.b .c\n" + m +
+                                             "-------------------- end of arguments ---------------------\n");
+    ASSERT_EQ(settings.size(), 2U) << mark;
+    EXPECT_EQ(settings[0].key, "seq_length") << mark;
+    EXPECT_EQ(settings[0].value, "2048");
+    EXPECT_EQ(settings[1].value, "../a.b .c");
+  }
+  const ImportedKnobs imported =
+      import_knobs({{"batch-size", "8", 1}, {"grad-accumulation", "4", 2}, {"gpus", "2", 3}, {"seq-len", "1024", 4}});
+  EXPECT_EQ(value(imported, "train.micro_batch_size"), "8");
+  EXPECT_EQ(value(imported, "train.global_batch_size"), "64");
+  EXPECT_EQ(value(imported, "train.seq_length"), "1024");
+  EXPECT_EQ(value(imported, "parallel.gpus"), "2");
+  EXPECT_TRUE(imported.not_understood.empty());
+}
+
 }  // namespace
 }  // namespace mbb::suites

@@ -61,7 +61,7 @@ class Llmq : public LogReader {
     const bool seconds = unit != std::string_view::npos && text[unit] == 's';
     step.seconds = seconds ? *time : *time / 1e3;
     step.grad_norm = number_after(text, "| norm", log_).value_or(kNotLogged);
-    step.loss = number_after(text, "| loss", log_).value_or(kNotLogged);
+    step.set_loss(number_after(text, "| loss", log_));
     if (const auto tps = number_after(text, "| tps", log_)) {
       const size_t end = text.find_first_not_of(" 0123456789.", text.find("| tps") + 5);
       const bool thousands = end != std::string_view::npos && text[end] == 'k';

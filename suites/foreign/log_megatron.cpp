@@ -83,12 +83,18 @@ class Megatron : public LogReader {
       else if (key == "tokens per GPU (tokens/s/GPU)" || key == "tokens/sec/GPU")
         step.tokens_per_second_per_gpu = value();
       else if (key == "global batch size")
-        log_.global_batch_size = integer_after(part, "global batch size:", log_).value_or(log_.global_batch_size);
+        take_batch(step, integer_after(part, "global batch size:", log_).value_or(0));
       else if (key.starts_with("number of skipped") || key.starts_with("number of nan"))
-        step.skipped |= value() > 0;
-      else if (is_main_loss(key) && !std::isfinite(step.loss))
-        step.loss = value();
+        step.skipped += std::max<int64_t>(0, integer_after(part, part.substr(0, colon + 1), log_).value_or(0));
+      else if (is_main_loss(key) && std::isnan(step.loss) && !step.loss_not_finite)
+        step.set_loss(number_after(part, part.substr(0, colon + 1), log_));
     }
+  }
+
+  // The batch may grow from line to line.
+  void take_batch(LoggedStep& step, int64_t sequences) {
+    if (sequences <= 0) return;
+    step.sequences = log_.global_batch_size = sequences;
   }
 
   // Bridge: "Step Time : 4.65s GPU utilization: 528.1MODEL_TFLOP/s/GPU", later with tok/s/gpu and "Peak Mem: 64.5GB".

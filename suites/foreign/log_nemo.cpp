@@ -23,12 +23,13 @@ class Nemo : public LogReader {
     step.seconds = read("train_step_timing in s:");
     if (!(step.seconds > 0)) return false;
     step.clock_s = time_stamp(text);
-    step.loss = read("reduced_train_loss:");
+    step.set_loss(number_after(rest, "reduced_train_loss:", log_));
     step.grad_norm = read("grad_norm:");
     step.learning_rate = read("| lr:");
     step.tokens_per_second_per_gpu = read("tokens_per_sec_per_gpu:");
     step.tflops_per_gpu = read("TFLOPS_per_GPU:");
-    if (const auto batch = integer_after(rest, "global_batch_size:", log_)) log_.global_batch_size = *batch;
+    if (const auto batch = integer_after(rest, "global_batch_size:", log_); batch && *batch > 0)
+      step.sequences = log_.global_batch_size = *batch;
     if (const auto peak = integer_after(rest, "peak_memory_usage:", log_))
       log_.peak_allocated_bytes = std::max(log_.peak_allocated_bytes, *peak);
     return steps_.add(step);

@@ -16,7 +16,9 @@ namespace mbb::suites {
 namespace {
 
 constexpr const char* kLoggedRate = "logged_tflops_per_gpu";
-constexpr double kSameRate = 0.02;  // printed with one decimal, and by formulas that count a norm or a router more
+constexpr double kSharedSize = 0.25;   // of the steps: those of that size alone are timed, as step_time() does
+constexpr double kMostSkipped = 0.25;  // of the updates; a loss scale is searched within a few steps
+constexpr double kSameRate = 0.02;     // printed with one decimal, and by formulas that count a norm or a router more
 
 enum class Clock { kPrinted, kRate, kTimeStamps, kNone };
 
@@ -46,7 +48,7 @@ void add_memory(baselines::Launch& launch, const TrainingLog& log) {
   map.rank_class = "largest rank";
   map.peak_bytes = peak;
   if (allocated > 0) map.categories.push_back({"allocated", -1, allocated});
-  if (peak > allocated) map.categories.push_back({"reserved", -1, peak - allocated});
+  if (peak > allocated) map.categories.push_back({allocated > 0 ? "not handed out" : "reserved", -1, peak - allocated});
   launch.memory.push_back(std::move(map));
 }
 
@@ -68,8 +70,9 @@ void add_counts(baselines::Launch& launch, const TrainingLog& log, const std::ma
 
 LogContext context_of(const TrainingLog& log, const LogContext& otherwise) {
   LogContext context = otherwise;
-  if (log.global_batch_size > 0 && log.sequence_length > 0)
-    context.tokens_per_step = log.global_batch_size * log.sequence_length;
+  if (log.sequence_length > 0) context.sequence_length = log.sequence_length;
+  if (log.global_batch_size > 0 && context.sequence_length > 0)
+    context.tokens_per_step = log.global_batch_size * context.sequence_length;
   if (log.gpus > 0) context.gpus = log.gpus;
   if (context.tokens_per_step == 0 && !log.steps.empty()) context.tokens_per_step = log.steps.front().tokens;
   return context;
@@ -79,7 +82,8 @@ namespace {
 
 std::optional<baselines::Step> step_with(const TrainingLog& log, size_t i, const LogContext& context, Clock& clock) {
   const LoggedStep& from = log.steps[i];
-  const int64_t tokens = from.tokens > 0 ? from.tokens : context.tokens_per_step;
+  const int64_t own = from.sequences * context.sequence_length;
+  const int64_t tokens = from.tokens > 0 ? from.tokens : own > 0 ? own : context.tokens_per_step;
   const Timed timed = time_of(log, i, tokens, context.gpus);
   clock = timed.clock;
   if (!(timed.seconds > 0) || timed.seconds > 1e8) return std::nullopt;
@@ -93,7 +97,7 @@ std::optional<baselines::Step> step_with(const TrainingLog& log, size_t i, const
   step.grad_norm = from.grad_norm;
   step.learning_rate = from.learning_rate;
   step.tokens = tokens;
-  if (from.skipped) step.flags |= baselines::kStepNonFinite;
+  if (from.skipped > 0) step.flags |= baselines::kStepNonFinite;
   return step;
 }
 
@@ -117,6 +121,65 @@ baselines::Launch launch_of(const TrainingLog& log, const LogContext& context) {
   add_memory(launch, log);
   add_counts(launch, log, clocks);
   return launch;
+}
+
+void settle_batch(baselines::Cell& cell) {
+  std::map<int64_t, int64_t> steps_of;  // by tokens
+  std::vector<double> tokens;
+  for (const baselines::Launch& launch : cell.launches)
+    for (const baselines::Step& step : launch.steps)
+      if (step.tokens > 0) {
+        ++steps_of[step.tokens];
+        tokens.push_back(static_cast<double>(step.tokens));
+      }
+  if (steps_of.size() < 2) return;
+  auto most = steps_of.begin();
+  for (auto one = steps_of.begin(); one != steps_of.end(); ++one)
+    if (one->second >= most->second) most = one;
+  const bool shared = most->second >= static_cast<int64_t>(std::ceil(kSharedSize * static_cast<double>(tokens.size())));
+  cell.work.tokens_per_step = shared ? most->first : std::llround(analysis::median(tokens));
+  baselines::VerdictRow row;
+  row.subject = "batch";
+  row.verdict = baselines::Verdict::kIncomparable;
+  const std::string sizes = fmt::format("the {} steps are of {} sizes, {} to {} tokens", tokens.size(), steps_of.size(),
+                                        steps_of.begin()->first, steps_of.rbegin()->first);
+  row.text = shared ? fmt::format("{}; times and rates are of the {} steps of {} tokens, the others are not timed",
+                                  sizes, most->second, most->first)
+                    : fmt::format("{}; rates are of their median, {} tokens", sizes, cell.work.tokens_per_step);
+  cell.verdicts.push_back(std::move(row));
+}
+
+void judge_numerics(baselines::Cell& cell, const std::vector<TrainingLog>& logs) {
+  int64_t lines = 0, bad = 0, steps = 0, skipped = 0;
+  const LoggedStep* first = nullptr;
+  for (const TrainingLog& log : logs) {
+    lines += static_cast<int64_t>(log.steps.size());
+    steps += static_cast<int64_t>(log.steps.size()) * log.interval();
+    for (const LoggedStep& step : log.steps) {
+      skipped += std::min(step.skipped, log.interval());
+      bad += step.loss_not_finite ? 1 : 0;
+      if (step.loss_not_finite && first == nullptr) first = &step;
+    }
+  }
+  if (first != nullptr) {
+    cell.status = baselines::CellStatus::kBroken;
+    cell.reason = fmt::format("the loss of step {} is {} (that of {} of {} steps that the log prints is no number)",
+                              first->index, first->loss, bad, lines);
+    return;
+  }
+  if (skipped == 0) return;
+  const std::string text =
+      fmt::format("{} of {} steps skipped their update, or had a gradient that is no number", skipped, steps);
+  if (static_cast<double>(skipped) >= kMostSkipped * static_cast<double>(steps)) {
+    cell.status = baselines::CellStatus::kBroken;
+    cell.reason = text;
+    return;
+  }
+  baselines::VerdictRow row;
+  row.subject = "updates";
+  row.verdict = baselines::Verdict::kInconclusive;
+  row.text = text;
+  cell.verdicts.push_back(std::move(row));
 }
 
 void add_logged_metrics(baselines::Cell& cell, const std::vector<TrainingLog>& logs) {

@@ -43,7 +43,7 @@ class Torchtitan : public LogReader {
     LoggedStep step;
     step.index = *index;
     step.clock_s = time_stamp(line);
-    step.loss = read("loss:");
+    step.set_loss(number_after(text, "loss:", log_));
     step.grad_norm = read("grad_norm:");
     step.tokens_per_second_per_gpu = read("tps:");
     step.tflops_per_gpu = read("tflops:");

@@ -5,11 +5,13 @@
 // it), and never guess: what a line does not say stays NaN or 0.
 #pragma once
 
+#include <cmath>
 #include <cstdint>
 #include <filesystem>
 #include <limits>
 #include <map>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -26,7 +28,7 @@ struct LoggedStep {
   int64_t index = 0;  // as printed
   double seconds = kNotLogged;
   double clock_s = kNotLogged;  // time stamp of the line; only differences mean something
-  double loss = kNotLogged;     // per token
+  double loss = kNotLogged;     // per token, where it is finite
   double balance_loss = kNotLogged;
   double z_loss = kNotLogged;
   double mtp_loss = kNotLogged;
@@ -35,8 +37,17 @@ struct LoggedStep {
   double tflops_per_gpu = kNotLogged;  // by the log's own formula
   double tokens_per_second = kNotLogged;
   double tokens_per_second_per_gpu = kNotLogged;
-  int64_t tokens = 0;    // of the step; 0: not printed
-  bool skipped = false;  // the update was skipped, or a gradient was not finite
+  int64_t tokens = 0;            // of the step; 0: not printed
+  int64_t sequences = 0;         // of the step's global batch; 0: not printed beside it
+  int64_t skipped = 0;           // updates skipped, or gradients not finite, among the steps of the line
+  bool loss_not_finite = false;  // a loss was printed, and it is no number
+
+  // A loss as printed; nothing where none was.
+  void set_loss(std::optional<double> printed) {
+    if (!printed) return;
+    loss = *printed;
+    loss_not_finite = !std::isfinite(*printed);
+  }
 };
 
 // A setting of the other trainer that its log or configuration names: "model.num_layers" = "32".
@@ -51,7 +62,7 @@ struct TrainingLog {
   std::vector<LoggedStep> steps;
   int64_t gpus = 0;                  // 0: not said
   int64_t sequence_length = 0;       // tokens; 0: not said
-  int64_t global_batch_size = 0;     // sequences; 0: not said
+  int64_t global_batch_size = 0;     // sequences, the last that is said; 0: not said
   std::string device;                // GPU model; empty: not said
   int64_t peak_allocated_bytes = 0;  // of any rank that printed; 0: not said
   int64_t peak_reserved_bytes = 0;

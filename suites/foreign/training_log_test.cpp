@@ -46,8 +46,10 @@ TEST(TrainingLog, MegatronPrintsStepsMemoryAndItsArguments) {
   EXPECT_NEAR(log.steps[1].balance_loss, 1.01, 1e-9);
   EXPECT_NEAR(log.steps[1].z_loss, 2e-3, 1e-9);
   EXPECT_NEAR(log.steps[1].clock_s - log.steps[0].clock_s, 13, 1e-9);
-  EXPECT_FALSE(log.steps[0].skipped);
-  EXPECT_TRUE(log.steps[1].skipped);
+  EXPECT_EQ(log.steps[0].skipped, 0);
+  EXPECT_EQ(log.steps[1].skipped, 1);
+  EXPECT_EQ(log.steps[1].sequences, 128);
+  EXPECT_FALSE(log.steps[1].loss_not_finite);
   EXPECT_EQ(log.gpus, 8);
   EXPECT_EQ(log.global_batch_size, 128);
   EXPECT_EQ(log.sequence_length, 4096);
@@ -214,6 +216,20 @@ TEST(TrainingLog, PlainJsonLinesCarryTheirUnits) {
   EXPECT_EQ(log.gpus, 4);
 }
 
+TEST(TrainingLog, PythonsNanIsReadAndAnUnreadableLineCounted) {
+  const TrainingLog log = read(
+      "{\"step\": 1, \"step_time_s\": 0.5, \"loss\": NaN, \"note\": \"NaN of \\\"Infinity\"}\n"
+      "{\"step\": 2, \"step_time_s\": 0.5, \"loss\": 2.4, \"grad_norm\": Infinity, \"lr\": -Infinity}\n"
+      "{\"step\": 3, \"step_time_s\": 0.5, \"loss\": -Infinity}\n"
+      "{\"step\": 4, \"step_time_s\": 0.5, \"loss\": \n");
+  ASSERT_EQ(log.steps.size(), 3U);
+  EXPECT_TRUE(log.steps[0].loss_not_finite);
+  EXPECT_FALSE(log.steps[1].loss_not_finite);
+  EXPECT_NEAR(log.steps[1].loss, 2.4, 1e-12);
+  EXPECT_TRUE(log.steps[2].loss_not_finite);
+  EXPECT_EQ(log.unreadable.at("a line of JSON"), 1);
+}
+
 TEST(TrainingLog, WhatIsNoNumberIsCountedAndANanIsANumber) {
   const TrainingLog log = read(
       " iteration 1/ 5 | elapsed time per iteration (ms): soon | lm loss: 1.0 |\n"
@@ -222,7 +238,8 @@ TEST(TrainingLog, WhatIsNoNumberIsCountedAndANanIsANumber) {
   ASSERT_EQ(log.steps.size(), 1U);
   EXPECT_EQ(log.steps[0].index, 2);
   EXPECT_TRUE(std::isnan(log.steps[0].loss));
-  EXPECT_TRUE(log.steps[0].skipped);
+  EXPECT_TRUE(log.steps[0].loss_not_finite);
+  EXPECT_EQ(log.steps[0].skipped, 1);
   EXPECT_EQ(log.unreadable.at("elapsed time per iteration (ms):"), 1);
 }
 

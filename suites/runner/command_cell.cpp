@@ -17,6 +17,8 @@
 #include "suites/foreign/log_records.h"
 #include "suites/foreign/log_text.h"
 #include "suites/runner/child.h"
+#include "suites/runner/log_tail.h"
+#include "suites/runner/possible_rate.h"
 #include "trainer/models/flops.h"
 #include "trainer/run/knobs.h"
 #include "trainer/run/launch_environment.h"
@@ -43,12 +45,28 @@ int64_t known_sequence(const Cell& planned, const TrainingLog& log) {
   return is_set(planned, "train.seq_length") ? planned.config.train.seq_length : 0;
 }
 
+// A knob, a log, or the command itself, which is told our number.
+bool gpus_are_known(const Cell& planned, const TrainingLog& log) {
+  if (log.gpus > 0 || (planned.command && planned.command->run.find("{gpus") != std::string::npos)) return true;
+  for (const char* key : {"parallel.gpus", "parallel.tensor_model_parallel_size", "parallel.context_parallel_size",
+                          "parallel.pipeline_model_parallel_size", "parallel.expert_model_parallel_size"})
+    if (is_set(planned, key)) return true;
+  return false;
+}
+
+// Rates that are divided by a number of GPUs which is ours alone.
+void drop_rates_per_gpu(baselines::Cell& cell) {
+  std::erase_if(cell.metrics, [](const baselines::Metric& one) {
+    return one.name.find("per_gpu") != std::string::npos || one.name.starts_with("mfu_");
+  });
+}
+
 void set_known_work(const Cell& planned, const TrainingLog& log, baselines::Cell& cell) {
   trainer::Config config = planned.config;
   const int64_t batch = known_batch(planned, log), sequence = known_sequence(planned, log);
   if (batch > 0) config.train.global_batch_size = batch;
   if (sequence > 0) config.train.seq_length = sequence;
-  const LogContext context = context_of(log, {batch * sequence, cell.gpus});
+  const LogContext context = log_context(planned, log, cell.gpus);
   set_work(config, context.tokens_per_step, is_set(planned, "model.name") && sequence > 0, cell);
   if (context.gpus > 0) cell.gpus = cell.ranks = static_cast<int>(context.gpus);
 }
@@ -74,11 +92,12 @@ std::string tail_of(const fs::path& file) {
   in.seekg(0, std::ios::end);
   const auto size = static_cast<int64_t>(in.tellg());
   if (size <= 0) return {};
-  constexpr int64_t kTail = 400;
+  constexpr int64_t kTail = int64_t{1} << 16U;  // a launcher's report may be long, and follows the error
   in.seekg(std::max<int64_t>(0, size - kTail));
   std::string text(static_cast<size_t>(std::min(size, kTail)), '\0');
   in.read(text.data(), static_cast<std::streamsize>(text.size()));
-  return printable(trim(text), kTail);
+  const size_t cut = size > kTail ? text.find('\n') : std::string::npos;
+  return last_lines(cut == std::string::npos ? std::string_view(text) : std::string_view(text).substr(cut));
 }
 
 std::string why_it_failed(const ProcessEnd& end, const CommandSpec& spec, const fs::path& log) {
@@ -142,6 +161,11 @@ std::function<bool()> growth_of(const fs::path& file) {
 
 }  // namespace
 
+LogContext log_context(const Cell& planned, const TrainingLog& log, int64_t gpus) {
+  const int64_t batch = known_batch(planned, log), sequence = known_sequence(planned, log);
+  return context_of(log, {batch * sequence, gpus, sequence});
+}
+
 int64_t gpus_of(const trainer::Config& config) {
   if (const auto layout = trainer::resolve(config)) return layout->mesh.world_size();
   const trainer::ParallelConfig& p = config.parallel;
@@ -174,16 +198,14 @@ void describe_command(const Cell& planned, baselines::Cell& cell) {
   cell.knobs.push_back({"command.log", spec.log, name(Layer::kSuite), spec.file, 0, false});
   cell.gpus = cell.ranks = static_cast<int>(gpus_of(planned.config));
   set_known_work(planned, {}, cell);
-  cell.result_class = baselines::ResultClass::kFunctionalCpu;
+  cell.result_class = baselines::ResultClass::kMeasured;
+  cell.device = kUnknownDevice;
   const profiler::GpuInventory found = profiler::list_gpus();
   if (!spec.device.empty())
     cell.device = spec.device;
   else if (static_cast<int>(found.gpus.size()) >= cell.gpus)
     cell.device = found.gpus.front().model;
-  if (cell.device != "cpu") {
-    cell.result_class = baselines::ResultClass::kMeasured;
-    cell.devices = cell.gpus;
-  }
+  cell.devices = gpus_are_known(planned, {}) ? cell.gpus : 0;
   cell.identity_hash = baselines::identity_hash(cell);
 }
 
@@ -197,7 +219,7 @@ Result<CommandLaunch> launch_command(const Cell& planned, const baselines::Cell&
   MB_TRY(write_file(folder / kCommandLineFile, command + "\n"));
   MB_ASSIGN(auto reader, make_log_reader(spec.log));
   MB_ASSIGN(auto live, baselines::LiveSteps::create(folder));
-  const LogContext known{cell.work.tokens_per_step, cell.gpus};
+  const LogContext known = log_context(planned, {}, cell.gpus);
   Follower follower(std::move(reader), folder / kCommandLogFile, known, std::move(live), on_step);
   ProcessOptions process;
   // Trainers log to either stream; one pipe keeps their order.
@@ -247,6 +269,17 @@ Result<CommandLaunch> launch_command(const Cell& planned, const baselines::Cell&
 
 namespace {
 
+// The batch that a log contradicts its knob with; 0 where it does not: a batch that grows need not be there yet.
+int64_t other_batch(const Cell& planned, const TrainingLog& log) {
+  const int64_t set = planned.config.train.global_batch_size;
+  const bool grows = std::any_of(log.steps.begin(), log.steps.end(), [&](const LoggedStep& step) {
+    return step.sequences > 0 && step.sequences < log.global_batch_size;
+  });
+  const bool met =
+      std::any_of(log.steps.begin(), log.steps.end(), [&](const LoggedStep& step) { return step.sequences == set; });
+  return grows && (met || set > log.global_batch_size) ? 0 : log.global_batch_size;
+}
+
 // A number that both a knob and the log give must be one.
 bool contradicts(const Cell& planned, const char* key, int64_t logged, baselines::Cell& cell) {
   if (logged == 0 || !is_set(planned, key)) return false;
@@ -261,26 +294,29 @@ bool contradicts(const Cell& planned, const char* key, int64_t logged, baselines
 
 void settle_command(const Cell& planned, baselines::Cell& cell, const std::vector<TrainingLog>& logs) {
   const TrainingLog& log = logs.front();
-  if (contradicts(planned, "train.global_batch_size", log.global_batch_size, cell) ||
+  if (contradicts(planned, "train.global_batch_size", other_batch(planned, log), cell) ||
       contradicts(planned, "train.seq_length", log.sequence_length, cell) ||
       contradicts(planned, "parallel.gpus", log.gpus, cell))
     return;
   set_known_work(planned, log, cell);
-  if (cell.device == "cpu" && !log.device.empty()) {
-    cell.device = log.device;
-    cell.result_class = baselines::ResultClass::kMeasured;
-  }
-  if (cell.result_class == baselines::ResultClass::kMeasured) cell.devices = cell.gpus;
+  settle_batch(cell);
+  if (cell.device == kUnknownDevice && !log.device.empty()) cell.device = log.device;
+  const bool gpus_known = gpus_are_known(planned, log);
+  cell.devices = gpus_known ? cell.gpus : 0;
   cell.identity_hash = baselines::identity_hash(cell);
   const trainer::Recipe recipe = planned.config.precision.recipe;
   const bool fp8 = recipe != trainer::Recipe::kFp32 && recipe != trainer::Recipe::kBf16;
+  judge_numerics(cell, logs);
+  if (cell.status != CellStatus::kOk) return;
   if (const auto filled = analysis::fill_metrics(cell, {}, fp8); !filled) {
     cell.status = CellStatus::kUnstable;
     cell.reason = filled.error().what;
     return;
   }
+  if (!gpus_known) drop_rates_per_gpu(cell);
   add_logged_metrics(cell, logs);
   judge_logged_rate(cell);
+  judge_rate(is_set(planned, "precision.recipe") ? std::optional(recipe) : std::nullopt, cell);
 }
 
 }  // namespace mbb::suites

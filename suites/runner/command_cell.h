@@ -9,6 +9,7 @@
 
 #include "baselines/store/records.h"
 #include "profiler/base/error.h"
+#include "suites/foreign/log_records.h"
 #include "suites/foreign/training_log.h"
 #include "suites/matrix/suite.h"
 #include "suites/runner/process.h"
@@ -20,9 +21,12 @@ inline constexpr const char* kCommandLogFile = "command.log";
 // The command line as it was run.
 inline constexpr const char* kCommandLineFile = "command.sh";
 
+inline constexpr const char* kUnknownDevice = "unknown device";
+
 // What is known before it runs: the command as knobs "command.*" that tell its series from others, GPUs, tokens, and
 // model FLOPs where the model is one of ours. Class: measured on the device that is named, or on this machine's GPUs
-// where there are enough; functional/cpu where neither is known, until a log names the device.
+// where there are enough; on an unknown device where neither is known, until a log names it, and without a number of
+// them where nothing says it.
 void describe_command(const Cell& planned, baselines::Cell& cell);
 
 struct CommandLaunch {
@@ -38,8 +42,13 @@ Result<CommandLaunch> launch_command(const Cell& planned, const baselines::Cell&
                                      const std::function<void(const LoggedStep& step)>& on_step);
 
 // After the last launch: takes from the logs what the configuration leaves open (batch, GPUs, device), breaks the cell
-// where they contradict what a knob was set to, and fills metrics. `logs` by launch. Imported logs are settled so too.
+// where they contradict what a knob was set to, where their numbers are none (judge_numerics) or cannot be
+// (judge_rate), and fills metrics; rates per GPU only where the GPUs are known. `logs` by launch. Imported logs are
+// settled so too.
 void settle_command(const Cell& planned, baselines::Cell& cell, const std::vector<TrainingLog>& logs);
+
+// What the steps of a log are read with, before or beside what it says itself.
+LogContext log_context(const Cell& planned, const TrainingLog& log, int64_t gpus);
 
 // That the configuration asks for; without a mesh that resolves, by its sizes alone.
 int64_t gpus_of(const trainer::Config& config);

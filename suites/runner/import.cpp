@@ -31,7 +31,6 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr const char* kUnknownDevice = "unknown device";
 constexpr uintmax_t kLargestCopy = uintmax_t{64} << 20U;  // of a log that is kept beside its launch
 
 // A name a cell may have, of a file's name without its endings.
@@ -173,7 +172,8 @@ class Import {
     cell.run = out_.run.id;
     cell.name = planned.name;
     cell.index = static_cast<int>(out_.run.cells.size());
-    cell.device = request_.device.empty() ? "cpu" : request_.device;
+    cell.device = request_.device.empty() ? kUnknownDevice : request_.device;
+    cell.result_class = baselines::ResultClass::kMeasured;
     MB_TRY(writer.begin_cell(cell));
     const ForeignFile& first = *planned.files.front();
     if (first.kind == ForeignKind::kLog) MB_TRY(add_logs(writer, planned, cell));
@@ -191,13 +191,10 @@ class Import {
   // Every rank of what another tool recorded was real; where nothing names the device it stays unknown, and MFU with
   // it. What we exported keeps the class it had: a projection does not come back as a measurement.
   void classify(baselines::Cell& cell, const ForeignFile& file) const {
-    if (file.note.empty()) {
-      if (cell.device == "cpu") cell.device = kUnknownDevice;
-      cell.result_class = baselines::ResultClass::kMeasured;
-      cell.devices = std::max(1, cell.gpus);
-    } else {
+    if (!file.note.empty())
       take_class(file, cell);
-    }
+    else if (file.kind != ForeignKind::kLog)  // of a log the GPUs may not be known: settle_command() says
+      cell.devices = std::max(1, cell.gpus);
     cell.identity_hash = baselines::identity_hash(cell);
   }
 
@@ -221,10 +218,7 @@ class Import {
       std::error_code error;
       if (fs::file_size(file->path, error) <= kLargestCopy && !error)
         fs::copy_file(file->path, folder / file->path.filename(), error);
-      const int64_t tokens = configured_cell.config.train.global_batch_size * configured_cell.config.train.seq_length;
-      const bool known = configured_cell.sources.contains("train.global_batch_size") &&
-                         configured_cell.sources.contains("train.seq_length");
-      baselines::Launch launch = launch_of(file->log, context_of(file->log, {known ? tokens : 0, cell.gpus}));
+      baselines::Launch launch = launch_of(file->log, log_context(configured_cell, file->log, cell.gpus));
       launch.index = index;
       cell.launches.push_back(std::move(launch));
       logs.push_back(file->log);

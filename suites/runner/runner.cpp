@@ -38,8 +38,10 @@
 #include "suites/runner/health.h"
 #include "suites/runner/idle_notes.h"
 #include "suites/runner/launch_process.h"
+#include "suites/runner/log_tail.h"
 #include "suites/runner/memory_rows.h"
 #include "suites/runner/plan_probe.h"
+#include "suites/runner/possible_rate.h"
 #include "suites/runner/process.h"
 #include "suites/runner/program_build.h"
 #include "suites/runner/progress.h"
@@ -204,12 +206,9 @@ void plan_once(const Cell& cell) {
   if (const auto layout = trainer::resolve(cell.config)) static_cast<void>(trainer::build_programs(*layout));
 }
 
-std::string last_lines(const std::filesystem::path& file) {
-  auto text = read_file(file, size_t{1} << 20);
-  if (!text) return {};
-  std::string_view tail = trim(*text);
-  if (tail.size() > 400) tail = tail.substr(tail.size() - 400);
-  return printable(tail, 400);
+std::string last_lines_of(const std::filesystem::path& file) {
+  const auto text = read_file(file, size_t{1} << 20);
+  return text ? last_lines(*text) : std::string();
 }
 
 // The boost sliders of a cell's GPUs for as long as it runs.
@@ -289,6 +288,7 @@ class CellRunner {
     analysis::add_block_time(cell);
     MB_ASSIGN(const trainer::Layout layout, trainer::resolve(planned.config));
     MB_ASSIGN(const trainer::StepPrograms programs, trainer::build_programs(layout));
+    judge_rate(planned.config.precision.recipe, cell);
     return add_planned_metrics(layout, programs, cell);
   }
 
@@ -400,7 +400,7 @@ class CellRunner {
                         const std::string& places, baselines::Cell& cell) {
     if (end.exit_status == 0 && end.signal == 0) return;
     cell.status = end.exit_status == kExitDoesNotFit ? CellStatus::kSkipped : CellStatus::kBroken;
-    const std::string said = last_lines(folder / kLaunchLogFile);
+    const std::string said = last_lines_of(folder / kLaunchLogFile);
     if (end.timed_out)
       launch.reason = "no progress within the time limit; killed" + places;
     else if (end.signal != 0)
