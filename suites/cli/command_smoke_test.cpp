@@ -93,6 +93,10 @@ TEST_F(CommandCli, ATrainersLogBecomesACellLikeOurs) {
   const Answer compare = run("compare @a @b");
   EXPECT_EQ(compare.status, 0);
   EXPECT_TRUE(compare.has("+4.0 %")) << compare.out;
+  EXPECT_EQ(run("compare @a @b --fail-on slower").status, 1);
+  EXPECT_EQ(run("compare @a @b --fail-on faster").status, 0);
+  EXPECT_EQ(run("compare @b @a --fail-on faster").status, 1);
+  EXPECT_EQ(run("compare @a @b --fail-on much").status, 64);
   EXPECT_TRUE(compare.has("command.run")) << compare.out;
 }
 

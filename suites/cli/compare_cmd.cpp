@@ -6,6 +6,7 @@
 #include "analysis/report/compare.h"
 #include "analysis/report/program_diff.h"
 #include "baselines/store/bundle.h"
+#include "profiler/base/log.h"
 #include "profiler/base/text.h"
 #include "suites/cli/command.h"
 #include "suites/cli/print.h"
@@ -38,7 +39,35 @@ Result<analysis::Table> program_changes(const Parsed& parsed, const Settings& se
   return analysis::program_table(diff, pair.after->name);
 }
 
+constexpr int kFound = 1, kNothingJudged = 2;
+
+// --fail-on: whether the step of some pair changed that way beyond its interval. Pairs of unequal work, and without
+// launches enough for an interval, say nothing; where there are no others nothing was judged.
+Result<int> fail_on(const Parsed& parsed, const std::vector<analysis::CellPair>& pairs) {
+  const auto change = parsed.value("--fail-on");
+  if (!change) return 0;
+  const auto only = parsed.value("--cell");
+  bool judged = false;
+  for (const analysis::CellPair& pair : pairs) {
+    if (!pair.before || !pair.after || !pair.incomparable.empty() || (only && *only != pair.after->name)) continue;
+    const baselines::Work &old_work = pair.before->work, &new_work = pair.after->work;
+    const bool equal = old_work.tokens_per_step == new_work.tokens_per_step &&
+                       old_work.flops_per_token_causal == new_work.flops_per_token_causal &&
+                       pair.before->gpus == pair.after->gpus && pair.before->model == pair.after->model;
+    const analysis::Estimate step = analysis::step_difference(*pair.before, *pair.after).relative;
+    if (!equal || !step.has_interval()) continue;
+    judged = true;
+    if (*change == "slower" ? step.low > 0 : step.high < 0) return kFound;
+  }
+  if (judged) return 0;
+  say("error: --fail-on: no pair of cells has equal work and launches enough for an interval\n"
+      "  hint: two launches on each side, or more: --launches\n");
+  return kNothingJudged;
+}
+
 Result<int> compare(const Parsed& parsed) {
+  if (const auto change = parsed.value("--fail-on"); change && *change != "slower" && *change != "faster")
+    return fail(ErrorCode::kBadArgument, fmt::format("--fail-on {}: slower or faster", printable(*change)));
   MB_ASSIGN(const Settings settings, settings_of(parsed));
   MB_ASSIGN(const baselines::Run before, find_run(settings, parsed.positionals[0]));
   MB_ASSIGN(const baselines::Run after, find_run(settings, parsed.positionals[1]));
@@ -62,7 +91,7 @@ Result<int> compare(const Parsed& parsed) {
                 "`mbbench show " + after.id + "` lists them");
   tables.push_back(analysis::facts_table(before, after));
   print_tables(parsed, tables);
-  return 0;
+  return fail_on(parsed, pairs);
 }
 
 }  // namespace
@@ -75,6 +104,7 @@ Command compare_command() {
            {"--metrics", nullptr, "every metric of every cell on both sides"},
            {"--program", nullptr, "the ops in which the step programs of every cell differ"},
            {"--cell", "NAME", "all of that, of this cell"},
+           {"--fail-on", "CHANGE", "exit status 1 when a cell's step is slower (or faster), 2 when none can be judged"},
            kJsonOption,
            kMarkdownOption},
           true,

@@ -61,6 +61,15 @@ TEST_F(ImportCli, LogsBecomeLaunchesOfACellAndTheirConfigurationKnobs) {
   EXPECT_EQ(run("show @got --cell theirs").status, 0);
 }
 
+TEST_F(ImportCli, OneLaunchASideIsNothingToFailOn) {
+  ASSERT_EQ(sh("sh " + script_ + " --iters 20 > one.log").status, 0);
+  ASSERT_EQ(run("import one.log --tag a").status, 0);
+  ASSERT_EQ(run("import one.log --tag b").status, 0);
+  const Answer answer = run("compare @a @b --fail-on slower");
+  EXPECT_EQ(answer.status, 2) << answer.out;
+  EXPECT_TRUE(answer.has("no pair of cells has equal work and launches enough")) << answer.out;
+}
+
 TEST_F(ImportCli, ALogAloneIsMeasuredOnAnUnknownDevice) {
   ASSERT_EQ(sh("sh " + script_ + " --iters 30 > only.log && gzip only.log").status, 0);
   const Answer answer = run("import only.log.gz");

@@ -53,7 +53,7 @@ TEST(ClaimVerdicts, ClassesAndMissingNumbersAreNotCompared) {
   const auto projected =
       judge_claim(claim(0, 1), {cell("a", 100), cell("b", 90, 0, baselines::ResultClass::kProjected)});
   EXPECT_EQ(projected.answer, ClaimAnswer::kNotJudged);
-  EXPECT_EQ(projected.why, "a is measured/NVIDIA H100 80GB HBM3×0 and b is projected");
+  EXPECT_EQ(projected.why, "a is measured/NVIDIA H100 80GB HBM3 and b is projected");
   baselines::Cell skipped = cell("b", 90);
   skipped.status = baselines::CellStatus::kSkipped;
   skipped.reason = "needs 64 GPUs";
