@@ -71,10 +71,9 @@ TEST(ClaimVerdicts, TheVerdictSaysWhetherItIsAsClaimedAndJudgingAgainReplacesIt)
   EXPECT_EQ(row.subject, "claim c");
   EXPECT_EQ(row.verdict, baselines::Verdict::kFaster) << "than claimed";
   EXPECT_NEAR(row.change, -0.4, 1e-12);
-  EXPECT_EQ(
-      row.text,
-      "direction holds, size differs (measured/NVIDIA H100 80GB HBM3×0): step_time 0.600, said to be 0.70 to 0.85. "
-      "says so.");
+  EXPECT_EQ(row.text,
+            "direction holds, size differs (measured/NVIDIA H100 80GB HBM3): step_time 0.600, said to be 0.70 to 0.85. "
+            "says so.");
   cells[1].metrics[0].value = 80;
   judge_claims({claim(0.7, 0.85)}, cells);
   EXPECT_EQ(cells[1].verdicts[0].verdict, baselines::Verdict::kSame);
