@@ -277,7 +277,8 @@ class CellRunner {
       settle_command(planned, cell, left.logs);
       return {};
     }
-    const auto filled = analysis::fill_metrics(cell, left.breakdowns);
+    const auto filled =
+        analysis::fill_metrics(cell, left.breakdowns, trainer::recipe_name(planned.config).starts_with("fp8"));
     if (!filled) {
       cell.status = CellStatus::kUnstable;
       cell.reason = filled.error().what;
