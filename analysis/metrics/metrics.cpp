@@ -171,6 +171,10 @@ constexpr auto kMetrics = std::to_array<MetricInfo>({
     {"packing_efficiency", "row efficiency", "%", Better::kHigher, MetricForm::kPercent,
      "Tokens with a label over all tokens of a step's rows: what is missing is padding.",
      "Of rows that hold sequences of many lengths, one each or packed. Tokens per second count the former only."},
+    {"published_error", "step against published", "%", Better::kNeither, MetricForm::kPercent,
+     "Projected step over the step that others published of the same configuration, minus one: the row's own error.",
+     "Of projected rows beside a published speed whose mapping is stated. This trainer's program is projected, theirs "
+     "was measured: what the two programs do differently is in it."},
     {"dp_imbalance", "DP imbalance", "%", Better::kLower, MetricForm::kPercent,
      "By how much the data-parallel rank with the most attention work of a step is above their mean; averaged over "
      "steps.",

@@ -163,6 +163,30 @@ std::string projected_line(const std::vector<Cell>& cells) {
   return line + ".";
 }
 
+// The error of the projected rows that have the same step published beside them; empty without such a row.
+std::string published_line(const std::vector<Cell>& cells) {
+  std::vector<double> sizes;
+  const Cell* worst = nullptr;
+  double most = 0;
+  int longer = 0, inside = 0;
+  for (const Cell& cell : cells) {
+    const bool projected = has_numbers(cell) && cell.result_class == ResultClass::kProjected;
+    const Metric* error = projected ? find(cell, "published_error") : nullptr;
+    if (error == nullptr) continue;
+    sizes.push_back(std::abs(error->value));
+    if (worst == nullptr || sizes.back() > std::abs(most)) worst = &cell, most = error->value;
+    longer += error->value > 0 ? 1 : 0;
+    inside += error->low <= 0 && error->high >= 0 ? 1 : 0;
+  }
+  if (worst == nullptr) return "";
+  std::sort(sizes.begin(), sizes.end());
+  const double median = (sizes[(sizes.size() - 1) / 2] + sizes[sizes.size() / 2]) / 2;
+  return fmt::format(
+      "Of these rows {} {} a published step of that mapping: the projected step is off by {:.1f} % (median), at worst "
+      "{:+.1f} % ({}), too long in {}; {} of {} published steps lie inside the row's ±.",
+      sizes.size(), sizes.size() == 1 ? "has" : "have", median, most, worst->name, longer, inside, sizes.size());
+}
+
 std::vector<std::string> class_lines(const std::vector<Cell>& cells) {
   std::set<ResultClass> seen;
   bool numerics_only = false;
@@ -178,6 +202,7 @@ std::vector<std::string> class_lines(const std::vector<Cell>& cells) {
         "replayed with a processor for every rank.");
   if (seen.contains(ResultClass::kGhost)) lines.push_back("ghost: one rank is real, its peers are emulated.");
   if (seen.contains(ResultClass::kProjected)) lines.push_back(projected_line(cells));
+  if (std::string line = published_line(cells); !line.empty()) lines.push_back(std::move(line));
   if (std::any_of(cells.begin(), cells.end(), has_twin))
     lines.push_back(
         "twin: the cell's structure in small, trained by CPU ranks, equals one rank (`mbbench show` says how small).");

@@ -59,7 +59,7 @@ Result<double> estimate(const Cell& planned, const baselines::Cell& cell, const 
     MB_ASSIGN(const trainer::Layout layout, trainer::resolve(planned.config));
     MB_ASSIGN(const trainer::StepPrograms programs, trainer::build_programs(layout));
     baselines::Cell projected = cell;
-    std::string basis;
+    ProjectionBasis basis;
     if (options.project({layout, programs, hardware_of(suite, options), false}, projected, basis))
       if (const baselines::Metric* step = analysis::find(projected, "step_time")) step_ns = step->value;
   }

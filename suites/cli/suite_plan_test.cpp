@@ -34,7 +34,7 @@ class SuitePlan : public testing::Test {
     options_.runs_dir = fs::path(testing::TempDir()) / ("mbbench_plan_" + std::to_string(getpid()));
     fs::remove_all(options_.runs_dir);
     options_.launches = 2;
-    options_.project = [](const ProjectionRequest&, baselines::Cell& cell, std::string&) -> Status {
+    options_.project = [](const ProjectionRequest&, baselines::Cell& cell, ProjectionBasis&) -> Status {
       cell.metrics = {{"step_time", 3.6e9}};
       return {};
     };

@@ -59,15 +59,17 @@ Result<PublishedCase> build_case(const PublishedRow& row, const trainer::Config&
   return out;
 }
 
-Result<Projection> project_case(const PublishedCase& of, const CostTable& costs, bool parts) {
+Result<Projection> project_case(const PublishedCase& of, const CostTable& costs, bool parts,
+                                Assume assume = Assume::kOtherTrainer) {
+  const bool theirs = assume == Assume::kOtherTrainer && !of.ours();
   ProjectOptions options;
   options.parts = parts;
-  if (!of.ours() && overlaps_tensor_parallel(of.row)) {
+  if (theirs && overlaps_tensor_parallel(of.row)) {
     options.assume_tp_hidden = costs.published.tp_hidden;
     options.assume_fp8_gather = of.row.precision.starts_with("fp8");
   }
   MB_ASSIGN(Projection out, project(of.layout, of.programs, costs, options));
-  if (!of.ours() && of.row.date < "2025")
+  if (theirs && of.row.date < "2025")
     for (double* ns : {&out.step_ns, &out.low_ns, &out.high_ns}) *ns *= 1 + costs.published.older_loss;
   return out;
 }
@@ -247,10 +249,11 @@ Result<std::vector<PublishedCase>> measured_cases(const CostTable& costs) {
   return cases;
 }
 
-Result<std::vector<CaseError>> errors_of(const std::vector<PublishedCase>& cases, const CostTable& costs) {
+Result<std::vector<CaseError>> errors_of(const std::vector<PublishedCase>& cases, const CostTable& costs,
+                                         Assume assume) {
   std::vector<CaseError> errors;
   for (const PublishedCase& of : cases) {
-    MB_ASSIGN(const Projection projected, project_case(of, costs, true));
+    MB_ASSIGN(const Projection projected, project_case(of, costs, true, assume));
     errors.push_back({&of, projected.step_ns / of.published_ns - 1,
                       projected.low_ns <= of.published_ns && of.published_ns <= projected.high_ns, projected.step_ns,
                       projected.low_ns, projected.high_ns});
@@ -275,6 +278,19 @@ Accuracy accuracy(const std::vector<CaseError>& errors) {
   out.bias = middle(values);
   out.p90 = sizes[static_cast<size_t>(std::ceil(0.9 * static_cast<double>(sizes.size()))) - 1];
   return out;
+}
+
+double ratio_error(const std::vector<CaseError>& errors) {
+  std::vector<double> sizes;
+  for (size_t i = 0; i < errors.size(); ++i)
+    for (size_t j = 0; j < i; ++j) {
+      const PublishedRow &a = errors[i].of->row, &b = errors[j].of->row;
+      if (a.model_id == b.model_id && a.release == b.release)
+        sizes.push_back(std::abs(std::log((1 + errors[i].error) / (1 + errors[j].error))));
+    }
+  if (sizes.empty()) return 0;
+  std::sort(sizes.begin(), sizes.end());
+  return sizes[static_cast<size_t>(std::ceil(0.8 * static_cast<double>(sizes.size()))) - 1];
 }
 
 std::vector<double> fitted_values(const CostTable& costs) {

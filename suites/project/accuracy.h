@@ -49,8 +49,18 @@ struct CaseError {
   double projected_ns = 0, low_ns = 0, high_ns = 0;
 };
 
-Result<std::vector<CaseError>> errors_of(const std::vector<PublishedCase>& cases, const trainer::CostTable& costs);
+// What of a case is projected: with kOtherTrainer what is assumed of the trainer that took it (its overlap of tensor
+// parallelism, FP8 gathers, its software's age; never of our own steps), with kNothing this trainer's program as it is.
+enum class Assume { kOtherTrainer, kNothing };
+
+Result<std::vector<CaseError>> errors_of(const std::vector<PublishedCase>& cases, const trainer::CostTable& costs,
+                                         Assume assume = Assume::kOtherTrainer);
 Accuracy accuracy(const std::vector<CaseError>& errors);
+
+// How well two projections tell two steps apart. Of all pairs of steps of one model and release: how far the projected
+// ratio is from the measured one, absolute logarithm, nearest rank of 80 %. Errors that both steps of a pair share
+// cancel, as they do between two cells of a suite. 0 without a pair.
+double ratio_error(const std::vector<CaseError>& errors);
 
 // The factors that are fitted, in the order of their terms, then tp_hidden, older_loss and scale_loss.
 std::vector<double> fitted_values(const trainer::CostTable& costs);

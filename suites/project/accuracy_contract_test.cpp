@@ -4,6 +4,7 @@
 
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <set>
 
 #include "suites/project/published_config.h"
@@ -46,6 +47,66 @@ TEST(Accuracy, TheTableStatesTheErrorsThatComeOut) {
   EXPECT_NEAR(a.coverage, stated.coverage, 0.02);
   // Steps nobody fitted to are projected worse, not better.
   EXPECT_GE(stated.unseen_median, stated.median);
+  EXPECT_NEAR(ratio_error(j.errors), stated.ratio_error, 0.001);
+}
+
+std::vector<CaseError> of_family(const std::vector<CaseError>& errors, bool experts) {
+  std::vector<CaseError> family;
+  for (const CaseError& e : errors)
+    if (e.of->experts == experts) family.push_back(e);
+  return family;
+}
+
+void expect_stated(const std::vector<CaseError>& errors, const trainer::StepErrors& stated, const char* what) {
+  const Accuracy a = accuracy(errors);
+  EXPECT_EQ(static_cast<int>(a.rows), stated.rows) << what;
+  EXPECT_NEAR(a.median, stated.median, 0.001) << what;
+  EXPECT_NEAR(a.p90, stated.p90, 0.002) << what;
+  EXPECT_NEAR(a.coverage, stated.coverage, 0.02) << what;
+}
+
+TEST(Accuracy, TheTableStatesWhoseErrorsByFamily) {
+  const Judged& j = judged();
+  const trainer::PublishedAccuracy& stated = j.costs.published;
+  const auto plain = errors_of(j.published.cases, j.costs, Assume::kNothing);
+  ASSERT_TRUE(plain.has_value());
+  expect_stated(of_family(*plain, false), stated.dense, "dense");
+  expect_stated(of_family(*plain, true), stated.experts, "experts");
+  expect_stated(of_family(j.errors, false), stated.dense_assumed, "dense, assumed");
+  expect_stated(of_family(j.errors, true), stated.experts_assumed, "experts, assumed");
+  const auto cases = measured_cases(j.costs);
+  ASSERT_TRUE(cases.has_value());
+  const auto own = errors_of(*cases, j.costs);
+  ASSERT_TRUE(own.has_value());
+  expect_stated(*own, stated.ours, "ours");
+}
+
+TEST(Accuracy, WithNothingAssumedAStepIsOurProgramOfIt) {
+  const Judged& j = judged();
+  const auto plain = errors_of(j.published.cases, j.costs, Assume::kNothing);
+  ASSERT_TRUE(plain.has_value());
+  int moved = 0;
+  for (size_t i = 0; i < plain->size(); ++i) {
+    const PublishedCase& of = *(*plain)[i].of;
+    const bool assumed = overlaps_tensor_parallel(of.row) || of.row.date < "2025";
+    if (!assumed) EXPECT_EQ((*plain)[i].projected_ns, j.errors[i].projected_ns) << of.row.model_id;
+    moved += (*plain)[i].projected_ns != j.errors[i].projected_ns;
+    if (of.row.model_id != "llama3-70b") continue;
+    const auto projected = project(of.layout, of.programs, j.costs);
+    ASSERT_TRUE(projected.has_value());
+    EXPECT_EQ((*plain)[i].projected_ns, projected->step_ns);
+  }
+  EXPECT_GT(moved, 20);
+}
+
+TEST(Accuracy, ErrorsThatTwoStepsShareCancelInTheirRatio) {
+  PublishedCase one, other, third;
+  one.row.model_id = other.row.model_id = third.row.model_id = "m";
+  one.row.release = other.row.release = "r";
+  third.row.release = "another";
+  EXPECT_NEAR(ratio_error({{&one, 0.1, true, 0, 0, 0}, {&other, 0.1, true, 0, 0, 0}}), 0, 1e-12);
+  EXPECT_NEAR(ratio_error({{&one, 0.1, true, 0, 0, 0}, {&other, -0.1, true, 0, 0, 0}}), std::log(1.1 / 0.9), 1e-12);
+  EXPECT_EQ(ratio_error({{&one, 0.1, true, 0, 0, 0}, {&third, -0.1, true, 0, 0, 0}}), 0);
 }
 
 TEST(Accuracy, DenseModelsMeetTheAim) {

@@ -38,7 +38,7 @@ baselines::Launch op_rows(const trainer::Layout& layout, const profiler::Trace& 
 }  // namespace
 
 CellProjector cell_projector() {
-  return [](const ProjectionRequest& request, baselines::Cell& cell, std::string& basis) -> Status {
+  return [](const ProjectionRequest& request, baselines::Cell& cell, ProjectionBasis& basis) -> Status {
     MB_ASSIGN(const trainer::CostTable costs, find_costs(request.hardware));
     ProjectOptions options;
     options.trace = request.blocks || spans_of(request.programs) <= kMostSpans;
@@ -48,7 +48,7 @@ CellProjector cell_projector() {
       cell.launches = {op_rows(request.layout, projection.trace)};
       analysis::add_block_time(cell);
     }
-    basis = fmt::format("Projection: {}; {}.", projection.costs, accuracy_line(costs));
+    basis = {fmt::format("Projection: {}. {}.", projection.costs, accuracy_line(costs)), costs.published.ratio_error};
     return {};
   };
 }

@@ -174,6 +174,16 @@ Status read_network(Section section, CostTable& table) {
   return section.no_others();
 }
 
+Status read_errors(Section section, trainer::StepErrors& errors) {
+  double rows = 0;
+  MB_TRY(section.number("rows", rows));
+  errors.rows = static_cast<int>(rows);
+  MB_TRY(section.number("median", errors.median));
+  MB_TRY(section.number("p90", errors.p90));
+  MB_TRY(section.number("coverage", errors.coverage));
+  return section.no_others();
+}
+
 Status read_published(Section section, trainer::PublishedAccuracy& published) {
   double rows = 0, models = 0;
   MB_TRY(section.number("tp_hidden", published.tp_hidden));
@@ -188,6 +198,16 @@ Status read_published(Section section, trainer::PublishedAccuracy& published) {
   MB_TRY(section.number("unseen_median", published.unseen_median));
   MB_TRY(section.number("unseen_p90", published.unseen_p90));
   MB_TRY(section.number("unseen_coverage", published.unseen_coverage));
+  MB_TRY(section.number("ratio_error", published.ratio_error));
+  const std::pair<const char*, trainer::StepErrors*> families[] = {{"dense", &published.dense},
+                                                                   {"experts", &published.experts},
+                                                                   {"dense_assumed", &published.dense_assumed},
+                                                                   {"experts_assumed", &published.experts_assumed},
+                                                                   {"ours", &published.ours}};
+  for (const auto& [key, to] : families) {
+    MB_ASSIGN(Section family, section.table(key));
+    MB_TRY(read_errors(std::move(family), *to));
+  }
   return section.no_others();
 }
 

@@ -33,8 +33,8 @@ void add(baselines::Cell& cell, const char* id, double value, double low = basel
   cell.metrics.push_back({id, value, low, high, info->unit, 0, low == low ? kInterval : ""});
 }
 
-baselines::Cell describe(const Settings& settings, const trainer::Layout& layout, const trainer::StepPrograms& programs,
-                         const std::string& run) {
+Result<baselines::Cell> describe(const Settings& settings, const trainer::Layout& layout,
+                                 const trainer::StepPrograms& programs, const std::string& run) {
   baselines::Cell cell;
   cell.run = run;
   cell.name = kCellName;
@@ -43,7 +43,7 @@ baselines::Cell describe(const Settings& settings, const trainer::Layout& layout
   for (const KnobState& state : knob_states(settings.config, settings.sources))
     cell.knobs.push_back({state.knob->key, state.value, name(state.source.layer),
                           state.source.line > 0 ? state.source.place : "", state.source.line, splits_series(state)});
-  cell.work = work_of(layout.tokens_per_step(), trainer::token_flops(layout, programs));
+  MB_ASSIGN(cell.work, step_work(layout, programs));
   cell.memory = memory_maps(layout, programs);
   cell.program_json = trainer::explain_json(layout, programs);
   cell.program_hash = trainer::program_hash(programs);
@@ -77,11 +77,8 @@ void fill_projected(baselines::Cell& cell, const Projection& p, bool uses_fp8) {
     const double a_ns = a_step * 1e9;
     add(cell, id, a_ns / p.step_ns, a_ns / p.high_ns, a_ns / p.low_ns);
   };
-  // Of rows of sequences the cell knows which tokens have a label; the projection counts the rows' places.
-  const bool known = cell.work.tokens_per_step > 0 && cell.work.flops_per_token_causal > 0;
-  const double tokens = known ? static_cast<double>(cell.work.tokens_per_step) : static_cast<double>(p.tokens);
-  const double causal = known ? tokens * cell.work.flops_per_token_causal : p.model_flops_causal;
-  const double full = known ? tokens * cell.work.flops_per_token_full : p.model_flops_full;
+  const auto tokens = static_cast<double>(p.tokens);
+  const double causal = p.model_flops_causal, full = p.model_flops_full;
   rate("tokens_per_second", tokens);
   rate("tokens_per_second_per_gpu", tokens / gpus);
   rate("tflops_per_gpu_causal", causal / gpus / 1e12);
@@ -115,7 +112,7 @@ Result<std::filesystem::path> save_projection(const Settings& settings, const st
   const std::filesystem::path runs = settings.product.runs_dir;
   MB_TRY(make_dirs(runs));
   MB_ASSIGN(auto writer, baselines::BundleWriter::create_new(runs / "runs", run));
-  baselines::Cell cell = describe(settings, layout, programs, run.id);
+  MB_ASSIGN(baselines::Cell cell, describe(settings, layout, programs, run.id));
   fill_projected(cell, projection, trainer::recipe_name(settings.config).starts_with("fp8"));
   cell.identity_hash = baselines::identity_hash(cell);
   MB_TRY(writer.begin_cell(cell));

@@ -2,6 +2,7 @@
 #include "suites/project/projection_text.h"
 
 #include <fmt/core.h>
+#include <fmt/ranges.h>
 
 #include <nlohmann/json.hpp>
 
@@ -73,18 +74,30 @@ std::string title(const Projection& p, const trainer::Layout& layout) {
 std::string accuracy_line(const trainer::CostTable& costs) {
   const trainer::PublishedAccuracy& a = costs.published;
   if (a.rows == 0) return "no published step was compared with this table";
+  const auto errors = [](const trainer::StepErrors& e) {
+    return fmt::format("{}, {}, {} of {}", format_percent(e.median), format_percent(e.p90),
+                       format_percent(e.coverage, 0), e.rows);
+  };
   return fmt::format(
-      "error on {} published H100 steps of {} models: median {}, p90 {}, {} of them in the 80 % interval; of models "
-      "the "
-      "fit had not seen: {}, {}, {}",
-      a.rows, a.models, format_percent(a.median), format_percent(a.p90), format_percent(a.coverage, 0),
+      "Error of the step (median, p90, inside the 80 % interval): our programs as projected, on published H100 steps "
+      "of "
+      "other trainers: dense {}; with experts {}; on our own, one H100: {}. With what is assumed of those trainers ({} "
+      "of "
+      "TP communication hidden, FP8 gathers, {} slower before 2025): dense {}; with experts {}; of models the fit had "
+      "not seen {}, {}, {}",
+      errors(a.dense), errors(a.experts), errors(a.ours), format_percent(a.tp_hidden, 0),
+      format_percent(a.older_loss, 0), errors(a.dense_assumed), errors(a.experts_assumed),
       format_percent(a.unseen_median), format_percent(a.unseen_p90), format_percent(a.unseen_coverage, 0));
 }
 
 std::string to_text(const Projection& p, const trainer::Layout& layout, const trainer::CostTable& costs,
-                    const TrainingPlan& plan) {
+                    const TrainingPlan& plan, const std::vector<std::string>& unsaid) {
   const double causal = p.tflops_per_gpu(p.model_flops_causal);
-  std::string out = title(p, layout) + "\n";
+  std::string out = title(p, layout);
+  if (!unsaid.empty())
+    out += fmt::format("  ({} {} the quickstart's: say what yours {})", fmt::join(unsaid, " and "),
+                       unsaid.size() == 1 ? "is" : "are", unsaid.size() == 1 ? "is" : "are");
+  out += "\n";
   out +=
       fmt::format("step      {}   80 %: {} to {}\n", format_ns(p.step_ns), format_ns(p.low_ns), format_ns(p.high_ns));
   out += fmt::format("speed     {:.0f} tokens/s/GPU   {:.0f} TFLOP/s/GPU (causal{}), {:.0f} (full)\n",
@@ -102,13 +115,13 @@ std::string to_text(const Projection& p, const trainer::Layout& layout, const tr
     if (plan.price_gpu_hour > 0) out += fmt::format(", {:.0f} at {} a GPU-hour", cost.cost, plan.price_gpu_hour);
     out += " (no time lost to restarts)\n";
   }
-  out += fmt::format("trust     {}; {}\n", p.costs, accuracy_line(costs));
+  out += fmt::format("trust     {}. {}.\n", p.costs, accuracy_line(costs));
   out += "projected: nothing here was measured.\n";
   return out;
 }
 
 std::string to_json(const Projection& p, const trainer::Layout& layout, const trainer::CostTable& costs,
-                    const TrainingPlan& plan) {
+                    const TrainingPlan& plan, const std::vector<std::string>& unsaid) {
   using nlohmann::json;
   json exposed;
   for (size_t kind = 0; kind < kCommKinds; ++kind)
@@ -122,6 +135,9 @@ std::string to_json(const Projection& p, const trainer::Layout& layout, const tr
                      {"fitted", costs.term(term.term).fitted},
                      {"source", costs.term(term.term).source}});
   const double causal = p.tflops_per_gpu(p.model_flops_causal);
+  const auto errors = [](const trainer::StepErrors& e) {
+    return json{{"rows", e.rows}, {"median", e.median}, {"p90", e.p90}, {"coverage80", e.coverage}};
+  };
   json out = {{"class", "projected"},
               {"model", layout.model.name},
               {"hardware", p.hardware},
@@ -161,7 +177,13 @@ std::string to_json(const Projection& p, const trainer::Layout& layout, const tr
                 {"coverage80", costs.published.coverage},
                 {"unseen_median", costs.published.unseen_median},
                 {"unseen_p90", costs.published.unseen_p90},
-                {"unseen_coverage80", costs.published.unseen_coverage}}}};
+                {"unseen_coverage80", costs.published.unseen_coverage},
+                {"dense_as_projected", errors(costs.published.dense)},
+                {"experts_as_projected", errors(costs.published.experts)},
+                {"dense_assumed", errors(costs.published.dense_assumed)},
+                {"experts_assumed", errors(costs.published.experts_assumed)},
+                {"ours", errors(costs.published.ours)}}},
+              {"quickstart_values", unsaid}};
   if (plan.tokens > 0) {
     const PlanCost cost = cost_of(p, plan);
     out["training"] = {{"tokens", plan.tokens}, {"days", cost.days}};

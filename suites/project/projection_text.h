@@ -3,6 +3,7 @@
 
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "suites/project/projector.h"
 
@@ -15,14 +16,16 @@ struct TrainingPlan {
 };
 
 // One screen: step with interval, throughput, where the step goes, what the interval rests on, memory, and how far such
-// projections were from published steps.
+// projections were from published steps. `unsaid`: knobs at the quickstart's values although another model was named;
+// the first line says so.
 std::string to_text(const Projection& projection, const trainer::Layout& layout, const trainer::CostTable& costs,
-                    const TrainingPlan& plan = {});
+                    const TrainingPlan& plan = {}, const std::vector<std::string>& unsaid = {});
 
 std::string to_json(const Projection& projection, const trainer::Layout& layout, const trainer::CostTable& costs,
-                    const TrainingPlan& plan = {});
+                    const TrainingPlan& plan = {}, const std::vector<std::string>& unsaid = {});
 
-// "error on 60 published H100 steps: median 3.1 %, p90 8.0 %; ..." or that there is none.
+// How far such projections were from measured steps, and whose: our programs as they are projected, by family, then
+// with what is assumed of other trainers. Sentences without the last full stop.
 std::string accuracy_line(const trainer::CostTable& costs);
 
 }  // namespace mbb::suites

@@ -8,6 +8,7 @@
 #include <future>
 
 #include "suites/project/cost_file.h"
+#include "suites/runner/sequence_work.h"
 #include "trainer/execute/graph_memory.h"
 #include "trainer/execute/simulate/replay.h"
 #include "trainer/program/token_flops.h"
@@ -83,9 +84,10 @@ class Projector {
       fill_memory(out);
       return out;
     }
-    MB_ASSIGN(costs_, trainer::step_costs(table_, l_.mesh, programs_));
+    MB_TRY(read_sequences(out));
+    MB_ASSIGN(costs_, trainer::step_costs(table_, l_.mesh, programs_, packs_ ? &*packs_ : nullptr));
     MB_ASSIGN(Walked walked, whole_step(out.trace));
-    fill_work(out);
+    fill_basis(out);
     const double doublings = std::log2(std::max(1.0, static_cast<double>(out.gpus) / table_.domain));
     walked.parts.stragglers_ns = walked.step_ns * table_.scale_loss * doublings;
     out.step_ns = walked.step_ns + walked.parts.stragglers_ns;
@@ -155,16 +157,29 @@ class Projector {
     return (1 - options_.assume_tp_hidden) * (gather ? 0.5 : 1);
   }
 
-  void fill_work(Projection& out) const {
+  // What a step computes: of rows of many lengths the tokens with a label, as cells count them.
+  Status read_sequences(Projection& out) {
+    baselines::Work work;
+    if (l_.has_sequences()) {
+      MB_ASSIGN(SequenceWork rows, sequence_work(l_));
+      work = step_work(l_, built_, rows);
+      const double packs = rows.lengths.tokens() / rows.efficiency / static_cast<double>(l_.sequence);
+      if (l_.packed()) packs_ = trainer::PackedRows{std::move(rows.lengths), l_.sequence, packs};
+    } else {
+      work = work_of(l_.tokens_per_step(), trainer::token_flops(l_, built_));
+    }
+    out.tokens = work.tokens_per_step;
+    out.model_flops_causal = work.flops_per_token_causal * static_cast<double>(out.tokens);
+    out.model_flops_full = work.flops_per_token_full * static_cast<double>(out.tokens);
+    return {};
+  }
+
+  void fill_basis(Projection& out) const {
     out.hardware = table_.hardware;
     out.measured_costs = table_.measured;
     out.costs = table_.measured ? fmt::format("kernels {} {}", table_.hardware, table_.date)
                                 : fmt::format("ceilings of {}: none of its ops was measured", table_.hardware);
     out.gpus = l_.mesh.world_size();
-    out.tokens = l_.tokens_per_step();
-    const trainer::TokenFlops flops = trainer::token_flops(l_, built_);
-    out.model_flops_causal = flops.causal * static_cast<double>(out.tokens);
-    out.model_flops_full = flops.full * static_cast<double>(out.tokens);
   }
 
   // Busy time by term, over the step's calls, means over classes.
@@ -237,6 +252,7 @@ class Projector {
   const trainer::CostTable& table_;
   const ProjectOptions& options_;
   trainer::StepCosts costs_;
+  std::optional<trainer::PackedRows> packs_;
 };
 
 }  // namespace

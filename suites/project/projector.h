@@ -72,7 +72,7 @@ struct Projection {
   std::string costs;  // what the costs rest on, one line
   bool measured_costs = false;
   int64_t gpus = 1;
-  int64_t tokens = 0;  // a step
+  int64_t tokens = 0;  // a step; of rows of many lengths those with a label, a mean over steps
   double step_ns = 0;
   double low_ns = 0, high_ns = 0;  // 80 % interval
   double sigma = 0;                // relative
@@ -92,7 +92,8 @@ struct Projection {
 Result<trainer::CostTable> find_costs(const std::string& hardware);
 
 // Errors: those of resolve() and build_programs(); kUnavailable for a recipe the card has no rates for. A configuration
-// that does not fit is projected all the same: memory.fits() says so.
+// that does not fit is projected all the same: memory.fits() says so. Of rows that hold sequences of many lengths the
+// data is read (errors of trainer::open_sequences).
 Result<Projection> project(const trainer::Config& config, const std::string& hardware = kDefaultHardware,
                            const ProjectOptions& options = {});
 // The same of programs that are built already, with costs at hand.

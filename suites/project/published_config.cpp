@@ -25,16 +25,6 @@ bool is_megatron(const PublishedRow& row) {
   return is_bridge(row) || row.release.starts_with("NeMo 2") || row.release.starts_with("dgxc");
 }
 
-// dgxc prints no interleaving where its recipe is NeMo's: the same model's other row with that mapping has it.
-int64_t interleaving(const PublishedRow& row) {
-  if (row.vpp > 0 || row.pp <= 1) return std::max<int64_t>(row.vpp, 1);
-  for (const PublishedRow& other : baselines::published_rows())
-    if (other.model_id == row.model_id && other.hardware == row.hardware && other.tp == row.tp && other.pp == row.pp &&
-        other.vpp > 0 && is_megatron(other))
-      return other.vpp;
-  return is_bridge(row) ? 1 : 0;
-}
-
 Result<Recipe> recipe_of(const PublishedRow& row) {
   if (row.precision == "bf16") return Recipe::kBf16;
   if (row.precision == "fp8_current") return Recipe::kFp8Current;
@@ -93,6 +83,16 @@ void set_recompute(const PublishedRow& row, Config& config) {
 
 }  // namespace
 
+// dgxc prints no interleaving where its recipe is NeMo's: the same model's other row with that mapping has it.
+int64_t published_interleaving(const PublishedRow& row) {
+  if (row.vpp > 0 || row.pp <= 1) return std::max<int64_t>(row.vpp, 1);
+  for (const PublishedRow& other : baselines::published_rows())
+    if (other.model_id == row.model_id && other.hardware == row.hardware && other.tp == row.tp && other.pp == row.pp &&
+        other.vpp > 0 && is_megatron(other))
+      return other.vpp;
+  return is_bridge(row) ? 1 : 0;
+}
+
 bool overlaps_tensor_parallel(const PublishedRow& row) {
   return row.tp > 1 && row.ep <= 1;
 }
@@ -105,7 +105,7 @@ Result<Config> published_config(const PublishedRow& row) {
   if (row.tp <= 0 || row.pp <= 0 || row.gpus <= 0 || row.global_batch <= 0 || row.micro_batch <= 0)
     return unusable("the mapping is not stated");
   if (!(row.tokens_per_s_per_gpu > 0)) return unusable("no tokens/s");
-  const int64_t vpp = interleaving(row);
+  const int64_t vpp = published_interleaving(row);
   if (vpp == 0) return unusable("the interleaving is not stated");
   Config config;
   config.model.name = row.model_id;

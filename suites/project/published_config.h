@@ -13,6 +13,9 @@ namespace mbb::suites {
 // a mapping that is not stated.
 Result<trainer::Config> published_config(const baselines::PublishedRow& row);
 
+// Virtual pipeline stages, where the source, or another row of its recipe, says; 0 where none does.
+int64_t published_interleaving(const baselines::PublishedRow& row);
+
 // Tensor-parallel overlap, which those recipes switch on for dense models wherever there is tensor parallelism, and
 // which this program has for bf16 alone.
 bool overlaps_tensor_parallel(const baselines::PublishedRow& row);

@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <limits>
 
 namespace mbb::suites {
@@ -60,6 +61,48 @@ TEST(ClaimVerdicts, ClassesAndMissingNumbersAreNotCompared) {
   EXPECT_EQ(judge_claim(claim(0, 1), {cell("a", 100), skipped}).why, "b is skipped: needs 64 GPUs");
   EXPECT_EQ(judge_claim(claim(0, 1, "bubble"), {cell("a", 100), cell("b", 90)}).why, "a has no bubble");
   EXPECT_EQ(judge_claim(claim(0, 1), {cell("a", 100)}).why, "b is not in this run");
+}
+
+TEST(ClaimVerdicts, ProjectionsTellOnlyWhatTheyModelAndResolve) {
+  const auto projected = [](const std::string& name, double ms) {
+    return cell(name, ms, 6, baselines::ResultClass::kProjected);
+  };
+  const auto judged = [&](const Claim& c, double a, double b) {
+    return judge_claim(c, {projected("a", a), projected("b", b)}, 0.04);
+  };
+  const auto told = [&](const Claim& c, double b) { return judged(c, 100, b).answer; };
+  EXPECT_EQ(told(claim(1.0, kAny), 100.3), ClaimAnswer::kNotTold);
+  EXPECT_EQ(told(claim(0, 1.0), 100.3), ClaimAnswer::kNotTold);
+  EXPECT_EQ(told(claim(0, 1.0), 97), ClaimAnswer::kNotTold);
+  EXPECT_EQ(told(claim(0, 1.0), 95), ClaimAnswer::kHolds) << "their intervals overlap, their ratio's error is smaller";
+  EXPECT_EQ(told(claim(0, 1.0), 105), ClaimAnswer::kRefuted);
+  EXPECT_EQ(told(claim(0.67, 0.83), 75), ClaimAnswer::kHolds);
+  EXPECT_EQ(told(claim(0.67, 0.83), 85), ClaimAnswer::kSizeNotTold) << "the size could be as claimed";
+  EXPECT_EQ(told(claim(1.2, 1.4), 118), ClaimAnswer::kSizeNotTold);
+  EXPECT_EQ(told(claim(0.67, 0.83), 90), ClaimAnswer::kDirectionOnly);
+  EXPECT_EQ(told(claim(0.97, 1.03), 101), ClaimAnswer::kNotTold) << "the claim is finer than the projection";
+  EXPECT_EQ(told(claim(0.9, 1.1), 101), ClaimAnswer::kHolds);
+  EXPECT_EQ(told(claim(0.97, 1.03), 110), ClaimAnswer::kRefuted);
+  EXPECT_NE(judged(claim(0, 1.0), 100, 97).why.find("tell ratios within 4.0 %"), std::string::npos);
+  // Without that figure the rows' own intervals count.
+  EXPECT_EQ(judge_claim(claim(0, 1.0), {projected("a", 100), projected("b", 95)}).answer, ClaimAnswer::kNotTold);
+}
+
+TEST(ClaimVerdicts, TheSameProjectionTwiceNamesTheKnobThatIsNotModelled) {
+  std::vector<baselines::Cell> cells{cell("a", 100, 6, baselines::ResultClass::kProjected),
+                                     cell("b", 100, 6, baselines::ResultClass::kProjected)};
+  cells[0].knobs.push_back({"overlap.margin", "0", "default", "", 0, true});
+  cells[1].knobs.push_back({"overlap.margin", "16", "suite", "", 0, true});
+  judge_claims({claim(0, 1.0)}, cells, 0.04);
+  ASSERT_EQ(cells[1].verdicts.size(), 1U);
+  EXPECT_EQ(cells[1].verdicts[0].verdict, baselines::Verdict::kInconclusive);
+  EXPECT_EQ(cells[1].verdicts[0].text,
+            "not told (projected): step_time 1.000, said to be below 1.00; both cells project alike: "
+            "overlap.margin = 16 is not modelled. says so.");
+  // A plan is exact.
+  for (baselines::Cell& c : cells) c.metrics[0] = {"activation_memory", 100, NAN, NAN, "bytes", 0, ""};
+  cells[1].metrics[0].value = 99;
+  EXPECT_EQ(judge_claim(claim(0, 1.0, "activation_memory"), cells, 0.04).answer, ClaimAnswer::kHolds);
 }
 
 TEST(ClaimVerdicts, TheVerdictSaysWhetherItIsAsClaimedAndJudgingAgainReplacesIt) {

@@ -18,9 +18,16 @@ struct ProjectionRequest {
   bool blocks = false;   // the time of the Transformer blocks too (block_time)
 };
 
-// Fills the cell's metrics: step_time with its interval, throughput, exposed communication, bubble. `basis`: one
-// sentence on what the numbers rest on. kUnavailable when the engine knows nothing of the hardware or the recipe.
+// What projected rows rest on.
+struct ProjectionBasis {
+  std::string text;  // the costs, and whose error is how large; empty before any row
+  // Ratios of two rows nearer to 1 than this say nothing, relative (80 %). 0: unknown, the rows' own intervals count.
+  double ratio_error = 0;
+};
+
+// Fills the cell's metrics: step_time with its interval, throughput, exposed communication, bubble; and the basis.
+// kUnavailable when the engine knows nothing of the hardware or the recipe.
 using CellProjector =
-    std::function<Status(const ProjectionRequest& request, baselines::Cell& cell, std::string& basis)>;
+    std::function<Status(const ProjectionRequest& request, baselines::Cell& cell, ProjectionBasis& basis)>;
 
 }  // namespace mbb::suites

@@ -6,6 +6,10 @@
 #include <algorithm>
 #include <cmath>
 
+#include "analysis/metrics/cell_metrics.h"
+#include "analysis/metrics/metrics.h"
+#include "profiler/base/check.h"
+#include "suites/project/published_config.h"
 #include "trainer/models/flops.h"
 #include "trainer/run/precision_rules.h"
 
@@ -33,12 +37,31 @@ std::string twin_model(std::string_view name) {
   return "";
 }
 
+int64_t interleaving_of(const baselines::PublishedRow& row) {
+  return row.pp > 0 ? published_interleaving(row) : row.vpp;
+}
+
+// What of the configuration's mapping the source leaves out: "mapping", "VPP and CP"; empty when it says all.
+std::string left_open(const baselines::PublishedRow& row, const trainer::Layout& l) {
+  if (row.tp == 0 && row.pp == 0 && row.sharding.empty()) return "mapping";
+  std::string open;
+  const auto check = [&](bool is_open, const char* what) {
+    if (is_open) open += (open.empty() ? "" : " and ") + std::string(what);
+  };
+  check(row.tp == 0 && l.tp > 1, "TP");
+  check(row.pp == 0 && l.pp > 1, "PP");
+  check(row.pp > 1 && interleaving_of(row) == 0, "VPP");
+  check(row.cp == 0 && l.cp > 1, "CP");
+  check(row.ep == 0 && l.ep > 1, "EP");
+  return open;
+}
+
 bool is_like(const baselines::PublishedRow& row, const trainer::Layout& l) {
   const bool sharded = l.shards_parameters();
   const bool row_sharded = !row.sharding.empty() && row.sharding != "0";
   return agrees(row.gpus, l.mesh.world_size()) && agrees(row.global_batch, l.global_batch) &&
          agrees(row.micro_batch, l.micro_batch) && agrees(row.seq_length, l.sequence) && agrees(row.tp, l.tp) &&
-         agrees(row.pp, l.pp) && agrees(row.cp, l.cp) && agrees(row.vpp, l.vpp) && agrees(row.ep, l.ep) &&
+         agrees(row.pp, l.pp) && agrees(row.cp, l.cp) && agrees(interleaving_of(row), l.vpp) && agrees(row.ep, l.ep) &&
          (row.etp == 0 || !l.model.is_moe() || row.etp == l.etp) && sharded == row_sharded;
 }
 
@@ -80,7 +103,10 @@ std::vector<baselines::PublishedRow> published_like(const trainer::Layout& layou
   const std::string recipe = trainer::recipe_name(layout.config);
   for (const std::string& model : {layout.model.name, twin_model(layout.model.name)}) {
     if (model.empty()) continue;
-    for (baselines::PublishedRow& row : baselines::find_published({.model_id = model, .hardware = name})) {
+    for (baselines::PublishedRow& row :
+         baselines::find_published({.model_id = model, .hardware = name, .with_variants = true})) {
+      const bool dropless = row.variant == "dropless" && layout.model.is_moe();
+      if (!row.variant.empty() && !dropless) continue;
       const bool fp8 = row.precision == "fp8" && recipe.starts_with("fp8");
       if ((row.precision == recipe || fp8) && is_like(row, layout)) found.push_back(std::move(row));
     }
@@ -96,10 +122,27 @@ std::string published_beside(const trainer::Layout& layout, std::string_view har
   std::string text;
   if (!std::isnan(newest.tokens_per_s_per_gpu)) text = fmt::format("{:.0f} tokens/s/GPU", newest.tokens_per_s_per_gpu);
   if (const std::string rate = teraflops(newest, layout); !rate.empty()) text += (text.empty() ? "" : ", ") + rate;
-  const bool mapped = newest.tp > 0 || newest.pp > 0 || !newest.sharding.empty();
-  const std::string vague = mapped ? "" : ", mapping not stated";
+  const std::string open = left_open(newest, layout);
+  const std::string vague = open.empty() ? "" : fmt::format(", {} not stated", open);
   const std::string more = rows.size() > 1 ? fmt::format(", {} older", rows.size() - 1) : "";
   return fmt::format("{}; {}{}{}", text, source_name(newest), vague, more);
+}
+
+double published_rate(const trainer::Layout& layout, std::string_view hardware) {
+  const std::vector<baselines::PublishedRow> rows = published_like(layout, hardware);
+  if (rows.empty() || !left_open(rows.front(), layout).empty()) return baselines::kNotStated;
+  return rows.front().tokens_per_s_per_gpu;
+}
+
+void add_published_error(baselines::Cell& cell, double rate) {
+  const baselines::Metric* ours = analysis::find(cell, "tokens_per_second_per_gpu");
+  if (!(rate > 0) || ours == nullptr || !(ours->value > 0)) return;
+  const analysis::MetricInfo* info = analysis::find_metric("published_error");
+  MB_CHECK(info != nullptr, "metric not declared: published_error");
+  // Of the step: at equal work it is long where the rate is low.
+  const auto error = [&](double a_rate) { return 100 * (rate / a_rate - 1); };
+  cell.metrics.push_back(
+      {info->id, error(ours->value), error(ours->high), error(ours->low), info->unit, 0, ours->interval});
 }
 
 }  // namespace mbb::suites

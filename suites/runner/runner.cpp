@@ -439,13 +439,14 @@ std::vector<size_t> execution_order(const std::vector<baselines::Cell>& cells) {
 
 // Fills a cell from its projection; what the engine cannot say is skipped with its words.
 Status project_cell(const Cell& planned, baselines::Cell& cell, const Suite& suite, const RunOptions& options,
-                    std::string& basis) {
+                    ProjectionBasis& basis) {
   MB_ASSIGN(const trainer::Layout layout, trainer::resolve(planned.config));
   MB_ASSIGN(const trainer::StepPrograms programs, trainer::build_programs(layout));
   const bool blocks = std::any_of(suite.claims.begin(), suite.claims.end(), [&](const Claim& claim) {
     return claim.metric == "block_time" && (claim.a == cell.name || claim.b == cell.name);
   });
-  const Status projected = options.project({layout, programs, hardware_of(suite, options), blocks}, cell, basis);
+  const std::string hardware = hardware_of(suite, options);
+  const Status projected = options.project({layout, programs, hardware, blocks}, cell, basis);
   if (!projected) {
     const bool unknown = projected.error().code == ErrorCode::kUnavailable;
     cell.status = unknown ? CellStatus::kSkipped : CellStatus::kBroken;
@@ -455,6 +456,7 @@ Status project_cell(const Cell& planned, baselines::Cell& cell, const Suite& sui
     cell.metrics.clear();
     return {};
   }
+  if (planned.published.empty()) add_published_error(cell, published_rate(layout, hardware));
   analysis::add_planned_memory(cell);
   return add_planned_metrics(layout, programs, cell);
 }
@@ -522,7 +524,7 @@ void keep_in_store(const RunOptions& options, const baselines::Run& run, const s
 Status judge_claims_of(baselines::BundleWriter& writer, const Suite& suite, const RunOptions& options,
                        RunOutcome& outcome) {
   if (outcome.stopped) return {};
-  for (const size_t changed : judge_claims(suite.claims, outcome.run.cells)) {
+  for (const size_t changed : judge_claims(suite.claims, outcome.run.cells, outcome.basis.ratio_error)) {
     MB_TRY(writer.finish_cell(outcome.run.cells[changed]));
     keep_in_store(options, outcome.run, writer.folder(), &outcome.run.cells[changed]);
   }

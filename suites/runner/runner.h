@@ -51,7 +51,7 @@ struct RunOutcome {
   baselines::Run run;  // with every finished cell, in planned order
   std::filesystem::path bundle;
   bool stopped = false;            // by `stop`: resumable
-  std::string basis;               // what projected rows rest on, one sentence; empty without any
+  ProjectionBasis basis;           // of projected rows
   std::vector<std::string> notes;  // knobs that were given and do nothing: idle_notes()
 };
 

@@ -47,6 +47,11 @@ baselines::Work work_of(int64_t tokens_per_step, const trainer::TokenFlops& flop
 Result<baselines::Work> step_work(const trainer::Layout& layout, const trainer::StepPrograms& programs) {
   if (!layout.has_sequences()) return work_of(layout.tokens_per_step(), trainer::token_flops(layout, programs));
   MB_ASSIGN(const SequenceWork rows, sequence_work(layout));
+  return step_work(layout, programs, rows);
+}
+
+baselines::Work step_work(const trainer::Layout& layout, const trainer::StepPrograms& programs,
+                          const SequenceWork& rows) {
   return work_of(std::llround(rows.tokens_per_step), trainer::token_flops(layout, programs, rows.lengths));
 }
 

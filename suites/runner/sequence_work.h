@@ -22,6 +22,8 @@ Result<SequenceWork> sequence_work(const trainer::Layout& layout);
 
 // What a step of a configuration computes: with sequences of many lengths, means over its steps. Errors as above.
 Result<baselines::Work> step_work(const trainer::Layout& layout, const trainer::StepPrograms& programs);
+baselines::Work step_work(const trainer::Layout& layout, const trainer::StepPrograms& programs,
+                          const SequenceWork& rows);
 baselines::Work work_of(int64_t tokens_per_step, const trainer::TokenFlops& flops);
 
 void add_sequence_metrics(baselines::Cell& cell, const SequenceWork& work);

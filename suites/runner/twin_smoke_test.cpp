@@ -63,13 +63,13 @@ class TwinSmoke : public testing::Test {
     options_.runs_dir = folder_;
     options_.program = fs::absolute(fs::path(MBB_BINARY_DIR) / "bin" / "mbbench").string();
     options_.quiet = true;
-    options_.project = [](const ProjectionRequest& request, baselines::Cell& cell, std::string& basis) -> Status {
+    options_.project = [](const ProjectionRequest& request, baselines::Cell& cell, ProjectionBasis& basis) -> Status {
       EXPECT_EQ(request.hardware, "h100-sxm");
       EXPECT_FALSE(request.blocks);
       const double step = request.layout.config.precision.recipe == trainer::Recipe::kBf16 ? 10e9 : 8e9;
       cell.metrics = {{"step_time", step, 0.95 * step, 1.05 * step, "ns", 0, "80 % of something"},
                       {"exposed_comm", 4.0}};
-      basis = "Projection: a test.";
+      basis.text = "Projection: a test.";
       return {};
     };
   }
@@ -120,7 +120,7 @@ TEST_F(TwinSmoke, MissingGpusGiveProjectedRowsWithTwins) {
   EXPECT_FALSE(large.memory.empty()) << "its plan stays, to look at";
   EXPECT_NE(large.reason.find("GiB"), std::string::npos) << large.reason;
   EXPECT_EQ(cell(*outcome, "unknown").reason, "h100-sxm has no nvfp4, and emulated steps are not projected");
-  EXPECT_EQ(outcome->basis, "Projection: a test.");
+  EXPECT_EQ(outcome->basis.text, "Projection: a test.");
   const analysis::Table table = analysis::suite_table(outcome->run);
   EXPECT_EQ(table.columns[10].id, "twin");
   EXPECT_EQ(table.rows[0].values[10].text, "ok");
@@ -182,7 +182,7 @@ TEST_F(TwinSmoke, AStopWhileATwinTrainsLeavesARunToResume) {
   std::atomic<bool> stop = false;
   options_.stop = &stop;
   const CellProjector project = options_.project;
-  options_.project = [&](const ProjectionRequest& request, baselines::Cell& cell, std::string& basis) {
+  options_.project = [&](const ProjectionRequest& request, baselines::Cell& cell, ProjectionBasis& basis) {
     stop = true;  // its twin is next
     return project(request, cell, basis);
   };

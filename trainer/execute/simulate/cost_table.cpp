@@ -117,14 +117,41 @@ AttentionRate attention_rate(const std::vector<AttentionRate>& rates, double hea
   return {head_dim, between(a.tflops, b.tflops), between(a.half_keys, b.half_keys), between(a.us, b.us)};
 }
 
-OpCost attention_cost(const CostTable& table, const OpView& view, double flops) {
+// What packs leave of an attention core's time over whole rows, by the core's window.
+class PackShares {
+ public:
+  explicit PackShares(const PackedRows* packs) : packs_(packs) {}
+
+  struct Share {
+    double pairs = 1;  // of the pairs of queries and keys
+    double keys = 0;   // of a pair's query, on average; 0: the row's
+  };
+  Share of(const AttentionAttrs& attrs) {
+    if (packs_ == nullptr || !attrs.packed || !attrs.causal) return {};
+    const auto found = shares_.find(attrs.window);
+    if (found != shares_.end()) return found->second;
+    const BatchLengths whole = BatchLengths::uniform(packs_->row);
+    const auto pairs = [&](const BatchLengths& of) {
+      return attrs.window > 0 ? of.window_pairs(attrs.window) : of.s2();
+    };
+    const BatchLengths& all = packs_->sequences;
+    return shares_[attrs.window] = {pairs(all) / (packs_->packs * pairs(whole)), all.s2() / all.tokens()};
+  }
+
+ private:
+  const PackedRows* packs_;
+  std::map<int, Share> shares_;
+};
+
+OpCost attention_cost(const CostTable& table, const OpView& view, double flops, const PackShares::Share& share) {
   const auto& attrs = std::get<AttentionAttrs>(view.op.attrs);
   // A forward op has a gradient rule.
   const bool forward = view.op.kind->grad != nullptr;
   const AttentionRate rate =
       attention_rate(forward ? table.attention_forward : table.attention_backward, attrs.head_dim);
-  const auto keys = static_cast<double>(view.in(forward ? 0 : 1).shape[0]);
-  return {(flops / (rate.tflops * 1e12) * (1 + rate.half_keys / keys) + rate.us * 1e-6) * kNs, CostTerm::kAttention};
+  const double keys = share.keys > 0 ? share.keys : static_cast<double>(view.in(forward ? 0 : 1).shape[0]);
+  const double busy = flops * share.pairs / (rate.tflops * 1e12) * (1 + rate.half_keys / keys);
+  return {(busy + rate.us * 1e-6) * kNs, CostTerm::kAttention};
 }
 
 OpCost kernel_cost(const CostTable& table, const OpView& view, double flops) {
@@ -220,7 +247,9 @@ double gemm_tflops(std::span<const GemmPoint> points, double m, double n, double
   return weights > 0 ? rates / weights : 0;
 }
 
-OpCost op_cost(const CostTable& table, const OpView& view, const GroupPlace& place) {
+namespace {
+
+OpCost cost_of(const CostTable& table, const OpView& view, const GroupPlace& place, PackShares& packs) {
   OpCost cost;
   if (view.op.kind->communicates) {
     const auto* comm = std::get_if<CommAttrs>(&view.op.attrs);
@@ -229,8 +258,9 @@ OpCost op_cost(const CostTable& table, const OpView& view, const GroupPlace& pla
     if (receives(view.op)) cost.ns = 0;
   } else {
     const double flops = op_flops(view);
-    if (view.op.kind->model_flops && std::holds_alternative<AttentionAttrs>(view.op.attrs))
-      cost = attention_cost(table, view, flops);
+    const auto* attention = std::get_if<AttentionAttrs>(&view.op.attrs);
+    if (view.op.kind->model_flops && attention != nullptr)
+      cost = attention_cost(table, view, flops, packs.of(*attention));
     else if (view.op.kind->model_flops && view.op.in.size() >= 2)
       cost = product_cost(table, view, flops);
     else
@@ -241,8 +271,17 @@ OpCost op_cost(const CostTable& table, const OpView& view, const GroupPlace& pla
   return cost;
 }
 
-Result<StepCosts> step_costs(const CostTable& table, const Mesh& mesh, std::span<const Program> programs) {
+}  // namespace
+
+OpCost op_cost(const CostTable& table, const OpView& view, const GroupPlace& place) {
+  PackShares whole_rows(nullptr);
+  return cost_of(table, view, place, whole_rows);
+}
+
+Result<StepCosts> step_costs(const CostTable& table, const Mesh& mesh, std::span<const Program> programs,
+                             const PackedRows* packs) {
   StepCosts costs;
+  PackShares shares(packs);
   for (size_t c = 0; c < programs.size(); ++c) {
     Places places(mesh, mesh.representative(static_cast<int>(c)), table.domain);
     auto& of_class = costs.ops.emplace_back();
@@ -252,7 +291,7 @@ Result<StepCosts> step_costs(const CostTable& table, const Mesh& mesh, std::span
       for (const Op& op : segment.ops) {
         const OpView view{programs[c], op};
         MB_TRY(check_types(table, view));
-        of_segment.push_back(op_cost(table, view, op.kind->communicates ? places.of(op) : GroupPlace{}));
+        of_segment.push_back(cost_of(table, view, op.kind->communicates ? places.of(op) : GroupPlace{}, shares));
       }
     }
   }

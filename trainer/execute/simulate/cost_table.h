@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "profiler/base/error.h"
+#include "trainer/models/flops.h"
 #include "trainer/ops/op_kind.h"
 #include "trainer/program/program.h"
 
@@ -61,6 +62,13 @@ struct BusBandwidth {
   double cta = 0;  // what one SM's thread block moves, where a collective is told how many it has; 0: no limit
 };
 
+// Errors of projected steps, each of its absolute value relative to the step that somebody measured.
+struct StepErrors {
+  int rows = 0;  // 0: none was compared
+  double median = 0, p90 = 0;
+  double coverage = 0;  // share of steps inside the 80 % interval
+};
+
 // What projections with this table were worth when it was made, on published steps.
 struct PublishedAccuracy {
   double tp_hidden = 0;   // share of tensor-parallel time their trainer's overlap hides, fitted; 0 when unknown
@@ -74,6 +82,15 @@ struct PublishedAccuracy {
   double unseen_median = 0;
   double unseen_p90 = 0;
   double unseen_coverage = 0;
+  // Published steps as this trainer's programs of their configurations are projected, nothing assumed: what stands
+  // beside a row of ours is of these. By family, since nothing is fitted to models with experts.
+  StepErrors dense, experts;
+  // The same steps with what is assumed of the trainers that took them: tp_hidden, FP8 gathers, older_loss.
+  StepErrors dense_assumed, experts_assumed;
+  StepErrors ours;  // this trainer's own steps on one such card
+  // Two projections share most of their error: within what the ratio of two steps of one model was off, projected (with
+  // those assumptions) over published, in 80 % of pairs of the same release. 0: unknown.
+  double ratio_error = 0;
 };
 
 // A whole step of this trainer that the card has run: what the rates together are judged by.
@@ -141,7 +158,18 @@ struct StepCosts {
     return ops[static_cast<size_t>(rank_class)][static_cast<size_t>(segment)][static_cast<size_t>(op)];
   }
 };
-// kUnavailable for number types the card has no rates for.
-Result<StepCosts> step_costs(const CostTable& table, const Mesh& mesh, std::span<const Program> programs);
+
+// Sequences that lie in packs: a token attends to its own sequence only, so that causal attention over a pack costs by
+// the squares of its sequences' lengths. (An encoder's and cross attention are charged as over whole packs.)
+struct PackedRows {
+  BatchLengths sequences;
+  int64_t row = 0;   // tokens of a pack
+  double packs = 0;  // that hold them
+};
+
+// kUnavailable for number types the card has no rates for. `packs`: of programs whose rows are packed; without them
+// attention is charged over whole rows.
+Result<StepCosts> step_costs(const CostTable& table, const Mesh& mesh, std::span<const Program> programs,
+                             const PackedRows* packs = nullptr);
 
 }  // namespace mbb::trainer
