@@ -307,6 +307,9 @@ Result<CostTable> parse_costs(std::string text, const std::string& path) {
     MB_ASSIGN(const auto rows, attention.rows(key, 4));
     for (const std::vector<double>& row : rows) rates->push_back({row[0], row[1], row[2], row[3]});
   }
+  MB_ASSIGN(const std::vector<double> packed, attention.row("packed", 2));
+  table.packed_forward = packed[0];
+  table.packed_backward = packed[1];
   MB_TRY(attention.no_others());
   MB_TRY(root.no_others());
   return table;

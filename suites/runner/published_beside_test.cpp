@@ -63,7 +63,7 @@ TEST(PublishedBeside, TheErrorIsOfTheRowItself) {
   EXPECT_EQ(cell.metrics.size(), 1U);
   add_published_error(cell, 1000);
   ASSERT_EQ(cell.metrics.size(), 2U);
-  EXPECT_EQ(cell.metrics[1].id, "published_error");
+  EXPECT_EQ(cell.metrics[1].name, "published_error");
   EXPECT_NEAR(cell.metrics[1].value, 25, 1e-9);
   EXPECT_NEAR(cell.metrics[1].low, 100 * (1000.0 / 1010 - 1), 1e-9);
   EXPECT_NEAR(cell.metrics[1].high, 100 * (1000.0 / 750 - 1), 1e-9);

@@ -149,8 +149,13 @@ OpCost attention_cost(const CostTable& table, const OpView& view, double flops, 
   const bool forward = view.op.kind->grad != nullptr;
   const AttentionRate rate =
       attention_rate(forward ? table.attention_forward : table.attention_backward, attrs.head_dim);
-  const double keys = share.keys > 0 ? share.keys : static_cast<double>(view.in(forward ? 0 : 1).shape[0]);
-  const double busy = flops * share.pairs / (rate.tflops * 1e12) * (1 + rate.half_keys / keys);
+  const auto row = static_cast<double>(view.in(forward ? 0 : 1).shape[0]);
+  const double pairs = flops / (rate.tflops * 1e12);
+  double busy = pairs * (1 + rate.half_keys / row);
+  if (share.keys > 0) {
+    const double slow = forward ? table.packed_forward : table.packed_backward;
+    busy = std::min(busy, pairs * share.pairs * (1 + rate.half_keys / share.keys) * slow);
+  }
   return {(busy + rate.us * 1e-6) * kNs, CostTerm::kAttention};
 }
 

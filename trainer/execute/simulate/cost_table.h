@@ -113,8 +113,10 @@ struct CostTable {
   double grouped_rate = 1;  // of a product of many experts, to one product of an expert's shape
   double other_tflops = 0;  // FLOPs outside of products and attention
   std::vector<AttentionRate> attention_forward, attention_backward;  // by head dimension, ascending
-  double copy_gb_s = 0;                                              // device memory, read + written
-  std::vector<KernelShare> kernel_shares;                            // kinds that are not here have `other_share`
+  // Time of a causal core over packs, to the same pairs at the rates above; never more than over whole rows.
+  double packed_forward = 1, packed_backward = 1;
+  double copy_gb_s = 0;                    // device memory, read + written
+  std::vector<KernelShare> kernel_shares;  // kinds that are not here have `other_share`
   double other_share = 0.8;
   double kernel_us = 0;  // beside its work: start and end of a kernel
   double issue_us = 0;   // host time to launch one
@@ -160,7 +162,8 @@ struct StepCosts {
 };
 
 // Sequences that lie in packs: a token attends to its own sequence only, so that causal attention over a pack costs by
-// the squares of its sequences' lengths. (An encoder's and cross attention are charged as over whole packs.)
+// the squares of its sequences' lengths, at the packed rates. (An encoder's and cross attention are charged as over
+// whole packs.)
 struct PackedRows {
   BatchLengths sequences;
   int64_t row = 0;   // tokens of a pack
