@@ -45,8 +45,8 @@ analysis::Table table_of(const Advised& advised, const trainer::CostTable& costs
   table.footer.push_back(
       fmt::format("{} mappings: {} fit and are ranked, {} do not fit, {} break a rule of the trainer.", advised.tried,
                   advised.ranked.size(), advised.too_large, advised.illegal));
-  table.footer.push_back("projected: nothing here was measured. Steps whose intervals overlap are not told apart. " +
-                         accuracy_line(costs) + ".");
+  table.footer.push_back("projected: nothing here was measured. Steps whose intervals overlap are not told apart.");
+  for (std::string& line : accuracy_lines(costs)) table.footer.push_back(std::move(line));
   return table;
 }
 

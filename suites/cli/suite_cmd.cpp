@@ -99,7 +99,7 @@ analysis::Table claims_table(const baselines::Run& run) {
 
 int finish(const Parsed& parsed, const RunOutcome& outcome, const RunOptions& options, const StopSignals& signals) {
   analysis::Table table = analysis::suite_table(outcome.run);
-  if (!outcome.basis.text.empty()) table.footer.push_back(outcome.basis.text);
+  table.footer.insert(table.footer.end(), outcome.basis.lines.begin(), outcome.basis.lines.end());
   table.footer.insert(table.footer.end(), outcome.notes.begin(), outcome.notes.end());
   std::vector<analysis::Table> tables{std::move(table)};
   if (const analysis::Table claims = claims_table(outcome.run); !claims.rows.empty()) tables.push_back(claims);

@@ -48,7 +48,9 @@ CellProjector cell_projector() {
       cell.launches = {op_rows(request.layout, projection.trace)};
       analysis::add_block_time(cell);
     }
-    basis = {fmt::format("Projection: {}. {}.", projection.costs, accuracy_line(costs)), costs.published.ratio_error};
+    basis.lines = accuracy_lines(costs);
+    basis.lines.front() = fmt::format("Projection: {}. {}", projection.costs, basis.lines.front());
+    basis.ratio_error = costs.published.ratio_error;
     return {};
   };
 }

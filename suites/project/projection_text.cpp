@@ -69,25 +69,44 @@ std::string title(const Projection& p, const trainer::Layout& layout) {
                      trainer::recipe_name(layout.config), p.hardware);
 }
 
+nlohmann::json errors_json(const trainer::PublishedAccuracy& a) {
+  using nlohmann::json;
+  const auto errors = [](const trainer::StepErrors& e) {
+    return json{{"rows", e.rows}, {"median", e.median}, {"p90", e.p90}, {"coverage80", e.coverage}};
+  };
+  return {{"rows", a.rows},
+          {"models", a.models},
+          {"median", a.median},
+          {"p90", a.p90},
+          {"coverage80", a.coverage},
+          {"unseen_median", a.unseen_median},
+          {"unseen_p90", a.unseen_p90},
+          {"unseen_coverage80", a.unseen_coverage},
+          {"dense_as_projected", errors(a.dense)},
+          {"experts_as_projected", errors(a.experts)},
+          {"dense_assumed", errors(a.dense_assumed)},
+          {"experts_assumed", errors(a.experts_assumed)},
+          {"ours", errors(a.ours)}};
+}
+
 }  // namespace
 
-std::string accuracy_line(const trainer::CostTable& costs) {
+std::vector<std::string> accuracy_lines(const trainer::CostTable& costs) {
   const trainer::PublishedAccuracy& a = costs.published;
-  if (a.rows == 0) return "no published step was compared with this table";
+  if (a.rows == 0) return {"No published step was compared with this table."};
   const auto errors = [](const trainer::StepErrors& e) {
     return fmt::format("{}, {}, {} of {}", format_percent(e.median), format_percent(e.p90),
                        format_percent(e.coverage, 0), e.rows);
   };
-  return fmt::format(
-      "Error of the step (median, p90, inside the 80 % interval): our programs as projected, on published H100 steps "
-      "of "
-      "other trainers: dense {}; with experts {}; on our own, one H100: {}. With what is assumed of those trainers ({} "
-      "of "
-      "TP communication hidden, FP8 gathers, {} slower before 2025): dense {}; with experts {}; of models the fit had "
-      "not seen {}, {}, {}",
-      errors(a.dense), errors(a.experts), errors(a.ours), format_percent(a.tp_hidden, 0),
-      format_percent(a.older_loss, 0), errors(a.dense_assumed), errors(a.experts_assumed),
-      format_percent(a.unseen_median), format_percent(a.unseen_p90), format_percent(a.unseen_coverage, 0));
+  return {
+      fmt::format("Our programs as projected, step error (median, p90, inside the 80 % interval): on published H100 "
+                  "steps of other trainers, dense {}; with experts {}; on our own steps, one H100, {}.",
+                  errors(a.dense), errors(a.experts), errors(a.ours)),
+      fmt::format("With what is assumed of those trainers ({} of TP communication hidden, FP8 gathers, {} slower "
+                  "before 2025): dense {}; with experts {}; of models the fit had not seen {}, {}, {}.",
+                  format_percent(a.tp_hidden, 0), format_percent(a.older_loss, 0), errors(a.dense_assumed),
+                  errors(a.experts_assumed), format_percent(a.unseen_median), format_percent(a.unseen_p90),
+                  format_percent(a.unseen_coverage, 0))};
 }
 
 std::string to_text(const Projection& p, const trainer::Layout& layout, const trainer::CostTable& costs,
@@ -115,7 +134,8 @@ std::string to_text(const Projection& p, const trainer::Layout& layout, const tr
     if (plan.price_gpu_hour > 0) out += fmt::format(", {:.0f} at {} a GPU-hour", cost.cost, plan.price_gpu_hour);
     out += " (no time lost to restarts)\n";
   }
-  out += fmt::format("trust     {}. {}.\n", p.costs, accuracy_line(costs));
+  out += fmt::format("trust     {}\n", p.costs);
+  for (const std::string& line : accuracy_lines(costs)) out += fmt::format("          {}\n", line);
   out += "projected: nothing here was measured.\n";
   return out;
 }
@@ -135,9 +155,6 @@ std::string to_json(const Projection& p, const trainer::Layout& layout, const tr
                      {"fitted", costs.term(term.term).fitted},
                      {"source", costs.term(term.term).source}});
   const double causal = p.tflops_per_gpu(p.model_flops_causal);
-  const auto errors = [](const trainer::StepErrors& e) {
-    return json{{"rows", e.rows}, {"median", e.median}, {"p90", e.p90}, {"coverage80", e.coverage}};
-  };
   json out = {{"class", "projected"},
               {"model", layout.model.name},
               {"hardware", p.hardware},
@@ -169,20 +186,7 @@ std::string to_json(const Projection& p, const trainer::Layout& layout, const tr
                 {"capacity_bytes", p.memory.capacity_bytes},
                 {"stage", p.memory.stage},
                 {"fits", p.memory.fits()}}},
-              {"published_error",
-               {{"rows", costs.published.rows},
-                {"models", costs.published.models},
-                {"median", costs.published.median},
-                {"p90", costs.published.p90},
-                {"coverage80", costs.published.coverage},
-                {"unseen_median", costs.published.unseen_median},
-                {"unseen_p90", costs.published.unseen_p90},
-                {"unseen_coverage80", costs.published.unseen_coverage},
-                {"dense_as_projected", errors(costs.published.dense)},
-                {"experts_as_projected", errors(costs.published.experts)},
-                {"dense_assumed", errors(costs.published.dense_assumed)},
-                {"experts_assumed", errors(costs.published.experts_assumed)},
-                {"ours", errors(costs.published.ours)}}},
+              {"published_error", errors_json(costs.published)},
               {"quickstart_values", unsaid}};
   if (plan.tokens > 0) {
     const PlanCost cost = cost_of(p, plan);

@@ -25,7 +25,7 @@ std::string to_json(const Projection& projection, const trainer::Layout& layout,
                     const TrainingPlan& plan = {}, const std::vector<std::string>& unsaid = {});
 
 // How far such projections were from measured steps, and whose: our programs as they are projected, by family, then
-// with what is assumed of other trainers. Sentences without the last full stop.
-std::string accuracy_line(const trainer::CostTable& costs);
+// with what is assumed of other trainers. A sentence each.
+std::vector<std::string> accuracy_lines(const trainer::CostTable& costs);
 
 }  // namespace mbb::suites

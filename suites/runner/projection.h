@@ -3,6 +3,7 @@
 
 #include <functional>
 #include <string>
+#include <vector>
 
 #include "baselines/store/records.h"
 #include "profiler/base/error.h"
@@ -20,7 +21,7 @@ struct ProjectionRequest {
 
 // What projected rows rest on.
 struct ProjectionBasis {
-  std::string text;  // the costs, and whose error is how large; empty before any row
+  std::vector<std::string> lines;  // the costs, and whose error is how large; empty before any row
   // Ratios of two rows nearer to 1 than this say nothing, relative (80 %). 0: unknown, the rows' own intervals count.
   double ratio_error = 0;
 };

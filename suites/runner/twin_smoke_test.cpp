@@ -69,7 +69,7 @@ class TwinSmoke : public testing::Test {
       const double step = request.layout.config.precision.recipe == trainer::Recipe::kBf16 ? 10e9 : 8e9;
       cell.metrics = {{"step_time", step, 0.95 * step, 1.05 * step, "ns", 0, "80 % of something"},
                       {"exposed_comm", 4.0}};
-      basis.text = "Projection: a test.";
+      basis.lines = {"Projection: a test."};
       return {};
     };
   }
@@ -120,7 +120,7 @@ TEST_F(TwinSmoke, MissingGpusGiveProjectedRowsWithTwins) {
   EXPECT_FALSE(large.memory.empty()) << "its plan stays, to look at";
   EXPECT_NE(large.reason.find("GiB"), std::string::npos) << large.reason;
   EXPECT_EQ(cell(*outcome, "unknown").reason, "h100-sxm has no nvfp4, and emulated steps are not projected");
-  EXPECT_EQ(outcome->basis.text, "Projection: a test.");
+  EXPECT_EQ(outcome->basis.lines, std::vector<std::string>{"Projection: a test."});
   const analysis::Table table = analysis::suite_table(outcome->run);
   EXPECT_EQ(table.columns[10].id, "twin");
   EXPECT_EQ(table.rows[0].values[10].text, "ok");
