@@ -35,5 +35,27 @@ TEST(SuiteTable, WhatNobodyComparedIsUnprovenAndNotOk) {
   EXPECT_EQ(std::count_if(proven.footer.begin(), proven.footer.end(), explains), 0);
 }
 
+TEST(SuiteTable, TheFooterSaysTheErrorOfTheseRows) {
+  const auto projected = [](const char* name, double error) {
+    baselines::Cell cell;
+    cell.name = name;
+    cell.result_class = baselines::ResultClass::kProjected;
+    cell.metrics.push_back({"published_error", error, error - 6, error + 6, "%", 0, ""});
+    return cell;
+  };
+  baselines::Cell skipped = projected("skipped", 90), measured = projected("measured", 80);
+  skipped.status = baselines::CellStatus::kSkipped;
+  measured.result_class = baselines::ResultClass::kMeasured;
+  const Table table =
+      suite_table(std::vector{projected("a", 5), projected("b", -20), projected("c", 9), skipped, measured});
+  const auto line = std::find_if(table.footer.begin(), table.footer.end(),
+                                 [](const std::string& l) { return l.starts_with("Of these rows"); });
+  ASSERT_NE(line, table.footer.end());
+  EXPECT_EQ(
+      *line,
+      "Of these rows 3 have a published step of that mapping: the projected step is off by 9.0 % (median), at worst "
+      "-20.0 % (b), too long in 2; 1 of 3 published steps lie inside the row's ±.");
+}
+
 }  // namespace
 }  // namespace mbb::analysis
