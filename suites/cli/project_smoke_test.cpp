@@ -61,6 +61,17 @@ TEST_F(ProjectCommand, DiagnoseNamesLossesAndWhatAKnobIsWorth) {
   EXPECT_TRUE(run("diagnose @latest --hardware h100-sxm").has("no rates for products of f32"));
 }
 
+TEST_F(ProjectCommand, SaysOnItsFirstLineThatTheStepsSizeIsTheQuickstarts) {
+  const auto first_line = [](const Answer& a) { return a.out.substr(0, a.out.find('\n')); };
+  const Answer both = run("project model=llama3-8b gpus=8 tp=2"),
+               one = run("project model=llama3-8b gpus=8 tp=2 gbs=8");
+  EXPECT_NE(first_line(both).find("train.seq_length and train.global_batch_size are the quickstart's"),
+            std::string::npos)
+      << both.out;
+  EXPECT_NE(first_line(one).find("(train.seq_length is the quickstart's"), std::string::npos) << one.out;
+  EXPECT_FALSE(run("project model=llama3-8b gpus=8 tp=2 gbs=8 seq_length=4096").has("quickstart's"));
+}
+
 TEST_F(ProjectCommand, SaysThatAPlanDoesNotFit) {
   const Answer a = run("project model=llama3-70b gpus=8 tp=8 gbs=8 seq_length=8192 recipe=bf16");
   EXPECT_EQ(a.status, 0) << a.out;
