@@ -120,7 +120,9 @@ Result<TpOverlapSite> site_of(const SiteRule& rule, const Given& given, int tp, 
   const Method usual = quantized && rule.method != Method::kBulk ? Method::kNone : rule.method;
   TpOverlapSite site{rule.name, given.method.value_or(usual)};
   const bool ring = site.method == Method::kRingExchange;
-  site.num_sm = given.num_sm.value_or(ring ? 2 : 16);  // a ring's moves one part at a time; SMs come in pairs
+  // A ring moves one part at a time: two CTAs were too slow for it beside products (two H200s), and past four products
+  // lose more than messages win, by projection.
+  site.num_sm = given.num_sm.value_or(ring ? 4 : 16);
   site.cga_size = given.cga_size.value_or(std::min(2, site.num_sm));
   site.num_splits = given.num_splits.value_or(ring ? tp : usual_splits(rows));
   site.fp8_buf = given.fp8_buf.value_or(false);
