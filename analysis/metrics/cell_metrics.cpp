@@ -182,7 +182,8 @@ void add_eligible_time(Writer& writer, const Cell& cell) {
     for (const baselines::OpRow& row : launch.ops) {
       all += row.total_ns;
       const bool block = row.path.starts_with("layers.") || row.path.find(".layers.") != std::string::npos;
-      if (!row.role.empty() && block && row.stream == "compute") eligible += row.total_ns;
+      const bool product = row.kind.find("gemm") != std::string::npos && row.kind != "router_gemm";
+      if (product && block && row.stream == "compute") eligible += row.total_ns;
     }
   if (eligible > 0) writer.add("fp8_eligible_time", 100.0 * static_cast<double>(eligible) / static_cast<double>(all));
 }

@@ -147,16 +147,22 @@ TEST(CellMetrics, MemoryByCategoryOfTheFullestMapAndEligibleTime) {
   Cell cell = cell_of({launch_of(0, 1'000'000'000)});
   cell.memory = {{"stage0", "op", 300, 0, {{"weights", 100, -1}, {"activations", 200, -1}}, {}, {}, {}},
                  {"stage1", "op", 500, 0, {{"weights", 150, -1}, {"activations", 350, -1}}, {}, {}, {}}};
-  const auto row = [](const char* path, const char* role, int64_t ns) {
+  const auto row = [](const char* path, const char* kind, int64_t ns) {
     baselines::OpRow one;
     one.path = path;
-    one.role = role;
+    one.kind = kind;
+    one.role = "wgrad";  // whatever makes a weight's gradient has a role
     one.stream = "compute";
     one.total_ns = ns;
     return one;
   };
-  cell.launches[0].ops = {row("layers.0.mlp.fc1.fwd", "fprop", 60), row("head.fwd", "fprop", 10),
-                          row("layers.0.attn.core.fwd", "", 10), row("(idle)", "", 20)};
+  cell.launches[0].ops = {row("layers.0.mlp.fc1.bwd.wgrad", "gemm_scaled", 50),
+                          row("layers.0.moe.fc1.bwd", "grouped_gemm", 10),
+                          row("head.bwd.wgrad", "gemm", 10),
+                          row("layers.0.attn.core.bwd", "attention_grad", 5),
+                          row("layers.0.norm.bwd", "rmsnorm_grad", 3),
+                          row("layers.0.moe.router", "router_gemm", 2),
+                          row("(idle)", "", 20)};
   ASSERT_TRUE(fill_metrics(cell, {}));
   EXPECT_DOUBLE_EQ(find(cell, "peak_memory")->value, 500);
   EXPECT_DOUBLE_EQ(find(cell, "memory_weights")->value, 150);

@@ -52,9 +52,13 @@ bool is_quantized_product(const Op& op) {
   return std::holds_alternative<ScaledGemmAttrs>(op.attrs) || std::holds_alternative<GemmBlocksAttrs>(op.attrs) ||
          std::holds_alternative<GroupedQuantizedAttrs>(op.attrs);
 }
+// The attention core. Its gradient may make a weight's as well, of sinks or relative biases, and is no product of one.
+bool is_attention_core(const Op& op) {
+  return std::string_view(op.kind->name).find("attention") != std::string_view::npos;
+}
 // Whether a recipe could take the product: the linear layers of Transformer blocks, experts' included.
 bool is_eligible(const Op& op) {
-  return op.kind->model_flops && op.role != Role::kNone && block_layer(op.path) >= 0;
+  return op.kind->model_flops && op.role != Role::kNone && !is_attention_core(op) && block_layer(op.path) >= 0;
 }
 
 // Shapes of a matrix product as m x n x k; other ops by their first input and output where they differ.
@@ -91,7 +95,7 @@ OpRow row_of(const Program& program, const Op& op, int64_t runs) {
   row.path = op.path;
   row.what = describe(view);
   row.kind = op.kind->name;
-  row.role = op.role;
+  row.role = is_attention_core(op) ? Role::kNone : op.role;
   row.when = op.when;
   row.stream = op.stream;
   row.runs = runs;

@@ -515,9 +515,7 @@ std::vector<LiveBuffer> MemoryPlan::live_at_peak(const Program& program) const {
 namespace {
 
 // Knobs that make less of a category.
-const char* remedy(const Program& program, Category category) {
-  const bool tensor_parallel =
-      std::find(program.groups.begin(), program.groups.end(), GroupKind::kTp) != program.groups.end();
+const char* remedy(Category category) {
   switch (category) {
     case Category::kActivation:
       return "memory.recompute_granularity, a lower train.micro_batch_size or train.seq_length, or a higher "
@@ -528,16 +526,13 @@ const char* remedy(const Program& program, Category category) {
     case Category::kMaster:
     case Category::kMoment: return "parallel.use_distributed_optimizer over more data-parallel GPUs";
     case Category::kLogits:
-      if (tensor_parallel)
-        return "a lower train.micro_batch_size or train.seq_length, or a higher parallel.tensor_model_parallel_size";
-      return "fusion.cross_entropy_loss_fusion, a lower train.micro_batch_size, or a higher "
-             "parallel.tensor_model_parallel_size";
+      return "a lower train.micro_batch_size or train.seq_length, or a higher parallel.tensor_model_parallel_size";
     default: return "a lower train.micro_batch_size or train.seq_length";
   }
 }
 
 // The two largest categories at the peak, with what helps.
-std::string advice(const Program& program, const MemoryPlan& plan, int64_t capacity_bytes) {
+std::string advice(const MemoryPlan& plan, int64_t capacity_bytes) {
   std::array<size_t, kCategories> order{};
   std::iota(order.begin(), order.end(), size_t{0});
   std::stable_sort(order.begin(), order.end(),
@@ -546,7 +541,7 @@ std::string advice(const Program& program, const MemoryPlan& plan, int64_t capac
   for (size_t i = 0; i < 2 && plan.peak_by_category[order[i]] > 0; ++i)
     text += fmt::format("{}{} take {}: {}", i ? "; " : "", name(static_cast<Category>(order[i])),
                         format_bytes(static_cast<double>(plan.peak_by_category[order[i]])),
-                        remedy(program, static_cast<Category>(order[i])));
+                        remedy(static_cast<Category>(order[i])));
   // Where the step would fit without them.
   if (plan.arena_bytes <= capacity_bytes && plan.graph_bytes > 0)
     text = "host.enable_cuda_graph = false, or host.cuda_graph_scope = layer, whose graphs serve many micro-batches; " +
@@ -582,7 +577,7 @@ Status check_fits(const Program& program, const MemoryPlan& plan, int64_t capaci
               fmt::format("the step needs {} and there are {}; largest at the peak: {}",
                           format_bytes(static_cast<double>(plan.device_bytes())),
                           format_bytes(static_cast<double>(capacity_bytes)), top),
-              advice(program, plan, capacity_bytes));
+              advice(plan, capacity_bytes));
 }
 
 }  // namespace mbb::trainer
