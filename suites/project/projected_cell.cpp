@@ -113,7 +113,7 @@ Result<std::filesystem::path> save_projection(const Settings& settings, const st
   MB_TRY(make_dirs(runs));
   MB_ASSIGN(auto writer, baselines::BundleWriter::create_new(runs / "runs", run));
   MB_ASSIGN(baselines::Cell cell, describe(settings, layout, programs, run.id));
-  fill_projected(cell, projection, trainer::recipe_name(settings.config).starts_with("fp8"));
+  fill_projected(cell, projection, trainer::is_quantized(settings.config.precision.recipe));
   cell.identity_hash = baselines::identity_hash(cell);
   MB_TRY(writer.begin_cell(cell));
   if (!projection.trace.spans.empty()) MB_TRY(write_step(writer, cell, projection));

@@ -11,8 +11,8 @@
 #include "suites/runner/sequence_work.h"
 #include "trainer/execute/graph_memory.h"
 #include "trainer/execute/simulate/replay.h"
+#include "trainer/program/call_counts.h"
 #include "trainer/program/token_flops.h"
-#include "trainer/program/walk.h"
 
 namespace mbb::suites {
 namespace {
@@ -187,19 +187,11 @@ class Projector {
     std::array<double, kCostTerms> busy{};
     for (size_t c = 0; c < programs_.size(); ++c) {
       const trainer::Program& program = programs_[c];
-      // Calls of a segment by what the micro-batch is: bit 0 first, bit 1 last.
-      std::vector<std::array<int64_t, 4>> calls(program.segments.size());
-      for (const trainer::Call& call : program.schedule) {
-        const bool first = call.micro_batch == 0, last = call.micro_batch == program.micro_batches - 1;
-        ++calls[static_cast<size_t>(call.segment)][static_cast<size_t>(first) + 2 * static_cast<size_t>(last)];
-      }
+      const trainer::CallCounts calls = trainer::count_calls(program);
       for (size_t s = 0; s < program.segments.size(); ++s) {
         const trainer::Segment& segment = program.segments[s];
         for (size_t o = 0; o < segment.ops.size(); ++o) {
-          double runs = 0;
-          for (size_t flags = 0; flags < 4; ++flags)
-            if (!trainer::is_micro_batched(segment.kind) || trainer::runs(segment.ops[o].when, flags & 1, flags & 2))
-              runs += static_cast<double>(calls[s][flags]);
+          const auto runs = static_cast<double>(trainer::runs_of(segment, calls[s], segment.ops[o]));
           const auto at = [](size_t i) { return static_cast<int>(i); };
           busy[static_cast<size_t>(costs_.at(at(c), at(s), at(o)).term)] +=
               runs * static_cast<double>(duration_ns(at(c), at(s), at(o))) / static_cast<double>(programs_.size());

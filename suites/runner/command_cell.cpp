@@ -23,6 +23,7 @@
 #include "trainer/run/knobs.h"
 #include "trainer/run/launch_environment.h"
 #include "trainer/run/layout.h"
+#include "trainer/run/precision_rules.h"
 
 namespace mbb::suites {
 namespace {
@@ -305,10 +306,9 @@ void settle_command(const Cell& planned, baselines::Cell& cell, const std::vecto
   cell.devices = gpus_known ? cell.gpus : 0;
   cell.identity_hash = baselines::identity_hash(cell);
   const trainer::Recipe recipe = planned.config.precision.recipe;
-  const bool fp8 = recipe != trainer::Recipe::kFp32 && recipe != trainer::Recipe::kBf16;
   judge_numerics(cell, logs);
   if (cell.status != CellStatus::kOk) return;
-  if (const auto filled = analysis::fill_metrics(cell, {}, fp8); !filled) {
+  if (const auto filled = analysis::fill_metrics(cell, {}, trainer::is_quantized(recipe)); !filled) {
     cell.status = CellStatus::kUnstable;
     cell.reason = filled.error().what;
     return;

@@ -278,7 +278,7 @@ class CellRunner {
       return {};
     }
     const auto filled =
-        analysis::fill_metrics(cell, left.breakdowns, trainer::recipe_name(planned.config).starts_with("fp8"));
+        analysis::fill_metrics(cell, left.breakdowns, trainer::is_quantized(planned.config.precision.recipe));
     if (!filled) {
       cell.status = CellStatus::kUnstable;
       cell.reason = filled.error().what;

@@ -12,23 +12,16 @@
 
 #include "profiler/base/text.h"
 #include "trainer/program/attr_fields.h"
+#include "trainer/program/call_counts.h"
 #include "trainer/program/op_volume.h"
-#include "trainer/program/walk.h"
 
 namespace mbb::trainer {
 namespace {
 
-// Calls of each segment by what the micro-batch is: bit 0 first, bit 1 last.
-using Calls = std::vector<std::array<int64_t, 4>>;
-
-Calls calls_of(const Program& program) {
-  Calls calls(program.segments.size());
-  const auto add = [&](size_t segment, int micro_batch) {
-    const bool first = micro_batch == 0, last = micro_batch == program.micro_batches - 1;
-    ++calls[segment][static_cast<size_t>(first) + 2 * static_cast<size_t>(last)];
-  };
-  for (const Call& call : program.schedule) add(static_cast<size_t>(call.segment), call.micro_batch);
-  if (!program.schedule.empty()) return calls;
+// Of a program without a schedule yet: every segment runs in every micro-batch, or once.
+CallCounts calls_of(const Program& program) {
+  if (!program.schedule.empty()) return count_calls(program);
+  CallCounts calls(program.segments.size());
   for (size_t s = 0; s < program.segments.size(); ++s) {
     std::array<int64_t, 4>& of = calls[s];
     if (!is_micro_batched(program.segments[s].kind)) {
@@ -41,13 +34,6 @@ Calls calls_of(const Program& program) {
     }
   }
   return calls;
-}
-
-int64_t runs_of(const Segment& segment, const std::array<int64_t, 4>& calls, const Op& op) {
-  int64_t n = 0;
-  for (size_t flags = 0; flags < 4; ++flags)
-    if (!is_micro_batched(segment.kind) || runs(op.when, flags & 1, flags & 2)) n += calls[flags];
-  return n;
 }
 
 void mix(uint64_t& hash, uint64_t value) {
@@ -122,7 +108,7 @@ int64_t out_of_order(const std::vector<size_t>& places) {
 PassFacts pass_facts(const Program& program) {
   PassFacts facts;
   facts.pieces = static_cast<int64_t>(program.schedule.size());
-  const Calls calls = calls_of(program);
+  const CallCounts calls = calls_of(program);
   std::vector<char> written(program.tensors.size()), kept(program.tensors.size());
   for (size_t s = 0; s < program.segments.size(); ++s) {
     const Segment& segment = program.segments[s];

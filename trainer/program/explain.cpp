@@ -10,6 +10,7 @@
 #include "trainer/models/flops.h"
 #include "trainer/ops/message_peers.h"
 #include "trainer/passes/precision.h"
+#include "trainer/program/call_counts.h"
 #include "trainer/program/op_volume.h"
 #include "trainer/program/token_flops.h"
 #include "trainer/program/walk.h"
@@ -18,26 +19,6 @@
 
 namespace mbb::trainer {
 namespace {
-
-// Calls of each segment, by what the micro-batch is: bit 0 first, bit 1 last.
-using CallCounts = std::vector<std::array<int64_t, 4>>;
-
-CallCounts count_calls(const Program& program) {
-  CallCounts counts(program.segments.size());
-  for (const Call& call : program.schedule) {
-    const bool first = call.micro_batch == 0;
-    const bool last = call.micro_batch == program.micro_batches - 1;
-    ++counts[static_cast<size_t>(call.segment)][static_cast<size_t>(first) + 2 * static_cast<size_t>(last)];
-  }
-  return counts;
-}
-
-int64_t runs_of(const Segment& segment, const std::array<int64_t, 4>& calls, const Op& op) {
-  int64_t runs = 0;
-  for (size_t flags = 0; flags < 4; ++flags)
-    if (!is_micro_batched(segment.kind) || mbb::trainer::runs(op.when, flags & 1, flags & 2)) runs += calls[flags];
-  return runs;
-}
 
 // Types of a quantized product's operands, and its shape.
 std::string operands(const OpView& view) {
