@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "analysis/metrics/peaks.h"
 #include "analysis/report/suite_table.h"
 #include "profiler/base/file.h"
 #include "profiler/base/log.h"
@@ -12,6 +13,7 @@
 #include "suites/cli/settings_of.h"
 #include "suites/runner/import.h"
 #include "suites/runner/runner.h"
+#include "trainer/models/hardware.h"
 
 namespace mbb::suites {
 namespace {
@@ -118,11 +120,25 @@ int status_of(const baselines::Run& run) {
 // The table of what came, with what a log's steps do not say by their numbers alone.
 Table cells_table(const baselines::Run& run) {
   Table table = analysis::suite_table(run);
-  for (const baselines::Cell& cell : run.cells)
+  for (const baselines::Cell& cell : run.cells) {
     for (const baselines::VerdictRow& row : cell.verdicts)
       if (row.subject == "batch" || row.subject == "updates")
         table.footer.push_back(fmt::format("{}: {}.", cell.name, row.text));
+    if (cell.status == baselines::CellStatus::kOk && cell.result_class == baselines::ResultClass::kMeasured &&
+        !analysis::peaks_of(cell.device))
+      table.footer.push_back(
+          fmt::format("{}: no peak of '{}' is known, so that it has no MFU and its rate is held "
+                      "against nothing; --on takes a name of `mbbench list hardware`.",
+                      cell.name, printable(cell.device)));
+  }
   return table;
+}
+
+// Our key of a device stands for the driver's name, by which peaks and fingerprints go.
+std::string device_of(const Parsed& parsed) {
+  const std::string named = parsed.value("--on").value_or("");
+  const auto ours = trainer::find_hardware(named);
+  return ours ? ours->device_name : named;
 }
 
 Result<int> import(const Parsed& given) {
@@ -132,7 +148,7 @@ Result<int> import(const Parsed& given) {
   MB_ASSIGN(request.settings, settings_of(parsed));
   MB_ASSIGN(request.files, read_all(paths, parsed.value("--log").value_or(kAutoFormat)));
   request.cell = parsed.value("--cell").value_or("");
-  request.device = parsed.value("--on").value_or("");
+  request.device = device_of(parsed);
   MB_ASSIGN(request.tag, tag_of(parsed));
   request.argv = parsed.argv;
   MB_ASSIGN(const ImportOutcome outcome, import_files(request));
@@ -157,7 +173,7 @@ Command import_command() {
           {{"FILE", "a file or folder; more may follow"}},
           {{"--log", "FORMAT", "how logs are read (default auto)"},
            {"--cell", "NAME", "all logs are launches of one cell of this name"},
-           {"--on", "DEVICE", "GPU model they ran on, where the log does not say"},
+           {"--on", "DEVICE", "GPU model they ran on, where the log does not say: a name of `mbbench list hardware`"},
            {"--tag", "NAME", "find the run later as @NAME"},
            {"--output", "FILE", "write the knobs of a configuration as a suite file"},
            kJsonOption,

@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "baselines/store/bundle.h"
+#include "suites/cli/command.h"
 #include "suites/cli/program_fixture_test.h"
 
 namespace mbb::suites {
@@ -59,6 +60,19 @@ TEST_F(ImportCli, LogsBecomeLaunchesOfACellAndTheirConfigurationKnobs) {
   EXPECT_GT(metric(cell, "mfu_bf16"), 1);
   EXPECT_TRUE(run("list runs").has("import"));
   EXPECT_EQ(run("show @got --cell theirs").status, 0);
+}
+
+TEST_F(ImportCli, RatesAreHeldAgainstADeviceByAnyOfItsNamesAndADeviceWithoutAPeakIsSaid) {
+  ASSERT_EQ(sh("sh " + script_ + " --iters 30 --step-ms 5 > fast.log").status, 0);
+  const std::string log = "import fast.log model=llama3-8b gpus=8 --on ";
+  for (const char* device : {"h100-sxm", "'NVIDIA H100 80GB HBM3'"}) {
+    const Answer answer = run(log + device);
+    EXPECT_EQ(answer.status, kExitBroken) << answer.out;
+    EXPECT_TRUE(answer.has("that a NVIDIA H100 80GB HBM3 does in")) << answer.out;
+  }
+  const Answer unknown = run(log + "H100");
+  EXPECT_EQ(unknown.status, 0) << unknown.out;
+  EXPECT_TRUE(unknown.has("no peak of 'H100' is known")) << unknown.out;
 }
 
 TEST_F(ImportCli, OneLaunchASideIsNothingToFailOn) {
