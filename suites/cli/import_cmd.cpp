@@ -134,13 +134,6 @@ Table cells_table(const baselines::Run& run) {
   return table;
 }
 
-// Our key of a device stands for the driver's name, by which peaks and fingerprints go.
-std::string device_of(const Parsed& parsed) {
-  const std::string named = parsed.value("--on").value_or("");
-  const auto ours = trainer::find_hardware(named);
-  return ours ? ours->device_name : named;
-}
-
 Result<int> import(const Parsed& given) {
   Parsed parsed = given;
   const std::vector<std::string> paths = take_files(parsed);
@@ -148,7 +141,7 @@ Result<int> import(const Parsed& given) {
   MB_ASSIGN(request.settings, settings_of(parsed));
   MB_ASSIGN(request.files, read_all(paths, parsed.value("--log").value_or(kAutoFormat)));
   request.cell = parsed.value("--cell").value_or("");
-  request.device = device_of(parsed);
+  request.device = trainer::device_name_of(parsed.value("--on").value_or(""));
   MB_ASSIGN(request.tag, tag_of(parsed));
   request.argv = parsed.argv;
   MB_ASSIGN(const ImportOutcome outcome, import_files(request));

@@ -20,6 +20,7 @@
 #include "suites/runner/log_tail.h"
 #include "suites/runner/possible_rate.h"
 #include "trainer/models/flops.h"
+#include "trainer/models/hardware.h"
 #include "trainer/run/knobs.h"
 #include "trainer/run/launch_environment.h"
 #include "trainer/run/layout.h"
@@ -203,7 +204,7 @@ void describe_command(const Cell& planned, baselines::Cell& cell) {
   cell.device = kUnknownDevice;
   const profiler::GpuInventory found = profiler::list_gpus();
   if (!spec.device.empty())
-    cell.device = spec.device;
+    cell.device = trainer::device_name_of(spec.device);
   else if (static_cast<int>(found.gpus.size()) >= cell.gpus)
     cell.device = found.gpus.front().model;
   cell.devices = gpus_are_known(planned, {}) ? cell.gpus : 0;

@@ -94,6 +94,12 @@ std::optional<Hardware> match_device(std::string_view device_name) {
   return std::nullopt;
 }
 
+std::string device_name_of(std::string_view key_or_name) {
+  for (const Hardware& row : table())
+    if (row.key == key_or_name) return row.device_name;
+  return std::string(key_or_name);
+}
+
 std::optional<Hardware> derive_device(std::string_view device_name, int compute_major, int compute_minor, int sm_count,
                                       double clock_hz, double memory_bytes_per_s) {
   if (device_name.find("GeForce") != std::string_view::npos || sm_count < 1 || !(clock_hz > 0)) return std::nullopt;

@@ -51,6 +51,9 @@ Result<Hardware> find_hardware(std::string_view key);
 // By the driver's name, exactly. Nothing when the device is not in the table.
 std::optional<Hardware> match_device(std::string_view device_name);
 
+// What users call a device: a key stands for the driver's name, anything else for itself.
+std::string device_name_of(std::string_view key_or_name);
+
 // A device outside the table, from what the driver reports. Nothing when its compute capability is not in the
 // operations-per-clock table, or when it is a GeForce card (those run bf16 at half the rate of their capability).
 std::optional<Hardware> derive_device(std::string_view device_name, int compute_major, int compute_minor, int sm_count,

@@ -32,6 +32,8 @@ TEST(Hardware, PeaksAreTheDenseOnes) {
       EXPECT_DOUBLE_EQ(device->memory_bytes_per_s, c.memory_tb_per_s * 1e12);
     }
   }
+  EXPECT_EQ(device_name_of("h100-sxm"), "NVIDIA H100 80GB HBM3");
+  EXPECT_EQ(device_name_of("H100"), "H100");
   EXPECT_EQ(match_device("NVIDIA H100 80GB HBM3")->sm_count, 132);
   EXPECT_EQ(match_device("NVIDIA H100 80GB HBM3")->nvlink_bytes_per_s, 450e9);
   EXPECT_EQ(match_device("NVIDIA A100-SXM4-80GB")->nvlink_bytes_per_s, 300e9);
