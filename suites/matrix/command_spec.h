@@ -4,9 +4,8 @@
 //   run = "torchrun --nproc-per-node {gpus_per_node} train.py --tp {tp} --out {run_dir}"
 //   log = "megatron-lm"             how what it prints is read: auto, or a format of suites/foreign
 //   log_file = "{run_dir}/log.json" a file it writes, read instead of what it prints
-//   device = "h100-sxm"            where it runs, by our name or the driver's, when the log does not say and this
-//   machine
-//                                  is not it
+//   device = "h100-sxm"             where it runs, by our name or the driver's, when the log does not say and this
+//                                   machine is not it
 //   gpus_per_node = 8   silence_limit_s = 600   time_limit_s = 0 (none)
 //
 // `run` goes to /bin/sh. In braces: gpus, nodes, gpus_per_node, run_dir, cell, launch, and any knob by any spelling
