@@ -8,7 +8,7 @@
 #include "trainer/program/explain.h"
 #include "trainer/run/choice_effects.h"
 #include "trainer/run/layout.h"
-#include "trainer/run/train.h"
+#include "trainer/run/step_programs.h"
 
 namespace mbb::suites {
 namespace {

@@ -13,7 +13,7 @@
 #include "profiler/base/file.h"
 #include "profiler/base/text.h"
 #include "trainer/run/layout.h"
-#include "trainer/run/train.h"
+#include "trainer/run/step_programs.h"
 
 namespace mbb::suites {
 namespace {

@@ -11,7 +11,7 @@
 #include "suites/runner/overlap_tuner.h"
 #include "trainer/execute/executor.h"
 #include "trainer/run/layout.h"
-#include "trainer/run/train.h"
+#include "trainer/run/step_programs.h"
 
 namespace mbb::suites {
 namespace {

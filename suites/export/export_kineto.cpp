@@ -12,7 +12,7 @@
 #include "trainer/ops/op_kind.h"
 #include "trainer/run/knobs.h"
 #include "trainer/run/layout.h"
-#include "trainer/run/train.h"
+#include "trainer/run/step_programs.h"
 
 namespace mbb::suites {
 namespace {

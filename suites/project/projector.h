@@ -18,7 +18,7 @@
 #include "trainer/models/hardware.h"
 #include "trainer/run/config.h"
 #include "trainer/run/layout.h"
-#include "trainer/run/train.h"
+#include "trainer/run/step_programs.h"
 
 namespace mbb::suites {
 

@@ -5,7 +5,7 @@
 
 #include "suites/project/projector.h"
 #include "trainer/program/walk.h"
-#include "trainer/run/train.h"
+#include "trainer/run/step_programs.h"
 
 namespace mbb::suites {
 namespace {

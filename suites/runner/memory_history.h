@@ -6,8 +6,9 @@
 
 #include "baselines/store/records.h"
 #include "profiler/trace/trace.h"
+#include "trainer/execute/executor.h"
 #include "trainer/run/layout.h"
-#include "trainer/run/train.h"
+#include "trainer/run/step_programs.h"
 
 namespace mbb::suites {
 

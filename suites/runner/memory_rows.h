@@ -5,7 +5,7 @@
 
 #include "baselines/store/records.h"
 #include "trainer/run/layout.h"
-#include "trainer/run/train.h"
+#include "trainer/run/step_programs.h"
 
 namespace mbb::suites {
 

@@ -8,7 +8,7 @@
 #include "baselines/store/records.h"
 #include "profiler/base/error.h"
 #include "trainer/run/layout.h"
-#include "trainer/run/train.h"
+#include "trainer/run/step_programs.h"
 
 namespace mbb::suites {
 

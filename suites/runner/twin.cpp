@@ -11,7 +11,7 @@
 #include "trainer/program/explain.h"
 #include "trainer/run/layout.h"
 #include "trainer/run/pipeline_layout.h"
-#include "trainer/run/train.h"
+#include "trainer/run/step_programs.h"
 
 namespace mbb::suites {
 namespace {

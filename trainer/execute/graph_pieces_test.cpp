@@ -7,7 +7,7 @@
 
 #include "trainer/models/small_families.h"
 #include "trainer/program/walk.h"
-#include "trainer/run/train.h"
+#include "trainer/run/step_programs.h"
 
 namespace mbb::trainer {
 namespace {

@@ -11,7 +11,7 @@
 #include "trainer/execute/cpu/cpu_rank.h"
 #include "trainer/models/model.h"
 #include "trainer/ops/table.h"
-#include "trainer/run/train.h"
+#include "trainer/run/step_programs.h"
 
 namespace mbb::trainer {
 namespace {

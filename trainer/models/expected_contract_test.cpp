@@ -10,7 +10,7 @@
 #include "trainer/comm/local/run_ranks.h"
 #include "trainer/data/rng.h"
 #include "trainer/execute/cpu/cpu_rank.h"
-#include "trainer/run/train.h"
+#include "trainer/run/step_programs.h"
 
 namespace mbb::trainer {
 namespace {

@@ -10,7 +10,7 @@
 #include "trainer/models/small_families.h"
 #include "trainer/ops/op_kind.h"
 #include "trainer/run/initial_state.h"
-#include "trainer/run/train.h"
+#include "trainer/run/step_programs.h"
 
 namespace mbb::trainer {
 namespace {

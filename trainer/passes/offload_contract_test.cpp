@@ -6,6 +6,7 @@
 #include "trainer/models/small_families.h"
 #include "trainer/ops/op_kind.h"
 #include "trainer/passes/one_step_test.h"
+#include "trainer/run/train.h"
 
 namespace mbb::trainer {
 namespace {

@@ -13,7 +13,7 @@
 #include "trainer/data/rng.h"
 #include "trainer/execute/cpu/cpu_rank.h"
 #include "trainer/program/verify.h"
-#include "trainer/run/train.h"
+#include "trainer/run/step_programs.h"
 
 namespace mbb::trainer {
 

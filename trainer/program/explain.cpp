@@ -15,7 +15,7 @@
 #include "trainer/program/token_flops.h"
 #include "trainer/program/walk.h"
 #include "trainer/run/precision_rules.h"
-#include "trainer/run/train.h"
+#include "trainer/run/step_programs.h"
 
 namespace mbb::trainer {
 namespace {

@@ -8,7 +8,7 @@
 #include "trainer/program/attr_fields.h"
 #include "trainer/program/explain.h"
 #include "trainer/program/lifetimes.h"
-#include "trainer/run/train.h"
+#include "trainer/run/step_programs.h"
 
 namespace mbb::trainer {
 namespace {

@@ -3,7 +3,7 @@
 #include "trainer/ops/op_kind.h"
 #include "trainer/program/attr_fields.h"
 #include "trainer/program/explain.h"
-#include "trainer/run/train.h"
+#include "trainer/run/step_programs.h"
 
 namespace mbb::trainer {
 namespace {

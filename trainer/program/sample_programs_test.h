@@ -7,7 +7,7 @@
 #include <string>
 #include <utility>
 
-#include "trainer/run/train.h"
+#include "trainer/run/step_programs.h"
 
 namespace mbb::trainer {
 

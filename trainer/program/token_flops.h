@@ -8,7 +8,7 @@
 
 #include "trainer/models/flops.h"
 #include "trainer/program/explain.h"
-#include "trainer/run/train.h"
+#include "trainer/run/step_programs.h"
 
 namespace mbb::trainer {
 

@@ -6,6 +6,7 @@
 #include "trainer/passes/one_step_test.h"
 #include "trainer/program/explain.h"
 #include "trainer/program/sample_programs_test.h"
+#include "trainer/run/train.h"
 
 namespace mbb::trainer {
 namespace {

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "profiler/base/error.h"
-#include "trainer/run/train.h"
+#include "trainer/run/step_programs.h"
 
 namespace mbb::trainer {
 

@@ -1,7 +1,7 @@
 // Passes that were asked for and found nothing to change.
 #pragma once
 
-#include "trainer/run/train.h"
+#include "trainer/run/step_programs.h"
 
 namespace mbb::trainer {
 

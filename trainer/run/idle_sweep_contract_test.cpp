@@ -14,7 +14,7 @@
 #include "trainer/run/knobs.h"
 #include "trainer/run/launch_environment.h"
 #include "trainer/run/settings_test.h"
-#include "trainer/run/train.h"
+#include "trainer/run/step_programs.h"
 #include "trainer/run/training_data.h"
 
 namespace mbb::trainer {

@@ -13,7 +13,7 @@
 #include "trainer/program/explain.h"
 #include "trainer/run/knobs.h"
 #include "trainer/run/settings_test.h"
-#include "trainer/run/train.h"
+#include "trainer/run/step_programs.h"
 
 namespace mbb::trainer {
 namespace {

@@ -5,6 +5,7 @@
 #include "trainer/passes/one_step_test.h"
 #include "trainer/program/packed_rows.h"
 #include "trainer/program/sample_programs_test.h"
+#include "trainer/run/train.h"
 #include "trainer/run/training_data.h"
 
 namespace mbb::trainer {

@@ -8,6 +8,7 @@
 #include "trainer/ops/op_kind.h"
 #include "trainer/passes/one_step_test.h"
 #include "trainer/program/sample_programs_test.h"
+#include "trainer/run/train.h"
 #include "trainer/run/training_data.h"
 
 namespace mbb::trainer {

@@ -5,7 +5,7 @@
 
 #include "profiler/base/text.h"
 #include "trainer/run/settings_test.h"
-#include "trainer/run/train.h"
+#include "trainer/run/step_programs.h"
 #include "trainer/run/training_data.h"
 
 namespace mbb::trainer {

@@ -11,6 +11,7 @@
 #include "trainer/run/training_data.h"
 
 #include "trainer/ops/table.h"
+#include "trainer/run/train.h"
 
 namespace mbb::trainer {
 namespace {

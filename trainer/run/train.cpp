@@ -5,150 +5,30 @@
 #include <fmt/core.h>
 
 #include <algorithm>
-#include <atomic>
+#include <array>
 #include <cmath>
-#include <functional>
-#include <map>
-#include <set>
-#include <thread>
 #include <utility>
 
 #include "profiler/base/clock.h"
 #include "profiler/base/text.h"
 #include "profiler/capture/capture.h"
 #include "profiler/host/fingerprint.h"
-#include "profiler/host/host_memory.h"
 #include "trainer/comm/local/run_ranks.h"
 #include "trainer/comm/mpi/run_mpi_rank.h"
-#include "trainer/comm/process_place.h"
 #include "trainer/execute/cpu/reference_work.h"
 #include "trainer/execute/executor.h"
-#include "trainer/execute/graph_memory.h"
-#include "trainer/execute/op_sites.h"
 #include "trainer/execute/simulate/replay.h"
-#include "trainer/models/transformer.h"
-#include "trainer/ops/op_kind.h"
 #include "trainer/optim/schedule.h"
-#include "trainer/passes/precision.h"
-#include "trainer/program/packed_rows.h"
-#include "trainer/program/verify.h"
+#include "trainer/run/batch_reader.h"
 #include "trainer/run/cpu_binding.h"
-#include "trainer/run/idle_passes.h"
+#include "trainer/run/gradient_parts.h"
 #include "trainer/run/inject_fault.h"
-#include "trainer/run/join_captures.h"
 #include "trainer/run/knobs.h"
 #include "trainer/run/rank_reports.h"
+#include "trainer/run/trace_window.h"
 
 namespace mbb::trainer {
 namespace {
-
-// Where the samples of a micro-batch come from and go to.
-struct BatchReader {
-  const Layout& layout;
-  const SampleSource& data;
-  const SequenceDataset* sequences;
-  int64_t step;
-  int dp_rank;
-  Positions positions, encoder_positions;  // of this context-parallel rank
-
-  // Samples of micro-batch m on data-parallel rank d are [(m·dp + d)·b, ... + b) of the step's global batch.
-  int64_t index(int micro_batch, size_t i) const {
-    return step * layout.global_batch + (int64_t{micro_batch} * layout.dp + dp_rank) * layout.micro_batch +
-           static_cast<int64_t>(i);
-  }
-
-  // A sample is the encoder's tokens (if there is one), then the decoder's, then one label more. Of both a
-  // context-parallel rank takes its own.
-  Status tokens_and_labels(int micro_batch, std::span<int32_t> tokens, std::span<int32_t> labels) const {
-    if (sequences != nullptr) return rows(micro_batch, tokens, labels);
-    std::vector<int32_t> sample(static_cast<size_t>(layout.sample_tokens()));
-    const auto b = static_cast<size_t>(layout.micro_batch);
-    const auto first = static_cast<size_t>(layout.encoder_sequence);
-    for (size_t i = 0; i < b; ++i) {
-      MB_TRY(data(index(micro_batch, i), sample));
-      for (size_t s = 0; s < static_cast<size_t>(layout.local_sequence()); ++s) {
-        const size_t at = first + static_cast<size_t>(positions.at(static_cast<int64_t>(s)));
-        if (!tokens.empty()) tokens[s * b + i] = sample[at];
-        if (!labels.empty()) labels[s * b + i] = sample[at + 1];
-      }
-    }
-    return {};
-  }
-
-  Status rows(int micro_batch, std::span<int32_t> tokens, std::span<int32_t> labels) const {
-    const auto b = static_cast<size_t>(layout.micro_batch);
-    const auto length = static_cast<size_t>(layout.sequence);
-    std::vector<int32_t> row_tokens(tokens.empty() ? 0 : length), row_labels(labels.empty() ? 0 : length);
-    std::vector<int32_t> first = room_for_starts();
-    for (size_t i = 0; i < b; ++i) {
-      MB_TRY(sequences->row(index(micro_batch, i), row_tokens, row_labels, first));
-      std::vector<PackedRow> mine;
-      if (layout.reads_starts()) mine = packed_rows(positions, first, layout.local_sequence());
-      for (size_t s = 0; s < static_cast<size_t>(layout.local_sequence()); ++s) {
-        const auto at = static_cast<size_t>(mine.empty() ? positions.at(static_cast<int64_t>(s)) : mine[s].at);
-        if (!tokens.empty()) tokens[s * b + i] = row_tokens[at];
-        if (!labels.empty()) labels[s * b + i] = row_labels[at];
-      }
-    }
-    return {};
-  }
-
-  // Visits every token of rows [s, b] that a router of this context-parallel rank reads, of tensor-parallel rank `tp`
-  // alone where they are cut: its sample, its place there, its experts.
-  template <typename Visit>
-  Status each_token(const RoutingPort& router, int micro_batch, int tp, std::span<int32_t> experts, int64_t top_k,
-                    Visit&& visit) const {
-    const int64_t b = layout.micro_batch, tokens = static_cast<int64_t>(experts.size()) / top_k;
-    const int64_t before = router.sequence_sharded ? tp * tokens : 0;
-    std::vector<PackedRow> mine;
-    if (sequences != nullptr && layout.reads_starts()) {
-      std::vector<int32_t> first = room_for_starts();
-      MB_TRY(starts(micro_batch, first));
-      mine = packed_rows(positions, first, layout.local_sequence());
-    }
-    for (int64_t t = 0; t < tokens; ++t) {
-      const int64_t row = (before + t) / b;
-      const int64_t place = mine.empty() ? positions.at(row) : mine[static_cast<size_t>(row)].at;
-      MB_TRY(visit(index(micro_batch, static_cast<size_t>((before + t) % b)), place,
-                   experts.subspan(static_cast<size_t>(t * top_k), static_cast<size_t>(top_k))));
-    }
-    return {};
-  }
-
-  std::vector<int32_t> room_for_starts() const {
-    return std::vector<int32_t>(layout.reads_starts() ? static_cast<size_t>(layout.sequences_of_row()) + 1 : 0);
-  }
-
-  Status starts(int micro_batch, std::span<int32_t> first) const {
-    return sequences->row(index(micro_batch, 0), {}, {}, first);
-  }
-  Status encoder_starts(int micro_batch, std::span<int32_t> first) const {
-    return sequences->encoder_row(index(micro_batch, 0), {}, first);
-  }
-
-  Status samples_and_encoder(int micro_batch, std::span<int32_t> samples, std::span<int32_t> encoder_tokens) const {
-    std::vector<int32_t> sample(static_cast<size_t>(layout.sample_tokens()));
-    const auto b = static_cast<size_t>(layout.micro_batch);
-    for (size_t i = 0; i < b; ++i) {
-      if (!samples.empty()) samples[i] = static_cast<int32_t>(index(micro_batch, i));
-      if (encoder_tokens.empty()) continue;
-      std::vector<PackedRow> mine;
-      if (sequences != nullptr) {
-        std::vector<int32_t> first = room_for_starts();
-        const auto row = std::span(sample).first(static_cast<size_t>(layout.encoder_sequence));
-        MB_TRY(sequences->encoder_row(index(micro_batch, i), row, first));
-        mine = packed_rows(encoder_positions, first, layout.local_encoder_sequence());
-      } else {
-        MB_TRY(data(index(micro_batch, i), sample));
-      }
-      for (int64_t s = 0; s < layout.local_encoder_sequence(); ++s) {
-        const int64_t at = mine.empty() ? encoder_positions.at(s) : mine[static_cast<size_t>(s)].at;
-        encoder_tokens[static_cast<size_t>(s) * b + i] = sample[static_cast<size_t>(at)];
-      }
-    }
-    return {};
-  }
-};
 
 std::array<float, StepRecord::kFields> record_of(const OptimizerConfig& o, double rate, int64_t step) {
   std::array<float, StepRecord::kFields> record{};
@@ -161,13 +41,9 @@ std::array<float, StepRecord::kFields> record_of(const OptimizerConfig& o, doubl
   return record;
 }
 
-// How the steps of the window are traced.
-enum class Tracing { kOff, kOpByOp, kCapture, kExternal };
-
 // What rank 0 makes, and what ranks of one process share: a capture is of the process.
 struct Shared {
-  bool capturing = false;
-  std::vector<profiler::CapturedRank> captured;
+  Captures captures;
   TrainResult result;
   Patience patience;  // rank 0 tells it
 };
@@ -176,22 +52,6 @@ struct Shared {
 struct StepTimes {
   int64_t start_ns = 0, end_ns = 0, cpu_ns = 0, reference_ns = 0;
 };
-
-// A part of a weight's gradient, as it travels to rank 0: this, then `count` floats.
-struct GradientPart {
-  int64_t tensor = 0, first = 0, count = 0;
-};
-
-// Kinds of groups that any of the programs communicates over.
-std::vector<GroupKind> groups_of_world(const std::vector<Program>& programs) {
-  std::set<GroupKind> groups;
-  for (const Program& program : programs)
-    for (const Segment& segment : program.segments)
-      for (const Op& op : segment.ops)
-        if (const auto* attrs = std::get_if<CommAttrs>(&op.attrs); attrs != nullptr && op.kind->communicates)
-          groups.insert(attrs->group);
-  return {groups.begin(), groups.end()};
-}
 
 class RankLoop {
  public:
@@ -215,20 +75,21 @@ class RankLoop {
     MB_ASSIGN(std::vector<std::string> bindings, gather_at_first(*everyone_, binding_in_force()));
     if (rank_ == 0) shared_.result.bindings = std::move(bindings);
     if (options_.on_joined) options_.on_joined();
+    TraceWindow window(options_, programs_, l_.mesh, world_.rank(), *everyone_, shared_.patience, shared_.captures);
     int64_t last = l_.config.train.train_iters - 1;
     for (int64_t step = 0; step <= last; ++step) {
-      const bool was = step > 0 && in_window(step - 1), is = in_window(step);
-      if (was && !is) MB_TRY(end_window(*rank));
-      if (is && !was) MB_TRY(begin_window(*rank));
+      const bool was = step > 0 && window.has(step - 1), is = window.has(step);
+      if (was && !is) MB_TRY(window.end(*rank));
+      if (is && !was) MB_TRY(window.begin(*rank));
       MB_ASSIGN(const bool leave, inject_fault(l_.config.debug.inject_fault, world_.rank(), step,
                                                l_.config.train.train_iters, [&] { return rank->plant_trap(); }));
       if (leave) return {};
-      MB_TRY(one_step(*rank, step));
+      MB_TRY(one_step(*rank, window, step));
       if (!works_after(step, last)) continue;
       MB_ASSIGN(const bool enough, host_work(step));
       if (enough) last = step;
     }
-    if (in_window(last)) MB_TRY(end_window(*rank));
+    if (window.has(last)) MB_TRY(window.end(*rank));
     const HostWorks at_the_end(shared_.patience, rank_ == 0);
     if (rank_ == 0) shared_.result.outside = rank->outside_arena();
     if (rank_ == 0) shared_.result.notes = rank->notes();
@@ -236,12 +97,6 @@ class RankLoop {
   }
 
  private:
-  bool in_window(int64_t step) const {
-    if (step < options_.trace_first || options_.trace_first >= options_.trace_end) return false;
-    const int64_t since = step - options_.trace_first, length = options_.trace_end - options_.trace_first;
-    return (options_.trace_period > 0 ? since % options_.trace_period : since) < length;
-  }
-
   // host.manual_gc_interval: after which steps all ranks do what waits for the host.
   bool works_after(int64_t step, int64_t last) const {
     const int64_t interval = std::max<int64_t>(1, l_.config.host.manual_gc_interval);
@@ -309,91 +164,9 @@ class RankLoop {
     return {};
   }
 
-  // Rank 0 decides and attaches while all others wait; processes attach each to itself.
-  Status begin_window(Executor& rank) {
-    const HostWorks works(shared_.patience, rank_ == 0);
-    MB_TRY(everyone_->barrier());
-    if (rank_ == 0 || options_.processes) MB_TRY(choose_tracing(rank));
-    if (options_.processes) MB_TRY(all_capture());
-    auto chosen = static_cast<int32_t>(tracing_);
-    MB_TRY(from_first(*everyone_, chosen));
-    const auto mine = std::exchange(tracing_, static_cast<Tracing>(chosen));
-    if (options_.processes && mine == Tracing::kCapture && tracing_ != Tracing::kCapture) {
-      shared_.capturing = false;
-      MB_TRY(profiler::end_capture().map([](const auto&) {}));
-    }
-    if (tracing_ != Tracing::kCapture) return {};
-    profiler::CapturedRank& captured = shared_.captured[rank_];
-    captured.rank = world_.rank();
-    captured.device = rank.device();
-    captured.steps.clear();
-    captured.sites = op_sites(programs_.of_rank(l_.mesh, world_.rank()), l_.mesh, world_.rank());
-    return rank.capture_changed();
-  }
-
-  // Where one process cannot capture, none does.
-  Status all_capture() {
-    const std::string why = tracing_ == Tracing::kCapture ? "" : shared_.result.capture_note;
-    MB_ASSIGN(const std::vector<std::string> all, gather_at_first(*everyone_, why));
-    if (rank_ != 0 || tracing_ != Tracing::kCapture) return {};
-    for (size_t r = 1; r < all.size(); ++r) {
-      if (all[r].empty()) continue;
-      tracing_ = Tracing::kOpByOp;
-      shared_.result.capture_note = fmt::format("{} (rank {})", all[r], r);
-      // This process is attached; begin_window() detaches every one that is.
-      shared_.capturing = false;
-      return profiler::end_capture().map([](const auto&) {});
-    }
-    return {};
-  }
-
-  Status choose_tracing(const Executor& rank) {
-    tracing_ = Tracing::kOpByOp;
-    if (rank.device() < 0) return {};
-    if (options_.external_profiler) {
-      tracing_ = Tracing::kExternal;
-      shared_.result.capture_note = "the window was left to an external profiler";
-      return profiler::profiler_range(true);
-    }
-    if (!options_.capture) return {};
-    const Status begun = profiler::begin_capture();
-    shared_.capturing = begun.has_value();
-    if (begun)
-      tracing_ = Tracing::kCapture;
-    else
-      shared_.result.capture_note = "timed op by op: " + begun.error().what;
-    return {};
-  }
-
-  Status end_window(Executor& rank) {
-    const HostWorks works(shared_.patience, rank_ == 0);
-    MB_TRY(everyone_->barrier());
-    const Tracing was = std::exchange(tracing_, Tracing::kOff);
-    if (rank_ == 0 || options_.processes) MB_TRY(finish_tracing(was));
-    MB_TRY(everyone_->barrier());
-    return was == Tracing::kCapture ? rank.capture_changed() : Status{};
-  }
-
-  Status finish_tracing(Tracing was) {
-    if (was == Tracing::kExternal) return profiler::profiler_range(false);
-    if (was != Tracing::kCapture) return {};
-    shared_.capturing = false;
-    MB_ASSIGN(const profiler::CaptureRecords records, profiler::end_capture());
-    if (!options_.processes) {
-      shared_.result.captured = profiler::device_trace(records, shared_.captured);
-      return {};
-    }
-    MB_ASSIGN(JoinedCapture joined,
-              join_captures(*everyone_, profiler::device_trace(records, {&shared_.captured[rank_], 1})));
-    if (rank_ != 0) return {};
-    shared_.result.captured = std::move(joined.device);
-    shared_.result.alignment = std::move(joined.alignment);
-    return {};
-  }
-
-  Status one_step(Executor& rank, int64_t step) {
+  Status one_step(Executor& rank, TraceWindow& window, int64_t step) {
     const OptimizerConfig& o = l_.config.optimizer;
-    const bool op_by_op = tracing_ == Tracing::kOpByOp;
+    const bool op_by_op = window.tracing() == Tracing::kOpByOp;
     const double rate = learning_rate(o, l_.config.train.train_iters, step);
     StepInput input;
     input.record = record_of(o, rate, step);
@@ -424,13 +197,14 @@ class RankLoop {
     times.start_ns = monotonic_ns();
     MB_ASSIGN(const StepOutput output, rank.step(input, op_by_op ? &op_ns : nullptr));
     times.end_ns = monotonic_ns();
-    if (tracing_ == Tracing::kCapture)
-      shared_.captured[rank_].steps.push_back(
-          {world_.rank(), static_cast<int32_t>(step), times.start_ns, times.end_ns});
+    window.step_ran(step, times.start_ns, times.end_ns);
     times.cpu_ns = thread_cpu_ns() - cpu_begin;
     if (l_.config.profiling.reference_work) times.reference_ns = reference_work_ns();
     if (rank_ == 0) shared_.patience.step_took(times.end_ns - times.start_ns);
-    if (options_.on_gradient) MB_TRY(hand_out_gradients(rank, step));
+    if (options_.on_gradient) {
+      const HostWorks works(shared_.patience, rank_ == 0);
+      MB_TRY(hand_out_gradients(rank, programs_, l_.mesh, world_.rank(), *everyone_, step, options_.on_gradient));
+    }
     if (l_.records_routing) MB_TRY(record_routing(rank, reader, at.tp));
     if (output.found_inf || !std::isfinite(output.loss())) {
       if (!kept_times_.empty()) MB_TRY(host_work(step - 1));  // the good steps before it
@@ -464,68 +238,6 @@ class RankLoop {
       if (options_.record != nullptr) options_.record->add(theirs);
     }
     return {};
-  }
-
-  Status hand_out_gradients(Executor& rank, int64_t step) const {
-    const HostWorks works(shared_.patience, rank_ == 0);
-    MB_ASSIGN(const std::string mine, gradient_parts(rank));
-    MB_ASSIGN(const std::vector<std::string> all, gather_at_first(*everyone_, mine));
-    for (size_t r = 0; r < all.size(); ++r) {
-      const MeshCoordinates at = l_.mesh.coordinates(static_cast<int>(r));
-      const Program& program = programs_.of_rank(l_.mesh, static_cast<int>(r));
-      for (std::string_view rest = all[r]; !rest.empty();) {
-        const GradientPart part = values_of_bytes<GradientPart>(rest.substr(0, sizeof(GradientPart))).at(0);
-        rest.remove_prefix(sizeof(GradientPart));
-        const size_t bytes = static_cast<size_t>(part.count) * sizeof(float);
-        options_.on_gradient(at, step, program.tensor(static_cast<TensorId>(part.tensor)), part.first,
-                             values_of_bytes<float>(rest.substr(0, bytes)));
-        rest.remove_prefix(bytes);
-      }
-    }
-    return {};
-  }
-
-  // An optimizer op's shard of its bucket, cut into the weights it holds parts of.
-  Result<std::string> gradient_parts(Executor& rank) const {
-    const Program& program = programs_.of_rank(l_.mesh, world_.rank());
-    std::map<std::string_view, int64_t> weights;
-    for (size_t id = 0; id < program.tensors.size(); ++id)
-      if (program.tensors[id].main_grad != kNoTensor) weights[program.tensors[id].path] = static_cast<int64_t>(id);
-    std::string parts;
-    for (const Segment& segment : program.segments) {
-      for (const Op& op : segment.ops) {
-        const auto* adam = std::get_if<AdamAttrs>(&op.attrs);
-        if (adam == nullptr) continue;
-        const BucketAttrs& bucket = adam->bucket;
-        MB_ASSIGN(const std::vector<float> held, values_of(rank, program, op.in[0]));
-        const int64_t shard = program.tensor(op.in[2]).shape.elements();  // as many moments as elements it updates
-        const int64_t begin = bucket.sharded ? shard * l_.mesh.group_index(bucket.shard_group, world_.rank()) : 0;
-        const int64_t first = static_cast<int64_t>(held.size()) == shard ? begin : 0;
-        for (const BucketRange& range : bucket.ranges) {
-          const int64_t from = std::max(range.offset, begin);
-          const int64_t to = std::min(range.offset + range.count, begin + shard);
-          if (from >= to) continue;
-          parts += bytes_of_values<GradientPart>({{weights.at(range.path), from - range.offset, to - from}});
-          parts.append(reinterpret_cast<const char*>(held.data() + (from - first)),
-                       static_cast<size_t>(to - from) * sizeof(float));
-        }
-      }
-    }
-    return parts;
-  }
-
-  static Result<std::vector<float>> values_of(Executor& rank, const Program& program, TensorId id) {
-    const Tensor& t = program.tensor(id);
-    std::vector<float> values(static_cast<size_t>(t.shape.elements()));
-    if (t.dtype == DType::kF32) {
-      MB_TRY(rank.read(id, 0, std::as_writable_bytes(std::span(values))));
-      return values;
-    }
-    MB_CHECK(t.dtype == DType::kBf16, "gradients are f32 or bf16: " + t.path);
-    std::vector<Bf16> narrow(values.size());
-    MB_TRY(rank.read(id, 0, std::as_writable_bytes(std::span(narrow))));
-    std::transform(narrow.begin(), narrow.end(), values.begin(), [](Bf16 v) { return to_float(v); });
-    return values;
   }
 
   // Every rank comes here on the same step: loss and norm are sums over all. The optimizer has changed nothing, so the
@@ -625,7 +337,6 @@ class RankLoop {
   World& world_;
   Shared& shared_;
   size_t rank_;
-  Tracing tracing_ = Tracing::kOff;
   std::unique_ptr<Communicator> everyone_;
   // Of the steps since the last host work; reports on rank 0, op times empty where a step is not traced.
   std::vector<StepTimes> kept_times_;
@@ -635,131 +346,6 @@ class RankLoop {
 
 }  // namespace
 
-std::vector<const Program*> StepPrograms::by_rank(const Mesh& mesh) const {
-  std::vector<const Program*> all;
-  for (int rank = 0; rank < mesh.world_size(); ++rank) all.push_back(&of_rank(mesh, rank));
-  return all;
-}
-
-namespace {
-
-// A pattern that names no weight, or a stage without any weight that trains, is a mistake.
-Status check_frozen(const Layout& layout, const StepPrograms& built) {
-  std::vector<std::string_view> unmatched;
-  if (!layout.config.memory.frozen.empty()) unmatched = split(layout.config.memory.frozen, ',');
-  for (const Program& program : built.programs) {
-    bool trains = false;
-    for (const Tensor& t : program.tensors) {
-      trains = trains || t.main_grad != kNoTensor;
-      if (t.category == Category::kWeight && t.init.kind != Init::Kind::kNone)
-        std::erase_if(unmatched, [&](std::string_view p) { return glob_match(p, t.path); });
-    }
-    if (!trains)
-      return fail(ErrorCode::kBadArgument,
-                  fmt::format("memory.frozen = {} leaves nothing to train on stage {}", layout.config.memory.frozen,
-                              program.rank_class.pp),
-                  "freeze less, or use fewer stages");
-  }
-  if (unmatched.empty()) return {};
-  return fail(ErrorCode::kBadArgument,
-              fmt::format("memory.frozen: no weight has a path like '{}'", printable(unmatched.front())),
-              "mbbench explain --lifetimes lists the paths; '*' stands for any text");
-}
-
-}  // namespace
-
-namespace {
-
-// work(i) of every rank class, which have nothing to do with each other, on the cores there are; the first one's error.
-Status each_class(size_t classes, const std::function<Status(size_t)>& work) {
-  std::vector<Status> done(classes);
-  std::atomic<size_t> next{0};
-  const auto take = [&] {
-    for (size_t i = next++; i < classes; i = next++) done[i] = work(i);
-  };
-  std::vector<std::thread> others;
-  for (size_t t = 1; t < std::min<size_t>(classes, std::thread::hardware_concurrency()); ++t) others.emplace_back(take);
-  take();
-  for (std::thread& other : others) other.join();
-  for (Status& status : done) MB_TRY(std::move(status));
-  return {};
-}
-
-}  // namespace
-
-Result<StepPrograms> build_programs(const Layout& layout) {
-  StepPrograms built;
-  const auto classes = static_cast<size_t>(layout.mesh.rank_class_count());
-  built.programs.resize(classes);
-  built.effects.resize(classes);
-  built.plans.resize(classes);
-  MB_TRY(each_class(classes, [&](size_t i) -> Status {
-    const int rank = layout.mesh.representative(static_cast<int>(i));
-    built.programs[i] = build_program(layout, layout.mesh.rank_class(rank), &built.effects[i]);
-    return {};
-  }));
-  MB_TRY(check_frozen(layout, built));
-  const MemoryConfig& memory = layout.config.memory;
-  const PlanOptions options{memory.expandable_segments, memory.avoid_record_streams, memory.nccl_ub.value_or(false)};
-  const auto plan = [&](size_t i) -> Status {
-    MB_TRY(check_block_shapes(built.programs[i]));
-    if (layout.config.host.device == Device::kCuda) MB_TRY(check_fp8_rows(built.programs[i]));
-    MB_TRY(verify(built.programs[i]));
-    built.plans[i] = plan_memory(built.programs[i], options);
-    if (layout.config.host.device == Device::kCuda) {
-      const GraphMemory graphs = graph_memory(layout.config.host, built.programs[i], built.plans[i]);
-      built.plans[i].graph_ops = graphs.ops;
-      built.plans[i].graph_bytes = graphs.bytes;
-    }
-    return {};
-  };
-  MB_TRY(each_class(classes, plan));
-  note_idle_passes(layout, built);
-  const std::vector<GroupKind> groups = groups_of_world(built.programs);
-  for (Program& program : built.programs) program.groups = groups;
-  return built;
-}
-
-Status check_memory(const Layout& layout, const StepPrograms& programs, int64_t capacity_bytes) {
-  const auto limit = static_cast<int64_t>(layout.config.memory.limit_gib * 0x1p30);
-  const int64_t capacity = limit == 0 || (capacity_bytes > 0 && capacity_bytes < limit) ? capacity_bytes : limit;
-  if (capacity == 0) {
-    if (layout.config.host.device != Device::kCpu) return {};
-    const auto place = place_if_any();
-    return check_host_memory(layout, programs, profiler::available_memory_bytes(),
-                             place ? place->local_size : layout.mesh.world_size());
-  }
-  for (size_t i = 0; i < programs.programs.size(); ++i)
-    if (Status fits = check_fits(programs.programs[i], programs.plans[i], capacity); !fits)
-      return tl::unexpected<Error>(
-          std::move(fits.error()).during(fmt::format("stage {}", programs.programs[i].rank_class.pp)));
-  return {};
-}
-
-Status check_host_memory(const Layout& layout, const StepPrograms& programs, int64_t host_bytes, int ranks) {
-  if (host_bytes == 0) return {};
-  const auto bytes_of = [](const MemoryPlan& plan) { return plan.arena_bytes + plan.host_bytes; };
-  int64_t together = 0;
-  size_t largest = 0;
-  for (int rank = 0; rank < std::min(ranks, layout.mesh.world_size()); ++rank) {
-    const auto at = static_cast<size_t>(layout.mesh.rank_class_index(rank));
-    together += bytes_of(programs.plans[at]);
-    if (bytes_of(programs.plans[at]) > bytes_of(programs.plans[largest])) largest = at;
-  }
-  if (together <= host_bytes) return {};
-  // The largest is above an equal share, where the sum is above all shares.
-  Status fits = check_fits(programs.programs[largest], programs.plans[largest], host_bytes / std::max(1, ranks));
-  if (fits)
-    fits = fail(ErrorCode::kOutOfMemory, "its buffers in host memory take what is left", "offload fewer layers");
-  return tl::unexpected<Error>(
-      std::move(fits.error())
-          .during(ranks == 1 ? fmt::format("stage {}", programs.programs[largest].rank_class.pp)
-                             : fmt::format("stage {} of {} ranks that need {} of this host, which has {} left",
-                                           programs.programs[largest].rank_class.pp, ranks,
-                                           format_bytes(static_cast<double>(together)),
-                                           format_bytes(static_cast<double>(host_bytes)))));
-}
-
 Result<TrainResult> train(const Layout& layout, const StepPrograms& programs, const SampleSource& data,
                           const TrainOptions& options) {
   MB_TRY(check_memory(layout, programs));
@@ -767,7 +353,7 @@ Result<TrainResult> train(const Layout& layout, const StepPrograms& programs, co
   MB_TRY(check_replay(layout, options.replay));
   const int ranks = layout.mesh.world_size();
   Shared shared;
-  shared.captured.resize(static_cast<size_t>(ranks));
+  shared.captures.ranks.resize(static_cast<size_t>(ranks));
   shared.result.comm.resize(static_cast<size_t>(ranks));
   shared.result.bindings.resize(static_cast<size_t>(ranks));
   const auto rank_main = [&](World& world) { return RankLoop(layout, programs, data, options, world, shared).run(); };
@@ -786,8 +372,11 @@ Result<TrainResult> train(const Layout& layout, const StepPrograms& programs, co
     trained = run_ranks(ranks, rank_main, local);
   }
   // A run that failed inside its window leaves the process as it found it.
-  if (!trained && shared.capturing) static_cast<void>(profiler::end_capture());
+  if (!trained && shared.captures.attached) static_cast<void>(profiler::end_capture());
   MB_TRY(trained);
+  shared.result.captured = std::move(shared.captures.device);
+  shared.result.alignment = std::move(shared.captures.alignment);
+  shared.result.capture_note = std::move(shared.captures.note);
   return std::move(shared.result);
 }
 

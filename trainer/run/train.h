@@ -18,37 +18,13 @@
 #include "trainer/comm/communicator.h"
 #include "trainer/data/packing.h"
 #include "trainer/execute/executor.h"
-#include "trainer/passes/effects.h"
-#include "trainer/program/memory_plan.h"
 #include "trainer/program/program.h"
+#include "trainer/run/gradient_parts.h"
 #include "trainer/run/layout.h"
 #include "trainer/run/routing_table.h"
+#include "trainer/run/step_programs.h"
 
 namespace mbb::trainer {
-
-// The programs of a layout, one a rank class, with their memory plans. Verified.
-struct StepPrograms {
-  std::vector<Program> programs;  // by Mesh::rank_class_index
-  std::vector<MemoryPlan> plans;
-  std::vector<std::vector<PassEffect>> effects;  // of the passes that changed a class's program, in their order
-  std::vector<IdleKnob> idle;                    // of passes that found nothing to change in any of them
-
-  const Program& of_rank(const Mesh& mesh, int rank) const {
-    return programs[static_cast<size_t>(mesh.rank_class_index(rank))];
-  }
-  std::vector<const Program*> by_rank(const Mesh& mesh) const;
-};
-
-// Builds, verifies and plans the program of every rank class.
-Result<StepPrograms> build_programs(const Layout& layout);
-
-// Refuses (kOutOfMemory) a program whose plan is above memory.limit_gib, naming stage, largest tensors and remedies.
-// `capacity_bytes` is what the device has, 0: not known. On the CPU without a limit, ranks share what the host has
-// left: all of them when they are threads, a launcher's processes of this host else.
-Status check_memory(const Layout& layout, const StepPrograms& programs, int64_t capacity_bytes = 0);
-
-// The same of ranks that share `host_bytes`: all of the layout's, or the first `ranks` of them.
-Status check_host_memory(const Layout& layout, const StepPrograms& programs, int64_t host_bytes, int ranks);
 
 struct StepReport {
   int64_t index = 0;         // from 0
@@ -89,9 +65,6 @@ struct TrainResult {
 
 // Fills Layout::sample_tokens() tokens of the sample with this global index; called from every rank's thread.
 using SampleSource = std::function<Status(int64_t sample, std::span<int32_t> tokens)>;
-
-using GradientSink = std::function<void(const MeshCoordinates& rank, int64_t step, const Tensor& weight, int64_t first,
-                                        std::span<const float> gradient)>;
 
 struct TrainOptions {
   // Steps [trace_first, trace_end) are traced: on the CPU timed op by op and replayed; on GPUs captured, or timed op by

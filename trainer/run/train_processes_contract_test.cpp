@@ -11,6 +11,7 @@
 #include "trainer/comm/process_place.h"
 #include "trainer/comm/socket/rank_of_this_program_test.h"
 #include "trainer/run/equal_training_test.h"
+#include "trainer/run/train.h"
 
 namespace mbb::trainer {
 namespace {

@@ -15,7 +15,7 @@
 #include "trainer/optim/schedule.h"
 #include "trainer/program/verify.h"
 #include "trainer/run/initial_state.h"
-#include "trainer/run/train.h"
+#include "trainer/run/step_programs.h"
 
 namespace mbb::trainer {
 

@@ -10,7 +10,7 @@
 #include "trainer/ops/op_kind.h"
 #include "trainer/program/op_volume.h"
 #include "trainer/program/walk.h"
-#include "trainer/run/train.h"
+#include "trainer/run/step_programs.h"
 
 namespace mbb::trainer {
 

@@ -6,7 +6,7 @@
 
 #include "profiler/base/error.h"
 #include "trainer/run/layout.h"
-#include "trainer/run/train.h"
+#include "trainer/run/step_programs.h"
 
 namespace mbb::suites {
 

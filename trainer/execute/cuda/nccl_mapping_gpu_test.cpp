@@ -19,6 +19,7 @@
 #include "trainer/execute/cuda/mapping_cases_test.h"
 #include "trainer/ops/cuda/gpu_fixture_test.h"
 #include "trainer/run/equal_training_test.h"
+#include "trainer/run/train.h"
 
 namespace mbb::trainer::cuda {
 namespace {

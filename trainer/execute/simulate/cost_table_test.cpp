@@ -3,7 +3,7 @@
 
 #include <gtest/gtest.h>
 
-#include "trainer/run/train.h"
+#include "trainer/run/step_programs.h"
 
 namespace mbb::trainer {
 namespace {

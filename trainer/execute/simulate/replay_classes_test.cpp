@@ -3,7 +3,7 @@
 
 #include "trainer/execute/simulate/replay.h"
 #include "trainer/program/walk.h"
-#include "trainer/run/train.h"
+#include "trainer/run/step_programs.h"
 
 namespace mbb::trainer {
 namespace {
