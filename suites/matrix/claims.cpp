@@ -8,32 +8,12 @@
 
 #include "analysis/metrics/metrics.h"
 #include "profiler/base/text.h"
+#include "suites/matrix/toml_fields.h"
 
 namespace mbb::suites {
 namespace {
 
 constexpr const char* kKeys[] = {"name", "says", "source", "a", "b", "metric"};
-
-Status check_keys(const TomlFile& file, const TomlNode& table) {
-  std::vector<std::string> keys(std::begin(kKeys), std::end(kKeys));
-  keys.emplace_back("ratio");
-  for (const TomlNode& entry : table.items) {
-    if (std::find(keys.begin(), keys.end(), entry.key) != keys.end()) continue;
-    const auto near = nearest(entry.key, keys);
-    return file.error(entry.key_at, fmt::format("[[claim]] has no key '{}'", printable(entry.key)),
-                      near ? fmt::format("did you mean '{}'?", *near) : "it has " + join(keys, ", "));
-  }
-  return {};
-}
-
-Result<std::string> text_in(const TomlFile& file, const TomlNode& table, const char* key) {
-  const TomlNode* node = table.find(key);
-  if (node == nullptr)
-    return file.error(table.at, fmt::format("a [[claim]] without '{}'", key), fmt::format("add {} = \"...\"", key));
-  if (node->kind != TomlKind::kString || trim(node->text).empty())
-    return file.error(node->at, fmt::format("'{}' of a [[claim]] must be text", key));
-  return node->text;
-}
 
 Status known(const TomlFile& file, const TomlNode& at, const std::string& name, const std::vector<std::string>& names,
              const char* what) {
@@ -66,18 +46,18 @@ Status read_ratio(const TomlFile& file, const TomlNode& table, Claim& claim) {
 
 Result<std::vector<Claim>> read_claims(const TomlFile& file, const std::vector<std::string>& cells) {
   std::vector<Claim> claims;
-  const TomlNode* list = file.root.find("claim");
-  if (list == nullptr) return claims;
-  if (list->kind != TomlKind::kArray) return file.error(list->at, "'claim' (written [[claim]]) must be a list");
   std::vector<std::string> metrics;
   for (const analysis::MetricInfo& metric : analysis::metrics()) metrics.emplace_back(metric.id);
-  for (const TomlNode& table : list->items) {
-    if (table.kind != TomlKind::kTable) return file.error(table.at, "'claim' (written [[claim]]) must be a table");
-    MB_TRY(check_keys(file, table));
+  std::vector<std::string> keys(std::begin(kKeys), std::end(kKeys));
+  keys.emplace_back("ratio");
+  MB_ASSIGN(const auto tables, tables_in_array(file, "claim"));
+  for (const TomlNode* at : tables) {
+    const TomlNode& table = *at;
+    MB_TRY(check_keys(file, table, keys, "[[claim]]"));
     Claim claim;
     std::string* const fields[] = {&claim.name, &claim.says, &claim.source, &claim.a, &claim.b, &claim.metric};
     for (size_t i = 0; i < std::size(kKeys); ++i) {
-      MB_ASSIGN(*fields[i], text_in(file, table, kKeys[i]));
+      MB_ASSIGN(*fields[i], needed_text(file, table, kKeys[i]));
     }
     MB_TRY(known(file, *table.find("a"), claim.a, cells, "cell"));
     MB_TRY(known(file, *table.find("b"), claim.b, cells, "cell"));

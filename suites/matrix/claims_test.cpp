@@ -55,12 +55,12 @@ TEST(Claims, RefusalsNameThePlaceAndTheNearestName) {
   const Refusal refusals[] = {
       {"'plain'", "'plian'", "s.toml:10:5: no cell is called 'plian'"},
       {"'step_time'", "'step_tim'", "s.toml:12:10: no metric is called 'step_tim'"},
-      {"says = 'faster'\n", "", "a [[claim]] without 'says'"},
+      {"says = 'faster'\n", "", "'says' is missing"},
       {"says", "sais", "s.toml:8:1: [[claim]] has no key 'sais'"},
       {"[0.5, 0.9]", "[0.9, 0.5]", "'ratio' from 0.9 to 0.5 holds nothing"},
       {"[0.5, 0.9]", "[0.5]", "a [[claim]] needs 'ratio'"},
       {"[0.5, 0.9]", "[-1, 2]", "an end of 'ratio' must be a number above 0"},
-      {"'guide'", "' '", "'source' of a [[claim]] must be text"},
+      {"'guide'", "' '", "'source' is empty"},
   };
   for (const Refusal& refusal : refusals) {
     std::string text = kClaim;

@@ -8,6 +8,7 @@
 
 #include "profiler/base/text.h"
 #include "suites/foreign/training_log.h"
+#include "suites/matrix/toml_fields.h"
 #include "trainer/run/knobs.h"
 
 namespace mbb::suites {
@@ -43,11 +44,17 @@ constexpr Number kNumbers[] = {{"gpus_per_node", &CommandSpec::gpus_per_node, 1}
                                {"silence_limit_s", &CommandSpec::silence_limit_s, 1},
                                {"time_limit_s", &CommandSpec::time_limit_s, 0}};
 
+std::vector<std::string> keys() {
+  std::vector<std::string> all;
+  for (const Text& text : kTexts) all.emplace_back(text.key);
+  for (const Number& number : kNumbers) all.emplace_back(number.key);
+  return all;
+}
+
 Status read_entry(const TomlFile& file, const TomlNode& entry, CommandSpec& spec) {
   for (const Text& text : kTexts) {
     if (entry.key != text.key) continue;
-    if (entry.kind != TomlKind::kString)
-      return file.error(entry.at, fmt::format("'{}' must be a string, not {}", entry.key, name(entry.kind)));
+    MB_TRY(expect(file, entry, TomlKind::kString, fmt::format("'{}'", entry.key)));
     spec.*text.to = entry.text;
     if (entry.key == "run") spec.line = entry.at.line;
     return {};
@@ -59,12 +66,7 @@ Status read_entry(const TomlFile& file, const TomlNode& entry, CommandSpec& spec
     spec.*number.to = entry.integer;
     return {};
   }
-  std::vector<std::string> keys;
-  for (const Text& text : kTexts) keys.emplace_back(text.key);
-  for (const Number& number : kNumbers) keys.emplace_back(number.key);
-  const auto near = nearest(entry.key, keys);
-  return file.error(entry.key_at, fmt::format("a command has no key '{}'", printable(entry.key)),
-                    near ? fmt::format("did you mean '{}'?", *near) : "it has " + join(keys, ", "));
+  return {};
 }
 
 }  // namespace
@@ -130,6 +132,7 @@ Result<CommandSpec> read_command(const TomlFile& file, const TomlNode& table) {
                       "command = { run = \"...\", log = \"auto\" }");
   CommandSpec spec;
   spec.file = file.path;
+  MB_TRY(check_keys(file, table, keys(), "a command"));
   for (const TomlNode& entry : table.items) MB_TRY(read_entry(file, entry, spec));
   if (table.find("run") == nullptr) return file.error(table.at, "'run' is missing", "add run = \"the command line\"");
   if (const Status good = check_command(spec); !good) {

@@ -174,7 +174,7 @@ TEST(Suite, RefusalsNameThePlaceRuleAndRemedy) {
        "error: dir/s.toml:3:8: 'a b' cannot name a cell\n  hint: letters, digits and . _ + - , at most 100, not "
        "beginning with a dot"},
       {"purpose = 'p'\n[[cell]]\nname = 'a'\n[[cell]]\nname = 'a'",
-       "error: dir/s.toml:5:8: the cell name 'a' is taken by the cell at 3:8"},
+       "error: dir/s.toml:5:8: here is a cell 'a', a name taken at 3:8\n  hint: rename one of them"},
       {"purpose = 'p'\n[[cell]]\nname = 'a'\nsets = {}",
        "error: dir/s.toml:4:1: [[cell]] has no key 'sets'\n  hint: did you mean 'set'?"},
       {"purpose = 'p'\n[[cell]]\nname = 'a'\nset = 1", "error: dir/s.toml:4:7: 'set' must be a table, not an integer"},
