@@ -1,3 +1,4 @@
+// Reads what all cells of a suite have in common, and keeps the list of them.
 #include "suites/matrix/cell_maker.h"
 
 #include <fmt/format.h>

@@ -1,3 +1,4 @@
+// Evaluates conditions over the knobs of a cell.
 #include "suites/matrix/conditions.h"
 
 #include <fmt/format.h>

@@ -1,3 +1,4 @@
+// Expands the covers of a suite.
 #include "suites/matrix/cover_cells.h"
 
 #include <fmt/format.h>

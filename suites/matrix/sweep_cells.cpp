@@ -1,3 +1,4 @@
+// Expands the sweeps of a suite.
 #include "suites/matrix/sweep_cells.h"
 
 #include <fmt/format.h>

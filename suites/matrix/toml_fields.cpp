@@ -1,3 +1,4 @@
+// Reads single fields of a suite's tables.
 #include "suites/matrix/toml_fields.h"
 
 #include <fmt/format.h>
