@@ -108,13 +108,13 @@ class Wanted {
   std::vector<std::string> names_;
 };
 
-// [[skip]]: a cell that --only names runs all the same.
-Status apply_skips(const TomlFile& file, const Wanted& wanted, std::vector<Cell>& cells) {
-  struct Rule {
-    Condition when;
-    std::string reason;
-  };
-  std::vector<Rule> rules;
+struct SkipRule {
+  Condition when;
+  std::string reason;
+};
+
+Result<std::vector<SkipRule>> read_skips(const TomlFile& file) {
+  std::vector<SkipRule> rules;
   MB_ASSIGN(const auto tables, tables_in_array(file, "skip"));
   for (const TomlNode* table : tables) {
     MB_TRY(check_keys(file, *table, {"when", "reason"}, "[[skip]]"));
@@ -123,8 +123,13 @@ Status apply_skips(const TomlFile& file, const Wanted& wanted, std::vector<Cell>
     MB_ASSIGN(Condition when, read_condition(file, *table->find("when"), "'when'"));
     rules.push_back({std::move(when), std::move(reason)});
   }
+  return rules;
+}
+
+// The first rule that holds; a cell that --only names runs all the same.
+Status apply_skips(const std::vector<SkipRule>& rules, const Wanted& wanted, std::vector<Cell>& cells) {
   for (Cell& cell : cells) {
-    for (const Rule& rule : rules) {
+    for (const SkipRule& rule : rules) {
       MB_ASSIGN(const bool skip, holds(rule.when, cell, "'when'"));
       if (!skip || wanted.only_names(cell)) continue;
       cell.skipped = Skipped{rule.reason};
@@ -163,6 +168,7 @@ Result<Suite> read_suite(const TomlFile& file, const Settings& settings, const S
   MB_TRY(maker.read_common());
   suite.text = maker.text();
   suite.hash = hash_hex(suite.text);
+  MB_ASSIGN(const std::vector<SkipRule> skips, read_skips(file));
   MB_TRY(add_cells(maker));
   MB_TRY(add_sweeps(maker));
   MB_TRY(add_covers(maker, filter));
@@ -171,7 +177,7 @@ Result<Suite> read_suite(const TomlFile& file, const Settings& settings, const S
   if (suite.cells.empty())
     return file.error({}, "the suite has no cell", "add a [[cell]] with a name, or a [sweep.NAME] with axes");
   const Wanted wanted(filter, suite.cells);
-  MB_TRY(apply_skips(file, wanted, suite.cells));
+  MB_TRY(apply_skips(skips, wanted, suite.cells));
   std::vector<std::string> names;
   for (const Cell& cell : suite.cells) names.push_back(cell.name);
   MB_ASSIGN(suite.claims, read_claims(file, names));
