@@ -384,7 +384,7 @@ struct LossSumAttrs {
 
 struct CountAttrs {
   int64_t experts = 1;
-  int64_t sets = 1;  // counts apart the tokens t with the same t mod sets: the sequences of [s, b]
+  int64_t sets = 1;  // counted apart: sequences of a micro-batch, as an operand says, else tokens t by t mod sets
   bool accumulate = false;
   bool operator==(const CountAttrs&) const = default;
 };

@@ -46,6 +46,7 @@ double value(const CaseInput& input, std::mt19937_64& random) {
     case Fill::kDropped:
       if (uniform(random) < 1.0 / 3) return -1;
       [[fallthrough]];
+    case Fill::kPadded:
     case Fill::kInts: return static_cast<double>(random() % static_cast<uint64_t>(std::max<int64_t>(1, input.bound)));
     case Fill::kApart: return std::floor(normal * 2) / 2 + 0.15 + 0.2 * uniform(random);
     default: return normal;
@@ -60,6 +61,10 @@ std::vector<double> case_values(const CaseInput& input, std::mt19937_64& random)
   if (input.fill == Fill::kStarts) return starts(input.shape.elements(), input.bound, random);
   std::vector<double> values(static_cast<size_t>(input.shape.elements()));
   for (double& v : values) v = value(input, random);
+  if (input.fill != Fill::kPadded) return values;
+  const auto cols = static_cast<size_t>(input.shape.cols());
+  for (size_t row = 0; row < values.size(); row += cols)
+    if (random() % 3 == 0) std::fill_n(values.begin() + static_cast<std::ptrdiff_t>(row), cols, -1.0);
   return values;
 }
 

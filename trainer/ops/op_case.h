@@ -12,8 +12,8 @@ namespace mbb::trainer {
 
 // How a case fills an input with fresh random values.
 // kDistinct: each of 0 .. bound − 1 at most once. kSegments: [2, n] first rows and counts of n pieces that fill `bound`
-// rows. kDropped: kInts, a third of them -1. kApart: at least 0.15 from every multiple of one half, where functions may
-// have kinks. kStarts: 0, then ascending, the last two `bound`.
+// rows. kDropped: kInts, a third of them -1. kPadded: kInts, a third of the rows all -1. kApart: at least 0.15 from
+// every multiple of one half, where functions may have kinks. kStarts: 0, then ascending, the last two `bound`.
 enum class Fill : uint8_t {
   kNormal,
   kUniform,
@@ -24,14 +24,15 @@ enum class Fill : uint8_t {
   kDistinct,
   kSegments,
   kStarts,
-  kDropped
+  kDropped,
+  kPadded
 };
 
 struct CaseInput {
   Shape shape;
   DType dtype = DType::kF32;  // cases are written in fp32; backends that run bf16 convert kF32 activations
   Fill fill = Fill::kNormal;
-  int64_t bound = 0;    // kInts, kDropped: values in [0, bound)
+  int64_t bound = 0;    // kInts, kDropped, kPadded: values in [0, bound)
   bool weight = false;  // has a main gradient
   bool fixed = false;   // no gradient is asked for
 };

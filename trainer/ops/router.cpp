@@ -1,5 +1,9 @@
 // The router after its linear layer: which experts a token goes to, with what weight, the losses that balance them, the
 // count of what each got and the bias that steers the next step.
+//
+// `sequences` i32 says of each token which of the micro-batch's sequences it is of, -1 where it is padding; where an op
+// has a part of the tokens, it may be of all TP ranks' tokens. Padding goes to no expert (-1, with weight 0), is not
+// counted and has no loss.
 #include <fmt/core.h>
 
 #include "trainer/ops/cpu/functions.h"
@@ -10,17 +14,25 @@
 namespace mbb::trainer {
 namespace {
 
-// in: logits f32 [.., experts] [, selection bias f32 [experts]]; out: experts i32 [tokens, top_k], best first.
+// Whether operands end at `at`, or with sequences there.
+bool may_end_with_sequences(Inputs in, size_t at, int64_t tokens) {
+  return in.size() == at ||
+         (in.size() == at + 1 && in[at]->dtype == DType::kI32 && in[at]->shape.elements() % tokens == 0);
+}
+
+// in: logits f32 [.., experts] [, selection bias f32 [experts]] [, sequences]; out: experts i32 [tokens, top_k], best
+// first.
 Result<std::vector<TensorSpec>> select_shape(Inputs in, const Attrs& attrs) {
   const auto& a = std::get<RouterAttrs>(attrs);
   const int64_t experts = in[0]->shape.cols();
-  if (a.top_k > experts || experts % a.groups != 0 || a.top_k_groups > a.groups || in.size() != (a.biased ? 2U : 1U))
+  if (a.top_k > experts || experts % a.groups != 0 || a.top_k_groups > a.groups ||
+      !may_end_with_sequences(in, a.biased ? 2 : 1, in[0]->shape.rows()))
     return fail(ErrorCode::kBadArgument,
                 fmt::format("top {} of {} experts in {} of {} groups", a.top_k, experts, a.top_k_groups, a.groups));
   return std::vector<TensorSpec>{{Shape{in[0]->shape.rows(), a.top_k}, DType::kI32}};
 }
 
-// in: logits, experts; out: weights f32 [tokens, top_k].
+// in: logits, experts (of a token all -1, or none); out: weights f32 [tokens, top_k].
 Result<std::vector<TensorSpec>> weights_shape(Inputs in, const Attrs&) {
   return std::vector<TensorSpec>{{in[1]->shape, DType::kF32}};
 }
@@ -45,22 +57,26 @@ void router_grad(GradContext& c) {
   c.emit_grad(0, kRouterWeightsGrad, "bwd", {c.grad(1), c.saved_in(0), c.saved_out(0)}, c.op().attrs);
 }
 
-// in: logits, counts f32 [sets, experts] over all the micro-batch's tokens, of which these may be a part; out: f32 [2],
-// these tokens' part of the balancing loss and of the z-loss, with their coefficients.
+// in: logits, counts f32 [sets, experts] over all the micro-batch's tokens, of which these may be a part [, sequences:
+// with more than one set the token's]; out: f32 [2], these tokens' part of the balancing loss and of the z-loss, with
+// their coefficients.
 Result<std::vector<TensorSpec>> loss_shape(Inputs in, const Attrs&) {
-  if (in[0]->shape.rows() % in[1]->shape[0] != 0 || in[0]->shape.cols() != in[1]->shape[1])
+  const int64_t tokens = in[0]->shape.rows();
+  if ((in.size() == 2 && tokens % in[1]->shape[0] != 0) || in[0]->shape.cols() != in[1]->shape[1] ||
+      !may_end_with_sequences(in, 2, tokens))
     return fail(ErrorCode::kBadArgument,
                 fmt::format("router logits {} and counts {}", in[0]->shape.str(), in[1]->shape.str()));
   return std::vector<TensorSpec>{{Shape{2}, DType::kF32}};
 }
 
-// in: logits, counts [, gradient of the two losses; else 1]; out: gradient of the logits.
+// in: logits, counts [, sequences] [, gradient f32 of the two losses; else 1]; out: gradient of the logits.
 Result<std::vector<TensorSpec>> loss_grad_shape(Inputs in, const Attrs&) {
   return std::vector<TensorSpec>{{in[0]->shape, in[0]->dtype}};
 }
 
 void loss_grad(GradContext& c) {
-  std::vector<TensorId> in{c.saved_in(0), c.saved_in(1)};
+  std::vector<TensorId> in;
+  for (size_t i = 0; i < c.op().in.size(); ++i) in.push_back(c.saved_in(i));
   if (c.grad() != kNoTensor) in.push_back(c.grad());
   c.emit_grad(0, kRouterLossGrad, "bwd", in, c.op().attrs);
 }
@@ -70,10 +86,10 @@ Result<std::vector<TensorSpec>> loss_sum_shape(Inputs in, const Attrs&) {
   return std::vector<TensorSpec>{{in[0]->shape, DType::kF64}};
 }
 
-// in: experts; out: counts f32 [sets, experts], tokens each expert got.
+// in: experts [, sequences: the sets]; out: counts f32 [sets, experts], tokens each expert got.
 Result<std::vector<TensorSpec>> counts_shape(Inputs in, const Attrs& attrs) {
   const auto& a = std::get<CountAttrs>(attrs);
-  if (in[0]->shape[0] % a.sets != 0)
+  if ((in.size() == 1 && in[0]->shape[0] % a.sets != 0) || !may_end_with_sequences(in, 1, in[0]->shape[0]))
     return fail(ErrorCode::kBadArgument, fmt::format("{} tokens of {} sets", in[0]->shape[0], a.sets));
   return std::vector<TensorSpec>{{Shape{a.sets, a.experts}, DType::kF32}};
 }
@@ -102,7 +118,13 @@ void weights_cases(std::vector<OpCase>& all) {
   first.top_k = 2;
   first.top_k_first = true;
   all.push_back({"router_weights/top-k-first", &kRouterWeights, {{{3, 2, 5}}, experts}, first});
+  const CaseInput padded{{6, 2}, DType::kI32, Fill::kPadded, 5};
+  all.push_back({"router_weights/padded", &kRouterWeights, {{{3, 2, 5}}, padded}, a});
+  all.push_back({"router_weights/padded-top-k-first", &kRouterWeights, {{{3, 2, 5}}, padded}, first});
 }
+
+// Ten tokens of four sequences and padding.
+const CaseInput kPadding{{5, 2}, DType::kI32, Fill::kDropped, 4};
 
 void loss_cases(std::vector<OpCase>& all) {
   const auto counts = [](int64_t sets) {
@@ -111,22 +133,32 @@ void loss_cases(std::vector<OpCase>& all) {
   all.push_back({"router_loss/batch", &kRouterLoss, {{{3, 2, 5}}, counts(1)}, MoeLossAttrs{.aux = 0.5, .z = 0.1}});
   all.push_back(
       {"router_loss/sequence", &kRouterLoss, {{{3, 2, 5}}, counts(2)}, MoeLossAttrs{.aux = 0.5, .sigmoid = true}});
+  const MoeLossAttrs both{.aux = 0.5, .z = 0.1};
+  all.push_back({"router_loss/padded", &kRouterLoss, {{{5, 2, 5}}, counts(1), kPadding}, both});
+  all.push_back({"router_loss/padded-sequences", &kRouterLoss, {{{5, 2, 5}}, counts(4), kPadding}, both});
 }
 
 void counts_cases(std::vector<OpCase>& all) {
   const CaseInput experts{{6, 2}, DType::kI32, Fill::kInts, 5};
   all.push_back({"expert_counts/two-sets", &kExpertCounts, {experts}, CountAttrs{.experts = 5, .sets = 2}, false});
+  const CaseInput chosen{{10, 2}, DType::kI32, Fill::kPadded, 5};
+  all.push_back({"expert_counts/padded", &kExpertCounts, {chosen}, CountAttrs{.experts = 5}, false});
+  all.push_back(
+      {"expert_counts/sequences", &kExpertCounts, {chosen, kPadding}, CountAttrs{.experts = 5, .sets = 4}, false});
 }
 
 void select_cases(std::vector<OpCase>& all) {
   RouterAttrs a;
   a.top_k = 2;
   all.push_back({"router_select/plain", &kRouterSelect, {{{3, 2, 8}}}, a, false});
+  all.push_back({"router_select/padded", &kRouterSelect, {{{5, 2, 8}}, kPadding}, a, false});
   a.groups = 4;
   a.top_k_groups = 2;
   a.biased = a.sigmoid = true;
   all.push_back({"router_select/grouped", &kRouterSelect, {{{3, 2, 8}}, {{8}}}, a, false});
   all.push_back({"router/grouped", &kRouter, {{{3, 2, 8}}, {{8}}}, a, false});
+  all.push_back({"router_select/padded-grouped", &kRouterSelect, {{{5, 2, 8}}, {{8}}, kPadding}, a, false});
+  all.push_back({"router/padded", &kRouter, {{{5, 2, 8}}, {{8}}, kPadding}, a, false});
 }
 
 }  // namespace

@@ -100,6 +100,7 @@ struct Ports {
   TensorId encoder_tokens = kNoTensor;  // i32 [encoder s, b], per micro-batch; encoder-decoders
   TensorId starts = kNoTensor;          // i32 [capacity + 1]: where a pack's sequences begin
   TensorId encoder_starts = kNoTensor;  // i32 [capacity + 1]: the same of the encoder's tokens
+  TensorId sequences = kNoTensor;       // i32 [s, b]: the micro-batch's sequence that a token is of, -1: padding
   TensorId step_record = kNoTensor;     // f32 [StepRecord::kFields]
   TensorId loss_sum = kNoTensor;        // f64 [2]: sum of token losses, tokens; all-reduced by the optimizer segment
   TensorId grad_scale = kNoTensor;      // f32 [3]: factor on gradients, global gradient norm, found_inf

@@ -145,9 +145,9 @@ void add(Digest& d, const Program& program) {
     d.number(segment);
     d.number(micro_batch);
   }
-  const auto& [tokens, labels, samples, encoder_tokens, starts, encoder_starts, step_record, loss_sum, grad_scale,
-               router_losses, mtp_losses, routing, step_sums] = ports;
-  for (TensorId id : {tokens, labels, samples, encoder_tokens, starts, encoder_starts, step_record, loss_sum,
+  const auto& [tokens, labels, samples, encoder_tokens, starts, encoder_starts, sequences, step_record, loss_sum,
+               grad_scale, router_losses, mtp_losses, routing, step_sums] = ports;
+  for (TensorId id : {tokens, labels, samples, encoder_tokens, starts, encoder_starts, sequences, step_record, loss_sum,
                       grad_scale, router_losses})
     d.number(id);
   add(d, mtp_losses);

@@ -42,6 +42,20 @@ Status BatchReader::rows(int micro_batch, std::span<int32_t> tokens, std::span<i
   return {};
 }
 
+Status BatchReader::sequences_of(int micro_batch, std::span<int32_t> of) const {
+  MB_TRY(rows(micro_batch, {}, of));  // padding has no label
+  std::vector<PackedRow> mine;
+  if (layout.packed()) {
+    std::vector<int32_t> first = room_for_starts();
+    MB_TRY(starts(micro_batch, first));
+    mine = packed_rows(positions, first, layout.local_sequence());
+  }
+  const auto b = static_cast<size_t>(layout.micro_batch);
+  for (size_t i = 0; i < of.size(); ++i)
+    if (of[i] >= 0) of[i] = static_cast<int32_t>(mine.empty() ? static_cast<int64_t>(i % b) : mine[i].sequence);
+  return {};
+}
+
 Status BatchReader::each_token(const RoutingPort& router, int micro_batch, int tp, std::span<int32_t> experts,
                                int64_t top_k, const VisitToken& visit) const {
   const int64_t b = layout.micro_batch, tokens = static_cast<int64_t>(experts.size()) / top_k;
@@ -52,7 +66,13 @@ Status BatchReader::each_token(const RoutingPort& router, int micro_batch, int t
     MB_TRY(starts(micro_batch, first));
     mine = packed_rows(positions, first, layout.local_sequence());
   }
+  std::vector<int32_t> sequence;
+  if (sequences != nullptr) {
+    sequence.resize(static_cast<size_t>(layout.local_sequence() * b));
+    MB_TRY(sequences_of(micro_batch, sequence));
+  }
   for (int64_t t = 0; t < tokens; ++t) {
+    if (!sequence.empty() && sequence[static_cast<size_t>(before + t)] < 0) continue;
     const int64_t row = (before + t) / b;
     const int64_t place = mine.empty() ? positions.at(row) : mine[static_cast<size_t>(row)].at;
     MB_TRY(visit(index(micro_batch, static_cast<size_t>((before + t) % b)), place,

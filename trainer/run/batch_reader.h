@@ -36,8 +36,11 @@ struct BatchReader {
   Status starts(int micro_batch, std::span<int32_t> first) const;
   Status encoder_starts(int micro_batch, std::span<int32_t> first) const;
 
-  // Visits every token of rows [s, b] that a router of this context-parallel rank reads, of tensor-parallel rank `tp`
-  // alone where they are cut: its sample, its place there, its experts.
+  // Of every token of rows [s, b] which of the micro-batch's sequences it is of, -1 where it is padding.
+  Status sequences_of(int micro_batch, std::span<int32_t> of) const;
+
+  // Visits every token of rows [s, b] that a router of this context-parallel rank sends to experts, of tensor-parallel
+  // rank `tp` alone where they are cut: its sample, its place there, its experts.
   using VisitToken = std::function<Status(int64_t sample, int64_t place, std::span<int32_t> experts)>;
   Status each_token(const RoutingPort& router, int micro_batch, int tp, std::span<int32_t> experts, int64_t top_k,
                     const VisitToken& visit) const;

@@ -80,7 +80,7 @@ std::vector<Knob> expert_knobs() {
        .field = field(&Config::parallel, &ParallelConfig::moe_expert_capacity_factor),
        .range = at_least(0),
        .doc = "Tokens of a micro-batch an expert takes at most, over the balanced load; what is more is dropped, the "
-              "same whatever ranks hold the tokens. 0 = none is dropped.",
+              "same whatever ranks hold the tokens; padding takes no place. 0 = none is dropped.",
        .history = "Megatron-Core counts each sequence-parallel GPU's tokens by themselves.",
        .needs = {needs::kExperts}},
       {.key = "parallel.moe_token_drop_policy",

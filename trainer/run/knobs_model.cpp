@@ -72,7 +72,9 @@ std::vector<Knob> model_knobs() {
       {.key = "model.moe_aux_loss_coeff",
        .field = field(&Config::model, &ModelConfig::moe_aux_loss_coeff),
        .range = at_least(-1),
-       .doc = "Weight of the loss that balances the experts' load; -1 = as the model has it.",
+       .doc =
+           "Weight of the loss that balances the experts' load in a micro-batch, or in each of its sequences; padding "
+           "has no part in it. -1 = as the model has it.",
        .history = "Megatron-Core: 0.",
        .needs = {needs::kExperts}},
       {.key = "model.moe_z_loss_coeff",

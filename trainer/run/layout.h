@@ -108,6 +108,7 @@ struct Layout {
   // keep from the padding of its row.
   bool reads_starts() const { return packed() || (has_sequences() && model.is_encoder_decoder()); }
   int64_t sequences_of_row() const { return packed() ? config.packing.max_sequences : 1; }  // at most
+  int64_t sequences_of_micro_batch() const { return micro_batch * sequences_of_row(); }     // at most
   // Context-parallel ranks divide each sequence whose start is read: multiples of this are what sequences are padded
   // to, and where an encoder's part is cut, whose tokens would see padding.
   int64_t sequence_unit() const { return reads_starts() && cp > 1 ? 2 * cp : 1; }

@@ -45,6 +45,14 @@ StepInput packs_input(const Layout& l, const SequenceDataset& rows, const MeshCo
     }
     return {};
   };
+  in.sequences = [=, &l, &rows, cp = at.cp](int m, std::span<int32_t> of) -> Status {
+    std::vector<int32_t> first(static_cast<size_t>(l.sequences_of_row()) + 1);
+    MB_TRY(rows.row(row_of(m), {}, {}, first));
+    const std::vector<PackedRow> mine = packed_rows(l.positions(cp), first, l.local_sequence());
+    for (size_t s = 0; s < mine.size(); ++s)
+      of[s] = mine[s].at < first.back() ? static_cast<int32_t>(mine[s].sequence) : -1;
+    return {};
+  };
   in.starts = [=, &rows](int m, std::span<int32_t> first) { return rows.row(row_of(m), {}, {}, first); };
   in.encoder_starts = [=, &rows](int m, std::span<int32_t> first) { return rows.encoder_row(row_of(m), {}, first); };
   in.extra = [=, &rows](int m, std::span<int32_t> samples, std::span<int32_t> encoder) -> Status {

@@ -2,6 +2,8 @@
 #include <fmt/core.h>
 
 #include <cmath>
+#include <functional>
+#include <optional>
 
 #include "trainer/data/packing.h"
 #include "trainer/models/small_families.h"
@@ -15,6 +17,13 @@ namespace mbb::trainer {
 namespace {
 
 constexpr int64_t kLongest = 12, kPack = 32;
+
+const Small& family(std::string_view name) {
+  for (const Small& small : kFamilies)
+    if (small.name == name) return small;
+  ADD_FAILURE() << "no family " << name;
+  return kFamilies[0];
+}
 
 // Rows of sixteen short documents as `config` wants them, `longer` times as long; `unit` above 0: what every sequence
 // is padded to.
@@ -52,22 +61,45 @@ Config rows_of(Config c, bool packed, int64_t rows = 2) {
 }
 
 // Two steps: the second one's loss and norm follow from every gradient of the first.
-std::vector<StepReport> two_steps(const Config& config, const SequenceDataset& data) {
+std::vector<StepReport> two_steps(const Config& config, const SequenceDataset& data,
+                                  const std::function<void(TrainOptions&)>& set = {}) {
   const Built built = build(config);
   TrainOptions options;
   options.sequences = &data;
+  if (set) set(options);
   const auto none = [](int64_t, std::span<int32_t>) -> Status { return {}; };
   const auto result = train(built.layout, built.programs, none, options);
   EXPECT_TRUE(result.has_value()) << (result ? "" : format(result.error()));
   return result ? result->steps : std::vector<StepReport>{};
 }
 
+void expect_near(const std::optional<double>& value, const std::optional<double>& wanted) {
+  ASSERT_EQ(value.has_value(), wanted.has_value());
+  if (value) {
+    EXPECT_NEAR(*value, *wanted, 1e-5 * *wanted);
+  }
+}
+
+void expect_same_batches(const std::vector<StepReport>& packed, const std::vector<StepReport>& padded) {
+  ASSERT_EQ(packed.size(), padded.size());
+  for (size_t i = 0; i < padded.size(); ++i) {
+    SCOPED_TRACE(testing::Message() << "step " << i);
+    EXPECT_EQ(packed[i].tokens, padded[i].tokens);
+    EXPECT_EQ(packed[i].squares, padded[i].squares);
+    EXPECT_NEAR(packed[i].loss, padded[i].loss, 1e-5 * padded[i].loss);
+    EXPECT_NEAR(packed[i].grad_norm, padded[i].grad_norm, 2e-4 * padded[i].grad_norm);
+    expect_near(packed[i].mtp_loss, padded[i].mtp_loss);
+    expect_near(packed[i].balance_loss, padded[i].balance_loss);
+    expect_near(packed[i].z_loss, padded[i].z_loss);
+  }
+}
+
 class Packing : public testing::TestWithParam<Small> {};
 
 TEST_P(Packing, PackedEqualsPadded) {
   Config c = config_of(GetParam());
-  c.train.hidden_dropout = c.train.attention_dropout = 0;     // counters follow rows
-  c.model.moe_aux_loss_coeff = c.model.moe_z_loss_coeff = 0;  // means over rows, padding included
+  c.train.hidden_dropout = c.train.attention_dropout = 0;  // counters follow rows
+  c.model.moe_aux_loss_coeff = 0;  // balances the experts of a micro-batch, which holds other documents here
   const SequenceDataset padded_rows = sequences(rows_of(c, false)), packs = sequences(rows_of(c, true));
   ASSERT_EQ(padded_rows.rows(), 16);
   ASSERT_GT(packs.rows(), 1);
@@ -75,18 +107,7 @@ TEST_P(Packing, PackedEqualsPadded) {
   const auto packed = two_steps(rows_of(c, true, packs.rows()), packs);
   ASSERT_EQ(packed.size(), 2U);
   ASSERT_EQ(padded.size(), 2U);
-  // An expert bias that steers by load moves with the padding it counted.
-  const size_t steps = std::string(GetParam().name).starts_with("deepseek_v3") ? 1 : 2;
-  for (size_t i = 0; i < steps; ++i) {
-    EXPECT_EQ(packed[i].tokens, padded[i].tokens);
-    EXPECT_EQ(packed[i].squares, padded[i].squares);
-    EXPECT_NEAR(packed[i].loss, padded[i].loss, 1e-5 * padded[i].loss) << "step " << i;
-    EXPECT_NEAR(packed[i].grad_norm, padded[i].grad_norm, 2e-4 * padded[i].grad_norm) << "step " << i;
-    ASSERT_EQ(packed[i].mtp_loss.has_value(), padded[i].mtp_loss.has_value());
-    if (packed[i].mtp_loss) {
-      EXPECT_NEAR(*packed[i].mtp_loss, *padded[i].mtp_loss, 1e-5 * *padded[i].mtp_loss);
-    }
-  }
+  expect_same_batches(packed, padded);
   EXPECT_GT(packs.efficiency(), 1.3 * padded_rows.efficiency());
 }
 
@@ -103,25 +124,51 @@ std::vector<Small> packable() {
 INSTANTIATE_TEST_SUITE_P(All, Packing, testing::ValuesIn(packable()),
                          [](const auto& test) { return std::string(test.param.name); });
 
+// The same documents in one micro-batch, as a pack and as padded rows: what balances experts is worth the same too, at
+// the models' own coefficients.
+class PackedExperts : public testing::TestWithParam<const char*> {};
+
+TEST_P(PackedExperts, PaddingHasNoPartInRouting) {
+  Config c = config_of(family(GetParam()));
+  c.model.moe_z_loss_coeff = 0.01;
+  Config rows = rows_of(c, false, 16), pack = rows_of(c, true, 1);
+  rows.train.micro_batch_size = 16;
+  // Of a capacity, as many rows: it follows from their number.
+  pack.packing.packed_sequence_size = c.parallel.moe_expert_capacity_factor > 0 ? 16 * kLongest : 144;
+  pack.packing.max_sequences = 18;
+  const SequenceDataset padded_rows = sequences(rows), packs = sequences(pack);
+  ASSERT_EQ(padded_rows.rows(), 16);
+  ASSERT_EQ(packs.rows(), 1);
+  ASSERT_LT(padded_rows.efficiency(), 0.7);
+  ASSERT_LT(packs.efficiency(), 0.95);
+  const auto padded = two_steps(rows, padded_rows);
+  ASSERT_EQ(padded.size(), 2U);
+  ASSERT_TRUE(padded[0].z_loss.has_value());
+  ASSERT_EQ(padded[0].balance_loss.has_value(), std::string_view(GetParam()) != "gpt_oss");  // it has none
+  expect_same_batches(two_steps(pack, packs), padded);
+  for (Config* config : {&rows, &pack}) config->parallel.moe_router_fusion = true;
+  expect_same_batches(two_steps(pack, packs), padded);
+  expect_same_batches(two_steps(rows, padded_rows), padded);
+}
+
+INSTANTIATE_TEST_SUITE_P(Families, PackedExperts,
+                         testing::Values("mixtral", "mixtral_capacity", "qwen3_moe", "gpt_oss", "deepseek_v3",
+                                         "deepseek_v3_mtp"),
+                         [](const auto& test) { return std::string(test.param); });
+
 void expect_same_steps(const Config& many, const std::vector<StepReport>& one, const SequenceDataset& rows) {
   const auto steps = two_steps(many, rows);
   ASSERT_EQ(steps.size(), one.size());
   for (size_t i = 0; i < one.size(); ++i) {
     EXPECT_NEAR(steps[i].loss, one[i].loss, 1e-5 * one[i].loss) << "step " << i;
     EXPECT_NEAR(steps[i].grad_norm, one[i].grad_norm, 1e-4 * one[i].grad_norm) << "step " << i;
+    expect_near(steps[i].balance_loss, one[i].balance_loss);
     EXPECT_EQ(steps[i].tokens, one[i].tokens);
     EXPECT_EQ(steps[i].squares, one[i].squares);
     EXPECT_EQ(steps[i].imbalance > 1.0, many.parallel.gpus > many.parallel.tensor_model_parallel_size *
                                                                  many.parallel.pipeline_model_parallel_size *
                                                                  many.parallel.context_parallel_size);
   }
-}
-
-const Small& family(std::string_view name) {
-  for (const Small& small : kFamilies)
-    if (small.name == name) return small;
-  ADD_FAILURE() << "no family " << name;
-  return kFamilies[0];
 }
 
 TEST(PackingMappings, EveryMappingTrainsLikeOneRank) {
@@ -139,6 +186,45 @@ TEST(PackingMappings, EveryMappingTrainsLikeOneRank) {
       expect_same_steps(many, one, packs);
     }
   }
+}
+
+// Tokens that are exchanged, cut over TP or over CP leave padding behind likewise, and a capacity has places for tokens
+// alone.
+TEST(PackingMappings, ExpertsOfPacksAndPaddedRowsTrainLikeOneRank) {
+  for (const char* name : {"mixtral", "mixtral_capacity", "gpt_oss", "deepseek_v3"}) {
+    for (const bool packed : {true, false}) {
+      const Config c = rows_of(config_of(family(name)), packed, 4);
+      const SequenceDataset rows = sequences(c, packed ? 4 : 0);
+      const auto one = two_steps(c, rows);
+      for (const auto& [tp, cp, ep, etp] : {std::tuple{2, 1, 1, 2}, {2, 1, 2, 1}, {1, 1, 2, 1}, {1, 2, 2, 1}}) {
+        if (cp > 1 && std::string_view(name) == "mixtral_capacity") continue;
+        SCOPED_TRACE(fmt::format("{} {} tp {} cp {} ep {} etp {}", name, packed ? "packs" : "rows", tp, cp, ep, etp));
+        Config many = c;
+        many.parallel.tensor_model_parallel_size = tp;
+        many.parallel.context_parallel_size = cp;
+        many.parallel.expert_model_parallel_size = ep;
+        many.parallel.expert_tensor_parallel_size = etp;
+        many.parallel.gpus = std::max(tp * cp, ep);
+        expect_same_steps(many, one, rows);
+      }
+    }
+  }
+}
+
+// A record has no choices of padding, and needs none.
+TEST(PackingMappings, ChoicesOfPaddedRowsAreRecordedAndReplayed) {
+  Config c = rows_of(config_of(family("mixtral")), false, 4);
+  const SequenceDataset rows = sequences(c);
+  c.parallel.moe_router_replay = "record";
+  const auto layout = resolve(c);
+  ASSERT_TRUE(layout.has_value()) << format(layout.error());
+  RoutingTable table(layout->sequence, layout->model.moe.top_k);
+  const auto one = two_steps(c, rows, [&](TrainOptions& options) { options.record = &table; });
+  ASSERT_FALSE(table.empty());
+  c.parallel.moe_router_replay = "a table";
+  c.parallel.tensor_model_parallel_size = 2;
+  const auto again = two_steps(c, rows, [&](TrainOptions& options) { options.replay = &table; });
+  expect_same_batches(again, one);
 }
 
 // Each rank holds two chunks of every sequence of a pack.

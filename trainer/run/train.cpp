@@ -181,8 +181,10 @@ class RankLoop {
     };
     input.starts = [&](int m, std::span<int32_t> first) { return reader.starts(m, first); };
     input.encoder_starts = [&](int m, std::span<int32_t> first) { return reader.encoder_starts(m, first); };
+    input.sequences = [&](int m, std::span<int32_t> of) { return reader.sequences_of(m, of); };
     if (l_.replays_routing)
       input.routing = [&](int m, const RoutingPort& router, std::span<int32_t> experts) {
+        std::fill(experts.begin(), experts.end(), -1);  // as padding has it
         return reader.each_token(router, m, at.tp, experts, l_.model.moe.top_k,
                                  [&](int64_t sample, int64_t place, std::span<int32_t> of) {
                                    return options_.replay->get(router.router, sample, place, of);

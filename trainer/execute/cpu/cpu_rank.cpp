@@ -119,6 +119,7 @@ Status CpuRank::write_inputs(const StepInput& input) {
     if (extra) MB_TRY(input.extra(m, slot_of(ports.samples, m), slot_of(ports.encoder_tokens, m)));
     if (ports.starts != kNoTensor) MB_TRY(input.starts(m, slot_of(ports.starts, m)));
     if (ports.encoder_starts != kNoTensor) MB_TRY(input.encoder_starts(m, slot_of(ports.encoder_starts, m)));
+    if (ports.sequences != kNoTensor) MB_TRY(input.sequences(m, slot_of(ports.sequences, m)));
     if (!input.routing) continue;
     for (const RoutingPort& port : ports.routing) MB_TRY(input.routing(m, port, slot_of(port.experts, m)));
   }

@@ -29,6 +29,9 @@ struct StepInput {
   // program reads it.
   std::function<Status(int micro_batch, std::span<int32_t> starts)> starts = {};
   std::function<Status(int micro_batch, std::span<int32_t> starts)> encoder_starts = {};
+  // Which of the micro-batch's sequences each token [s, b] is of, -1 where it is padding; called where the program
+  // reads it.
+  std::function<Status(int micro_batch, std::span<int32_t> sequences)> sequences = {};
   // What a router chooses where a run is replayed, [tokens, top_k].
   std::function<Status(int micro_batch, const RoutingPort& router, std::span<int32_t> experts)> routing = {};
 };

@@ -29,9 +29,10 @@ int64_t round_up(int64_t bytes) {
 }
 
 // What arrives with every micro-batch.
-constexpr size_t kBatchPorts = 6;
+constexpr size_t kBatchPorts = 7;
 std::array<TensorId, kBatchPorts> batch_ports(const Ports& ports) {
-  return {ports.tokens, ports.labels, ports.samples, ports.encoder_tokens, ports.starts, ports.encoder_starts};
+  return {ports.tokens, ports.labels,         ports.samples,  ports.encoder_tokens,
+          ports.starts, ports.encoder_starts, ports.sequences};
 }
 
 // Where the time until the first step goes.
@@ -248,6 +249,7 @@ Status CudaRank::upload(const StepInput& input) {
     if (!spans[2].empty() || !spans[3].empty()) MB_TRY(input.extra(m, spans[2], spans[3]));
     if (!spans[4].empty()) MB_TRY(input.starts(m, spans[4]));
     if (!spans[5].empty()) MB_TRY(input.encoder_starts(m, spans[5]));
+    if (!spans[6].empty()) MB_TRY(input.sequences(m, spans[6]));
     const auto send = [&](TensorId id, std::span<const int32_t> values) {
       return ok(cudaMemcpyAsync(data(id, m % program_.tensor(id).ring), values.data(), values.size_bytes(),
                                 cudaMemcpyHostToDevice, stream),

@@ -80,6 +80,10 @@ Result<const int32_t*> own_starts(const OpCall& call, size_t operand, int64_t to
 Result<PackSpans> pack_spans(const OpCall& call, size_t first, int64_t queries, int64_t keys, bool apart,
                              int64_t beside);
 
+// The i32 operand `at` of the `tokens` tokens a router's op has, of all TP ranks' tokens where these are a part; null
+// where operands end before.
+const int32_t* sequences_of(const OpCall& call, size_t at, int64_t tokens);
+
 // The grouped kernels know one piece of rows an expert, and all experts in one launch.
 Status one_piece_an_expert(const std::string& path, int64_t experts, const Operand& segments);
 

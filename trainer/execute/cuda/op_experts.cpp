@@ -66,6 +66,12 @@ Result<TokenPlaces> token_places(const OpCall& call) {
 
 }  // namespace
 
+const int32_t* sequences_of(const OpCall& call, size_t at, int64_t tokens) {
+  if (call.in.size() <= at || call.in[at].tensor->dtype != DType::kI32) return nullptr;
+  const bool part = call.in[at].elements() > tokens;
+  return call.in[at].as<const int32_t>() + (part ? call.coordinates.tp * tokens : 0);
+}
+
 Status one_piece_an_expert(const std::string& path, int64_t experts, const Operand& segments) {
   if (experts == 0 || experts == segments.shape()[1]) return {};
   return fail(ErrorCode::kUnavailable, "CUDA: " + path + " reads experts' rows in several pieces",
@@ -76,8 +82,9 @@ Status router_select_op(const OpCall& call) {
   MB_TRY(all_fp32({&call.in[0]}));
   const auto& a = call.attrs<RouterAttrs>();
   MB_ASSIGN(const TokenPlaces places, token_places(call));
-  return router_select(a, router_shape(call.in[0]), call.in[0].as<const float>(),
-                       a.biased ? call.in[1].as<const float>() : nullptr, call.out[0].as<int32_t>(),
+  const RouterShape shape = router_shape(call.in[0]);
+  return router_select(a, shape, call.in[0].as<const float>(), a.biased ? call.in[1].as<const float>() : nullptr,
+                       sequences_of(call, a.biased ? 2 : 1, shape.tokens), call.out[0].as<int32_t>(),
                        call.device.launch(), places);
 }
 
@@ -100,7 +107,8 @@ Status router_loss_op(const OpCall& call) {
   const int64_t sets = call.in[1].shape()[0];
   MB_ASSIGN(void* const workspace, call.device.scratch(router_loss_workspace(shape, sets)));
   return router_loss(call.attrs<MoeLossAttrs>(), shape, sets, call.in[0].as<const float>(),
-                     call.in[1].as<const float>(), call.out[0].as<float>(), workspace, call.device.launch());
+                     call.in[1].as<const float>(), sequences_of(call, 2, shape.tokens), call.out[0].as<float>(),
+                     workspace, call.device.launch());
 }
 
 Status router_loss_grad_op(const OpCall& call) {
@@ -108,15 +116,19 @@ Status router_loss_grad_op(const OpCall& call) {
   const RouterShape shape = router_shape(call.in[0]);
   const int64_t sets = call.in[1].shape()[0];
   MB_ASSIGN(void* const workspace, call.device.scratch(router_loss_workspace(shape, sets)));
+  const int32_t* sequences = sequences_of(call, 2, shape.tokens);
+  const size_t given = sequences == nullptr ? 2 : 3;
   return router_loss_grad(call.attrs<MoeLossAttrs>(), shape, sets, call.in[0].as<const float>(),
-                          call.in[1].as<const float>(), call.in.size() > 2 ? call.in[2].as<const float>() : nullptr,
-                          call.out[0].as<float>(), workspace, call.device.launch());
+                          call.in[1].as<const float>(), sequences,
+                          call.in.size() > given ? call.in[given].as<const float>() : nullptr, call.out[0].as<float>(),
+                          workspace, call.device.launch());
 }
 
 Status expert_counts_op(const OpCall& call) {
   MB_TRY(all_fp32({&call.out[0]}));
   return expert_counts(call.attrs<CountAttrs>(), call.in[0].shape()[0], call.in[0].shape().cols(),
-                       call.in[0].as<const int32_t>(), call.out[0].as<float>(), call.device.launch());
+                       call.in[0].as<const int32_t>(), sequences_of(call, 1, call.in[0].shape()[0]),
+                       call.out[0].as<float>(), call.device.launch());
 }
 
 Status expert_load_op(const OpCall& call) {

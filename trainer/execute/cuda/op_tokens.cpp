@@ -28,8 +28,8 @@ Status router_op(const OpCall& call) {
   const RouterShape shape{call.in[0].shape().rows(), call.in[0].shape().cols()};
   const auto* logits = call.in[0].as<const float>();
   auto* experts = call.out[0].as<int32_t>();
-  MB_TRY(router_select(a, shape, logits, a.biased ? call.in[1].as<const float>() : nullptr, experts,
-                       call.device.launch()));
+  MB_TRY(router_select(a, shape, logits, a.biased ? call.in[1].as<const float>() : nullptr,
+                       sequences_of(call, a.biased ? 2 : 1, shape.tokens), experts, call.device.launch()));
   return router_weights(a, shape, logits, experts, call.out[1].as<float>(), call.device.launch());
 }
 

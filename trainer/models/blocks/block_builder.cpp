@@ -237,6 +237,11 @@ TensorId BlockBuilder::encoder_starts() {
   return input(b_.program().ports.encoder_starts, "encoder.starts", Shape{l_.sequences_of_row() + 1});
 }
 
+TensorId BlockBuilder::sequences() {
+  if (!l_.has_sequences()) return kNoTensor;
+  return input(b_.program().ports.sequences, "sequences", Shape{l_.local_sequence(), l_.micro_batch});
+}
+
 int64_t BlockBuilder::random_stream(const std::string& path) const {
   return static_cast<int64_t>(rng_stream(static_cast<uint64_t>(l_.config.train.seed), path_hash(path)));
 }

@@ -80,6 +80,8 @@ class BlockBuilder {
   // Where a pack's sequences begin, and those of the encoder's tokens.
   TensorId starts();
   TensorId encoder_starts();
+  // Which of the micro-batch's sequences the tokens are of, and which are padding; kNoTensor where no row has any.
+  TensorId sequences();
   int64_t random_stream(const std::string& path) const;
 
   // Adds a router's losses f32 [2] to what the step reports.

@@ -1,4 +1,8 @@
 // The router of a mixture of experts: logits, choice, weights, balancing losses, load.
+//
+// Padding goes to no expert: it takes no place of an expert's capacity, has no part in the fractions, probabilities and
+// z-loss that balance experts nor in the load that steers them. So a batch is worth the same however it is padded.
+// (Megatron-Core leaves padding out of the same statistics, where it is given a mask, and sends it to experts.)
 #include "trainer/models/blocks/moe.h"
 
 namespace mbb::trainer {
@@ -46,8 +50,10 @@ TensorId selection_bias(BlockBuilder& k, const std::string& path) {
 TensorId count_tokens(BlockBuilder& k, const std::string& path, TensorId experts) {
   const MoeShape& moe = k.model().moe;
   const CountAttrs attrs{.experts = moe.num_experts,
-                         .sets = moe.aux_loss == AuxLoss::kSequence ? k.layout().micro_batch : 1};
-  TensorId counts = k.builder().emit1(kExpertCounts, path + ".counts.fwd", {experts}, attrs);
+                         .sets = moe.aux_loss == AuxLoss::kSequence ? k.layout().sequences_of_micro_batch() : 1};
+  std::vector<TensorId> in{experts};
+  if (const TensorId sequences = k.sequences(); attrs.sets > 1 && sequences != kNoTensor) in.push_back(sequences);
+  TensorId counts = k.builder().emit1(kExpertCounts, path + ".counts.fwd", in, attrs);
   if (k.layout().exchanges_tokens() && k.layout().tp > 1)
     counts =
         k.builder().emit1(kAllReduce, path + ".counts.all_reduce.fwd", {counts}, k.tp_comm(), {.stream = Stream::kTp});
@@ -79,7 +85,7 @@ TensorId recorded_choices(BlockBuilder& k, const std::string& path, int64_t toke
   return experts;
 }
 
-// `in`: logits [, selection bias].
+// `in`: logits [, selection bias] [, sequences].
 Routing choose(BlockBuilder& k, const std::string& path, const std::vector<TensorId>& in, const RouterAttrs& attrs) {
   Builder& b = k.builder();
   const bool replays = k.layout().replays_routing;
@@ -113,15 +119,18 @@ Routing route(BlockBuilder& k, const std::string& path, TensorId x) {
   std::vector<TensorId> in{logits};
   const TensorId bias = attrs.biased ? selection_bias(k, path) : kNoTensor;
   if (attrs.biased) in.push_back(bias);
+  const TensorId sequences = k.sequences();
+  if (sequences != kNoTensor) in.push_back(sequences);
   const Routing r = choose(k, path, in, attrs);
   const MoeLossAttrs loss = loss_attrs(k);
   const bool has_loss = loss.aux != 0 || loss.z != 0;
   if (!attrs.biased && !has_loss) return r;
   const TensorId counts = count_tokens(k, path, r.experts);
   if (attrs.biased) count_load(k, path, counts, bias);
-  if (has_loss)
-    k.report_router_losses(path + ".loss_sum.fwd",
-                           k.builder().emit1(kRouterLoss, path + ".loss.fwd", {logits, counts}, loss));
+  if (!has_loss) return r;
+  in = {logits, counts};
+  if (sequences != kNoTensor) in.push_back(sequences);
+  k.report_router_losses(path + ".loss_sum.fwd", k.builder().emit1(kRouterLoss, path + ".loss.fwd", in, loss));
   return r;
 }
 

@@ -82,6 +82,19 @@ Kept kept_of(const RouterAttrs& a, const Row& logits, const int32_t* experts) {
   return kept;
 }
 
+// The sequences of the `tokens` an op has, where it has an operand `at`; else null.
+const int32_t* sequences_of(const CpuCall& call, size_t at, int64_t tokens) {
+  if (call.in.size() <= at || call.in[at].tensor->dtype != DType::kI32) return nullptr;
+  const bool part = call.in[at].elements() > tokens;
+  return ints(call.in[at]) + (part ? call.rank.coordinates.tp * tokens : 0);
+}
+
+// The set of sequences that token t counts in, -1: padding.
+int64_t set_of(const int32_t* sequences, int64_t sets, int64_t t) {
+  if (sequences == nullptr) return t % sets;
+  return sequences[t] < 0 || sets > 1 ? sequences[t] : 0;
+}
+
 double product(const Row& a, const Row& b) {
   return std::inner_product(a.begin(), a.end(), b.begin(), 0.0);
 }
@@ -97,7 +110,12 @@ Status cpu_router_select(const CpuCall& call) {
   const Shape& shape = call.in[0].tensor->shape;
   const int64_t sequences = shape.rank() == 3 ? shape[1] : 1;
   const int64_t before = a.sequence_sharded ? call.rank.coordinates.tp * tokens : 0;
+  const int32_t* sequence = sequences_of(call, a.biased ? 2 : 1, tokens);
   for (int64_t t = 0; t < tokens; ++t) {
+    if (sequence != nullptr && sequence[t] < 0) {
+      std::fill_n(experts + t * a.top_k, a.top_k, -1);
+      continue;
+    }
     if (a.balanced) {
       const int64_t row = before + t;
       const int64_t token = a.positions.at(row / sequences) * sequences + row % sequences;
@@ -126,6 +144,10 @@ Status cpu_router_weights(const CpuCall& call) {
   WriteF32 weights(call.out[0]);
   const int64_t count = call.in[0].tensor->shape.cols();
   for (int64_t t = 0; t < call.in[0].tensor->shape.rows(); ++t) {
+    if (experts[t * a.top_k] < 0) {
+      std::fill_n(weights.data() + t * a.top_k, a.top_k, 0.0F);
+      continue;
+    }
     const Kept kept = kept_of(a, row_of(logits.data(), count, t), experts + t * a.top_k);
     for (int64_t j = 0; j < a.top_k; ++j)
       weights[t * a.top_k + j] = static_cast<float>(a.scaling * kept.weights[static_cast<size_t>(j)]);
@@ -143,6 +165,10 @@ Status cpu_router_weights_grad(const CpuCall& call) {
   const auto k = static_cast<size_t>(a.top_k);
   for (int64_t t = 0; t < call.in[1].tensor->shape.rows(); ++t) {
     const int32_t* chosen = experts + t * a.top_k;
+    if (chosen[0] < 0) {
+      std::fill_n(dlogits.data() + t * count, count, 0.0F);
+      continue;
+    }
     const Kept kept = kept_of(a, row_of(logits.data(), count, t), chosen);
     Row d(k);
     for (size_t j = 0; j < k; ++j)
@@ -191,7 +217,7 @@ std::vector<Row> shares(const CpuOperand& counts) {
   std::vector<Row> sets;
   for (int64_t set = 0; set < counts.tensor->shape[0]; ++set) {
     Row f = row_of(of.data(), experts, set);
-    const double all = std::accumulate(f.begin(), f.end(), 0.0);
+    const double all = std::max(1.0, std::accumulate(f.begin(), f.end(), 0.0));  // a set may be empty
     for (double& share : f) share /= all;
     sets.push_back(std::move(f));
   }
@@ -214,11 +240,14 @@ Status cpu_router_loss(const CpuCall& call) {
   const int64_t tokens = call.in[0].tensor->shape.rows();
   const int64_t count = call.in[0].tensor->shape.cols();
   const std::vector<Row> f = shares(call.in[1]);
+  const int32_t* sequences = sequences_of(call, 2, tokens);
   double balance = 0;
   double z = 0;
   for (int64_t t = 0; t < tokens; ++t) {
+    const int64_t set = set_of(sequences, static_cast<int64_t>(f.size()), t);
+    if (set < 0) continue;
     const Row row = row_of(logits.data(), count, t);
-    balance += product(f[static_cast<size_t>(t) % f.size()], balance_scores(a, row));
+    balance += product(f[static_cast<size_t>(set)], balance_scores(a, row));
     z += std::pow(log_sum_exp(row), 2);
   }
   losses[0] = static_cast<float>(a.aux * static_cast<double>(count) * balance);
@@ -231,18 +260,24 @@ Status cpu_router_loss_grad(const CpuCall& call) {
   const ReadF32 logits(call.in[0]);
   double by_balance = a.gradient;
   double by_z = a.gradient;
-  if (call.in.size() > 2) {
-    const ReadF32 given(call.in[2]);
+  const int64_t tokens = call.in[0].tensor->shape.rows();
+  const int32_t* sequences = sequences_of(call, 2, tokens);
+  if (const size_t at = sequences == nullptr ? 2 : 3; call.in.size() > at) {
+    const ReadF32 given(call.in[at]);
     by_balance *= static_cast<double>(given[0]);
     by_z *= static_cast<double>(given[1]);
   }
   WriteF32 dlogits(call.out[0]);
-  const int64_t tokens = call.in[0].tensor->shape.rows();
   const int64_t count = call.in[0].tensor->shape.cols();
   const double factor = by_balance * a.aux * static_cast<double>(count);
   const std::vector<Row> shares_of = shares(call.in[1]);
   for (int64_t t = 0; t < tokens; ++t) {
-    const Row& f = shares_of[static_cast<size_t>(t) % shares_of.size()];
+    const int64_t set = set_of(sequences, static_cast<int64_t>(shares_of.size()), t);
+    if (set < 0) {
+      std::fill_n(dlogits.data() + t * count, count, 0.0F);
+      continue;
+    }
+    const Row& f = shares_of[static_cast<size_t>(set)];
     const Row row = row_of(logits.data(), count, t);
     double sum = 1;
     const Row p = balance_scores(a, row, &sum);
@@ -275,7 +310,11 @@ Status cpu_expert_counts(const CpuCall& call) {
   WriteF32 counts(call.out[0]);
   std::fill(counts.data(), counts.data() + call.out[0].elements(), 0.0F);
   const int64_t top_k = call.in[0].tensor->shape.cols();
-  for (int64_t i = 0; i < call.in[0].elements(); ++i) counts[i / top_k % a.sets * a.experts + experts[i]] += 1.0F;
+  const int32_t* sequences = sequences_of(call, 1, call.in[0].tensor->shape[0]);
+  for (int64_t i = 0; i < call.in[0].elements(); ++i) {
+    const int64_t set = set_of(sequences, a.sets, i / top_k);
+    if (experts[i] >= 0 && set >= 0) counts[set * a.experts + experts[i]] += 1.0F;
+  }
   return {};
 }
 

@@ -14,7 +14,8 @@ struct RouterShape {
   int64_t tokens = 0;
   int64_t experts = 0;  // at most 4096
 };
-// Scores are worked in double, so that selections equal the oracle's. bias: fp32 [experts] or null.
+// Scores are worked in double, so that selections equal the oracle's. bias: fp32 [experts] or null. sequences: i32
+// [tokens] or null, -1 where a token is padding, which goes to no expert (-1), is not counted and has no loss.
 // Which tokens of the whole sequence a rank's are: row r of [s, b] is row first + r, whose place is at[row / batch]
 // where there is a table.
 struct TokenPlaces {
@@ -22,21 +23,22 @@ struct TokenPlaces {
   const int32_t* at = nullptr;
 };
 Status router_select(const RouterAttrs& attrs, RouterShape shape, const float* logits, const float* bias,
-                     int32_t* experts, const Launch& launch, const TokenPlaces& places = {});
+                     const int32_t* sequences, int32_t* experts, const Launch& launch, const TokenPlaces& places = {});
 Status router_weights(const RouterAttrs& attrs, RouterShape shape, const float* logits, const int32_t* experts,
                       float* weights, const Launch& launch);
 Status router_weights_grad(const RouterAttrs& attrs, RouterShape shape, const float* dweights, const float* logits,
                            const int32_t* experts, float* dlogits, const Launch& launch);
-// counts: tokens of each expert, f32 [sets, experts]; token t belongs to set t mod sets. workspace:
-// router_loss_workspace() bytes, for both directions.
+// counts: tokens of each expert, f32 [sets, experts]; token t belongs to set t mod sets, or to its
+// sequence's where there are sets and sequences. workspace: router_loss_workspace() bytes, for both directions.
 int64_t router_loss_workspace(RouterShape shape, int64_t sets);
 Status router_loss(const MoeLossAttrs& attrs, RouterShape shape, int64_t sets, const float* logits, const float* counts,
-                   float* losses, void* workspace, const Launch& launch);
+                   const int32_t* sequences, float* losses, void* workspace, const Launch& launch);
 // given: gradients of the two losses, or null for 1.
 Status router_loss_grad(const MoeLossAttrs& attrs, RouterShape shape, int64_t sets, const float* logits,
-                        const float* counts, const float* given, float* dlogits, void* workspace, const Launch& launch);
-Status expert_counts(const CountAttrs& attrs, int64_t tokens, int64_t top_k, const int32_t* experts, float* counts,
-                     const Launch& launch);
+                        const float* counts, const int32_t* sequences, const float* given, float* dlogits,
+                        void* workspace, const Launch& launch);
+Status expert_counts(const CountAttrs& attrs, int64_t tokens, int64_t top_k, const int32_t* experts,
+                     const int32_t* sequences, float* counts, const Launch& launch);
 Status expert_load(const float* counts, int64_t sets, int64_t experts, bool accumulate, float* load,
                    const Launch& launch);
 // total f64 (+)= scale · losses.

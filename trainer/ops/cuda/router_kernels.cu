@@ -118,9 +118,13 @@ __device__ void limit_groups(WarpRow row, const Rule& a, double* scores) {
 }
 
 __global__ void router_select_kernel(Rule a, RouterShape s, TokenPlaces places, const float* logits, const float* bias,
-                                     int32_t* experts) {
+                                     const int32_t* sequences, int32_t* experts) {
   extern __shared__ double memory[];
   const int64_t token = blockIdx.x;
+  if (sequences != nullptr && sequences[token] < 0) {
+    for (int j = threadIdx.x; j < a.top_k; j += 32) experts[token * a.top_k + j] = -1;
+    return;
+  }
   if (a.balanced) {
     int64_t place = places.first + token;
     if (places.at != nullptr) place = int64_t{places.at[place / places.batch]} * places.batch + place % places.batch;
@@ -185,6 +189,10 @@ __global__ void router_weights_kernel(Rule a, RouterShape s, const float* logits
   const int64_t token = blockIdx.x;
   WarpRow row{memory, static_cast<int>(s.experts)};
   const int32_t* chosen = experts + token * a.top_k;
+  if (chosen[0] < 0) {  // padding
+    for (int j = threadIdx.x; j < a.top_k; j += 32) weights[token * a.top_k + j] = 0.0f;
+    return;
+  }
   const Kept kept = kept_of(row, a, logits, token, chosen);
   for (int j = threadIdx.x; j < a.top_k; j += 32)
     weights[token * a.top_k + j] = static_cast<float>(a.scaling * kept.weight(row, a, chosen[j]));
@@ -196,6 +204,10 @@ __global__ void router_weights_grad_kernel(Rule a, RouterShape s, const float* d
   const int64_t token = blockIdx.x;
   WarpRow row{memory, static_cast<int>(s.experts)}, d{memory + s.experts, static_cast<int>(s.experts)};
   const int32_t* chosen = experts + token * a.top_k;
+  if (chosen[0] < 0) {
+    for (int e = threadIdx.x; e < row.count; e += 32) dlogits[token * s.experts + e] = 0.0f;
+    return;
+  }
   const Kept kept = kept_of(row, a, logits, token, chosen);
   d.each([](int, double& v) { v = 0.0; });
   double mean = 0.0;
@@ -220,16 +232,20 @@ __global__ void router_weights_grad_kernel(Rule a, RouterShape s, const float* d
   });
 }
 
-// Counts of chosen pairs by (token set, expert): a block an expert.
-__global__ void count_kernel(const int32_t* experts, int64_t tokens, int64_t top_k, int64_t sets, int64_t count,
-                             float* counts) {
+// Counts of chosen pairs by (token set, expert): a block an expert. Sets are the tokens' sequences, or token mod sets.
+__global__ void count_kernel(const int32_t* experts, const int32_t* sequences, int64_t tokens, int64_t top_k,
+                             int64_t sets, int64_t count, float* counts) {
   __shared__ int total;
   const int64_t expert = blockIdx.x, set = blockIdx.y;
   if (threadIdx.x == 0) total = 0;
   __syncthreads();
   int mine = 0;
-  for (int64_t i = threadIdx.x; i < tokens / sets * top_k; i += blockDim.x)
-    mine += experts[(i / top_k * sets + set) * top_k + i % top_k] == expert ? 1 : 0;
+  if (sequences != nullptr && sets > 1)
+    for (int64_t i = threadIdx.x; i < tokens * top_k; i += blockDim.x)
+      mine += experts[i] == expert && sequences[i / top_k] == set ? 1 : 0;
+  else
+    for (int64_t i = threadIdx.x; i < tokens / sets * top_k; i += blockDim.x)
+      mine += experts[(i / top_k * sets + set) * top_k + i % top_k] == expert ? 1 : 0;
   atomicAdd(&total, mine);
   __syncthreads();
   if (threadIdx.x == 0) counts[set * count + expert] = static_cast<float>(total);
@@ -240,7 +256,7 @@ __global__ void share_kernel(const float* counts, int64_t experts, double* share
   const float* of = counts + blockIdx.x * experts;
   double all = 0.0;
   for (int64_t e = threadIdx.x; e < experts; e += 32) all += static_cast<double>(of[e]);
-  all = warp_sum_double(all);
+  all = fmax(1.0, warp_sum_double(all));  // a set may be empty
   for (int64_t e = threadIdx.x; e < experts; e += 32)
     shares[blockIdx.x * experts + e] = static_cast<double>(of[e]) / all;
 }
@@ -251,6 +267,13 @@ struct RouterLossArgs {
   int64_t sets;
   const float* logits;
   const double* shares;
+  const int32_t* sequences;
+
+  // The set that a token counts in, -1: padding.
+  __device__ int64_t set_of(int64_t token) const {
+    if (sequences == nullptr) return token % sets;
+    return sequences[token] < 0 || sets > 1 ? sequences[token] : 0;
+  }
 };
 
 // Scores of a token that sum to one, and what the backward needs.
@@ -268,6 +291,11 @@ __device__ void balance_scores(WarpRow row, const MoeLossAttrs& a, double& sum) 
 __global__ void router_loss_kernel(RouterLossArgs r, double* balance, double* z) {
   extern __shared__ double memory[];
   const int64_t token = blockIdx.x;
+  const int64_t set = r.set_of(token);
+  if (set < 0) {
+    if (threadIdx.x == 0) balance[token] = z[token] = 0.0;
+    return;
+  }
   WarpRow row{memory, static_cast<int>(r.s.experts)};
   load_row(row, r.logits, token);
   const double top = row.max();
@@ -276,7 +304,7 @@ __global__ void router_loss_kernel(RouterLossArgs r, double* balance, double* z)
   lse = top + log(warp_sum_double(lse));
   double sum;
   balance_scores(row, r.a, sum);
-  const double* f = r.shares + token % r.sets * r.s.experts;
+  const double* f = r.shares + set * r.s.experts;
   double dot = 0.0;
   row.each([&](int e, double& v) { dot += f[e] * v; });
   dot = warp_sum_double(dot);
@@ -303,6 +331,11 @@ __global__ void router_loss_grad_kernel(RouterLossArgs r, const float* given, fl
   extern __shared__ double memory[];
   const int64_t token = blockIdx.x;
   const int count = static_cast<int>(r.s.experts);
+  const int64_t set = r.set_of(token);
+  if (set < 0) {
+    for (int e = threadIdx.x; e < count; e += 32) dlogits[token * count + e] = 0.0f;
+    return;
+  }
   WarpRow row{memory, count}, probabilities{memory + count, count};
   load_row(row, r.logits, token);
   load_row(probabilities, r.logits, token);
@@ -313,7 +346,7 @@ __global__ void router_loss_grad_kernel(RouterLossArgs r, const float* given, fl
   probabilities.softmax();
   double sum;
   balance_scores(row, r.a, sum);
-  const double* f = r.shares + token % r.sets * r.s.experts;
+  const double* f = r.shares + set * r.s.experts;
   double mean = 0.0;
   row.each([&](int e, double& v) { mean += f[e] * v; });
   mean = warp_sum_double(mean);
@@ -369,20 +402,21 @@ Status allow(Kernel kernel, size_t bytes) {
 }
 
 RouterLossArgs prepare(const MoeLossAttrs& attrs, RouterShape s, int64_t sets, const float* logits, const float* counts,
-                       void* workspace, cudaStream_t stream) {
+                       const int32_t* sequences, void* workspace, cudaStream_t stream) {
   auto* shares = static_cast<double*>(workspace);
   share_kernel<<<static_cast<unsigned>(sets), 32, 0, stream>>>(counts, s.experts, shares);
-  return {attrs, s, sets, logits, shares};
+  return {attrs, s, sets, logits, shares, sequences};
 }
 
 }  // namespace
 
-Status router_select(const RouterAttrs& attrs, RouterShape s, const float* logits, const float* bias, int32_t* experts,
-                     const Launch& launch, const TokenPlaces& places) {
+Status router_select(const RouterAttrs& attrs, RouterShape s, const float* logits, const float* bias,
+                     const int32_t* sequences, int32_t* experts, const Launch& launch, const TokenPlaces& places) {
   MB_TRY(fits(s));
   const size_t bytes = shared_for(s.experts + attrs.groups);
   MB_TRY(allow(router_select_kernel, bytes));
-  router_select_kernel<<<tokens_of(s), 32, bytes, launch.stream>>>(Rule(attrs), s, places, logits, bias, experts);
+  router_select_kernel<<<tokens_of(s), 32, bytes, launch.stream>>>(Rule(attrs), s, places, logits, bias, sequences,
+                                                                   experts);
   return launched("router_select");
 }
 
@@ -408,9 +442,9 @@ int64_t router_loss_workspace(RouterShape s, int64_t sets) {
 }
 
 Status router_loss(const MoeLossAttrs& attrs, RouterShape s, int64_t sets, const float* logits, const float* counts,
-                   float* losses, void* workspace, const Launch& launch) {
+                   const int32_t* sequences, float* losses, void* workspace, const Launch& launch) {
   MB_TRY(fits(s));
-  const RouterLossArgs r = prepare(attrs, s, sets, logits, counts, workspace, launch.stream);
+  const RouterLossArgs r = prepare(attrs, s, sets, logits, counts, sequences, workspace, launch.stream);
   double* balance = static_cast<double*>(workspace) + r.sets * s.experts;
   double* z = balance + s.tokens;
   router_loss_kernel<<<tokens_of(s), 32, shared_for(s.experts), launch.stream>>>(r, balance, z);
@@ -419,19 +453,19 @@ Status router_loss(const MoeLossAttrs& attrs, RouterShape s, int64_t sets, const
 }
 
 Status router_loss_grad(const MoeLossAttrs& attrs, RouterShape s, int64_t sets, const float* logits,
-                        const float* counts, const float* given, float* dlogits, void* workspace,
-                        const Launch& launch) {
+                        const float* counts, const int32_t* sequences, const float* given, float* dlogits,
+                        void* workspace, const Launch& launch) {
   MB_TRY(fits(s));
-  const RouterLossArgs r = prepare(attrs, s, sets, logits, counts, workspace, launch.stream);
+  const RouterLossArgs r = prepare(attrs, s, sets, logits, counts, sequences, workspace, launch.stream);
   MB_TRY(allow(router_loss_grad_kernel, shared_for(2 * s.experts)));
   router_loss_grad_kernel<<<tokens_of(s), 32, shared_for(2 * s.experts), launch.stream>>>(r, given, dlogits);
   return launched("router_loss_grad");
 }
 
-Status expert_counts(const CountAttrs& attrs, int64_t tokens, int64_t top_k, const int32_t* experts, float* counts,
-                     const Launch& launch) {
+Status expert_counts(const CountAttrs& attrs, int64_t tokens, int64_t top_k, const int32_t* experts,
+                     const int32_t* sequences, float* counts, const Launch& launch) {
   const dim3 grid(static_cast<unsigned>(attrs.experts), static_cast<unsigned>(attrs.sets));
-  count_kernel<<<grid, 256, 0, launch.stream>>>(experts, tokens, top_k, attrs.sets, attrs.experts, counts);
+  count_kernel<<<grid, 256, 0, launch.stream>>>(experts, sequences, tokens, top_k, attrs.sets, attrs.experts, counts);
   return launched("expert_counts");
 }
 
