@@ -24,6 +24,16 @@ struct Window {
   std::byte* at(int64_t element) const { return data + (element - begin) * static_cast<int64_t>(size_of(dtype)); }
 };
 
+// The scale is of the whole weight of `count` elements, whatever part of it is written.
+Status fp8_part(const FirstState& state, FirstStores& stores, const Tensor& weight, int64_t count,
+                const FirstRange& part, std::byte* to) {
+  auto* const scales = reinterpret_cast<float*>(state.data(weight.scales));  // inverse, amax
+  const bool delayed = weight.scale_state != kNoTensor;
+  MB_TRY(stores.amax({part.values, 0, count}, true, scales + 1));
+  MB_TRY(stores.fp8_inverse(scales + 1, delayed, scales));
+  return stores.fp8(part, scales + 1, delayed, to);
+}
+
 class BucketState {
  public:
   BucketState(const FirstState& state, FirstStores& stores, const Op& op)
@@ -56,7 +66,8 @@ class BucketState {
       const Tensor& weight = *by_path_.at(range.path);
       const FirstValues values(weight, coordinates_, state_.seed);
       if (weights_.dtype == DType::kE4M3)
-        MB_TRY(fp8(range, weight, values));
+        MB_TRY(fp8_part(state_, stores_, weight, range.count, part(weights_, range, values),
+                        weights_.at(weights_.from(range))));
       else if (adam_.master == MasterForm::kRemainder)
         MB_TRY(stores_.split(part(weights_, range, values), weights_.at(weights_.from(range)), nullptr));
       else if (!made_with_tensors_)
@@ -70,15 +81,6 @@ class BucketState {
   FirstRange part(const Window& window, const BucketRange& range, const FirstValues& values) const {
     const int64_t from = window.from(range);
     return {values, from - range.offset, window.to(range) - from};
-  }
-
-  // The scale is of the whole weight, whatever part of it lies here.
-  Status fp8(const BucketRange& range, const Tensor& weight, const FirstValues& values) const {
-    auto* const scales = reinterpret_cast<float*>(state_.data(weight.scales));  // inverse, amax
-    const bool delayed = weight.scale_state != kNoTensor;
-    MB_TRY(stores_.amax({values, 0, range.count}, true, scales + 1));
-    MB_TRY(stores_.fp8_inverse(scales + 1, delayed, scales));
-    return stores_.fp8(part(weights_, range, values), scales + 1, delayed, weights_.at(weights_.from(range)));
   }
 
   Status master(const BucketRange& range, size_t index, const FirstValues& values) {
@@ -126,7 +128,10 @@ Status make_first_state(const FirstState& state, FirstStores& stores) {
     const bool whole = t.main_grad != kNoTensor && state.program.tensor(t.view_of).scope == Scope::kPersistent;
     if (!alone && (!whole || t.dtype == DType::kE4M3)) continue;
     const FirstValues values(t, coordinates, state.seed);
-    MB_TRY(stores.plain({values, 0, t.shape.elements()}, t.dtype, state.data(static_cast<TensorId>(i))));
+    const FirstRange all{values, 0, t.shape.elements()};
+    std::byte* const to = state.data(static_cast<TensorId>(i));
+    MB_TRY(alone && t.scales != kNoTensor ? fp8_part(state, stores, t, all.count, all, to)
+                                          : stores.plain(all, t.dtype, to));
   }
   for (const Segment& segment : state.program.segments)
     for (const Op& op : segment.ops)

@@ -144,6 +144,14 @@ TEST(FirstState, OfEveryFormOfMastersAndWeightsIsTheOracles) {
       for (const Recipe recipe : {Recipe::kFp8Current, Recipe::kFp8Delayed}) {
         fp8_param.precision.recipe = recipe;
         expect_equal("fp8 weights", fp8_param);
+        Config frozen = fp8_param;
+        frozen.memory.frozen = "layers.0.*";
+        expect_equal("frozen fp8 weights", frozen);
+        if (!sharded_weights) {
+          frozen.memory.frozen = "";
+          frozen.memory.lora_rank = 4;
+          expect_equal("fp8 weights below adapters", frozen);
+        }
       }
       c.precision.recipe = Recipe::kBf16;
       c.optimizer.use_precision_aware_optimizer = true;

@@ -15,6 +15,11 @@ bool quantizes_tensorwise(const Op& op) {
   return op.kind == &kQuantize || op.kind == &kQuantizeDelayed;
 }
 
+// Of a layer: trained, or frozen. (What the forward gathers or makes is quantized where it is made.)
+bool is_weight(const Tensor& t) {
+  return t.category == Category::kWeight && t.init.kind != Init::Kind::kNone;
+}
+
 TensorId declare_scales(Builder& b, const std::string& weight) {
   Tensor t;
   t.path = weight + ".scales";
@@ -37,14 +42,14 @@ void keep_weights_in_fp8(Program& program) {
     for (Op& op : segment.ops) {
       if (!quantizes_tensorwise(op)) continue;
       const TensorId weight = op.in[0];
-      if (program.tensor(weight).main_grad == kNoTensor || others.contains(weight)) continue;
+      if (!is_weight(program.tensor(weight)) || others.contains(weight)) continue;
       if (program.tensor(weight).scales == kNoTensor) {
         const TensorId scales = declare_scales(b, program.tensor(weight).path);
         program.tensor(weight).scales = scales;
       }
       Tensor& w = program.tensor(weight);
       w.dtype = DType::kE4M3;
-      if (op.kind == &kQuantizeDelayed) w.scale_state = op.in[1];
+      if (op.kind == &kQuantizeDelayed && w.main_grad != kNoTensor) w.scale_state = op.in[1];
       instead[op.out[0]] = weight;
       instead[op.out[2]] = w.scales;
       op.kind = &kTransposeQuantized;

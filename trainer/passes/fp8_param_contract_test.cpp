@@ -70,6 +70,59 @@ INSTANTIATE_TEST_SUITE_P(All, Fp8Param,
                                               }}),
                          [](const auto& test) { return std::string(test.param.name); });
 
+void lora(Config& c) {
+  c.memory.lora_rank = 4;
+  c.memory.lora_targets = "qkv,fc1";
+  c.optimizer.lr = 1e-2;
+}
+void frozen_layer(Config& c) {
+  c.memory.frozen = "layers.0.*";
+}
+
+// Frozen weights: losses as without, to the bit where the scale is the same (delayed scaling begins with another one),
+// and a byte each.
+TEST(Fp8ParamFrozen, WeightsAreKeptInFp8) {
+  struct Frozen {
+    Recipe recipe;
+    int tp, dp;
+    void (*freeze)(Config&);
+  };
+  for (const auto& [recipe, tp, dp, freeze] : {Frozen{Recipe::kFp8Current, 1, 1, lora},
+                                               {Recipe::kFp8Current, 2, 1, lora},
+                                               {Recipe::kFp8Current, 1, 2, frozen_layer},
+                                               {Recipe::kFp8Delayed, 1, 1, lora},
+                                               {Recipe::kFp8Delayed, 2, 1, frozen_layer}}) {
+    const Form form{"frozen", recipe, tp, 1, dp, freeze};
+    SCOPED_TRACE(testing::Message() << static_cast<int>(recipe) << " tp " << tp << " dp " << dp);
+    const auto kept = record_training(config_of(form, true), 4), usual = record_training(config_of(form, false), 4);
+    ASSERT_TRUE(kept.has_value()) << format(kept.error());
+    ASSERT_TRUE(usual.has_value()) << format(usual.error());
+    for (size_t i = 0; i < kept->steps.size(); ++i)
+      EXPECT_NEAR(kept->steps[i].loss, usual->steps[i].loss,
+                  recipe == Recipe::kFp8Current ? 0 : 0.02 * usual->steps[i].loss)
+          << i;
+    const auto layout = resolve(config_of(form, true));
+    ASSERT_TRUE(layout.has_value());
+    const auto programs = build_programs(*layout);
+    ASSERT_TRUE(programs.has_value());
+    int in_fp8 = 0;
+    for (const Tensor& t : programs->programs[0].tensors) {
+      const bool frozen = t.category == Category::kWeight && t.init.kind != Init::Kind::kNone &&
+                          t.main_grad == kNoTensor && t.path.starts_with("layers.") && t.shape.rank() == 2;
+      if (!frozen) continue;
+      EXPECT_EQ(t.dtype, DType::kE4M3) << t.path;
+      EXPECT_NE(t.scales, kNoTensor) << t.path;
+      ++in_fp8;
+    }
+    EXPECT_GE(in_fp8, 4);
+    for (const Segment& segment : programs->programs[0].segments)
+      for (const Op& op : segment.ops)
+        if (op.kind->name == "quantize" || op.kind->name == "quantize_delayed") {
+          EXPECT_NE(programs->programs[0].tensor(op.in[0]).category, Category::kWeight) << op.path;
+        }
+  }
+}
+
 TEST(Fp8ParamCosts, AWeightTakesAByteAndItsGatherHalf) {
   const Form form{"", Recipe::kFp8Current, 1, 1, 2};
   struct Costs {

@@ -48,24 +48,28 @@ std::vector<float> initial_values(const Tensor& tensor, const MeshCoordinates& c
 
 using Sink = std::function<void(TensorId, std::span<const float>)>;
 
-// The values of FP8 weights times their scales, and the scales; delayed scaling begins with 1.
+// The values of an FP8 weight become what is stored, times its scale; delayed scaling begins with 1.
+void scale_for_fp8(const Tensor& t, std::span<float> values, const Sink& sink) {
+  float amax = 0;
+  for (float& value : values) {
+    value = to_float(to_bf16(value));
+    amax = std::max(amax, std::abs(value));
+  }
+  const float scale = t.scale_state != kNoTensor ? 1.0F : tensor_scale(amax, t.dtype, largest_of(DType::kBf16));
+  for (float& value : values) value *= scale;
+  sink(t.scales, std::array{1.0F / scale, amax});
+}
+
+// The same of all weights of a bucket.
 std::vector<float> scaled_for_fp8(const Program& program, const BucketAttrs& bucket, std::vector<float> values,
                                   const Sink& sink) {
   std::map<std::string_view, const Tensor*> weights;
   for (const Tensor& t : program.tensors)
     if (t.scales != kNoTensor) weights[t.path] = &t;
   for (const BucketRange& range : bucket.ranges) {
-    const Tensor& t = *weights.at(range.path);
-    const std::span<float> mine =
-        std::span(values).subspan(static_cast<size_t>(range.offset), static_cast<size_t>(range.count));
-    float amax = 0;
-    for (float& value : mine) {
-      value = to_float(to_bf16(value));
-      amax = std::max(amax, std::abs(value));
-    }
-    const float scale = t.scale_state != kNoTensor ? 1.0F : tensor_scale(amax, t.dtype, largest_of(DType::kBf16));
-    for (float& value : mine) value *= scale;
-    sink(t.scales, std::array{1.0F / scale, amax});
+    const std::span<float> all(values);
+    scale_for_fp8(*weights.at(range.path),
+                  all.subspan(static_cast<size_t>(range.offset), static_cast<size_t>(range.count)), sink);
   }
   return values;
 }
@@ -116,8 +120,11 @@ void initial_state(const Program& program, const Mesh& mesh, int rank, uint64_t 
   for (size_t i = 0; i < program.tensors.size(); ++i) {
     const Tensor& t = program.tensors[i];
     // Frozen weights and state of the optimizer lie in no bucket.
-    if (t.main_grad == kNoTensor && t.view_of == kNoTensor && t.init.kind != Init::Kind::kNone)
-      sink(static_cast<TensorId>(i), initial_values(t, coordinates, seed));
+    if (t.main_grad == kNoTensor && t.view_of == kNoTensor && t.init.kind != Init::Kind::kNone) {
+      std::vector<float> values = initial_values(t, coordinates, seed);
+      if (t.scales != kNoTensor) scale_for_fp8(t, values, sink);
+      sink(static_cast<TensorId>(i), values);
+    }
     if (t.main_grad == kNoTensor) continue;
     std::vector<float> mine = initial_values(t, coordinates, seed);
     if (program.tensor(t.view_of).scope != Scope::kPersistent) {

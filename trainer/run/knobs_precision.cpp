@@ -53,7 +53,8 @@ std::vector<Knob> precision_knobs() {
        .aliases = {"fp8_param_gather"},
        .field = field(&Config::precision, &PrecisionConfig::fp8_param),
        .doc = "Parameters stay FP8 after the optimizer step, and data-parallel gathers move FP8; for fp8_delayed and "
-              "fp8_current, whose losses do not change by a bit.",
+              "fp8_current, whose losses do not change by a bit. Frozen weights are FP8 from the start, with their own "
+              "scale where others are delayed.",
        .history = "Megatron-Core: fp8_param_gather."},
   };
 }
