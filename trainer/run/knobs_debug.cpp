@@ -15,7 +15,8 @@ std::vector<Knob> debug_knobs() {
       {.key = "debug.nan_trace",
        .field = field(&Config::debug, &DebugConfig::nan_trace),
        .doc = "Runs a step whose loss or gradient norm is not finite once more, looking at every value, and names the "
-              "first op that made one; a good step costs nothing.",
+              "first op that made one, the optimizer of the step before where it began with such weights; a good step "
+              "costs nothing.",
        .needs = {needs::kCpu},
        .identity = false},
       {.key = "debug.inject_fault",

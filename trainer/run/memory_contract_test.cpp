@@ -263,5 +263,23 @@ TEST(NanTrace, NamesTheFirstOpItsRankAndItsMicroBatch) {
     }
 }
 
+// Weights that an optimizer made infinite are the optimizer's, wherever they are read first.
+TEST(NanTrace, NamesTheOptimizerWhoseWeightsTheStepBeganWith) {
+  for (const auto& [tp, pp, dp] : {std::tuple{1, 1, 1}, {2, 1, 1}, {1, 2, 1}, {1, 1, 2}})
+    for (const Recipe recipe : {Recipe::kFp32, Recipe::kBf16}) {
+      SCOPED_TRACE(testing::Message() << "tp " << tp << " pp " << pp << " dp " << dp);
+      Config c = mapped(tp, pp, dp);
+      c.precision.recipe = recipe;
+      c.optimizer.lr_warmup_iters = 0;
+      c.optimizer.lr = 1e20;
+      c.optimizer.weight_decay = 1e30;
+      const std::string error = nan_error(c);
+      EXPECT_NE(error.find("step 1: loss nan"), std::string::npos) << error;
+      EXPECT_NE(error.find("the first such value was written by op optimizer.bucket0.adamw in step 0 ("),
+                std::string::npos)
+          << error;
+    }
+}
+
 }  // namespace
 }  // namespace mbb::trainer

@@ -243,7 +243,8 @@ class RankLoop {
   }
 
   // Every rank comes here on the same step: loss and norm are sums over all. The optimizer has changed nothing, so the
-  // step runs again as it was. Collectives only hand on what is not finite: the culprit is an op of a rank's own.
+  // step runs again as it was. Collectives only hand on what is not finite: the culprit is an op of a rank's own, and
+  // what the step began with was there before all of them.
   Status not_finite(Executor& rank, const StepInput& input, const StepOutput& output, int64_t step) {
     const auto shown = [](double value) { return std::isnan(value) ? std::string("nan") : fmt::format("{}", value); };
     std::string what = fmt::format("step {}: loss {} and gradient norm {} are not both finite", step,
@@ -251,23 +252,37 @@ class RankLoop {
     if (!l_.config.debug.nan_trace)
       return fail(ErrorCode::kNumerics, what, "lower optimizer.lr; debug.nan_trace = true names the first op");
     MB_ASSIGN(const std::optional<NotFinite> mine, rank.find_not_finite(input));
-    std::string told;  // communicates, micro-batch, op, tensor
+    constexpr char kOfStepBefore = '0', kOwn = '1', kCommunicates = '2';  // the earlier the more likely the culprit
+    std::string told;                                                     // one of these, micro-batch, op, tensor
     if (mine)
-      told = fmt::format("{}\n{}\n{}\n{}", mine->communicates ? 1 : 0, mine->micro_batch, mine->op, mine->tensor);
+      told = fmt::format("{}\n{}\n{}\n{}",
+                         mine->step_before    ? kOfStepBefore
+                         : mine->communicates ? kCommunicates
+                                              : kOwn,
+                         mine->micro_batch, mine->op, mine->tensor);
     MB_ASSIGN(const std::vector<std::string> all, gather_at_first(*everyone_, told));
     // Rank 0 has them all, and its error ends this wait.
     if (rank_ != 0) return everyone_->barrier();
     const std::string* first = nullptr;
     size_t at = 0;
     for (size_t r = 0; r < all.size(); ++r)
-      if (!all[r].empty() && (first == nullptr || (first->front() == '1' && all[r].front() == '0')))
-        first = &all[r], at = r;
+      if (!all[r].empty() && (first == nullptr || all[r].front() < first->front())) first = &all[r], at = r;
+    const char* hint = "lower optimizer.lr or raise the precision of that op's inputs";
     if (first != nullptr) {
       const auto parts = split(*first, '\n');
-      what += fmt::format("; the first such value is written by op {} ({}, rank {}, micro-batch {})", parts[2],
-                          parts[3], at, parts[1]);
+      if (first->front() != kOfStepBefore) {
+        what += fmt::format("; the first such value is written by op {} ({}, rank {}, micro-batch {})", parts[2],
+                            parts[3], at, parts[1]);
+      } else if (step > 0) {
+        what += fmt::format("; the first such value was written by op {} in step {} ({}, rank {})", parts[2], step - 1,
+                            parts[3], at);
+        hint = "lower optimizer.lr or optimizer.weight_decay";
+      } else {
+        what += fmt::format("; {} of rank {} began with such values", parts[3], at);
+        hint = "lower optimizer.init_method_std";
+      }
     }
-    return fail(ErrorCode::kNumerics, what, "lower optimizer.lr or raise the precision of that op's inputs");
+    return fail(ErrorCode::kNumerics, what, hint);
   }
 
   // Times of the `at`-th step that is reported now.

@@ -9,6 +9,7 @@
 #include <set>
 
 #include "profiler/base/clock.h"
+#include "trainer/execute/kept_by_optimizer.h"
 #include "trainer/precision/fp8.h"
 #include "trainer/precision/states.h"
 #include "trainer/program/walk.h"
@@ -131,10 +132,20 @@ std::span<const std::byte> CpuRank::arena(Space space) const {
   return {(host ? host_arena_ : arena_).get(), static_cast<size_t>(host ? plan_.host_bytes : plan_.arena_bytes)};
 }
 
+std::optional<NotFinite> CpuRank::left_by_optimizers() {
+  for (const Segment& segment : program_.segments)
+    for (const Op& op : segment.ops)
+      for (const TensorId id : kept_by_optimizer(program_, op))
+        if (!finite({data(id), &program_.tensor(id)}))
+          return NotFinite{op.path, program_.tensor(id).path, 0, op.kind->communicates, true};
+  return std::nullopt;
+}
+
 Result<StepOutput> CpuRank::step(const StepInput& input, std::vector<int64_t>* op_ns,
                                  std::optional<NotFinite>* not_finite) {
   MB_TRY(write_inputs(input));
   if (op_ns) op_ns->clear();
+  if (not_finite) *not_finite = left_by_optimizers();
   std::vector<CpuOperand> in;
   std::vector<CpuOperand> out;
   const auto bind = [&](std::vector<CpuOperand>& operands, const std::vector<TensorId>& ids, const Call& call) {

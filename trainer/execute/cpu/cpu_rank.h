@@ -51,12 +51,13 @@ struct StepOutput {
   double loss() const { return loss_sum / tokens; }
 };
 
-// The first op of a step that wrote a value that is not finite.
+// The first op that wrote a value that is not finite.
 struct NotFinite {
   std::string op;
   std::string tensor;
   int micro_batch = 0;
   bool communicates = false;
+  bool step_before = false;  // an optimizer's, which the step began with: of the step before, or the first values
 };
 
 class CpuRank {
@@ -70,8 +71,8 @@ class CpuRank {
                                                  World& world, uint64_t seed, uint8_t poison = kPoison);
 
   // One step. With `op_ns` the CPU time of each op is stored, in walk order. With `not_finite` every floating-point
-  // value an op writes is looked at, until the first that is neither finite nor what the poison reads as. Errors name
-  // the op.
+  // value an op writes is looked at, until the first that is neither finite nor what the poison reads as; before all of
+  // them what optimizers left. Errors name the op.
   Result<StepOutput> step(const StepInput& input, std::vector<int64_t>* op_ns = nullptr,
                           std::optional<NotFinite>* not_finite = nullptr);
 
@@ -86,6 +87,7 @@ class CpuRank {
       : program_(program), plan_(plan), world_(world) {}
   Status open_communicators(const Mesh& mesh);
   Status write_inputs(const StepInput& input);
+  std::optional<NotFinite> left_by_optimizers();
 
   const Program& program_;
   const MemoryPlan& plan_;

@@ -11,6 +11,7 @@
 #include "trainer/execute/cuda/op_mark.h"
 #include "trainer/execute/graph_memory.h"
 #include "trainer/execute/graph_pieces.h"
+#include "trainer/execute/kept_by_optimizer.h"
 #include "trainer/ops/cuda/status.h"
 #include "trainer/ops/message_peers.h"
 
@@ -292,6 +293,13 @@ Status CudaRank::run_timed_step(const StepInput& input, StepOutput* output, int6
 Result<std::optional<NotFinite>> CudaRank::find_not_finite(const StepInput& input) {
   std::optional<NotFinite> found;
   MB_TRY(upload(input));
+  for (size_t i = 0; i < walk_.size() && !found; ++i) {
+    const Op& op = *walk_[i].op;
+    for (const TensorId id : kept_by_optimizer(program_, op)) {
+      MB_ASSIGN(const bool finite, all_finite({data(id, 0), &program_.tensor(id)}, *device_));
+      if (!finite && !found) found = NotFinite{op.path, program_.tensor(id).path, 0, op.kind->communicates, true};
+    }
+  }
   MB_TRY(one_by_one([&](size_t i) -> Status {
     for (const Operand& operand : walk_[i].out) {
       if (found || operand.data == nullptr) break;
