@@ -5,6 +5,7 @@
 #include "suites/cli/command.h"
 #include "suites/cli/print.h"
 #include "suites/cli/settings_of.h"
+#include "suites/runner/sequence_work.h"
 #include "trainer/program/explain.h"
 #include "trainer/run/choice_effects.h"
 #include "trainer/run/layout.h"
@@ -18,8 +19,14 @@ Result<int> explain_step(const Parsed& parsed) {
   MB_ASSIGN(const trainer::Layout layout, trainer::resolve(settings.config));
   MB_ASSIGN(trainer::StepPrograms programs, trainer::build_programs(layout));
   trainer::add_choice_effects(layout, programs);
+  // A plan needs no data: without it, rows count as whole sequences, and that is said.
+  const auto rows = row_lengths(layout);
+  if (!rows)
+    fmt::print(stderr, "note: lengths of sequences are not known, attention counts over whole rows: {}\n",
+               rows.error().what);
+  const trainer::RowLengths* const lengths = rows && rows->has_value() ? &**rows : nullptr;
   if (parsed.flag("--json")) {
-    fmt::print("{}\n", trainer::explain_json(layout, programs));
+    fmt::print("{}\n", trainer::explain_json(layout, programs, lengths));
     return 0;
   }
   trainer::ExplainOptions options;
@@ -34,7 +41,7 @@ Result<int> explain_step(const Parsed& parsed) {
                   fmt::format("--stage {}: there are stages 0 to {}", printable(*text), layout.pp - 1));
     options.stage = static_cast<int>(*stage);
   }
-  MB_ASSIGN(const std::string text, trainer::to_text(trainer::explain(layout, programs), options));
+  MB_ASSIGN(const std::string text, trainer::to_text(trainer::explain(layout, programs, lengths), options));
   fmt::print("{}", text);
   if (!parsed.flag("--lifetimes")) return 0;
   trainer::MeshCoordinates at;

@@ -45,7 +45,8 @@ Result<baselines::Cell> describe(const Settings& settings, const trainer::Layout
                           state.source.line > 0 ? state.source.place : "", state.source.line, splits_series(state)});
   MB_ASSIGN(cell.work, step_work(layout, programs));
   cell.memory = memory_maps(layout, programs);
-  cell.program_json = trainer::explain_json(layout, programs);
+  MB_ASSIGN(const auto rows, row_lengths(layout));
+  cell.program_json = trainer::explain_json(layout, programs, rows ? &*rows : nullptr);
   cell.program_hash = trainer::program_hash(programs);
   return cell;
 }

@@ -5,6 +5,7 @@
 
 #include "analysis/metrics/cell_metrics.h"
 #include "suites/runner/sequence_work.h"
+#include "trainer/program/explain.h"
 
 namespace mbb::suites {
 namespace {
@@ -70,6 +71,12 @@ TEST(ProjectedCell, PaddingIsNoThroughputAnywhere) {
   EXPECT_LT(p->tokens, layout->tokens_per_step() / 2);
   const double flops = work->flops_per_token_causal * static_cast<double>(p->tokens);
   EXPECT_NEAR(p->model_flops_causal / flops, 1, 1e-12);
+  // And what `explain` says.
+  const auto rows = row_lengths(*layout);
+  ASSERT_TRUE(rows.has_value() && rows->has_value());
+  const trainer::Explain explained = trainer::explain(*layout, *programs, &**rows);
+  EXPECT_EQ(explained.flops_per_token, work->flops_per_token_causal);
+  EXPECT_NEAR(explained.label_tokens, static_cast<double>(work->tokens_per_step), 0.51);
   baselines::Cell cell;
   fill_projected(cell, *p, false);
   EXPECT_EQ(metric(cell, "tokens_per_second_per_gpu"), p->tokens_per_s_per_gpu());

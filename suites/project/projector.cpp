@@ -85,7 +85,7 @@ class Projector {
       return out;
     }
     MB_TRY(read_sequences(out));
-    MB_ASSIGN(costs_, trainer::step_costs(table_, l_.mesh, programs_, packs_ ? &*packs_ : nullptr));
+    MB_ASSIGN(costs_, trainer::step_costs(table_, l_.mesh, programs_, rows_ ? &*rows_ : nullptr));
     MB_ASSIGN(Walked walked, whole_step(out.trace));
     fill_basis(out);
     const double doublings = std::log2(std::max(1.0, static_cast<double>(out.gpus) / table_.domain));
@@ -161,10 +161,9 @@ class Projector {
   Status read_sequences(Projection& out) {
     baselines::Work work;
     if (l_.has_sequences()) {
-      MB_ASSIGN(SequenceWork rows, sequence_work(l_));
+      MB_ASSIGN(const SequenceWork rows, sequence_work(l_));
       work = step_work(l_, built_, rows);
-      const double packs = rows.lengths.tokens() / rows.efficiency / static_cast<double>(l_.sequence);
-      if (l_.packed()) packs_ = trainer::PackedRows{std::move(rows.lengths), l_.sequence, packs};
+      rows_ = row_lengths(l_, rows);
     } else {
       work = work_of(l_.tokens_per_step(), trainer::token_flops(l_, built_));
     }
@@ -244,7 +243,7 @@ class Projector {
   const trainer::CostTable& table_;
   const ProjectOptions& options_;
   trainer::StepCosts costs_;
-  std::optional<trainer::PackedRows> packs_;
+  std::optional<trainer::RowLengths> rows_;
 };
 
 }  // namespace

@@ -32,6 +32,7 @@
 #include "suites/runner/op_records.h"
 #include "suites/runner/reason.h"
 #include "suites/runner/routing_input.h"
+#include "suites/runner/sequence_work.h"
 #include "suites/runner/stopping_rule.h"
 #include "trainer/comm/mpi/run_mpi_rank.h"
 #include "trainer/run/knobs.h"
@@ -448,7 +449,8 @@ Status train_into(const std::filesystem::path& folder, const std::optional<train
   keep_ranks(*trace, window);
   analysis::fill_op_rows(launch, *trace, analysis::break_down(*trace),
                          [&](int32_t rank) { return rank_class_name(layout, rank); });
-  complete_op_rows(launch, layout, programs);
+  MB_ASSIGN(const auto lengths, row_lengths(layout));
+  complete_op_rows(launch, layout, programs, lengths ? &*lengths : nullptr);
   launch.trace_files.push_back("trace.mbt");
   return profiler::write_trace(folder / "trace.mbt", *trace);
 }

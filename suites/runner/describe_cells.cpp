@@ -147,14 +147,15 @@ baselines::Cell describe_cell(const Cell& planned, int index, const std::string&
     return cell;
   }
   const auto work = step_work(*layout, *programs);
-  if (!work) {
+  const auto rows = row_lengths(*layout);
+  if (!work || !rows) {
     cell.status = CellStatus::kBroken;
-    cell.reason = reason_of(work.error());
+    cell.reason = reason_of(work ? rows.error() : work.error());
     return cell;
   }
   cell.work = *work;
   cell.memory = memory_maps(*layout, *programs);
-  cell.program_json = trainer::explain_json(*layout, *programs);
+  cell.program_json = trainer::explain_json(*layout, *programs, rows->has_value() ? &**rows : nullptr);
   cell.program_hash = trainer::program_hash(*programs);
   if (cell.result_class != baselines::ResultClass::kProjected) cell.data_hash = data.of(*layout);
   cell.identity_hash = baselines::identity_hash(cell);

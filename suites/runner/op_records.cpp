@@ -15,7 +15,9 @@ std::string rank_class_name(const trainer::Layout& layout, int rank) {
   return fmt::format("stage{}", layout.mesh.rank_class(rank).pp);
 }
 
-void complete_op_rows(baselines::Launch& launch, const trainer::Layout& layout, const trainer::StepPrograms& programs) {
+void complete_op_rows(baselines::Launch& launch, const trainer::Layout& layout, const trainer::StepPrograms& programs,
+                      const trainer::RowLengths* lengths) {
+  trainer::AttentionShares shares(lengths);
   struct Known {
     const trainer::Op* op;
     double flops, bytes;
@@ -28,7 +30,7 @@ void complete_op_rows(baselines::Launch& launch, const trainer::Layout& layout, 
     trainer::walk(program, [&](int, const trainer::Call&, int, const trainer::Op& op) {
       const trainer::OpView view{program, op};
       const auto [entry, added] = known.try_emplace({stage, op.path}, Known{&op, 0, 0, 0});
-      if (added) entry->second.flops = trainer::op_flops(view), entry->second.bytes = trainer::op_bytes(view);
+      if (added) entry->second.flops = trainer::op_flops(view, shares), entry->second.bytes = trainer::op_bytes(view);
       ++entry->second.calls;
     });
   }

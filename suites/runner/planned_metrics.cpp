@@ -9,7 +9,8 @@ namespace mbb::suites {
 
 Status add_planned_metrics(const trainer::Layout& layout, const trainer::StepPrograms& programs,
                            baselines::Cell& cell) {
-  const trainer::Explain costs = trainer::explain(layout, programs);
+  MB_ASSIGN(const auto rows, row_lengths(layout));
+  const trainer::Explain costs = trainer::explain(layout, programs, rows ? &*rows : nullptr);
   if (costs.model_flops > 0) {
     analysis::add_eligible_flops(cell, costs.eligible_flops / costs.model_flops);
     analysis::add_hardware_utilization(cell, costs.recompute_flops / costs.model_flops);

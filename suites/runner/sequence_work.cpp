@@ -40,6 +40,17 @@ Result<SequenceWork> sequence_work(const trainer::Layout& layout) {
   return work;
 }
 
+trainer::RowLengths row_lengths(const trainer::Layout& layout, const SequenceWork& work) {
+  const double rows = work.lengths.tokens() / work.efficiency / static_cast<double>(layout.sequence);
+  return {work.lengths, layout.sequence, rows};
+}
+
+Result<std::optional<trainer::RowLengths>> row_lengths(const trainer::Layout& layout) {
+  if (!layout.has_sequences()) return std::optional<trainer::RowLengths>();
+  MB_ASSIGN(const SequenceWork work, sequence_work(layout));
+  return std::optional(row_lengths(layout, work));
+}
+
 baselines::Work work_of(int64_t tokens_per_step, const trainer::TokenFlops& flops) {
   return {tokens_per_step, flops.causal, flops.full, flops.formula, flops.version};
 }

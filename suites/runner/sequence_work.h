@@ -2,8 +2,11 @@
 // data and seed.
 #pragma once
 
+#include <optional>
+
 #include "baselines/store/records.h"
 #include "profiler/base/error.h"
+#include "trainer/program/row_lengths.h"
 #include "trainer/program/token_flops.h"
 #include "trainer/run/layout.h"
 
@@ -19,6 +22,11 @@ struct SequenceWork {
 
 // Of a layout that has_sequences(). Errors as trainer::open_sequences.
 Result<SequenceWork> sequence_work(const trainer::Layout& layout);
+
+// The same lengths beside the rows that hold them.
+trainer::RowLengths row_lengths(const trainer::Layout& layout, const SequenceWork& work);
+// Of any layout: nothing where rows are whole sequences.
+Result<std::optional<trainer::RowLengths>> row_lengths(const trainer::Layout& layout);
 
 // What a step of a configuration computes: with sequences of many lengths, means over its steps. Errors as above.
 Result<baselines::Work> step_work(const trainer::Layout& layout, const trainer::StepPrograms& programs);

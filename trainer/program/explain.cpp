@@ -70,7 +70,7 @@ std::string describe(const OpView& view) {
   return text;
 }
 
-OpRow row_of(const Program& program, const Op& op, int64_t runs) {
+OpRow row_of(const Program& program, const Op& op, int64_t runs, AttentionShares& shares) {
   const OpView view{program, op};
   OpRow row;
   row.path = op.path;
@@ -80,7 +80,7 @@ OpRow row_of(const Program& program, const Op& op, int64_t runs) {
   row.when = op.when;
   row.stream = op.stream;
   row.runs = runs;
-  row.flops = op_flops(view);
+  row.flops = op_flops(view, shares);
   row.bytes = op_bytes(view);
   row.model_flops = op.kind->model_flops && !op.recompute;
   row.recompute = op.recompute;
@@ -102,8 +102,9 @@ void add_comm(std::array<CommRow, kGroupKinds.size()>& comm, const Op& op, const
   of.largest_bytes = std::max(of.largest_bytes, row.wire_bytes);
 }
 
-ClassRow class_row(const Layout& layout, const Program& program, const MemoryPlan& plan) {
+ClassRow class_row(const Layout& layout, const Program& program, const MemoryPlan& plan, const RowLengths* rows) {
   ClassRow row;
+  AttentionShares shares(rows);
   row.rank_class = program.rank_class;
   row.gpus = int64_t{layout.mesh.tp(program.rank_class.role)} * layout.dp;
   row.arena_bytes = plan.arena_bytes;
@@ -123,7 +124,7 @@ ClassRow class_row(const Layout& layout, const Program& program, const MemoryPla
     for (int64_t n : calls[s]) out.calls += n;
     out.ops.reserve(segment.ops.size());
     for (const Op& op : segment.ops) {
-      out.ops.push_back(row_of(program, op, runs_of(segment, calls[s], op)));
+      out.ops.push_back(row_of(program, op, runs_of(segment, calls[s], op), shares));
       const OpRow& r = out.ops.back();
       const auto times = static_cast<double>(r.runs);
       if (r.model_flops) row.model_flops_by_role[static_cast<size_t>(r.role)] += r.flops * times;
@@ -231,7 +232,7 @@ Result<UnitReplay> replay_units(const std::vector<const Program*>& stages, int64
   return out;
 }
 
-Explain explain(const Layout& layout, const StepPrograms& programs) {
+Explain explain(const Layout& layout, const StepPrograms& programs, const RowLengths* rows) {
   Explain out;
   out.model = layout.model.name;
   out.recipe = recipe_name(layout.config);
@@ -248,8 +249,10 @@ Explain explain(const Layout& layout, const StepPrograms& programs) {
   out.micro_batch = layout.micro_batch;
   out.sequence = layout.sequence;
   out.tokens = layout.tokens_per_step();
+  const auto step_rows = static_cast<double>(layout.global_batch);
+  out.label_tokens = rows == nullptr ? static_cast<double>(out.tokens) : rows->tokens_of(step_rows);
   for (size_t i = 0; i < programs.programs.size(); ++i) {
-    out.classes.push_back(class_row(layout, programs.programs[i], programs.plans[i]));
+    out.classes.push_back(class_row(layout, programs.programs[i], programs.plans[i], rows));
     if (i < programs.effects.size()) out.classes.back().passes = programs.effects[i];
     const auto gpus = static_cast<double>(out.classes.back().gpus);
     out.model_flops += out.classes.back().model_flops * gpus;
@@ -262,11 +265,12 @@ Explain explain(const Layout& layout, const StepPrograms& programs) {
   const ModelShape padded = layout.padded_model();
   out.vocabulary = layout.model.vocab_size;
   out.padded_vocabulary = layout.vocab;
-  out.closed_form_flops =
-      model_flops(padded, BatchLengths::uniform(layout.sequence, layout.global_batch, layout.encoder_sequence),
-                  kConvention)
-          .total();
-  out.flops_per_token = token_flops(layout, programs, out).causal;
+  const BatchLengths whole = BatchLengths::uniform(layout.sequence, layout.global_batch, layout.encoder_sequence);
+  const BatchLengths& batch = rows == nullptr ? whole : rows->sequences;
+  const double steps = rows == nullptr ? 1 : rows->rows / step_rows;
+  out.closed_form_flops = model_flops(padded, batch, kConvention).total() / steps;
+  out.flops_per_token =
+      (rows == nullptr ? token_flops(layout, programs, out) : token_flops(layout, programs, rows->sequences)).causal;
   add_bubble(layout, programs, out);
   return out;
 }

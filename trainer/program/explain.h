@@ -16,6 +16,7 @@
 #include "trainer/passes/effects.h"
 #include "trainer/program/mesh.h"
 #include "trainer/program/program.h"
+#include "trainer/program/row_lengths.h"
 
 namespace mbb::trainer {
 
@@ -99,18 +100,19 @@ struct Explain {
   int micro_batches = 1;
   int64_t micro_batch = 1;  // sequences
   int64_t sequence = 0;     // tokens
-  int64_t tokens = 0;       // a step
+  int64_t tokens = 0;       // a step, padding included
+  double label_tokens = 0;  // of them those with a label, on average over steps
   std::string convention;   // of model FLOPs: "causal"
   // Rows of the embedding table: the model's, by which parameters are counted, and padded, by which FLOPs are.
   int64_t vocabulary = 0;
   int64_t padded_vocabulary = 0;
-  // Of a step over all GPUs: from the ops, and from the closed form.
+  // Of a step over all GPUs: from the ops, which pad rows, and from the closed form, by the tokens with a label.
   double model_flops = 0;
   double recompute_flops = 0;
   double closed_form_flops = 0;
   double eligible_flops = 0;
   double quantized_flops = 0;
-  double flops_per_token = 0;  // closed form
+  double flops_per_token = 0;  // closed form, of a token with a label
   // Share of the step that the fullest stage spends waiting, with F = 1, B = 2 and free messages: the closed form
   // (NUMERICS, section 6) and the schedule replayed.
   double bubble_formula = 0;
@@ -118,7 +120,9 @@ struct Explain {
   std::vector<ClassRow> classes;  // by Mesh::rank_class_index
 };
 
-Explain explain(const Layout& layout, const StepPrograms& programs);
+// `rows`: of a layout whose rows hold sequences of many lengths (has_sequences()); without them rows count as whole
+// sequences.
+Explain explain(const Layout& layout, const StepPrograms& programs, const RowLengths* rows = nullptr);
 
 // What to_text() shows after the summary: of one stage, its totals by phase and by kind, and its ops.
 struct ExplainOptions {
@@ -139,7 +143,7 @@ Result<std::string> to_text(const Explain& explained, const ExplainOptions& opti
 Result<std::string> lifetimes_text(const Program& program, const std::string& path = {});
 
 // The same facts and every tensor, op and call, a class at a time. Tensors are named by index in the class's "tensors".
-std::string explain_json(const Layout& layout, const StepPrograms& programs);
+std::string explain_json(const Layout& layout, const StepPrograms& programs, const RowLengths* rows = nullptr);
 
 // 16 hex digits over every op, attribute, tensor and the schedule of every class: equal programs have equal hashes, in
 // any process.

@@ -410,5 +410,34 @@ TEST(TokenFlops, ShortSequencesCutTheCoreAlone) {
   EXPECT_DOUBLE_EQ(whole.causal - halves.causal, core / 2 / static_cast<double>(s));
 }
 
+// Packs that are full, so that ops and closed form count the same tokens: attention costs by the sequences' lengths.
+TEST(ExplainPacks, AttentionIsWorthTheSequencesOfAPack) {
+  Config config = formula_model(1, 1, 1);
+  config.packing.sequences = SequenceLengths::kLognormal;
+  config.packing.packed_sequence_size = config.train.seq_length;
+  config.train.micro_batch_size = 1;
+  const Built b = build(config);
+  const int64_t s = b.layout.sequence;
+  const Explain whole = explain(b.layout, b.programs);
+  EXPECT_DOUBLE_EQ(whole.label_tokens, static_cast<double>(whole.tokens));
+  const RowLengths lengths{BatchLengths{{{s / 2, 3}, {s / 4, 6}}}, s, 3};
+  const Explain packs = explain(b.layout, b.programs, &lengths);
+  EXPECT_NEAR(packs.model_flops / packs.closed_form_flops, 1, 1e-12);
+  EXPECT_NEAR(packs.closed_form_flops, packs.flops_per_token * packs.label_tokens, 1e-9 * packs.closed_form_flops);
+  EXPECT_DOUBLE_EQ(packs.label_tokens, static_cast<double>(packs.tokens));
+  EXPECT_DOUBLE_EQ(packs.eligible_flops, whole.eligible_flops);
+  const double core =
+      model_flops(b.layout.model, BatchLengths::uniform(s, b.layout.global_batch), FlopsConvention::kCausal)
+          .attention_core;
+  EXPECT_NEAR(whole.model_flops - packs.model_flops, core * (1 - (0.25 + 2 * 0.0625)), 1e-9 * core);
+  // Half of every row is padding: linear layers run over it, and no token is counted for it.
+  const RowLengths half{BatchLengths{{{s / 2, 3}}}, s, 3};
+  const Explain padded = explain(b.layout, b.programs, &half);
+  EXPECT_DOUBLE_EQ(padded.label_tokens, static_cast<double>(padded.tokens) / 2);
+  EXPECT_DOUBLE_EQ(padded.flops_per_token, token_flops(b.layout, b.programs, half.sequences).causal);
+  EXPECT_NE(to_text(padded)->find(" tokens/step, 50.0 % with a label\n"), std::string::npos) << *to_text(padded);
+  EXPECT_EQ(to_text(whole)->find("with a label"), std::string::npos);
+}
+
 }  // namespace
 }  // namespace mbb::trainer

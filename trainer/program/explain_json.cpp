@@ -335,8 +335,8 @@ void write_class(Json& json, const Program& program, const MemoryPlan& plan, con
 
 }  // namespace
 
-std::string explain_json(const Layout& layout, const StepPrograms& programs) {
-  const Explain explained = explain(layout, programs);
+std::string explain_json(const Layout& layout, const StepPrograms& programs, const RowLengths* rows) {
+  const Explain explained = explain(layout, programs, rows);
   Json json;
   json.open('{');
   json.field("format", "mbbench-program");
@@ -357,6 +357,7 @@ std::string explain_json(const Layout& layout, const StepPrograms& programs) {
   json.field("micro_batch_size", explained.micro_batch);
   json.field("seq_length", explained.sequence);
   json.field("tokens_per_step", explained.tokens);
+  json.field("label_tokens_per_step", explained.label_tokens);
   json.field("flops_convention", explained.convention);
   json.field("vocabulary", explained.vocabulary);
   json.field("padded_vocabulary", explained.padded_vocabulary);

@@ -117,33 +117,7 @@ AttentionRate attention_rate(const std::vector<AttentionRate>& rates, double hea
   return {head_dim, between(a.tflops, b.tflops), between(a.half_keys, b.half_keys), between(a.us, b.us)};
 }
 
-// What packs leave of an attention core's time over whole rows, by the core's window.
-class PackShares {
- public:
-  explicit PackShares(const PackedRows* packs) : packs_(packs) {}
-
-  struct Share {
-    double pairs = 1;  // of the pairs of queries and keys
-    double keys = 0;   // of a pair's query, on average; 0: the row's
-  };
-  Share of(const AttentionAttrs& attrs) {
-    if (packs_ == nullptr || !attrs.packed || !attrs.causal) return {};
-    const auto found = shares_.find(attrs.window);
-    if (found != shares_.end()) return found->second;
-    const BatchLengths whole = BatchLengths::uniform(packs_->row);
-    const auto pairs = [&](const BatchLengths& of) {
-      return attrs.window > 0 ? of.window_pairs(attrs.window) : of.s2();
-    };
-    const BatchLengths& all = packs_->sequences;
-    return shares_[attrs.window] = {pairs(all) / (packs_->packs * pairs(whole)), all.s2() / all.tokens()};
-  }
-
- private:
-  const PackedRows* packs_;
-  std::map<int, Share> shares_;
-};
-
-OpCost attention_cost(const CostTable& table, const OpView& view, double flops, const PackShares::Share& share) {
+OpCost attention_cost(const CostTable& table, const OpView& view, double flops, const AttentionShares::Share& share) {
   const auto& attrs = std::get<AttentionAttrs>(view.op.attrs);
   // A forward op has a gradient rule.
   const bool forward = view.op.kind->grad != nullptr;
@@ -254,7 +228,7 @@ double gemm_tflops(std::span<const GemmPoint> points, double m, double n, double
 
 namespace {
 
-OpCost cost_of(const CostTable& table, const OpView& view, const GroupPlace& place, PackShares& packs) {
+OpCost cost_of(const CostTable& table, const OpView& view, const GroupPlace& place, AttentionShares& shares) {
   OpCost cost;
   if (view.op.kind->communicates) {
     const auto* comm = std::get_if<CommAttrs>(&view.op.attrs);
@@ -265,7 +239,7 @@ OpCost cost_of(const CostTable& table, const OpView& view, const GroupPlace& pla
     const double flops = op_flops(view);
     const auto* attention = std::get_if<AttentionAttrs>(&view.op.attrs);
     if (view.op.kind->model_flops && attention != nullptr)
-      cost = attention_cost(table, view, flops, packs.of(*attention));
+      cost = attention_cost(table, view, flops, shares.of(*attention));
     else if (view.op.kind->model_flops && view.op.in.size() >= 2)
       cost = product_cost(table, view, flops);
     else
@@ -279,14 +253,14 @@ OpCost cost_of(const CostTable& table, const OpView& view, const GroupPlace& pla
 }  // namespace
 
 OpCost op_cost(const CostTable& table, const OpView& view, const GroupPlace& place) {
-  PackShares whole_rows(nullptr);
+  AttentionShares whole_rows(nullptr);
   return cost_of(table, view, place, whole_rows);
 }
 
 Result<StepCosts> step_costs(const CostTable& table, const Mesh& mesh, std::span<const Program> programs,
-                             const PackedRows* packs) {
+                             const RowLengths* rows) {
   StepCosts costs;
-  PackShares shares(packs);
+  AttentionShares shares(rows);
   for (size_t c = 0; c < programs.size(); ++c) {
     Places places(mesh, mesh.representative(static_cast<int>(c)), table.domain);
     auto& of_class = costs.ops.emplace_back();

@@ -15,6 +15,7 @@
 #include "trainer/models/flops.h"
 #include "trainer/ops/op_kind.h"
 #include "trainer/program/program.h"
+#include "trainer/program/row_lengths.h"
 
 namespace mbb::trainer {
 
@@ -161,18 +162,9 @@ struct StepCosts {
   }
 };
 
-// Sequences that lie in packs: a token attends to its own sequence only, so that causal attention over a pack costs by
-// the squares of its sequences' lengths, at the packed rates. (An encoder's and cross attention are charged as over
-// whole packs.)
-struct PackedRows {
-  BatchLengths sequences;
-  int64_t row = 0;   // tokens of a pack
-  double packs = 0;  // that hold them
-};
-
-// kUnavailable for number types the card has no rates for. `packs`: of programs whose rows are packed; without them
-// attention is charged over whole rows.
+// kUnavailable for number types the card has no rates for. `rows`: of programs whose rows hold sequences of many
+// lengths; without them attention is charged over whole rows, with them packed attention at the packed rates.
 Result<StepCosts> step_costs(const CostTable& table, const Mesh& mesh, std::span<const Program> programs,
-                             const PackedRows* packs = nullptr);
+                             const RowLengths* rows = nullptr);
 
 }  // namespace mbb::trainer

@@ -1,0 +1,44 @@
+// Rows of a fixed size that hold sequences of many lengths, and what the lengths leave of an attention core's work over
+// whole rows. One definition for explain, op rows and projections.
+#pragma once
+
+#include <cstdint>
+#include <map>
+
+#include "trainer/models/flops.h"
+#include "trainer/ops/op_kind.h"
+
+namespace mbb::trainer {
+
+// Packed, a token attends to its own sequence only, so that causal attention over a pack is worth the squares of its
+// sequences' lengths. (An encoder's and cross attention are taken as over whole packs.) Of rows that hold a padded
+// sequence each, attention is executed over the whole row.
+struct RowLengths {
+  BatchLengths sequences;
+  int64_t row = 0;  // tokens of a row
+  double rows = 0;  // that hold them
+
+  double tokens_of(double count) const { return sequences.tokens() / rows * count; }  // with a label, of rows
+};
+
+// Of the attention cores of a step, by their windows.
+class AttentionShares {
+ public:
+  // null: rows are whole sequences. `rows` must outlive this.
+  explicit AttentionShares(const RowLengths* rows) : rows_(rows) {}
+
+  struct Share {
+    double pairs = 1;  // of the pairs of queries and keys
+    double keys = 0;   // of a pair's query, on average; 0: the row's
+  };
+  Share of(const AttentionAttrs& attrs);
+
+ private:
+  const RowLengths* rows_;
+  std::map<int, Share> shares_;
+};
+
+// FLOPs of an op, an attention core's by those shares.
+double op_flops(const OpView& view, AttentionShares& shares);
+
+}  // namespace mbb::trainer
