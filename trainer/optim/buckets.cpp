@@ -101,7 +101,7 @@ void lay_out(const Program& program, Bucket& bucket) {
   bucket.elements = round_up(offset, kAlignElements * bucket.groups.shard_size);
 }
 
-void declare_buffers(Builder& b, const Layout& layout, Bucket& bucket) {
+void declare_buffers(Builder& b, const Layout& layout, Bucket& bucket, NewViews& views) {
   const int64_t shard = bucket.elements / bucket.groups.shard_size;
   bucket.weights_sharded = layout.shards_parameters() && bucket.groups.sharded() && bucket.space == Space::kDevice;
   bucket.grads_sharded = layout.shards_gradients() && bucket.groups.sharded();
@@ -113,9 +113,8 @@ void declare_buffers(Builder& b, const Layout& layout, Bucket& bucket) {
                                    bucket.grads_sharded ? shard : bucket.elements, Category::kMainGrad, Scope::kStep);
   for (size_t i = 0; i < bucket.members.size(); ++i) {
     const TensorId weight = bucket.members[i];
-    if (!bucket.weights_sharded) make_view(b.program(), weight, bucket.weights, bucket.ranges[i].offset);
-    if (!bucket.grads_sharded)
-      make_view(b.program(), b.tensor(weight).main_grad, bucket.main_grads, bucket.ranges[i].offset);
+    if (!bucket.weights_sharded) views.add(weight, bucket.weights, bucket.ranges[i].offset);
+    if (!bucket.grads_sharded) views.add(b.tensor(weight).main_grad, bucket.main_grads, bucket.ranges[i].offset);
   }
 }
 
@@ -152,16 +151,25 @@ TensorId declare_flat(Builder& b, std::string path, DType dtype, int64_t element
   return b.declare(std::move(t));
 }
 
-void make_view(Program& program, TensorId id, TensorId storage, int64_t offset_elements) {
-  const DType dtype = program.tensor(id).dtype;
-  const auto offset = static_cast<int64_t>(bytes_of(dtype, static_cast<size_t>(offset_elements)));
+void NewViews::add(TensorId tensor, TensorId storage, int64_t offset_elements) {
+  places_[tensor] = {storage, offset_elements};
+}
+
+void NewViews::apply(Program& program) {
+  const auto bytes_at = [&](TensorId id, const Place& place) {
+    return static_cast<int64_t>(bytes_of(program.tensor(id).dtype, static_cast<size_t>(place.offset_elements)));
+  };
   for (Tensor& t : program.tensors) {
-    if (t.view_of != id) continue;
-    t.view_of = storage;
-    t.view_offset_bytes += offset;
+    const auto of = places_.find(t.view_of);
+    if (t.view_of == kNoTensor || of == places_.end()) continue;
+    t.view_offset_bytes += bytes_at(of->first, of->second);
+    t.view_of = of->second.storage;
   }
-  program.tensor(id).view_of = storage;
-  program.tensor(id).view_offset_bytes = offset;
+  for (const auto& [id, place] : places_) {
+    program.tensor(id).view_of = place.storage;
+    program.tensor(id).view_offset_bytes = bytes_at(id, place);
+  }
+  places_.clear();
 }
 
 BucketAttrs attrs_of(const Bucket& bucket) {
@@ -196,6 +204,7 @@ std::vector<Bucket> bucket_weights(Builder& b, const Layout& layout) {
                         ? fmt::format("bucket{}", buckets.size())
                         : fmt::format("units.{}{}{}{}", use.unit, t.expert ? ".experts" : "",
                                       t.space == Space::kHost ? ".host" : "", t.dtype == DType::kE4M3 ? ".fp8" : "");
+      bucket.unit = use.unit;
       bucket.chunk = use.chunk;
       bucket.expert = t.expert;
       bucket.space = t.space;
@@ -205,10 +214,12 @@ std::vector<Bucket> bucket_weights(Builder& b, const Layout& layout) {
     buckets[at->second.bucket].members.push_back(use.weight);
     at->second.elements += round_up(t.shape.elements(), kAlignElements);
   }
+  NewViews views;
   for (Bucket& bucket : buckets) {
     lay_out(program, bucket);
-    declare_buffers(b, layout, bucket);
+    declare_buffers(b, layout, bucket, views);
   }
+  views.apply(program);
   return buckets;
 }
 

@@ -8,6 +8,7 @@
 
 #include <string>
 #include <string_view>
+#include <unordered_map>
 #include <vector>
 
 #include "trainer/ops/attrs.h"
@@ -36,7 +37,9 @@ ReplicaGroups replica_groups(const Layout& layout, bool expert);
 
 struct Bucket {
   std::string path;  // "bucket0", or "units.layers.3" where gradients are sharded
-  int chunk = 0;     // model chunk whose forward reads it first
+  std::string
+      unit;       // "layers.3": buckets of a unit are gathered and scattered together; empty where gradients stay whole
+  int chunk = 0;  // model chunk whose forward reads it first
   bool expert = false;
   Space space = Space::kDevice;  // where the weights live; in host memory they are whole
   ReplicaGroups groups;
@@ -53,8 +56,21 @@ struct Bucket {
 
 TensorId declare_flat(Builder& builder, std::string path, DType dtype, int64_t elements, Category category,
                       Scope scope);
-// `tensor` and its views become views into `storage`, from this element on.
-void make_view(Program& program, TensorId tensor, TensorId storage, int64_t offset_elements);
+// Tensors that become views, with their own views, all at once: one at a time would look through the program for the
+// views of each.
+class NewViews {
+ public:
+  // `tensor` becomes a view into `storage`, from this element of its type on.
+  void add(TensorId tensor, TensorId storage, int64_t offset_elements);
+  void apply(Program& program);
+
+ private:
+  struct Place {
+    TensorId storage = kNoTensor;
+    int64_t offset_elements = 0;
+  };
+  std::unordered_map<TensorId, Place> places_;
+};
 // What ops over a bucket's shard carry.
 BucketAttrs attrs_of(const Bucket& bucket);
 

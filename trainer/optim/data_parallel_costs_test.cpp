@@ -198,6 +198,38 @@ TEST(DataParallelCosts, FullyShardedMemoryIsShardsAndSlots) {
 }
 
 // Two gathers and a scatter a micro-batch.
+// A layer's FP8 weights and its norms are one unit, whose gathered weights and whose gradients share the slots that
+// other units take.
+TEST(DataParallelCosts, Fp8WeightsGatherIntoTheSlotsThatThereAre) {
+  struct Slots {
+    int64_t gathered = 0, grads = 0, arena = 0;
+    int count = 0;
+  };
+  const auto slots = [](bool fp8_param) {
+    Config c = formula_model(1, 1, 4);
+    c.model.vocab_size = 256;  // a layer is the largest unit
+    c.precision.recipe = Recipe::kFp8Current;
+    c.precision.fp8_param = fp8_param;
+    c.data_parallel.data_parallel_sharding_strategy = Strategy::kOptimGradsParams;
+    const Built built = build(c);
+    Slots all;
+    all.arena = built.programs.plans[0].arena_bytes;
+    for (const Tensor& t : built.programs.programs[0].tensors) {
+      if (t.view_of != kNoTensor || t.scope != Scope::kStep) continue;
+      const bool gathered = t.path.starts_with("units.gathered."), grads = t.path.starts_with("units.grads.");
+      if (gathered) all.gathered += t.bytes();
+      if (grads) all.grads += t.bytes();
+      all.count += gathered || grads ? 1 : 0;
+    }
+    return all;
+  };
+  const Slots kept = slots(true), usual = slots(false);
+  EXPECT_EQ(kept.count, usual.count);
+  EXPECT_LT(kept.gathered, 6 * usual.gathered / 10);
+  EXPECT_LT(kept.grads, usual.grads + 16'384);  // padding
+  EXPECT_LT(kept.arena, usual.arena);
+}
+
 TEST(DataParallelCosts, FullyShardedBytes) {
   for (const int tp : {1, 2})
     for (const bool reshard : {true, false}) {

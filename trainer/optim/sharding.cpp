@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <map>
+#include <optional>
 
 #include "trainer/ops/message_peers.h"
 #include "trainer/ops/table.h"
@@ -21,13 +22,22 @@ CommAttrs over(GroupKind group, int size) {
   return {.group = group, .group_size = size};
 }
 
-// A unit, and where each segment touches its weights or its gradients.
-struct Unit {
+// A bucket of a unit: those of a layer differ in the type of their weights.
+struct Part {
   const Bucket* bucket = nullptr;
+  TensorId slot = kNoTensor;  // its part of the unit's slot, flat, of its type
+  int64_t first_element = 0;  // of it in what the slot lies in, counted in its type
+  TensorId held = kNoTensor;  // the gradients that are partial over tensor ranks, summed over micro-batches
+};
+
+// What is gathered, or scattered, together, and where each segment touches its weights or its gradients.
+struct Unit {
+  int chunk = 0;
+  std::string name;
+  std::vector<Part> parts;
   std::map<int, Span> spans;  // by segment
   int ring_slot = kOwnSlot;
-  TensorId slot = kNoTensor;  // the flat buffer the unit is gathered into or scattered out of
-  TensorId held = kNoTensor;  // the unit's gradients that are partial over tensor ranks, summed over micro-batches
+  int64_t bytes = 0;  // of all parts, one behind the other
 };
 
 bool overlap(const Unit& a, const Unit& b) {
@@ -51,44 +61,66 @@ void take_turns(std::vector<Unit>& units, size_t slots) {
   }
 }
 
-// Ring slots have the length of the longest unit that takes them.
-void declare_slots(Builder& b, std::vector<Unit>& units, const std::string& path, DType dtype) {
+// A slot is shared by what takes it, whatever its type: only bytes count. Ring slots have the length of the longest
+// unit that takes them. `dtype_of` gives the type of a bucket there.
+template <typename TypeOf>
+void declare_slots(Builder& b, std::vector<Unit>& units, const std::string& path, const TypeOf& dtype_of) {
+  std::optional<DType> type;  // of all buckets
+  bool mixed = false;
   std::map<int, int64_t> longest;
-  for (const Unit& unit : units)
-    if (unit.ring_slot != kOwnSlot) longest[unit.ring_slot] = std::max(longest[unit.ring_slot], unit.bucket->elements);
-  std::map<int, TensorId> ring;
-  for (const auto& [slot, elements] : longest)
-    ring[slot] = declare_flat(b, fmt::format("{}{}", path, slot), dtype, elements, Category::kComm, Scope::kStep);
   for (Unit& unit : units) {
-    const Bucket& bucket = *unit.bucket;
-    if (unit.ring_slot == kOwnSlot) {
-      unit.slot = declare_flat(b, fmt::format("{}.{}", path, bucket.path), dtype, bucket.elements, Category::kComm,
-                               Scope::kStep);
-    } else {
-      unit.slot = b.view(ring.at(unit.ring_slot), fmt::format("{}.{}", path, bucket.path), Shape{bucket.elements}, 0);
+    for (const Part& part : unit.parts) {
+      const DType of_part = dtype_of(*part.bucket);
+      mixed = mixed || type.value_or(of_part) != of_part;
+      type = of_part;
+      unit.bytes += static_cast<int64_t>(bytes_of(of_part, static_cast<size_t>(part.bucket->elements)));
+    }
+    longest[unit.ring_slot] = std::max(longest[unit.ring_slot], unit.bytes);
+  }
+  const DType of_slots = mixed ? DType::kU16 : *type;
+  const auto declare = [&](const std::string& name, int64_t bytes) {
+    return declare_flat(b, name, of_slots, bytes / static_cast<int64_t>(bytes_of(of_slots, 1)), Category::kComm,
+                        Scope::kStep);
+  };
+  std::map<int, TensorId> ring;
+  for (const auto& [slot, bytes] : longest)
+    if (slot != kOwnSlot) ring[slot] = declare(fmt::format("{}{}", path, slot), bytes);
+  for (Unit& unit : units) {
+    const bool own = unit.ring_slot == kOwnSlot;
+    if (own && unit.parts.size() == 1) {
+      Part& part = unit.parts[0];
+      part.slot = declare_flat(b, fmt::format("{}.{}", path, part.bucket->path), dtype_of(*part.bucket),
+                               part.bucket->elements, Category::kComm, Scope::kStep);
+      continue;
+    }
+    const TensorId whole =
+        own ? declare(fmt::format("{}.units.{}.parts", path, unit.name), unit.bytes) : ring.at(unit.ring_slot);
+    int64_t offset = 0;
+    for (Part& part : unit.parts) {
+      Tensor t;
+      t.path = fmt::format("{}.{}", path, part.bucket->path);
+      t.dtype = dtype_of(*part.bucket);
+      t.shape = Shape{part.bucket->elements};
+      t.category = Category::kComm;
+      t.scope = Scope::kStep;
+      t.view_of = whole;
+      t.view_offset_bytes = offset;
+      part.first_element = offset / static_cast<int64_t>(bytes_of(t.dtype, 1));
+      offset += t.bytes();
+      part.slot = b.declare(std::move(t));
     }
   }
 }
 
-// A view of a unit's slot: views of views do not exist, so it lies in what the slot lies in.
-void place(Program& program, TensorId tensor, const Unit& unit, int64_t offset) {
-  make_view(program, tensor, program.storage(unit.slot), offset);
-}
-
 class Sharding {
  public:
-  // The units of dense or expert parameters of one type.
-  Sharding(Builder& b, const Layout& layout, const std::vector<Bucket>& buckets, bool expert, DType dtype)
-      : b_(b),
-        p_(b.program()),
-        l_(layout),
-        d_(layout.config.data_parallel),
-        name_(std::string(expert ? "experts." : "") + (dtype == DType::kE4M3 ? "fp8." : "")),
-        dtype_(dtype) {
+  // The units of dense or expert parameters.
+  Sharding(Builder& b, const Layout& layout, const std::vector<Bucket>& buckets, bool expert)
+      : b_(b), p_(b.program()), l_(layout), d_(layout.config.data_parallel), name_(expert ? "experts." : "") {
     for (const Bucket& bucket : buckets) {
-      if (bucket.expert != expert || b.tensor(bucket.weights).dtype != dtype) continue;
-      if (bucket.weights_sharded) weights_.push_back({.bucket = &bucket});
-      if (bucket.grads_sharded) grads_.push_back({.bucket = &bucket});
+      if (bucket.expert != expert) continue;
+      if (bucket.weights_sharded) add(weights_, bucket);
+      if (bucket.grads_sharded) add(grads_, bucket);
     }
   }
 
@@ -98,11 +130,22 @@ class Sharding {
   }
 
  private:
+  static void add(std::vector<Unit>& units, const Bucket& bucket) {
+    auto unit = std::find_if(units.rbegin(), units.rend(),
+                             [&](const Unit& u) { return u.chunk == bucket.chunk && u.name == bucket.unit; });
+    if (unit == units.rend()) {
+      units.push_back({.chunk = bucket.chunk, .name = bucket.unit});
+      unit = units.rbegin();
+    }
+    unit->parts.push_back({.bucket = &bucket});
+  }
+
   // Where the micro-batches' segments read (or write) the members of each unit.
   void find_spans(std::vector<Unit>& units, bool weights) {
     std::map<TensorId, size_t> unit_of;
     for (size_t u = 0; u < units.size(); ++u)
-      for (TensorId id : units[u].bucket->members) unit_of[weights ? id : p_.tensor(id).main_grad] = u;
+      for (const Part& part : units[u].parts)
+        for (TensorId id : part.bucket->members) unit_of[weights ? id : p_.tensor(id).main_grad] = u;
     for (size_t s = 0; s < p_.segments.size(); ++s) {
       if (!is_micro_batched(p_.segments[s].kind)) continue;
       const std::vector<Op>& ops = p_.segments[s].ops;
@@ -117,17 +160,25 @@ class Sharding {
     find_spans(weights_, true);
     // In the order of the forward, chunk after chunk.
     std::stable_sort(weights_.begin(), weights_.end(), [](const Unit& x, const Unit& y) {
-      if (x.bucket->chunk != y.bucket->chunk) return x.bucket->chunk < y.bucket->chunk;
+      if (x.chunk != y.chunk) return x.chunk < y.chunk;
       return x.spans.begin()->second.first < y.spans.begin()->second.first;
     });
     const auto prefetch = static_cast<size_t>(d_.fsdp_prefetch_units);
     take_turns(weights_, d_.reshard_after_forward ? prefetch + 1 : weights_.size());
-    declare_slots(b_, weights_, "units.gathered." + name_, dtype_);
+    declare_slots(b_, weights_, "units.gathered." + name_,
+                  [&](const Bucket& bucket) { return b_.tensor(bucket.weights).dtype; });
+    NewViews views;
     for (const Unit& unit : weights_)
-      for (size_t i = 0; i < unit.bucket->members.size(); ++i)
-        place(p_, unit.bucket->members[i], unit, unit.bucket->ranges[i].offset);
+      for (const Part& part : unit.parts)
+        for (size_t i = 0; i < part.bucket->members.size(); ++i) place(views, part.bucket->members[i], part, i);
+    views.apply(p_);
     for (size_t s = 0; s < p_.segments.size(); ++s)
       if (is_micro_batched(p_.segments[s].kind)) gather_in(static_cast<int>(s), prefetch);
+  }
+
+  // A view of a part's slot: views of views do not exist, so member `i` lies in what the slot lies in.
+  void place(NewViews& views, TensorId tensor, const Part& part, size_t i) const {
+    views.add(tensor, p_.storage(part.slot), part.first_element + part.bucket->ranges[i].offset);
   }
 
   // Gathers stand `prefetch` units ahead of the first use, but not before the last use of what is in the slot.
@@ -156,10 +207,12 @@ class Sharding {
   }
 
   void gather(const Unit& unit) {
-    const Bucket& bucket = *unit.bucket;
     const Stream stream = d_.overlap_param_gather ? Stream::kDp : Stream::kCompute;
-    b_.emit(kAllGather, bucket.path + ".all_gather", {bucket.weights},
-            over(bucket.groups.shard, bucket.groups.shard_size), {.stream = stream, .out = {unit.slot}});
+    for (const Part& part : unit.parts) {
+      const Bucket& bucket = *part.bucket;
+      b_.emit(kAllGather, bucket.path + ".all_gather", {bucket.weights},
+              over(bucket.groups.shard, bucket.groups.shard_size), {.stream = stream, .out = {part.slot}});
+    }
   }
 
   void scatter_grads() {
@@ -167,36 +220,38 @@ class Sharding {
     find_spans(grads_, false);
     // In the order of the backward.
     std::stable_sort(grads_.begin(), grads_.end(), [](const Unit& x, const Unit& y) {
-      return x.bucket->chunk != y.bucket->chunk ? x.bucket->chunk > y.bucket->chunk
-                                                : x.spans.rbegin()->second.first < y.spans.rbegin()->second.first;
+      return x.chunk != y.chunk ? x.chunk > y.chunk : x.spans.rbegin()->second.first < y.spans.rbegin()->second.first;
     });
     take_turns(grads_, kGradSlots);
     // What is written in two segments waits for the second.
     for (Unit& unit : grads_)
       if (unit.spans.size() > 1) unit.ring_slot = kOwnSlot;
-    declare_slots(b_, grads_, "units.grads." + name_, l_.main_grad_type());
+    declare_slots(b_, grads_, "units.grads." + name_, [&](const Bucket&) { return l_.main_grad_type(); });
     std::map<int, Insertions> insertions;
-    for (Unit& unit : grads_) {
-      place_grads(unit);
-      const auto& [segment, span] = *unit.spans.rbegin();
-      insertions[segment].before(span.last + 1, build_aside(b_, segment, [&] { scatter(unit); }));
-    }
+    NewViews views;
+    for (Unit& unit : grads_)
+      for (Part& part : unit.parts) {
+        place_grads(part, views);
+        const auto& [segment, span] = *unit.spans.rbegin();
+        insertions[segment].before(span.last + 1, build_aside(b_, segment, [&] { scatter(part); }));
+      }
+    views.apply(p_);
     for (auto& [segment, inserted] : insertions) inserted.apply(p_.segments[static_cast<size_t>(segment)]);
   }
 
   // Gradients lie in the slot; those that are partial over tensor ranks stay whole and are summed over micro-batches
   // where they are, so that the tensor ranks add them up once a step and not in every micro-batch.
-  void place_grads(Unit& unit) {
-    const Bucket& bucket = *unit.bucket;
+  void place_grads(Part& part, NewViews& views) {
+    const Bucket& bucket = *part.bucket;
     if (bucket.partial_elements > 0)
-      unit.held = declare_flat(b_, bucket.path + ".partial_grads", l_.main_grad_type(), bucket.partial_elements,
+      part.held = declare_flat(b_, bucket.path + ".partial_grads", l_.main_grad_type(), bucket.partial_elements,
                                Category::kComm, Scope::kStep);
     for (size_t i = 0; i < bucket.members.size(); ++i) {
       const Tensor& weight = p_.tensor(bucket.members[i]);
       if (weight.partial_over_tp)
-        make_view(p_, weight.main_grad, unit.held, bucket.ranges[i].offset);
+        views.add(weight.main_grad, part.held, bucket.ranges[i].offset);
       else
-        place(p_, weight.main_grad, unit, bucket.ranges[i].offset);
+        place(views, weight.main_grad, part, i);
     }
   }
 
@@ -204,8 +259,9 @@ class Sharding {
   void overwrite_grads() {
     std::vector<bool> scattered(p_.tensors.size(), false);
     for (const Unit& unit : grads_)
-      for (TensorId id : unit.bucket->members)
-        scattered[static_cast<size_t>(p_.tensor(id).main_grad)] = !p_.tensor(id).partial_over_tp;
+      for (const Part& part : unit.parts)
+        for (TensorId id : part.bucket->members)
+          scattered[static_cast<size_t>(p_.tensor(id).main_grad)] = !p_.tensor(id).partial_over_tp;
     const auto writes = [&](const Op& op) {
       return std::any_of(op.out.begin(), op.out.end(), [&](TensorId id) { return scattered[static_cast<size_t>(id)]; });
     };
@@ -216,24 +272,24 @@ class Sharding {
     }
   }
 
-  void scatter(const Unit& unit) {
-    const Bucket& bucket = *unit.bucket;
+  void scatter(const Part& part) {
+    const Bucket& bucket = *part.bucket;
     const ReplicaGroups& g = bucket.groups;
-    if (unit.held != kNoTensor) {
-      const TensorId part = b_.view(unit.slot, bucket.path + ".partial", Shape{bucket.partial_elements}, 0);
-      b_.emit(kAllReduce, bucket.path + ".partial.all_reduce", {unit.held}, over(g.tensor, g.tensor_size),
-              {.when = When::kLast, .stream = Stream::kTp, .out = {unit.held}});
-      b_.emit(kCopy, bucket.path + ".partial.copy", {unit.held}, NoAttrs{}, {.when = When::kLast, .out = {part}});
-      b_.emit(kFill, bucket.path + ".partial.zero", {unit.held}, NoAttrs{},
-              {.when = When::kNotLast, .out = {part}});  // zeros, like the held ones in shape
+    if (part.held != kNoTensor) {
+      const TensorId partial = b_.view(part.slot, bucket.path + ".partial", Shape{bucket.partial_elements}, 0);
+      b_.emit(kAllReduce, bucket.path + ".partial.all_reduce", {part.held}, over(g.tensor, g.tensor_size),
+              {.when = When::kLast, .stream = Stream::kTp, .out = {part.held}});
+      b_.emit(kCopy, bucket.path + ".partial.copy", {part.held}, NoAttrs{}, {.when = When::kLast, .out = {partial}});
+      b_.emit(kFill, bucket.path + ".partial.zero", {part.held}, NoAttrs{},
+              {.when = When::kNotLast, .out = {partial}});  // zeros, like the held ones in shape
     }
     const Stream stream = d_.overlap_grad_reduce ? Stream::kDp : Stream::kCompute;
     const std::string path = bucket.path + ".reduce_scatter";
-    b_.emit(kReduceScatter, path, {unit.slot}, over(g.shard, g.shard_size),
+    b_.emit(kReduceScatter, path, {part.slot}, over(g.shard, g.shard_size),
             {.when = When::kFirst, .stream = stream, .out = {bucket.main_grads}});
-    const TensorId part = b_.emit1(kReduceScatter, path, {unit.slot}, over(g.shard, g.shard_size),
+    const TensorId more = b_.emit1(kReduceScatter, path, {part.slot}, over(g.shard, g.shard_size),
                                    {.when = When::kNotFirst, .stream = stream, .category = Category::kComm});
-    b_.emit(kAdd, path + ".add", {bucket.main_grads, part}, NoAttrs{},
+    b_.emit(kAdd, path + ".add", {bucket.main_grads, more}, NoAttrs{},
             {.when = When::kNotFirst, .stream = stream, .out = {bucket.main_grads}});
   }
 
@@ -242,7 +298,6 @@ class Sharding {
   const Layout& l_;
   const DataParallelConfig& d_;
   std::string name_;
-  DType dtype_;
   std::vector<Unit> weights_;
   std::vector<Unit> grads_;
 };
@@ -250,8 +305,7 @@ class Sharding {
 }  // namespace
 
 void shard_units(Builder& b, const Layout& layout, const std::vector<Bucket>& buckets) {
-  for (const bool expert : {false, true})
-    for (const DType dtype : {layout.compute, DType::kE4M3}) Sharding(b, layout, buckets, expert, dtype).run();
+  for (const bool expert : {false, true}) Sharding(b, layout, buckets, expert).run();
 }
 
 }  // namespace mbb::trainer

@@ -1,10 +1,10 @@
 // Buckets whose gradients, or parameters too, exist whole for a while only (ZeRO-2, FSDP).
 //
-// A unit (a bucket of one layer) is gathered into a slot before its first use in a segment and its gradients are
-// reduce-scattered out of a slot after the last one is written, in every micro-batch. Slots are a ring that units take
-// in turn: parameters k = prefetch + 1 of them, or one a unit where they stay gathered for the backward; gradients two.
-// A unit whose uses enclose another's (tied embeddings, a shared bias table) has a slot of its own and is gathered once
-// a forward.
+// A unit (the buckets of one layer, one a type of weights) is gathered into a slot before its first use in a segment
+// and its gradients are reduce-scattered out of a slot after the last one is written, in every micro-batch. Slots are a
+// ring that units take in turn: parameters k = prefetch + 1 of them, or one a unit where they stay gathered for the
+// backward; gradients two. A unit whose uses enclose another's (tied embeddings, a shared bias table) has a slot of its
+// own and is gathered once a forward.
 #pragma once
 
 #include <vector>

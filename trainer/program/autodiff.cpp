@@ -94,9 +94,8 @@ void GradContext::emit_accumulating(const std::vector<size_t>& weights, size_t s
     options.out[slot + i] = main_grads[i];
   }
   // A second op on the same weight in this segment (tied embeddings) always accumulates.
-  const bool written = std::any_of(builder().ops().begin(), builder().ops().end(), [&](const Op& op) {
-    return std::find(op.out.begin(), op.out.end(), main_grads[0]) != op.out.end();
-  });
+  const bool written = autodiff_.written_.contains(main_grads[0]);
+  autodiff_.written_.insert(main_grads.begin(), main_grads.end());
   options.category = Category::kGradient;
   options.role = Role::kWgrad;
   options.out_path = base_ + "." + suffix + ".out";

@@ -86,6 +86,7 @@ class Autodiff {
   std::map<TensorId, bool> depends_;        // on a weight that trains or on a segment input that wants a gradient
   std::map<TensorId, const Op*> gathered_;  // outputs of all-gathers, rebuilt in the backward instead of kept
   std::map<TensorId, TensorId> regathered_;
+  std::set<TensorId> written_;  // main gradients that an op of the backward writes
   std::vector<Op> forward_ops_;
 };
 

@@ -55,6 +55,10 @@ bool read_after(const Use& use, int place, size_t op) {
 
 // out takes the bytes of in, or in those of out when only out outlives the call.
 void alias_in_place(Program& program, const SegmentOrder& order, const std::vector<Use>& uses) {
+  std::vector<std::vector<TensorId>> views(program.tensors.size());  // of each storage
+  for (size_t i = 0; i < program.tensors.size(); ++i)
+    if (const TensorId of = program.tensors[i].view_of; of != kNoTensor)
+      views[static_cast<size_t>(of)].push_back(static_cast<TensorId>(i));
   for (size_t s = 0; s < program.segments.size(); ++s) {
     auto& ops = program.segments[s].ops;
     for (size_t o = 0; o < ops.size(); ++o) {
@@ -72,8 +76,12 @@ void alias_in_place(Program& program, const SegmentOrder& order, const std::vect
       if (out.scope == Scope::kMicroBatch && !out_owns) continue;
       const TensorId owner = out_owns ? op.out[0] : op.in[0];
       const TensorId viewer = out_owns ? op.in[0] : op.out[0];
-      for (Tensor& t : program.tensors)
-        if (t.view_of == viewer) t.view_of = owner;
+      std::vector<TensorId> moved = std::move(views[static_cast<size_t>(viewer)]);
+      views[static_cast<size_t>(viewer)].clear();
+      for (const TensorId id : moved) program.tensor(id).view_of = owner;
+      moved.push_back(viewer);
+      std::vector<TensorId>& at_owner = views[static_cast<size_t>(owner)];
+      at_owner.insert(at_owner.end(), moved.begin(), moved.end());
       Tensor& view = program.tensor(viewer);
       view.view_of = owner;
       view.scope = program.tensor(owner).scope;

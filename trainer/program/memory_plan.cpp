@@ -1,17 +1,9 @@
-// Lifetimes over the walk as sets of calls, and first-fit placement by size.
-//
-// A lifetime is the calls it covers whole plus at most three sets of calls it covers in part: from an op on (where a
-// micro-batch's value is first written), up to an op (where it is last read), and, of what leaves at a call's end in a
-// batched message, the receives that the next call begins with: they are one exchange with it, in any order. Values
-// inside one call cover a range of ops in every call of their segment. Few sets of calls are distinct (one a segment;
-// three a pair of segments and slot), so they are numbered, and which of them meet is computed once: a conflict is then
-// a few look-ups, whatever the number of micro-batches.
+// Lifetimes of buffers over the walk (buffer_lives.h), their places (first_fit.h), and the fullest moment.
 #include "trainer/program/memory_plan.h"
 
 #include <fmt/core.h>
 
 #include <algorithm>
-#include <bit>
 #include <functional>
 #include <limits>
 #include <map>
@@ -20,112 +12,13 @@
 
 #include "profiler/base/text.h"
 #include "trainer/ops/message_peers.h"
+#include "trainer/program/buffer_lives.h"
+#include "trainer/program/first_fit.h"
 #include "trainer/program/segment_order.h"
 #include "trainer/program/walk.h"
 
 namespace mbb::trainer {
 namespace {
-
-using Bits = std::vector<uint64_t>;
-constexpr int kOpEnd = std::numeric_limits<int>::max();
-
-void set(Bits& bits, int i) {
-  bits[static_cast<size_t>(i) / 64] |= uint64_t{1} << (i % 64);
-}
-bool get(const Bits& bits, int i) {
-  return (bits[static_cast<size_t>(i) / 64] >> (i % 64)) & 1;
-}
-bool meet(const Bits& a, const Bits& b) {
-  for (size_t i = 0; i < a.size(); ++i)
-    if (a[i] & b[i]) return true;
-  return false;
-}
-
-// The distinct sets of calls, by number; number 0 is the empty set.
-class CallSets {
- public:
-  explicit CallSets(size_t calls) : none_(calls / 64 + 1, 0) { number(none_); }
-
-  const Bits& none() const { return none_; }
-  size_t number(const Bits& bits) {
-    const auto [at, added] = numbers_.try_emplace(bits, sets_.size());
-    if (added) sets_.push_back(bits);
-    return at->second;
-  }
-  bool contains(size_t number, int call) const { return get(sets_[number], call); }
-  size_t size() const { return sets_.size(); }
-  template <typename Visit>
-  void each_call(size_t number, Visit&& visit) const {
-    const Bits& bits = sets_[number];
-    for (size_t word = 0; word < bits.size(); ++word)
-      for (uint64_t left = bits[word]; left != 0; left &= left - 1)
-        visit(word * 64 + static_cast<size_t>(std::countr_zero(left)));
-  }
-  // After the last number(): meets() answers from here on.
-  void compare_all() {
-    meets_.assign(sets_.size() * sets_.size(), 0);
-    for (size_t a = 0; a < sets_.size(); ++a)
-      for (size_t b = a; b < sets_.size(); ++b)
-        meets_[a * sets_.size() + b] = meets_[b * sets_.size() + a] = meet(sets_[a], sets_[b]) ? 1 : 0;
-  }
-  bool meets(size_t a, size_t b) const { return meets_[a * sets_.size() + b] != 0; }
-
- private:
-  Bits none_;
-  std::map<Bits, size_t> numbers_;
-  std::vector<Bits> sets_;
-  std::vector<char> meets_;
-};
-
-// Calls (a number of CallSets) in which the buffer is alive from op `first` to op `last`.
-struct Part {
-  int first = 0;
-  int last = kOpEnd;
-  size_t calls = 0;
-};
-
-struct Lifetime {
-  bool always = false;
-  size_t family = 0;  // lifetimes of a family cover the same sets of calls
-  size_t whole = 0;   // calls in which it is alive from the first op to the last
-  std::array<Part, 3> parts;
-};
-
-// Whether lifetimes of two families conflict, where the sets of calls alone decide it. There are some hundred families
-// and thousands of buffers, so most pairs of buffers cost one look-up.
-class Families {
- public:
-  enum class Verdict : uint8_t { kApart, kTogether, kByOps };
-  using Sets = std::array<size_t, 4>;  // whole, and the parts
-
-  void add(Lifetime& life) {
-    const Sets sets{life.whole, life.parts[0].calls, life.parts[1].calls, life.parts[2].calls};
-    life.family = numbers_.try_emplace(sets, numbers_.size()).first->second;
-    if (life.family == list_.size()) list_.push_back(sets);
-  }
-  void compare_all(const CallSets& sets) {
-    verdicts_.resize(list_.size() * list_.size());
-    for (size_t a = 0; a < list_.size(); ++a)
-      for (size_t b = 0; b < list_.size(); ++b) verdicts_[a * list_.size() + b] = compare(sets, list_[a], list_[b]);
-  }
-  // Of one family with each.
-  const Verdict* verdicts(size_t family) const { return verdicts_.data() + family * list_.size(); }
-  const std::vector<Sets>& list() const { return list_; }
-
- private:
-  static Verdict compare(const CallSets& sets, const Sets& a, const Sets& b) {
-    for (size_t i = 0; i < a.size(); ++i)
-      if (sets.meets(a[0], b[i]) || sets.meets(a[i], b[0])) return Verdict::kTogether;
-    for (size_t i = 1; i < a.size(); ++i)
-      for (size_t j = 1; j < b.size(); ++j)
-        if (sets.meets(a[i], b[j])) return Verdict::kByOps;
-    return Verdict::kApart;
-  }
-
-  std::map<Sets, size_t> numbers_;
-  std::vector<Sets> list_;
-  std::vector<Verdict> verdicts_;
-};
 
 // First and last use of a storage in the time of a micro-batch: segments, and the ops there.
 struct Use {
@@ -161,24 +54,16 @@ std::vector<std::vector<int>> call_index(const Program& program) {
   return at;
 }
 
-// Of lifetimes whose sets of calls leave it open.
-bool conflict_by_ops(const CallSets& sets, const Lifetime& a, const Lifetime& b) {
-  for (const Part& p : a.parts)
-    for (const Part& q : b.parts)
-      if (p.first <= q.last && q.first <= p.last && sets.meets(p.calls, q.calls)) return true;
-  return false;
-}
-
 struct Item {
   LiveBuffer buffer;
-  Lifetime life;
+  BufferLife life;
   Space space = Space::kDevice;
   Category category = Category::kActivation;
 };
 
 struct Items {
   CallSets sets;
-  Families families;
+  LifeFamilies families;
   std::vector<Item> list;
 };
 
@@ -209,24 +94,24 @@ class Lifetimes {
   Lifetimes(const Program& program, CallSets& sets)
       : p_(program), sets_(sets), at_(call_index(program)), exchanges_(program) {}
 
-  Lifetime in_call(const Use& use) {
-    Lifetime life;
+  BufferLife in_call(const Use& use) {
+    BufferLife life;
     life.parts[0] = {use.first_op, use.last_op, segment_calls(use.first_segment)};
     outlast_exchange(life, use, life.parts[0].calls);
     return life;
   }
 
-  Lifetime of_slot(const Tensor& tensor, const Use& use, int slot) {
+  BufferLife of_slot(const Tensor& tensor, const Use& use, int slot) {
     const auto key = std::tuple{use.first_segment, use.last_segment, slot, tensor.ring};
     auto found = slots_.find(key);
     if (found == slots_.end()) found = slots_.emplace(key, calls_of_slot(tensor, use, slot)).first;
     const auto& [begin, whole, end] = found->second;
-    Lifetime life;
+    BufferLife life;
     if (use.first_segment == use.last_segment) {
       life.parts[0] = {use.first_op, use.last_op, begin};
     } else {
       life.whole = whole;
-      life.parts = {Part{use.first_op, kOpEnd, begin}, Part{0, use.last_op, end}, Part{}};
+      life.parts = {LifePart{use.first_op, kOpEnd, begin}, LifePart{0, use.last_op, end}, LifePart{}};
     }
     outlast_exchange(life, use, use.first_segment == use.last_segment ? begin : end);
     return life;
@@ -234,11 +119,11 @@ class Lifetimes {
 
  private:
   // What a batched message sends last of all is there until the exchange is over.
-  void outlast_exchange(Lifetime& life, const Use& use, size_t last_calls) {
+  void outlast_exchange(BufferLife& life, const Use& use, size_t last_calls) {
     if (exchanges_.receives == 0 || use.last_op < exchanges_.first_send[static_cast<size_t>(use.last_segment)]) return;
     const auto [number, added] = nexts_.try_emplace(last_calls, 0);
     if (added) {
-      Bits next = sets_.none();
+      CallBits next = sets_.none();
       sets_.each_call(last_calls, [&](size_t call) {
         if (call + 1 < p_.schedule.size() && is_micro_batched(p_.segment(p_.schedule[call + 1]).kind))
           set(next, static_cast<int>(call) + 1);
@@ -251,7 +136,7 @@ class Lifetimes {
   size_t segment_calls(int segment) {
     const auto [number, added] = segments_.try_emplace(segment, 0);
     if (added) {
-      Bits calls = sets_.none();
+      CallBits calls = sets_.none();
       for (size_t c = 0; c < p_.schedule.size(); ++c)
         if (p_.schedule[c].segment == segment) set(calls, static_cast<int>(c));
       number->second = sets_.number(calls);
@@ -261,9 +146,9 @@ class Lifetimes {
 
   // The calls in which the slot's values begin, live whole, and end.
   std::array<size_t, 3> calls_of_slot(const Tensor& tensor, const Use& use, int slot) {
-    Bits first = sets_.none();
-    Bits whole = sets_.none();
-    Bits last = sets_.none();
+    CallBits first = sets_.none();
+    CallBits whole = sets_.none();
+    CallBits last = sets_.none();
     for (int m = slot; m < p_.micro_batches; m += tensor.ring) {
       const int begin = at_[static_cast<size_t>(use.first_segment)][static_cast<size_t>(m)];
       const int end = at_[static_cast<size_t>(use.last_segment)][static_cast<size_t>(m)];
@@ -313,58 +198,18 @@ Items collect(const Program& program, const PlanOptions& options) {
   return items;
 }
 
-int64_t aligned(int64_t bytes) {
-  return (bytes + MemoryPlan::kAlign - 1) / MemoryPlan::kAlign * MemoryPlan::kAlign;
-}
-
-// A buffer that has its place: what the search for the next one's reads, close together.
-struct Placed {
-  int64_t offset = 0;
-  int64_t end = 0;
-  uint32_t family = 0;
-  uint32_t item = 0;
-};
-
 // Places those buffers from `start` on, and returns where they end.
 int64_t place(Items& items, int64_t start, const std::function<bool(const Item&)>& chosen) {
-  std::vector<Item>& list = items.list;
-  std::vector<size_t> order;
-  for (size_t i = 0; i < list.size(); ++i)
-    if (chosen(list[i])) order.push_back(i);
-  // What is always alive goes first and lies together at the bottom.
-  std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) {
-    if (list[a].life.always != list[b].life.always) return list[a].life.always;
-    return list[a].buffer.bytes > list[b].buffer.bytes;
-  });
-  int64_t bottom = start;
-  int64_t length = start;
-  std::vector<Placed> placed;  // by offset
-  for (size_t index : order) {
-    LiveBuffer& buffer = list[index].buffer;
-    const int64_t bytes = aligned(buffer.bytes);
-    if (list[index].life.always) {
-      buffer.offset = bottom;
-      bottom += bytes;
-      length = bottom;
-      continue;
-    }
-    const Lifetime& life = list[index].life;
-    const Families::Verdict* verdicts = items.families.verdicts(life.family);
-    int64_t offset = bottom;
-    for (const Placed& other : placed) {
-      if (other.offset - offset >= bytes) break;
-      if (other.end <= offset || verdicts[other.family] == Families::Verdict::kApart) continue;
-      if (verdicts[other.family] == Families::Verdict::kTogether ||
-          conflict_by_ops(items.sets, life, list[other.item].life))
-        offset = other.end;
-    }
-    buffer.offset = offset;
-    placed.insert(std::upper_bound(placed.begin(), placed.end(), offset,
-                                   [](int64_t at, const Placed& other) { return at < other.offset; }),
-                  {offset, offset + bytes, static_cast<uint32_t>(life.family), static_cast<uint32_t>(index)});
-    length = std::max(length, offset + bytes);
+  std::vector<Fit> fits;
+  std::vector<Item*> placed;
+  for (Item& item : items.list) {
+    if (!chosen(item)) continue;
+    fits.push_back({item.buffer.bytes, &item.life, 0});
+    placed.push_back(&item);
   }
-  return length;
+  const int64_t end = first_fit(items.sets, items.families, start, fits);
+  for (size_t i = 0; i < fits.size(); ++i) placed[i]->buffer.offset = fits[i].offset;
+  return end;
 }
 
 void place_device(Items& items, MemoryPlan& plan) {
@@ -386,7 +231,7 @@ struct FamilyBuffers {
   std::vector<std::vector<const Item*>> items;
   std::vector<int64_t> bytes;  // of each family
 
-  explicit FamilyBuffers(const Items& all) : items(all.families.list().size()), bytes(items.size(), 0) {
+  explicit FamilyBuffers(const Items& all) : items(all.families.size()), bytes(items.size(), 0) {
     for (const Item& item : all.list) {
       if (item.life.always || item.space != Space::kDevice) continue;
       items[item.life.family].push_back(&item);
@@ -399,12 +244,12 @@ struct FamilyBuffers {
 std::vector<int64_t> live_in_call(const Items& items, const FamilyBuffers& families, int call, size_t ops) {
   std::vector<int64_t> live(ops + 1, 0);
   for (size_t f = 0; f < families.items.size(); ++f) {
-    const Families::Sets& sets = items.families.list()[f];
+    const LifeFamilies::Sets& sets = items.families.sets(f);
     if (items.sets.contains(sets[0], call)) live[0] += families.bytes[f];
     for (size_t part = 0; part + 1 < sets.size(); ++part) {
       if (!items.sets.contains(sets[part + 1], call)) continue;
       for (const Item* item : families.items[f]) {
-        const Part& alive = item->life.parts[part];
+        const LifePart& alive = item->life.parts[part];
         live[static_cast<size_t>(alive.first)] += item->buffer.bytes;
         if (static_cast<size_t>(alive.last) < ops) live[static_cast<size_t>(alive.last) + 1] -= item->buffer.bytes;
       }
@@ -465,7 +310,7 @@ void find_peak(const Program& program, const Items& items, MemoryPlan& plan) {
 bool alive_at(const Items& items, const Item& item, int call, int op) {
   if (item.space != Space::kDevice) return false;
   if (item.life.always || items.sets.contains(item.life.whole, call)) return true;
-  return std::any_of(item.life.parts.begin(), item.life.parts.end(), [&](const Part& p) {
+  return std::any_of(item.life.parts.begin(), item.life.parts.end(), [&](const LifePart& p) {
     return items.sets.contains(p.calls, call) && p.first <= op && op <= p.last;
   });
 }
@@ -515,24 +360,27 @@ std::vector<LiveBuffer> MemoryPlan::live_at_peak(const Program& program) const {
 namespace {
 
 // Knobs that make less of a category.
-const char* remedy(Category category) {
+std::string remedy(Category category, const Lowerable& lowerable) {
+  const std::string batch = lowerable.micro_batch
+                                ? "a lower train.micro_batch_size or train.seq_length"
+                                : "a lower train.seq_length, or a higher parallel.context_parallel_size";
+  const std::string tensor = "a higher parallel.tensor_model_parallel_size";
   switch (category) {
     case Category::kActivation:
-      return "memory.recompute_granularity, a lower train.micro_batch_size or train.seq_length, or a higher "
-             "parallel.tensor_model_parallel_size";
+      return (lowerable.activations ? "memory.recompute_granularity, " : "") + batch + ", or " + tensor;
+    case Category::kLogits: return batch + ", or " + tensor;
     case Category::kWeight:
-    case Category::kMainGrad:
-      return "a higher parallel.tensor_model_parallel_size or parallel.pipeline_model_parallel_size";
+    case Category::kMainGrad: return tensor + " or parallel.pipeline_model_parallel_size";
     case Category::kMaster:
-    case Category::kMoment: return "parallel.use_distributed_optimizer over more data-parallel GPUs";
-    case Category::kLogits:
-      return "a lower train.micro_batch_size or train.seq_length, or a higher parallel.tensor_model_parallel_size";
-    default: return "a lower train.micro_batch_size or train.seq_length";
+    case Category::kMoment:
+      return lowerable.optimizer_unsharded ? "parallel.use_distributed_optimizer over more data-parallel GPUs"
+                                           : "more data-parallel GPUs, over which they are sharded";
+    default: return batch;
   }
 }
 
 // The two largest categories at the peak, with what helps.
-std::string advice(const MemoryPlan& plan, int64_t capacity_bytes) {
+std::string advice(const MemoryPlan& plan, int64_t capacity_bytes, const Lowerable& lowerable) {
   std::array<size_t, kCategories> order{};
   std::iota(order.begin(), order.end(), size_t{0});
   std::stable_sort(order.begin(), order.end(),
@@ -541,7 +389,7 @@ std::string advice(const MemoryPlan& plan, int64_t capacity_bytes) {
   for (size_t i = 0; i < 2 && plan.peak_by_category[order[i]] > 0; ++i)
     text += fmt::format("{}{} take {}: {}", i ? "; " : "", name(static_cast<Category>(order[i])),
                         format_bytes(static_cast<double>(plan.peak_by_category[order[i]])),
-                        remedy(static_cast<Category>(order[i])));
+                        remedy(static_cast<Category>(order[i]), lowerable));
   // Where the step would fit without them.
   if (plan.arena_bytes <= capacity_bytes && plan.graph_bytes > 0)
     text = "host.enable_cuda_graph = false, or host.cuda_graph_scope = layer, whose graphs serve many micro-batches; " +
@@ -551,7 +399,7 @@ std::string advice(const MemoryPlan& plan, int64_t capacity_bytes) {
 
 }  // namespace
 
-Status check_fits(const Program& program, const MemoryPlan& plan, int64_t capacity_bytes) {
+Status check_fits(const Program& program, const MemoryPlan& plan, int64_t capacity_bytes, const Lowerable& lowerable) {
   if (plan.device_bytes() <= capacity_bytes) return {};
   // A tensor counts with all its live slots.
   std::vector<std::pair<int64_t, TensorId>> totals;
@@ -577,7 +425,7 @@ Status check_fits(const Program& program, const MemoryPlan& plan, int64_t capaci
               fmt::format("the step needs {} and there are {}; largest at the peak: {}",
                           format_bytes(static_cast<double>(plan.device_bytes())),
                           format_bytes(static_cast<double>(capacity_bytes)), top),
-              advice(plan, capacity_bytes));
+              advice(plan, capacity_bytes, lowerable));
 }
 
 }  // namespace mbb::trainer

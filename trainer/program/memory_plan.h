@@ -62,8 +62,16 @@ struct MemoryPlan {
 
 MemoryPlan plan_memory(const Program& program, const PlanOptions& options = {});
 
+// What a configuration has left to lower, so that nothing is advised that it has done.
+struct Lowerable {
+  bool micro_batch = true;          // it is above 1
+  bool activations = true;          // not all of them are recomputed
+  bool optimizer_unsharded = true;  // every data-parallel GPU holds all its states
+};
+
 // Refuses a plan (graphs included) above `capacity_bytes`, naming the largest live tensors and, for what takes most at
 // the peak, the knobs that would help.
-Status check_fits(const Program& program, const MemoryPlan& plan, int64_t capacity_bytes);
+Status check_fits(const Program& program, const MemoryPlan& plan, int64_t capacity_bytes,
+                  const Lowerable& lowerable = {});
 
 }  // namespace mbb::trainer

@@ -323,6 +323,27 @@ TEST(CheckFits, NamesTheLargestLiveTensorsAndTheKnobs) {
   EXPECT_NE(refused.error().hint.find("parallel.use_distributed_optimizer"), std::string::npos) << refused.error().hint;
 }
 
+TEST(CheckFits, AdvisesNothingThatIsDone) {
+  const Built built = build(mapped(1, 2, 1));
+  const auto hint = [&](const Lowerable& lowerable) {
+    const Status refused = check_fits(built.programs.programs[1], built.programs.plans[1], 1, lowerable);
+    return refused ? "" : refused.error().hint;
+  };
+  EXPECT_NE(hint({}).find("parallel.use_distributed_optimizer"), std::string::npos) << hint({});
+  EXPECT_EQ(hint({.optimizer_unsharded = false}).find("use_distributed_optimizer"), std::string::npos);
+  Config config = mapped(1, 4, 1);
+  config.train.seq_length = 512;
+  const Built large = build(config);
+  const auto of_activations = [&](const Lowerable& lowerable) {
+    return check_fits(large.programs.programs[0], large.programs.plans[0], 1, lowerable).error().hint;
+  };
+  EXPECT_NE(of_activations({}).find("train.micro_batch_size"), std::string::npos) << of_activations({});
+  const std::string least = of_activations({.micro_batch = false, .activations = false});
+  EXPECT_EQ(least.find("train.micro_batch_size"), std::string::npos) << least;
+  EXPECT_EQ(least.find("memory.recompute_granularity"), std::string::npos) << least;
+  EXPECT_NE(least.find("train.seq_length"), std::string::npos) << least;
+}
+
 TEST(CheckFits, CountsATensorWithAllItsLiveSlots) {
   Config config = mapped(1, 4, 1);
   config.train.seq_length = 512;
