@@ -43,6 +43,9 @@ Result<int> explain_step(const Parsed& parsed) {
   }
   MB_ASSIGN(const std::string text, trainer::to_text(trainer::explain(layout, programs, lengths), options));
   fmt::print("{}", text);
+  if (options.capacity_bytes > 0)
+    if (const Status fits = trainer::check_memory(layout, programs); !fits)
+      fmt::print("too much {}\n         {}\n", fits.error().what, fits.error().hint);
   if (!parsed.flag("--lifetimes")) return 0;
   trainer::MeshCoordinates at;
   at.pp = options.stage;

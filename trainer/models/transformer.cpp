@@ -226,6 +226,7 @@ Program build_program(const Layout& resolved, const RankClass& rank_class, std::
   passes.run("delay_us", "debug.delay_us", layout.config.debug.delay_us > 0,
              [&] { plant_delay(program, 1000 * layout.config.debug.delay_us); });
   finish_program(program);
+  if (effects != nullptr && !effects->empty()) end_at(*effects, pass_facts(program));
   return program;
 }
 

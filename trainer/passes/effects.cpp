@@ -119,12 +119,9 @@ PassFacts pass_facts(const Program& program) {
           if (!forward && written[static_cast<size_t>(id)]) kept[static_cast<size_t>(id)] = 1;
       for (const TensorId id : op.out)
         if (forward) written[static_cast<size_t>(id)] = 1;
-      if (!batched)
-        ++facts.once_ops;
-      else if (runs(op.when, false, false))
-        ++(forward ? facts.forward_ops : facts.backward_ops);
       const int64_t times = runs_of(segment, calls[s], op);
       facts.launches += times;
+      (!batched ? facts.once_launches : forward ? facts.forward_launches : facts.backward_launches) += times;
       if (op.stream != Stream::kCompute) facts.side_ops += times;
       const OpView view{program, op};
       facts.flops += op_flops(view) * static_cast<double>(times);
@@ -143,6 +140,31 @@ PassFacts pass_facts(const Program& program) {
     (t.space == Space::kHost ? facts.host_bytes : facts.kept_bytes) += t.bytes();
   }
   return facts;
+}
+
+namespace {
+
+// later + (a - b), fact by fact.
+PassFacts shifted(const PassFacts& later, const PassFacts& a, const PassFacts& b) {
+  PassFacts out = later;
+  for (const auto fact :
+       {&PassFacts::launches, &PassFacts::forward_launches, &PassFacts::backward_launches, &PassFacts::once_launches,
+        &PassFacts::side_ops, &PassFacts::comm_calls, &PassFacts::kept_bytes, &PassFacts::host_bytes,
+        &PassFacts::held_bytes, &PassFacts::pieces, &PassFacts::arena_bytes})
+    out.*fact += a.*fact - b.*fact;
+  for (const auto fact : {&PassFacts::wire_bytes, &PassFacts::flops, &PassFacts::bytes}) out.*fact += a.*fact - b.*fact;
+  return out;
+}
+
+}  // namespace
+
+void end_at(std::vector<PassEffect>& effects, const PassFacts& whole) {
+  PassFacts next = whole;
+  for (auto effect = effects.rbegin(); effect != effects.rend(); ++effect) {
+    const PassFacts before = shifted(next, effect->before, effect->after);
+    effect->after = next;
+    effect->before = next = before;
+  }
 }
 
 std::vector<OpMark> op_marks(const Program& program) {
@@ -189,6 +211,22 @@ OpEdits op_edits(const std::vector<OpMark>& before, const std::vector<OpMark>& a
   return edits;
 }
 
+namespace {
+
+// Where in the step their number differs: "forward -4, backward +8".
+std::string where_launches(const PassFacts& a, const PassFacts& b) {
+  std::string text;
+  const auto add = [&](const char* where, int64_t more) {
+    if (more != 0) text += fmt::format("{}{} {:+}", text.empty() ? "" : ", ", where, more);
+  };
+  add("forward", b.forward_launches - a.forward_launches);
+  add("backward", b.backward_launches - a.backward_launches);
+  add("once", b.once_launches - a.once_launches);
+  return text;
+}
+
+}  // namespace
+
 std::vector<std::string> changes(const PassEffect& effect) {
   std::vector<std::string> said;
   const PassFacts &a = effect.before, &b = effect.after;
@@ -206,18 +244,16 @@ std::vector<std::string> changes(const PassEffect& effect) {
   const auto bytes = [&](const char* what, int64_t x, int64_t y) {
     amount(what, static_cast<double>(x), static_cast<double>(y), "B");
   };
-  count("forward ops", a.forward_ops, b.forward_ops);
-  count("backward ops", a.backward_ops, b.backward_ops);
-  count("ops once a step", a.once_ops, b.once_ops);
   count("launches", a.launches, b.launches);
+  if (a.launches != b.launches) said.back() += " (" + where_launches(a, b) + ")";
   amount("FLOPs", a.flops, b.flops, "F");
   amount("bytes", a.bytes, b.bytes, "B");
   count("comm calls", a.comm_calls, b.comm_calls);
   amount("sent", a.wire_bytes, b.wire_bytes, "B");
   count("beside compute", a.side_ops, b.side_ops);
   count("calls of segments", a.pieces, b.pieces);
-  bytes("kept", a.kept_bytes, b.kept_bytes);
-  bytes("on the host", a.host_bytes, b.host_bytes);
+  bytes("kept a micro-batch", a.kept_bytes, b.kept_bytes);
+  bytes("on the host a micro-batch", a.host_bytes, b.host_bytes);
   bytes("held", a.held_bytes, b.held_bytes);
   bytes("arena", a.arena_bytes, b.arena_bytes);
   const OpEdits& e = effect.edits;

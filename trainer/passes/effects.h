@@ -10,19 +10,20 @@
 
 namespace mbb::trainer {
 
-// Of one GPU. Where no schedule stands yet, every chunk runs once a micro-batch.
+// Of one GPU and a whole step, but for what is named otherwise. Where no schedule stands yet, every chunk runs once a
+// micro-batch.
 struct PassFacts {
-  int64_t forward_ops = 0;  // of a micro-batch that is neither first nor last, over all chunks
-  int64_t backward_ops = 0;
-  int64_t once_ops = 0;     // outside micro-batches: gradient sync, optimizer
-  int64_t launches = 0;     // ops run in a step
-  int64_t side_ops = 0;     // of them, on other streams than compute
-  int64_t comm_calls = 0;   // and those that communicate
-  double wire_bytes = 0;    // what they put on the wire; a message counts at its sender
-  double flops = 0;         // of a step
-  double bytes = 0;         // of a step, through device memory
-  int64_t kept_bytes = 0;   // values of one micro-batch that wait for the backward on the device
-  int64_t host_bytes = 0;   // and in host memory
+  int64_t launches = 0;           // ops run in a step
+  int64_t forward_launches = 0;   // of them, in forward segments
+  int64_t backward_launches = 0;  // in other segments of micro-batches
+  int64_t once_launches = 0;      // outside micro-batches: gradient sync, optimizer
+  int64_t side_ops = 0;           // of all, on other streams than compute
+  int64_t comm_calls = 0;         // and those that communicate
+  double wire_bytes = 0;          // what they put on the wire; a message counts at its sender
+  double flops = 0;
+  double bytes = 0;         // through device memory
+  int64_t kept_bytes = 0;   // of one micro-batch: values that wait for the backward on the device
+  int64_t host_bytes = 0;   // of one micro-batch: and in host memory
   int64_t held_bytes = 0;   // on the device between steps: weights, gradients, optimizer states
   int64_t pieces = 0;       // calls of the schedule
   int64_t arena_bytes = 0;  // of the plan, where one was made
@@ -60,6 +61,10 @@ struct PassEffect {
 
   bool changed() const { return !(before == after) || !(edits == OpEdits{}); }
 };
+
+// Passes run over steps that are not whole yet. Their effects on the whole one: the last ends at its facts, and each
+// begins where the one before it ends; what is built in between is there from the first on.
+void end_at(std::vector<PassEffect>& effects, const PassFacts& whole);
 
 // "launches 208 → 196", "4 ops changed": what `effect` changed and nothing else, most telling first.
 std::vector<std::string> changes(const PassEffect& effect);

@@ -203,10 +203,10 @@ void write_named(Json& json, const char* key, const std::array<double, N>& value
 void write_facts(Json& json, const char* key, const PassFacts& facts) {
   json.key(key);
   json.open('{');
-  json.field("forward_ops", facts.forward_ops);
-  json.field("backward_ops", facts.backward_ops);
-  json.field("once_ops", facts.once_ops);
   json.field("launches", facts.launches);
+  json.field("forward_launches", facts.forward_launches);
+  json.field("backward_launches", facts.backward_launches);
+  json.field("once_launches", facts.once_launches);
   json.field("side_ops", facts.side_ops);
   json.field("comm_calls", facts.comm_calls);
   json.field("wire_bytes", facts.wire_bytes);

@@ -233,7 +233,7 @@ std::string totals(const ClassRow& row) {
 // What each pass changed, and nothing that it left alone: in this class, or in the first other one that it changed.
 std::string passes(const ClassRow& row, const std::vector<ClassRow>& classes) {
   Columns table({false, false});
-  table.add({"passes", "before → after; forward, backward and kept: of a micro-batch, the rest: of a step"});
+  table.add({"passes", "before → after, of a GPU and a whole step; a pass begins where the one above it ends"});
   std::set<std::string> told;
   for (const PassEffect& effect : row.passes) {
     told.insert(effect.pass);

@@ -12,6 +12,12 @@ namespace {
 // Only knobs of the sizes of the mesh change how many rank classes there are, and none of them is here.
 const std::vector<Choice>& all_choices() {
   static const std::vector<Choice> all{
+      // Of what quantizes, the pass tells what it adds to bf16.
+      {"recipe",
+       {"precision.recipe", "data_parallel.grad_reduce_in_fp32", "optimizer.use_precision_aware_optimizer",
+        "optimizer.main_params_dtype", "optimizer.exp_avg_dtype", "optimizer.exp_avg_sq_dtype"}},
+      {"packing", {"packing.packed_sequence_size", "packing.max_sequences"}},
+      {"max_sequences", {"packing.max_sequences"}},
       {"LoRA", {"memory.lora_rank", "memory.lora_alpha", "memory.lora_targets"}},
       {"frozen weights", {"memory.frozen"}},
       {"avoid_record_streams off", {"memory.avoid_record_streams"}},

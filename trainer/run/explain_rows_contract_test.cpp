@@ -40,6 +40,10 @@ const std::map<std::string, std::string> kElsewhere{
     {"parallel.nvlink_domain_size", "a check"},
     {"parallel.moe_router_replay", "whose choices count, not what is computed"},
     {"memory.limit_gib", "a check"},
+    {"packing.sequences", "what rows hold, not what is computed"},
+    {"packing.mean_length", "what rows hold, not what is computed"},
+    {"packing.length_sigma", "what rows hold, not what is computed"},
+    {"packing.too_long", "what rows hold, not what is computed"},
     {"memory.nccl_nvls_enable", "environment of a launch"},
     {"memory.nccl_net_gdr_level", "environment of a launch"},
     {"memory.nccl_net_gdr_c2c", "environment of a launch"},
@@ -51,7 +55,7 @@ const std::map<std::string, std::string> kElsewhere{
 bool is_tuning(const Knob& knob) {
   const auto section = knob.section();
   return section == "precision" || section == "parallel" || section == "memory" || section == "fusion" ||
-         section == "data_parallel" || section == "overlap" || knob.key == "debug.delay_us" ||
+         section == "packing" || section == "data_parallel" || section == "overlap" || knob.key == "debug.delay_us" ||
          knob.key == "optimizer.use_precision_aware_optimizer" || knob.key.ends_with("_dtype");
 }
 
@@ -105,6 +109,29 @@ std::vector<std::string> keys() {
 
 INSTANTIATE_TEST_SUITE_P(All, ExplainRows, testing::ValuesIn(keys()),
                          [](const auto& test) { return replace_all(test.param, ".", "_"); });
+
+// Lower precision that quantizes nothing is a builder's choice, and so is a pack; both with what needs them.
+TEST(ExplainRows, TellOfBf16AndOfPacks) {
+  const auto rows = [](const Settings& more) {
+    std::vector<std::string> names;
+    const Explained e = explained(kBase + more);
+    for (const PassEffect& effect : e.programs.effects.at(0)) {
+      names.push_back(effect.pass);
+      if (effect.pass == "recipe") {
+        EXPECT_LT(effect.after.bytes, effect.before.bytes);
+        EXPECT_EQ(effect.after.flops, effect.before.flops);
+      }
+    }
+    return names;
+  };
+  using Names = std::vector<std::string>;
+  EXPECT_EQ(rows({"recipe=bf16"}), Names{"recipe"});
+  EXPECT_EQ(rows({"recipe=bf16", "gpus=2", "grad_reduce_in_fp32=false"}), (Names{"recipe", "grad_reduce_in_fp32 off"}));
+  EXPECT_EQ(rows({"recipe=fp8_current"}), Names{"precision"});
+  EXPECT_EQ(rows({"sequences=uniform"}), Names{});
+  EXPECT_EQ(rows({"sequences=uniform", "packed_sequence_size=64"}), Names{"packing"});
+  EXPECT_EQ(rows({"sequences=uniform", "packed_sequence_size=64", "cp=2"}), Names{"packing"});
+}
 
 TEST(ExplainRows, WhereNothingIsChosenNothingIsTold) {
   const Explained e = explained(kBase + Settings{"pp=2", "tp=2", "gpus=8"});
