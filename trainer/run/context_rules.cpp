@@ -8,6 +8,8 @@
 #include <string>
 #include <string_view>
 
+#include "profiler/base/text.h"
+
 namespace mbb::trainer {
 namespace {
 
@@ -81,6 +83,25 @@ Status check_heads(const Layout& l, CpComm comm, int ranks) {
   return divides(l.model.num_query_groups, "model.num_query_groups");
 }
 
+// Each context-parallel coordinate has programs of its own, and the exchanges of a ring are ops there: as many as this
+// take minutes, and ten gigabytes, to plan.
+Status check_programs(const Layout& l, int inner) {
+  constexpr double kMostOps = 16e6;
+  constexpr double kLayer = 64, kExchange = 12;  // about what a layer has of ops, and for a step of its ring
+  double ops = 0;
+  for (const CpComm comm : l.cp_comm) {
+    const bool ring = comm == CpComm::kP2p || comm == CpComm::kA2aP2p;
+    ops += l.cp * (kLayer + (ring ? kExchange * l.cp / inner : 0));
+  }
+  if (ops <= kMostOps) return {};
+  return fail(
+      ErrorCode::kBadArgument,
+      fmt::format("{} = {} makes a program for each coordinate, with {} ops in all and {} {}: more than the {} "
+                  "that are planned",
+                  kCp, l.cp, format_count(ops, ""), kComm, l.config.parallel.cp_comm_type, format_count(kMostOps, "")),
+      fmt::format("lower {}, or model.num_layers, to look at fewer ranks", kCp));
+}
+
 }  // namespace
 
 const char* name(CpComm comm) {
@@ -122,7 +143,7 @@ Status resolve_context_parallel(Layout& l, ParallelSizes& sizes) {
       std::count(l.cp_comm.begin(), l.cp_comm.end(), CpComm::kA2aP2p) == 0)
     return fail(ErrorCode::kBadArgument, fmt::format("{} without a layer of {} = a2a+p2p", kSizes, kComm),
                 "leave it empty");
-  return {};
+  return check_programs(l, sizes.cp_a2a);
 }
 
 }  // namespace mbb::trainer

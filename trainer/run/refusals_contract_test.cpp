@@ -54,6 +54,14 @@ std::string advised_factor(const std::string& hint) {
   return hint.substr(first, hint.find_first_not_of("0123456789.", first) - first);
 }
 
+TEST(Refusals, MoreContextRanksThanArePlanned) {
+  const Settings large{"layers=2", "seq_length=16777216", "mbs=1", "gbs=1", "data.kind=synthetic", "cp=65536"};
+  expect_refused(large, "parallel.context_parallel_size = 65536 makes a program for each coordinate",
+                 "lower parallel.context_parallel_size");
+  // What rings are used for is far below.
+  EXPECT_TRUE(resolve(config_of({"model=llama3-8b", "seq_length=1048576", "gbs=1", "mbs=1", "cp=128"})).has_value());
+}
+
 TEST(Refusals, BlocksOfExpertsWithACapacityNameTheFactorThatFits) {
   for (const char* recipe : {"mxfp8", "nvfp4"})
     for (const char* factor : {"0.7", "0.33", "1.1"})
