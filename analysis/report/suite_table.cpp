@@ -11,6 +11,7 @@
 #include "analysis/metrics/cell_metrics.h"
 #include "analysis/metrics/metrics.h"
 #include "analysis/stats/distributions.h"
+#include "baselines/store/unproven.h"
 #include "profiler/base/check.h"
 
 namespace mbb::analysis {
@@ -35,12 +36,8 @@ const MetricInfo& info_of(const char* id) {
   return *info;
 }
 
+using baselines::is_unproven;
 constexpr const char* kUnproven = "unproven";
-bool is_unproven(const Cell& cell) {
-  return cell.status == CellStatus::kOk && std::any_of(cell.verdicts.begin(), cell.verdicts.end(), [](const auto& row) {
-           return row.subject == "loss" && row.verdict == baselines::Verdict::kIncomparable;
-         });
-}
 
 Value status_value(const Cell& cell) {
   const CellStatus status = cell.status;
@@ -207,7 +204,9 @@ std::vector<std::string> class_lines(const std::vector<Cell>& cells) {
     lines.push_back(
         "twin: the cell's structure in small, trained by CPU ranks, equals one rank (`mbbench show` says how small).");
   if (std::any_of(cells.begin(), cells.end(), is_unproven))
-    lines.push_back("unproven: it ran, and no one-rank cell of the same work is there to compare its losses with.");
+    lines.push_back(
+        "unproven: it ran, and its losses were compared with nothing, which takes a one-rank cell of the same model, "
+        "data and batch in the same run (and one in fp32 for lower precision): a suite may have one, `run` has none.");
   if (numerics_only)
     lines.push_back("numerics-only: the device lacks the recipe and emulates it; never in a performance series.");
   return lines;

@@ -70,7 +70,9 @@ constexpr const char* kSummaryColumns =
     "(SELECT count(*) FROM cells c WHERE c.run = r.n AND c.status = 'ok'), "
     "(SELECT count(*) FROM cells c WHERE c.run = r.n AND c.status = 'skipped'), "
     "(SELECT count(*) FROM cells c WHERE c.run = r.n AND c.status = 'broken'), "
-    "(SELECT count(*) FROM cells c WHERE c.run = r.n AND c.status = 'unstable') FROM runs r ";
+    "(SELECT count(*) FROM cells c WHERE c.run = r.n AND c.status = 'unstable'), "
+    "(SELECT count(*) FROM cells c WHERE c.run = r.n AND c.status = 'ok' AND EXISTS (SELECT 1 FROM verdicts v "
+    "WHERE v.cell = c.id AND v.subject = 'loss' AND v.verdict = 'incomparable')) FROM runs r ";
 
 RunSummary summary_of(const Statement& row) {
   RunSummary run;
@@ -86,7 +88,8 @@ RunSummary summary_of(const Statement& row) {
   run.ended_unix_ns = row.integer(9);
   run.exit_status = row.small(10);
   run.cells_planned = row.small(11);
-  run.cells_ok = row.small(12);
+  run.cells_unproven = row.small(16);
+  run.cells_ok = row.small(12) - run.cells_unproven;
   run.cells_skipped = row.small(13);
   run.cells_broken = row.small(14);
   run.cells_unstable = row.small(15);

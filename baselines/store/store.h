@@ -34,7 +34,8 @@ struct RunSummary {
   std::int64_t ended_unix_ns = 0;
   int exit_status = 0;
   int cells_planned = 0;
-  int cells_ok = 0;
+  int cells_ok = 0;        // and proven
+  int cells_unproven = 0;  // ok, and nothing was there to compare their losses with (unproven.h)
   int cells_skipped = 0;
   int cells_broken = 0;
   int cells_unstable = 0;

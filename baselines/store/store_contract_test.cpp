@@ -15,6 +15,7 @@
 #include "baselines/store/record_text.h"
 #include "baselines/store/schema.h"
 #include "baselines/store/store_impl.h"
+#include "baselines/store/unproven.h"
 #include "profiler/base/file.h"
 
 namespace mbb::baselines {
@@ -85,9 +86,15 @@ TEST_F(StoreFile, RunsComeBackWhole) {
   EXPECT_EQ(back->cells[0].data_hash, run.cells[0].data_hash);
   const RunSummary summary = store.summary(run.id).value();
   EXPECT_EQ(summary.cells_ok, 3);
+  EXPECT_EQ(summary.cells_unproven, 0);
   EXPECT_EQ(summary.cells_skipped, 1);
   EXPECT_EQ(summary.cells_broken, 1);
   EXPECT_EQ(summary.cells_planned, 5);
+  run.cells[0].verdicts.push_back({.subject = "loss", .verdict = Verdict::kIncomparable});
+  ASSERT_TRUE(is_unproven(run.cells[0]));
+  put(store, run);
+  EXPECT_EQ(store.summary(run.id)->cells_ok, 2);
+  EXPECT_EQ(store.summary(run.id)->cells_unproven, 1);
 }
 
 TEST_F(StoreFile, PuttingAgainReplaces) {

@@ -436,10 +436,27 @@ set = { packed_sequence_size = 128 }
 }
 
 TEST_F(Cli, AStepThatDoesNotFitIsSkippedWithWhatWouldHelp) {
-  const Answer answer = run("run memory.limit_gib=0.0001 train_iters=1 --quiet");
+  const Answer answer = run("run memory.limit_gib=0.0001 mbs=1 train_iters=1");
   EXPECT_EQ(answer.status, 4) << answer.out;
   EXPECT_NE(answer.out.find("skipped"), std::string::npos) << answer.out;
-  EXPECT_NE(answer.out.find("largest at the peak"), std::string::npos) << answer.out;
+  const size_t at = answer.out.find("largest at the peak");
+  ASSERT_NE(at, std::string::npos) << answer.out;
+  EXPECT_EQ(answer.out.find("largest at the peak", at + 1), std::string::npos) << "said twice\n" << answer.out;
+  EXPECT_FALSE(answer.has("lower train.micro_batch_size")) << answer.out;
+  // The plan says as much beforehand.
+  const Answer planned = run("explain memory.limit_gib=0.0001 mbs=1");
+  EXPECT_EQ(planned.status, 0);
+  EXPECT_TRUE(planned.has("too much stage 0: the step needs ")) << planned.out;
+  EXPECT_TRUE(planned.has("largest at the peak: bucket0.")) << planned.out;
+}
+
+TEST_F(Cli, WhatNothingIsComparedWithIsCalledUnprovenEverywhere) {
+  const Answer alone = run("run tp=2 train_iters=1 --quiet");
+  EXPECT_EQ(alone.status, 0) << alone.out;
+  EXPECT_TRUE(alone.has("0 ok, 1 unproven, 0 broken.")) << alone.out;
+  EXPECT_TRUE(alone.has("one-rank cell of the same model, data and batch")) << alone.out;
+  EXPECT_TRUE(run("list runs").has("0 ok, 1 unproven, 0 skipped"));
+  EXPECT_EQ(run("help unproven").status, 0);
 }
 
 // On a machine with GPUs this would train on one, so it is asked for more than any has.

@@ -27,6 +27,9 @@ constexpr Term kTerms[] = {
     {"broken", "A wrong result, a crash or no answer; the reason stands in the row, and its numbers are not kept."},
     {"unstable",
      "It ran, and its times cannot be relied on: too few steps, no steady state, or launches that do not agree."},
+    {"unproven",
+     "It ran, and its losses were compared with nothing: that takes a one-rank cell of the same model, data and batch "
+     "in the same run, and in lower precision one in fp32 beside it. The suite `quickstart` shows how one is written."},
     {"missing", "Planned and not run yet: `mbbench suite SUITE --resume` goes on."},
 
     {"slower", "Verdict: worse than what it is held against, beyond what noise explains."},

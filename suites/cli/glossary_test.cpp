@@ -22,7 +22,7 @@ TEST(Glossary, ExplainsEveryWordOfTheRecords) {
   for (const auto one : {Verdict::kSlower, Verdict::kSame, Verdict::kFaster, Verdict::kNew, Verdict::kInconclusive,
                          Verdict::kUnstable, Verdict::kIncomparable, Verdict::kBroken})
     EXPECT_NE(find_term(name(one)), nullptr) << name(one);
-  for (const char* subject : {"loss", "learning", "gradients", "drift", "machine", "twin", "class"})
+  for (const char* subject : {"unproven", "loss", "learning", "gradients", "drift", "machine", "twin", "class"})
     EXPECT_NE(find_term(subject), nullptr) << subject;
 }
 

@@ -100,7 +100,8 @@ Result<Table> runs_table(const Settings& settings) {
                             store_file(settings.product.runs_dir).string(), bundles.string()),
                 "`mbbench index` brings them in");
   for (const auto& run : runs) {
-    const std::string cells = fmt::format("{} ok, {} skipped, {} broken, {} unstable of {}", run.cells_ok,
+    const std::string unproven = run.cells_unproven > 0 ? fmt::format("{} unproven, ", run.cells_unproven) : "";
+    const std::string cells = fmt::format("{} ok, {}{} skipped, {} broken, {} unstable of {}", run.cells_ok, unproven,
                                           run.cells_skipped, run.cells_broken, run.cells_unstable, run.cells_planned);
     const std::string state = !run.synthetic.empty()   ? "synthetic: " + run.synthetic
                               : run.ended_unix_ns == 0 ? "unfinished"

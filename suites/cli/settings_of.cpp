@@ -12,6 +12,7 @@
 #include "baselines/store/bundle.h"
 #include "profiler/base/file.h"
 #include "profiler/base/text.h"
+#include "suites/runner/planning.h"
 #include "trainer/run/layout.h"
 
 namespace mbb::suites {
@@ -21,6 +22,7 @@ std::atomic<bool> stop_flag = false;
 std::atomic<int> stop_signal = 0;
 
 void on_signal(int signal) {
+  Planning::end_here(signal == SIGINT ? kExitInterrupted : kExitStopped);
   stop_signal = signal;
   stop_flag = true;
 }

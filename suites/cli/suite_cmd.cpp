@@ -99,6 +99,10 @@ analysis::Table claims_table(const baselines::Run& run) {
 
 int finish(const Parsed& parsed, const RunOutcome& outcome, const RunOptions& options, const StopSignals& signals) {
   analysis::Table table = analysis::suite_table(outcome.run);
+  // A run's only cell says in the error below why it did not run.
+  if (options.command == "run" && !parsed.flag("--json"))
+    for (size_t i = 0; i < outcome.run.cells.size(); ++i)
+      if (outcome.run.cells[i].status == baselines::CellStatus::kSkipped) table.rows[i].note.clear();
   table.footer.insert(table.footer.end(), outcome.basis.lines.begin(), outcome.basis.lines.end());
   table.footer.insert(table.footer.end(), outcome.notes.begin(), outcome.notes.end());
   std::vector<analysis::Table> tables{std::move(table)};

@@ -23,6 +23,7 @@
 #include "suites/runner/launch_process.h"
 #include "suites/runner/log_tail.h"
 #include "suites/runner/planned_metrics.h"
+#include "suites/runner/planning.h"
 #include "suites/runner/possible_rate.h"
 #include "suites/runner/reason.h"
 #include "trainer/comm/places.h"
@@ -119,6 +120,7 @@ Status CellRunner::settle(const Cell& planned, baselines::Cell& cell, const Left
   if (!filled) return {};
   analysis::add_planned_memory(cell);
   analysis::add_block_time(cell);
+  const Planning planning;
   MB_ASSIGN(const trainer::Layout layout, trainer::resolve(planned.config));
   MB_ASSIGN(const trainer::StepPrograms programs, trainer::build_programs(layout));
   judge_rate(planned.config.precision.recipe, cell);

@@ -30,6 +30,7 @@
 #include "suites/runner/local_ranks.h"
 #include "suites/runner/memory_history.h"
 #include "suites/runner/op_records.h"
+#include "suites/runner/planning.h"
 #include "suites/runner/reason.h"
 #include "suites/runner/routing_input.h"
 #include "suites/runner/sequence_work.h"
@@ -45,7 +46,9 @@ namespace mbb::suites {
 namespace {
 
 std::atomic<bool> stop_requested = false;
+constexpr int kExitAsked = 75;  // stopped, as it was asked to
 void request_stop(int) {
+  Planning::end_here(kExitAsked);
   stop_requested = true;
 }
 
@@ -387,12 +390,17 @@ void record_into(GradientRecorder& recorder, trainer::TrainOptions& options) {
                             std::span<const float> part) { recorder.add(rank, step, weight, first, part); };
 }
 
+Result<trainer::StepPrograms> plan(const trainer::Layout& layout) {
+  const Planning planning;
+  return trainer::build_programs(layout);
+}
+
 Status train_into(const std::filesystem::path& folder, const std::optional<trainer::ProcessPlace>& place,
                   LocalRanks* ranks, baselines::Launch& launch) {
   MB_ASSIGN(const trainer::Config config, read_config(folder));
   launch.seed = config.train.seed;
   MB_ASSIGN(const trainer::Layout layout, trainer::resolve(config));
-  MB_ASSIGN(const trainer::StepPrograms programs, trainer::build_programs(layout));
+  MB_ASSIGN(const trainer::StepPrograms programs, plan(layout));
   count_idle(launch, layout.idle);
   count_idle(launch, programs.idle);
   trainer::TrainOptions options;
@@ -480,7 +488,7 @@ int run_launch(const std::filesystem::path& folder) {
   launch.ended_unix_ns = wall_ns();
   if (!trained) {
     const ErrorCode code = trained.error().code;
-    launch.exit_status = code == ErrorCode::kCancelled     ? 75
+    launch.exit_status = code == ErrorCode::kCancelled     ? kExitAsked
                          : code == ErrorCode::kOutOfMemory ? kExitDoesNotFit
                                                            : kExitFailed;
     launch.reason = reason_of(trained.error());

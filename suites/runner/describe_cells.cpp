@@ -11,6 +11,7 @@
 #include "suites/runner/command_cell.h"
 #include "suites/runner/memory_rows.h"
 #include "suites/runner/plan_probe.h"
+#include "suites/runner/planning.h"
 #include "suites/runner/published_beside.h"
 #include "suites/runner/reason.h"
 #include "suites/runner/runner.h"
@@ -177,6 +178,7 @@ std::string hardware_of(const Suite& suite, const RunOptions& options) {
 }
 
 std::vector<baselines::Cell> describe_cells(const Suite& suite, const RunOptions& options) {
+  const Planning planning;
   std::vector<baselines::Cell> planned;
   const std::string hardware = hardware_of(suite, options);
   DataHashes data;

@@ -24,6 +24,7 @@
 #include "suites/runner/equality.h"
 #include "suites/runner/idle_notes.h"
 #include "suites/runner/planned_metrics.h"
+#include "suites/runner/planning.h"
 #include "suites/runner/program_build.h"
 #include "suites/runner/progress.h"
 #include "suites/runner/published_beside.h"
@@ -51,6 +52,7 @@ std::vector<size_t> execution_order(const std::vector<baselines::Cell>& cells) {
 // Fills a cell from its projection; what the engine cannot say is skipped with its words.
 Status project_cell(const Cell& planned, baselines::Cell& cell, const Suite& suite, const RunOptions& options,
                     ProjectionBasis& basis) {
+  const Planning planning;
   MB_ASSIGN(const trainer::Layout layout, trainer::resolve(planned.config));
   MB_ASSIGN(const trainer::StepPrograms programs, trainer::build_programs(layout));
   const bool blocks = std::any_of(suite.claims.begin(), suite.claims.end(), [&](const Claim& claim) {
@@ -230,7 +232,9 @@ class CellLoop {
     keep_in_store(options_, outcome_.run, writer_.folder(), &cell);
     if (options_.interleave) progress_.begin_cell(cell.name);  // another cell's launch was the last
     const std::string word = analysis::status_word(cell);
-    progress_.end_cell(cell.status == CellStatus::kOk ? word : fmt::format("{}: {}", word, cell.reason));
+    // The reason of a run's only cell stands right below.
+    const bool said = cell.status == CellStatus::kOk || options_.command == "run";
+    progress_.end_cell(said ? word : fmt::format("{}: {}", word, cell.reason));
     outcome_.run.cells.push_back(std::move(cell));
     return {};
   }

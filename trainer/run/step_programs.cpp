@@ -113,6 +113,19 @@ Result<StepPrograms> build_programs(const Layout& layout) {
   return built;
 }
 
+namespace {
+
+Lowerable lowerable_of(const Layout& layout) {
+  const MemoryConfig& memory = layout.config.memory;
+  const bool recomputes_all = memory.recompute_granularity == RecomputeGranularity::kFull &&
+                              memory.recompute_method == MemoryConfig{}.recompute_method;
+  return {.micro_batch = layout.micro_batch > 1,
+          .activations = !recomputes_all,
+          .optimizer_unsharded = !layout.shards_states()};
+}
+
+}  // namespace
+
 Status check_memory(const Layout& layout, const StepPrograms& programs, int64_t capacity_bytes) {
   const auto limit = static_cast<int64_t>(layout.config.memory.limit_gib * 0x1p30);
   const int64_t capacity = limit == 0 || (capacity_bytes > 0 && capacity_bytes < limit) ? capacity_bytes : limit;
@@ -122,8 +135,9 @@ Status check_memory(const Layout& layout, const StepPrograms& programs, int64_t 
     return check_host_memory(layout, programs, profiler::available_memory_bytes(),
                              place ? place->local_size : layout.mesh.world_size());
   }
+  const Lowerable lowerable = lowerable_of(layout);
   for (size_t i = 0; i < programs.programs.size(); ++i)
-    if (Status fits = check_fits(programs.programs[i], programs.plans[i], capacity); !fits)
+    if (Status fits = check_fits(programs.programs[i], programs.plans[i], capacity, lowerable); !fits)
       return tl::unexpected<Error>(
           std::move(fits.error()).during(fmt::format("stage {}", programs.programs[i].rank_class.pp)));
   return {};
@@ -141,7 +155,8 @@ Status check_host_memory(const Layout& layout, const StepPrograms& programs, int
   }
   if (together <= host_bytes) return {};
   // The largest is above an equal share, where the sum is above all shares.
-  Status fits = check_fits(programs.programs[largest], programs.plans[largest], host_bytes / std::max(1, ranks));
+  Status fits = check_fits(programs.programs[largest], programs.plans[largest], host_bytes / std::max(1, ranks),
+                           lowerable_of(layout));
   if (fits)
     fits = fail(ErrorCode::kOutOfMemory, "its buffers in host memory take what is left", "offload fewer layers");
   return tl::unexpected<Error>(

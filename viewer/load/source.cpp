@@ -8,6 +8,7 @@
 
 #include "baselines/pins/pins.h"
 #include "baselines/store/bundle.h"
+#include "baselines/store/unproven.h"
 #include "profiler/base/clock.h"
 
 namespace mbb::viewer {
@@ -36,7 +37,7 @@ bool store_there(const SourceSpec& source) {
 
 void count_cell(RunSummary& summary, const baselines::Cell& cell) {
   using baselines::CellStatus;
-  if (cell.status == CellStatus::kOk) ++summary.cells_ok;
+  if (cell.status == CellStatus::kOk) ++(baselines::is_unproven(cell) ? summary.cells_unproven : summary.cells_ok);
   if (cell.status == CellStatus::kSkipped) ++summary.cells_skipped;
   if (cell.status == CellStatus::kBroken) ++summary.cells_broken;
   if (cell.status == CellStatus::kUnstable) ++summary.cells_unstable;

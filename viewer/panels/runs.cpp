@@ -86,7 +86,7 @@ Filter parse_filter(const std::string& text) {
 }
 
 std::vector<TableCell> run_row(const RunSummary& run, bool cut_off) {
-  const int cells = run.cells_ok + run.cells_skipped + run.cells_broken + run.cells_unstable;
+  const int cells = run.cells_ok + run.cells_unproven + run.cells_skipped + run.cells_broken + run.cells_unstable;
   std::vector<TableCell> row;
   row.push_back(number_cell(utc_text(run.created_unix_ns), static_cast<double>(run.created_unix_ns), Ink::kMuted));
   row.push_back(text_cell(run.id));
