@@ -117,7 +117,7 @@ class BriefList {
 // later, or the earlier, ones of the call from it too.
 struct SizeClass {
   std::vector<uint32_t> fits;  // in the order of placing
-  bool searched_back = false;
+  bool searched_back = false, searched_back_brief = false;
   int64_t lowest = 0;    // nothing fits lower: none of the class,
   int64_t of_brief = 0;  // and none of the brief ones that end at or behind op `last`
   int last = -1;
@@ -159,7 +159,7 @@ class FirstFit {
     const int64_t bytes = aligned(fits_[fit].bytes);
     SizeClass& of = classes_.find({bytes, mine.family})->second;
     const bool brief = BriefList::holds(mine);
-    const int64_t bottom = brief ? bottom_of_brief(fit, of, bytes) : bottom_of(mine, of, bytes);
+    const int64_t bottom = brief ? bottom_of_brief(fit, of, bytes) : bottom_of_long(fit, of, bytes);
     const int64_t offset = brief ? lowest_of_brief(mine, bottom, bytes) : lowest(all_, mine, bottom, bytes);
     fits_[fit].offset = offset;
     const Placed placed{offset, offset + bytes, static_cast<uint32_t>(mine.family), fit};
@@ -194,17 +194,39 @@ class FirstFit {
     }
   }
 
-  int64_t bottom_of(const BufferLife& mine, SizeClass& of, int64_t bytes) const {
-    const Verdict* verdicts = families_.verdicts(mine.family);
+  int64_t bottom_of_long(uint32_t fit, SizeClass& of, int64_t bytes) {
+    const Verdict* verdicts = families_.verdicts(life(fit).family);
+    if (!of.searched_back) search_back_long(of, bytes);
     of.lowest = all_.lowest(of.lowest, bytes,
                             [&](const Placed& other) { return verdicts[other.family] == Verdict::kTogether; });
-    return of.lowest;
+    return std::max(of.lowest, bottoms_[fit]);
+  }
+
+  // A bottom for each of the class that is kept from an op to the end of the call and from another call's begin on,
+  // from the last that is kept to the first: what meets one meets all that are kept for longer at both ends.
+  void search_back_long(SizeClass& of, int64_t bytes) {
+    of.searched_back = true;
+    std::vector<uint32_t> back;
+    for (const uint32_t fit : of.fits)
+      if (const BufferLife& each = life(fit); !BriefList::holds(each) && each.parts[0].last == kOpEnd &&
+                                              each.parts[1].first == 0 && each.parts[2].calls == 0)
+        back.push_back(fit);
+    std::stable_sort(back.begin(), back.end(),
+                     [&](uint32_t a, uint32_t b) { return life(a).parts[0].first > life(b).parts[0].first; });
+    int64_t bottom = of.lowest;
+    int last = -1;
+    for (const uint32_t fit : back) {
+      const BufferLife& each = life(fit);
+      if (each.parts[1].last < last) bottom = of.lowest;  // not kept for longer
+      last = each.parts[1].last;
+      bottoms_[fit] = bottom = lowest(all_, each, bottom, bytes);
+    }
   }
 
   int64_t bottom_of_brief(uint32_t fit, SizeClass& of, int64_t bytes) {
     const LifePart& part = life(fit).parts[0];
     const Verdict* verdicts = families_.verdicts(life(fit).family);
-    if (!of.searched_back) search_back(of, bytes, verdicts);
+    if (!of.searched_back_brief) search_back(of, bytes, verdicts);
     if (part.last < of.last) return bottoms_[fit];
     of.of_brief = long_.lowest(of.of_brief, bytes, [&](const Placed& other) {
       return meets_always(verdicts, other, part,
@@ -227,7 +249,7 @@ class FirstFit {
   // A bottom for each of the class, from the last in the call to the first: what is alive from the call's begin to an
   // op behind one is alive at all before it.
   void search_back(SizeClass& of, int64_t bytes, const Verdict* verdicts) {
-    of.searched_back = true;
+    of.searched_back_brief = true;
     std::vector<uint32_t> back = of.fits;
     std::stable_sort(back.begin(), back.end(),
                      [&](uint32_t a, uint32_t b) { return life(a).parts[0].first > life(b).parts[0].first; });

@@ -65,7 +65,8 @@ TEST(FirstFit, PlacesAsASearchOverAllBuffersDoes) {
       const int kind = draw(10), at = draw(ops), length = draw(draw(6) == 0 ? 300 : 4);
       const size_t* slot = draw(2) == 0 ? first_slot : second_slot;
       if (kind < 4) {
-        life.parts = {LifePart{at, kOpEnd, slot[0]}, LifePart{0, ops - 1 - at, slot[1]}, LifePart{}};
+        life.parts = {LifePart{at, kOpEnd, slot[0]}, LifePart{0, draw(5) == 0 ? draw(ops) : ops - 1 - at, slot[1]},
+                      LifePart{}};
         if (draw(8) == 0) life.whole = last;
       } else if (kind < 9) {
         life.parts[0] = {at, draw(9) == 0 ? kOpEnd : std::min(ops - 1, at + length), kind < 6 ? forward : backward};
