@@ -103,9 +103,15 @@ class Flow {
  public:
   explicit Flow(const Program& program)
       : p_(program), views_(views_of(program)), covered_(covered_by(program, views_)) {
-    held_.resize(program.tensors.size());
-    for (size_t i = 0; i < held_.size(); ++i)
-      held_[i].assign(static_cast<size_t>(std::max(1, program.tensors[i].ring)), kNothing);
+    size_t slots = 0;
+    for (size_t i = 0; i < program.tensors.size(); ++i) {
+      const Tensor& t = program.tensors[i];
+      const TensorId storage = program.storage(static_cast<TensorId>(i));
+      known_.push_back(
+          {slots, std::max(1, t.ring), storage, t.scope, from_outside(t) || from_outside(program.tensor(storage))});
+      slots += static_cast<size_t>(known_.back().ring);
+    }
+    held_.assign(slots, kNothing);
     storage_written_.resize(program.tensors.size());
   }
 
@@ -113,16 +119,16 @@ class Flow {
     for (TensorId id : op.in)
       if (!holds(id, call_index, call)) return broken(op, unreadable(id, call));
     for (TensorId id : op.out) {
-      const Tensor& t = p_.tensor(id);
-      const bool update = std::find(op.in.begin(), op.in.end(), id) != op.in.end();
-      int64_t& held = held_[static_cast<size_t>(id)][static_cast<size_t>(slot(t, call))];
+      const Known& t = known(id);
+      int64_t& held = held_[place(t, call)];
       const int64_t value = value_of(t, call_index, call);
-      if (!update && t.scope != Scope::kPersistent && t.scope != Scope::kStep && held == value)
-        return broken(op, t.path + " has a second writer");
+      const bool lives_in_calls = t.scope != Scope::kPersistent && t.scope != Scope::kStep;
+      if (lives_in_calls && held == value && std::find(op.in.begin(), op.in.end(), id) == op.in.end())
+        return broken(op, p_.tensor(id).path + " has a second writer");
       held = value;
-      storage_written_[static_cast<size_t>(p_.storage(id))] = true;
+      storage_written_[static_cast<size_t>(t.storage)] = 1;
       for (TensorId lost : covered_[static_cast<size_t>(id)]) {
-        int64_t& there = held_[static_cast<size_t>(lost)][static_cast<size_t>(slot(p_.tensor(lost), call))];
+        int64_t& there = held_[place(known(lost), call)];
         if (there != kNothing) there = kOverwritten;
       }
     }
@@ -133,20 +139,30 @@ class Flow {
   static constexpr int64_t kNothing = -1;
   static constexpr int64_t kOverwritten = -2;
 
+  // Of a tensor what the walk asks for, close together: it asks at every op of every call.
+  struct Known {
+    size_t first = 0;  // its slots in held_
+    int ring = 1;
+    TensorId storage = kNoTensor;
+    Scope scope = Scope::kCall;
+    bool outside = false;  // it holds a value whatever the step does
+  };
+  const Known& known(TensorId id) const { return known_[static_cast<size_t>(id)]; }
+  static size_t place(const Known& t, const Call& call) {
+    return t.first + (t.scope == Scope::kMicroBatch ? static_cast<size_t>(call.micro_batch % t.ring) : 0);
+  }
+
   // Call-scoped values live in one call; the others in a micro-batch or in the step.
-  static int64_t value_of(const Tensor& t, int call_index, const Call& call) {
+  static int64_t value_of(const Known& t, int call_index, const Call& call) {
     if (t.scope == Scope::kCall) return call_index;
     return t.scope == Scope::kMicroBatch ? call.micro_batch : 0;
   }
-  int64_t held(TensorId id, const Call& call) const {
-    return held_[static_cast<size_t>(id)][static_cast<size_t>(slot(p_.tensor(id), call))];
-  }
+  int64_t held(TensorId id, const Call& call) const { return held_[place(known(id), call)]; }
   // A flat buffer counts as written when any of its views was.
   bool holds(TensorId id, int call_index, const Call& call) const {
-    const Tensor& t = p_.tensor(id);
-    if (from_outside(t) || from_outside(p_.tensor(p_.storage(id)))) return true;
-    if (held(id, call) == value_of(t, call_index, call)) return true;
-    if (t.scope == Scope::kStep && storage_written_[static_cast<size_t>(p_.storage(id))]) return true;
+    const Known& t = known(id);
+    if (t.outside || held_[place(t, call)] == value_of(t, call_index, call)) return true;
+    if (t.scope == Scope::kStep && storage_written_[static_cast<size_t>(t.storage)] != 0) return true;
     return held(id, call) == kNothing && holds_by_parts(id, call_index, call);
   }
   // A tensor nobody writes by its own name: part of one that holds a value, or put together from such parts.
@@ -158,7 +174,7 @@ class Flow {
     std::vector<std::pair<int64_t, int64_t>> written;  // bytes [begin, end)
     for (TensorId other : sharing) {
       const Tensor& part = p_.tensor(other);
-      if (held(other, call) != value_of(part, call_index, call)) continue;
+      if (held(other, call) != value_of(known(other), call_index, call)) continue;
       written.emplace_back(part.view_offset_bytes, part.view_offset_bytes + part.bytes());
     }
     std::sort(written.begin(), written.end());
@@ -180,8 +196,9 @@ class Flow {
   const Program& p_;
   std::vector<std::vector<TensorId>> views_;
   std::vector<std::vector<TensorId>> covered_;
-  std::vector<std::vector<int64_t>> held_;  // [tensor][slot]
-  std::vector<bool> storage_written_;
+  std::vector<Known> known_;
+  std::vector<int64_t> held_;  // by Known::first and slot
+  std::vector<char> storage_written_;
 };
 
 Status check_flow(const Program& program) {
