@@ -451,7 +451,7 @@ TEST_F(Cli, AStepThatDoesNotFitIsSkippedWithWhatWouldHelp) {
 }
 
 TEST_F(Cli, WhatNothingIsComparedWithIsCalledUnprovenEverywhere) {
-  const Answer alone = run("run tp=2 train_iters=1 --quiet");
+  const Answer alone = run("run tp=2 train_iters=4 --quiet");
   EXPECT_EQ(alone.status, 0) << alone.out;
   EXPECT_TRUE(alone.has("0 ok, 1 unproven, 0 broken.")) << alone.out;
   EXPECT_TRUE(alone.has("one-rank cell of the same model, data and batch")) << alone.out;

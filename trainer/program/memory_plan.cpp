@@ -361,9 +361,8 @@ namespace {
 
 // Knobs that make less of a category.
 std::string remedy(Category category, const Lowerable& lowerable) {
-  const std::string batch = lowerable.micro_batch
-                                ? "a lower train.micro_batch_size or train.seq_length"
-                                : "a lower train.seq_length, or a higher parallel.context_parallel_size";
+  const std::string batch = lowerable.micro_batch ? "a lower train.micro_batch_size or train.seq_length"
+                                                  : "a lower train.seq_length, a higher parallel.context_parallel_size";
   const std::string tensor = "a higher parallel.tensor_model_parallel_size";
   switch (category) {
     case Category::kActivation:

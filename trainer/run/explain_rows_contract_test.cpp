@@ -130,7 +130,7 @@ TEST(ExplainRows, TellOfBf16AndOfPacks) {
   EXPECT_EQ(rows({"recipe=fp8_current"}), Names{"precision"});
   EXPECT_EQ(rows({"sequences=uniform"}), Names{});
   EXPECT_EQ(rows({"sequences=uniform", "packed_sequence_size=64"}), Names{"packing"});
-  EXPECT_EQ(rows({"sequences=uniform", "packed_sequence_size=64", "cp=2"}), Names{"packing"});
+  EXPECT_EQ(rows({"sequences=uniform", "packed_sequence_size=64", "cp=2"}), (Names{"ring_attention", "packing"}));
 }
 
 TEST(ExplainRows, WhereNothingIsChosenNothingIsTold) {
