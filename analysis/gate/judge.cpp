@@ -204,7 +204,7 @@ SeriesVerdict verdict_of(const SeriesEvidence& evidence, const SeriesTest& test,
     v.verdict = Verdict::kSlower;
     v.suspected = true;
     describe(v);
-  } else if (faster) {
+  } else if (faster && std::expm1(test.fastest().change) <= -options.material) {
     take(v, evidence, test.fastest());
     v.verdict = Verdict::kFaster;
     describe(v);
@@ -281,7 +281,7 @@ std::vector<SeriesVerdict> judge_suite(std::span<const SeriesEvidence> cells, co
     faster.push_back(tests.back().p_faster());
   }
   const std::vector<bool> is_slower = holm(slower, options.false_red);
-  const std::vector<bool> is_faster = holm(faster, options.false_red);
+  const std::vector<bool> is_faster = holm(faster, options.confirm_alpha);
   std::vector<SeriesVerdict> verdicts;
   for (size_t i = 0; i < cells.size(); ++i)
     verdicts.push_back(verdict_of(cells[i], tests[i], is_slower[i], is_faster[i],

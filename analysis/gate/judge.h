@@ -4,7 +4,8 @@
 // variances are told apart: of launches inside a night and of nights. Means of the last 1, 2, 3, 5, 7, 10 and 14 nights
 // are each held against the baseline: a large change shows the first night, a small one as nights add up. A cell that
 // fails this screen is only suspected; fresh launches must confirm it before it is red. Both steps are one-sided, and
-// the screen is corrected over the cells of the suite (Holm) and the windows (Bonferroni).
+// the screen is corrected over the cells of the suite (Holm) and the windows (Bonferroni). Nobody launches afresh to
+// confirm that a cell is faster: its screen is as strict as a confirmation, and the change must be material.
 // Pure functions of numbers: nothing here reads a clock or draws a random number.
 #pragma once
 
@@ -29,7 +30,7 @@ struct SeriesEvidence {
 
 struct GateOptions {
   double false_red = 0.05;       // chance that a night's screen suspects any cell of a suite without cause
-  double confirm_alpha = 0.002;  // of the confirmation, one-sided
+  double confirm_alpha = 0.002;  // of the confirmation, one-sided; of a suite's screen for faster cells
   double material = 0.01;        // a change under this is called same when the interval excludes more
   double night_sigma = 0.001;    // of nights, relative: assumed until enough nights tell it, and never less
   std::vector<size_t> windows = {1, 2, 3, 5, 7, 10, 14};
