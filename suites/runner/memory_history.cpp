@@ -71,6 +71,12 @@ struct Lifetime {
   const trainer::Op* reader = nullptr;
 };
 
+// Whether its bytes are nobody else's for the whole step, whatever ops need of it: what survives the step, and what the
+// host writes of all micro-batches before it.
+bool is_kept(const trainer::Tensor& t) {
+  return t.scope == trainer::Scope::kPersistent || t.category == trainer::Category::kInput;
+}
+
 // By tensor, slot and time.
 std::vector<Lifetime> lifetimes_of(const Program& program, int64_t& positions) {
   std::vector<Lifetime> all;
@@ -103,10 +109,10 @@ std::vector<Lifetime> lifetimes_of(const Program& program, int64_t& positions) {
   });
   positions = position;
   for (Lifetime& life : all) {
-    // What survives the step, and what the host wrote before it, is alive from its start.
+    // The step's own record is written before it.
     const trainer::Tensor& t = program.tensor(life.tensor);
-    if (t.scope == trainer::Scope::kPersistent) life.from_start = true, life.last = position - 1;
-    if (t.category == trainer::Category::kInput || t.category == trainer::Category::kStep) life.from_start = true;
+    if (is_kept(t)) life.from_start = true, life.last = position - 1;
+    if (t.category == trainer::Category::kStep) life.from_start = true;
   }
   std::sort(all.begin(), all.end(), [](const Lifetime& a, const Lifetime& b) {
     return std::tie(a.tensor, a.slot, a.generation) < std::tie(b.tensor, b.slot, b.generation);
@@ -181,7 +187,7 @@ class MapBuilder {
       if (plan_.offsets[static_cast<size_t>(life.tensor)].empty() || t.space == trainer::Space::kHost) continue;
       const auto category = static_cast<size_t>(t.category);
       changes[life.from_start ? 0 : static_cast<size_t>(life.first)][category] += t.bytes();
-      if (t.scope != trainer::Scope::kPersistent) changes[static_cast<size_t>(life.last) + 1][category] -= t.bytes();
+      if (!is_kept(t)) changes[static_cast<size_t>(life.last) + 1][category] -= t.bytes();
     }
     Bytes alive{}, told{}, fullest{};
     int64_t most = -1, most_at = 0, position = 0;
@@ -216,7 +222,7 @@ class MapBuilder {
     row.bytes = t.bytes();
     if (life.writer != nullptr) row.first_writer = life.writer->path;
     if (life.reader != nullptr) row.last_reader = life.reader->path;
-    const bool to_end = t.scope == trainer::Scope::kPersistent;
+    const bool to_end = is_kept(t);
     const auto first = static_cast<size_t>(life.first), last = static_cast<size_t>(life.last);
     row.from = life.from_start ? 0 : times ? times->at[first].start : life.first;
     row.to = to_end ? end_ : times ? times->at[last].end : life.last + 1;
