@@ -64,18 +64,20 @@ std::string header(const Explain& e) {
                                   ? ""
                                   : fmt::format(", vocabulary {} padded to {}", e.vocabulary, e.padded_vocabulary);
   const auto tokens = static_cast<double>(e.tokens);
-  const std::string labelled =
-      e.label_tokens == tokens ? "" : fmt::format(", {} with a label", format_percent(e.label_tokens / tokens, 1));
+  // Padding is run through every linear layer, and is no model FLOPs of MFU's.
+  const bool pads = e.label_tokens != tokens;
+  const std::string labelled = pads ? fmt::format(", {} with a label", format_percent(e.label_tokens / tokens, 1)) : "";
+  const std::string run = pads ? fmt::format(" ({} run, with padding)", flops_text(e.model_flops)) : "";
   std::string again;
   if (e.recompute_flops > 0)
     again = fmt::format("recompute {}/step, {} on top of the model FLOPs\n", flops_text(e.recompute_flops),
                         format_percent(e.recompute_flops / e.model_flops, 1));
   return fmt::format(
       "{}  {}, {} GPU{}, {} micro-batch{} of {} x {} tokens, {}\n"
-      "flops    {}/step model FLOPs   {}/token ({}{})   {} tokens/step{}\n{}",
+      "flops    {}/step model FLOPs{}   {}/token ({}{})   {} tokens/step{}\n{}",
       e.model, mapping, e.gpus, e.gpus == 1 ? "" : "s", e.micro_batches, e.micro_batches == 1 ? "" : "es",
-      e.micro_batch, e.sequence, e.compute_dtype, flops_text(e.model_flops), flops_per_token_text(e.flops_per_token),
-      e.convention, padding, e.tokens, labelled, again);
+      e.micro_batch, e.sequence, e.compute_dtype, flops_text(pads ? e.closed_form_flops : e.model_flops), run,
+      flops_per_token_text(e.flops_per_token), e.convention, padding, e.tokens, labelled, again);
 }
 
 // What the recipe takes of the products, and what a recipe of fewer bits could.
