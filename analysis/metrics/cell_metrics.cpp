@@ -231,6 +231,10 @@ void add_losses(Writer& writer, const Cell& cell) {
     if (!is_good(launch) || launch.steps.empty()) continue;
     writer.add("first_loss", launch.steps.front().loss);
     writer.add("last_loss", launch.steps.back().loss);
+    const size_t count = (launch.steps.size() + 9) / 10;
+    double sum = 0;
+    for (size_t i = launch.steps.size() - count; i < launch.steps.size(); ++i) sum += launch.steps[i].loss;
+    writer.add("final_loss", sum / static_cast<double>(count));
     return;
   }
 }

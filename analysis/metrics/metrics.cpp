@@ -182,6 +182,9 @@ constexpr auto kMetrics = std::to_array<MetricInfo>({
     {"first_loss", "first loss", "", Better::kNeither, MetricForm::kPlain, "Loss of the first step, per token.", ""},
     {"last_loss", "last loss", "", Better::kLower, MetricForm::kPlain, "Loss of the last step, per token.",
      "Equal work has equal losses: a difference is a fault, not a result."},
+    {"final_loss", "final loss", "", Better::kLower, MetricForm::kPlain,
+     "Mean loss of the last tenth of the steps, per token.",
+     "What a number format is judged by: one step's loss wanders more than a format changes it."},
 });
 
 std::string normalized(std::string_view text) {

@@ -101,6 +101,7 @@ TEST(CellMetrics, ThroughputAgreesWithTheStepTime) {
   EXPECT_EQ(find(cell, "mfu_fp8"), nullptr);
   EXPECT_EQ(find(cell, "exposed_comm"), nullptr);
   EXPECT_NEAR(find(cell, "last_loss")->value, 5.0 - 2.9, 1e-9);
+  EXPECT_NEAR(find(cell, "final_loss")->value, 5.0 - 2.8, 1e-9);  // of the last three
   EXPECT_NE(cell.launches[0].steps[0].flags & baselines::kStepWarmUp, 0u);
   EXPECT_EQ(cell.launches[0].steps[1].flags & baselines::kStepWarmUp, 0u);
 }

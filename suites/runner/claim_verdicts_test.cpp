@@ -6,6 +6,8 @@
 #include <cmath>
 #include <limits>
 
+#include "suites/matrix/suite.h"
+
 namespace mbb::suites {
 namespace {
 
@@ -123,6 +125,32 @@ TEST(ClaimVerdicts, TheVerdictSaysWhetherItIsAsClaimedAndJudgingAgainReplacesIt)
   cells[1].metrics[0].value = 120;
   judge_claims({claim(0.7, 0.85)}, cells);
   EXPECT_EQ(cells[1].verdicts[0].verdict, baselines::Verdict::kSlower);
+}
+
+// The shipped suite of number formats: 1 % of bf16's loss is the limit, either way.
+TEST(ClaimVerdicts, ARecipeThatLearnsWorseThanBf16IsTold) {
+  const auto suite = open_suite("precision-cpu", {}, {}, {});
+  ASSERT_TRUE(suite) << format(suite.error());
+  const auto verdict_at = [&](const std::string& name, double ratio) {
+    std::vector<baselines::Cell> cells;
+    for (const Cell& planned : suite->cells) {
+      cells.push_back(cell(planned.name, 100, 0, baselines::ResultClass::kFunctionalCpu));
+      cells.back().metrics = {{.name = "final_loss", .value = planned.name == name ? 2.4 * ratio : 2.4}};
+    }
+    judge_claims(suite->claims, cells);
+    for (const baselines::Cell& judged : cells) {
+      EXPECT_EQ(judged.verdicts.size(), judged.name == "bf16" ? 0U : 1U) << judged.name;
+      if (judged.name == name) return judged.verdicts.at(0).verdict;
+      if (judged.name == "bf16") continue;
+      EXPECT_EQ(judged.verdicts.at(0).verdict, baselines::Verdict::kSame) << judged.name;
+    }
+    return baselines::Verdict::kBroken;
+  };
+  for (const Cell& planned : suite->cells) {
+    if (planned.name == "bf16") continue;
+    EXPECT_EQ(verdict_at(planned.name, 1.012), baselines::Verdict::kSlower) << planned.name;
+    EXPECT_EQ(verdict_at(planned.name, 0.98), baselines::Verdict::kFaster) << planned.name;
+  }
 }
 
 }  // namespace

@@ -7,6 +7,7 @@
 // about a recipe.
 #include <gtest/gtest.h>
 
+#include <array>
 #include <cmath>
 #include <cstdio>
 #include <string>
@@ -14,6 +15,8 @@
 #include "trainer/run/precision_rules.h"
 #include "trainer/run/train.h"
 #include "trainer/run/training_data.h"
+
+#include "trainer/ops/table.h"
 
 namespace mbb::trainer {
 namespace {
@@ -38,11 +41,37 @@ Config config_of(Recipe recipe) {
   return c;
 }
 
-double last_loss(Recipe recipe) {
+// Quantization whose scales are 64 times too large, as if amax were of a part of the values: what is above is cut off.
+Status quantize_with_large_scale(const CpuCall& call) {
+  MB_TRY(kQuantize.cpu(call));
+  float scale = 64.0F / *static_cast<const float*>(call.out[2].data);
+  Tensor given;
+  given.path = "a scale too large";
+  given.shape = Shape{1};
+  const std::array in{call.in[0], CpuOperand{&scale, &given}};
+  return kQuantizeDelayed.cpu({call.op, in, call.out, call.rank});
+}
+
+void break_scaling(StepPrograms& built) {
+  static const OpKind broken = [] {
+    OpKind kind = kQuantize;
+    kind.cpu = quantize_with_large_scale;
+    return kind;
+  }();
+  int planted = 0;
+  for (Program& program : built.programs)
+    for (Segment& segment : program.segments)
+      for (Op& op : segment.ops)
+        if (op.kind == &kQuantize) op.kind = &broken, ++planted;
+  ASSERT_GT(planted, 0);
+}
+
+double last_loss(Recipe recipe, void (*change)(StepPrograms&) = nullptr) {
   const auto layout = resolve(config_of(recipe));
   EXPECT_TRUE(layout.has_value()) << (layout ? "" : format(layout.error()));
-  const auto programs = build_programs(*layout);
+  auto programs = build_programs(*layout);
   EXPECT_TRUE(programs.has_value()) << (programs ? "" : format(programs.error()));
+  if (change != nullptr) change(*programs);
   const auto data = open_dataset(*layout);
   EXPECT_TRUE(data.has_value()) << (data ? "" : format(data.error()));
   const auto result =
@@ -63,6 +92,14 @@ TEST_P(RecipeLearning, EndsNearBf16) {
   EXPECT_LT(bf16, 2.6) << "bf16 has not learned";
   EXPECT_NEAR(mine, bf16, 0.01 * bf16);
   EXPECT_NE(mine, bf16);
+}
+
+// The limit is a test: a recipe whose scales are wrong learns too, and misses it.
+TEST(BrokenRecipe, EndsOutsideTheLimit) {
+  const double bf16 = last_loss(Recipe::kBf16);
+  const double broken = last_loss(Recipe::kFp8Current, break_scaling);
+  std::printf("[          ] loss %.4f, bf16 %.4f, %+.2f %%\n", broken, bf16, 100 * (broken / bf16 - 1));
+  EXPECT_GT(broken, 1.01 * bf16);
 }
 
 std::string label(const testing::TestParamInfo<Recipe>& test) {
