@@ -42,7 +42,7 @@ Result<SequenceWork> sequence_work(const trainer::Layout& layout) {
 
 trainer::RowLengths row_lengths(const trainer::Layout& layout, const SequenceWork& work) {
   const double rows = work.lengths.tokens() / work.efficiency / static_cast<double>(layout.sequence);
-  return {work.lengths, layout.sequence, rows};
+  return {work.lengths, layout.sequence, rows, layout.encoder_sequence};
 }
 
 Result<std::optional<trainer::RowLengths>> row_lengths(const trainer::Layout& layout) {

@@ -330,6 +330,28 @@ TEST(ExplainCosts, SharedEmbeddingsAreSummedOverFirstAndLastStage) {
     EXPECT_EQ(wire_of(e.classes[stage], GroupKind::kEmbedding), stage == 0 || stage == 3 ? table : 0) << stage;
 }
 
+// An encoder's attention is worth its own parts of the sequences, and cross attention the pairs of both.
+TEST(ExplainPacks, EncodersAndCrossAttentionAreWorthTheirSequencesToo) {
+  Config config = formula_model(1, 1, 1);
+  config.model.name = "t5-220m";
+  config.model.num_query_groups = 8;
+  config.model.num_layers = 2;
+  config.model.encoder_num_layers = 2;
+  config.packing.sequences = SequenceLengths::kLognormal;
+  config.packing.packed_sequence_size = config.train.seq_length;
+  config.train.micro_batch_size = 1;
+  for (const int cp : {1, 2}) {
+    config.parallel.context_parallel_size = config.parallel.gpus = cp;
+    const Built b = build(config);
+    const int64_t s = b.layout.sequence;
+    ASSERT_EQ(b.layout.encoder_sequence, s);
+    const RowLengths lengths{BatchLengths{{{s / 2, 3, s / 4}, {s / 4, 6, 3 * s / 8}}}, s, 3, s};
+    const Explain packs = explain(b.layout, b.programs, &lengths);
+    EXPECT_NEAR(packs.model_flops / packs.closed_form_flops, 1, 1e-9) << cp;
+    EXPECT_LT(packs.model_flops, explain(b.layout, b.programs).model_flops) << cp;
+  }
+}
+
 // An encoder on ranks of its own sends its output once a micro-batch to the decoder's first stage, which passes it on
 // beside its own; gradients come back the same way.
 TEST(ExplainCosts, BytesBetweenMeshes) {

@@ -1,21 +1,33 @@
-// Shares by window, each computed once.
+// Shares by core and window, each computed once.
 #include "trainer/program/row_lengths.h"
 
 namespace mbb::trainer {
 
-AttentionShares::Share AttentionShares::of(const AttentionAttrs& attrs) {
-  if (rows_ == nullptr || !attrs.packed || !attrs.causal) return {};
-  const auto found = shares_.find(attrs.window);
-  if (found != shares_.end()) return found->second;
-  const BatchLengths whole = BatchLengths::uniform(rows_->row);
-  const auto pairs = [&](const BatchLengths& of) { return attrs.window > 0 ? of.window_pairs(attrs.window) : of.s2(); };
+AttentionShares::Share AttentionShares::of(const Op& op) {
+  const auto& attrs = std::get<AttentionAttrs>(op.attrs);
+  if (rows_ == nullptr || !attrs.packed) return {};
+  // Both ways attend an encoder's tokens to each other, and a decoder's to the encoder's.
+  const Core core = attrs.causal ? Core::kCausal : op.path.starts_with("encoder.") ? Core::kEncoder : Core::kCross;
+  const auto [at, added] = shares_.try_emplace({core, attrs.window});
+  if (added) at->second = share_of(core, attrs.window);
+  return at->second;
+}
+
+AttentionShares::Share AttentionShares::share_of(Core core, int window) const {
+  const auto pairs = [&](const BatchLengths& of) {
+    if (core == Core::kEncoder) return of.encoder_s2();
+    if (core == Core::kCross) return of.cross_pairs();
+    return window > 0 ? of.window_pairs(window) : of.s2();
+  };
   const BatchLengths& all = rows_->sequences;
-  return shares_[attrs.window] = {pairs(all) / (rows_->rows * pairs(whole)), all.s2() / all.tokens()};
+  const double queries = core == Core::kEncoder ? all.encoder_tokens() : all.tokens();
+  const double seen = core == Core::kCausal ? all.s2() : pairs(all);
+  return {pairs(all) / (rows_->rows * pairs(BatchLengths::uniform(rows_->row, 1, rows_->encoder_row))), seen / queries};
 }
 
 double op_flops(const OpView& view, AttentionShares& shares) {
-  const auto* attention = std::get_if<AttentionAttrs>(&view.op.attrs);
-  return attention == nullptr ? op_flops(view) : op_flops(view) * shares.of(*attention).pairs;
+  const bool attention = std::holds_alternative<AttentionAttrs>(view.op.attrs);
+  return attention ? op_flops(view) * shares.of(view.op).pairs : op_flops(view);
 }
 
 }  // namespace mbb::trainer

@@ -239,7 +239,7 @@ OpCost cost_of(const CostTable& table, const OpView& view, const GroupPlace& pla
     const double flops = op_flops(view);
     const auto* attention = std::get_if<AttentionAttrs>(&view.op.attrs);
     if (view.op.kind->model_flops && attention != nullptr)
-      cost = attention_cost(table, view, flops, shares.of(*attention));
+      cost = attention_cost(table, view, flops, shares.of(view.op));
     else if (view.op.kind->model_flops && view.op.in.size() >= 2)
       cost = product_cost(table, view, flops);
     else
