@@ -2,6 +2,7 @@
 #include <map>
 
 #include "trainer/models/flops.h"
+#include "trainer/models/small_families.h"
 #include "trainer/program/explain.h"
 #include "trainer/program/sample_programs_test.h"
 #include "trainer/program/token_flops.h"
@@ -430,6 +431,29 @@ TEST(TokenFlops, ShortSequencesCutTheCoreAlone) {
   const TokenFlops halves = token_flops(b.layout, b.programs, BatchLengths::packed({s / 2, s / 2}));
   const double core = model_flops(b.layout.model, BatchLengths::uniform(s), FlopsConvention::kCausal).attention_core;
   EXPECT_DOUBLE_EQ(whole.causal - halves.causal, core / 2 / static_cast<double>(s));
+}
+
+// Experts get no padding, every other linear layer runs over it.
+TEST(ExplainPacks, ExpertsAreWorthTheTokensWithALabel) {
+  Config config;
+  for (const Small& family : kFamilies)
+    if (std::string_view(family.name) == "mixtral") config = config_of(family);
+  config.packing.sequences = SequenceLengths::kLognormal;
+  const Built b = build(config);
+  const RowLengths half{BatchLengths::uniform(b.layout.sequence / 2, 4), b.layout.sequence, 4};
+  const auto flops = [&](const Explain& e, const char* kind) {
+    double sum = 0;
+    for (const SegmentRow& segment : e.classes[0].segments)
+      for (const OpRow& op : segment.ops)
+        if (op.kind == kind) sum += op.flops * static_cast<double>(op.runs);
+    return sum;
+  };
+  const Explain whole = explain(b.layout, b.programs), padded = explain(b.layout, b.programs, &half);
+  for (const char* kind : {"grouped_gemm", "grouped_gemm_dgrad", "grouped_gemm_wgrad"}) {
+    EXPECT_GT(flops(whole, kind), 0) << kind;
+    EXPECT_DOUBLE_EQ(flops(padded, kind), flops(whole, kind) / 2) << kind;
+  }
+  for (const char* kind : {"gemm", "attention"}) EXPECT_DOUBLE_EQ(flops(padded, kind), flops(whole, kind)) << kind;
 }
 
 // Packs that are full, so that ops and closed form count the same tokens: attention costs by the sequences' lengths.

@@ -64,7 +64,7 @@ std::string header(const Explain& e) {
                                   ? ""
                                   : fmt::format(", vocabulary {} padded to {}", e.vocabulary, e.padded_vocabulary);
   const auto tokens = static_cast<double>(e.tokens);
-  // Padding is run through every linear layer, and is no model FLOPs of MFU's.
+  // Padding is run through every layer but experts, and is no model FLOPs of MFU's.
   const bool pads = e.label_tokens != tokens;
   const std::string labelled = pads ? fmt::format(", {} with a label", format_percent(e.label_tokens / tokens, 1)) : "";
   const std::string run = pads ? fmt::format(" ({} run, with padding)", flops_text(e.model_flops)) : "";

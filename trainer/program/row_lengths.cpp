@@ -26,8 +26,11 @@ AttentionShares::Share AttentionShares::share_of(Core core, int window) const {
 }
 
 double op_flops(const OpView& view, AttentionShares& shares) {
-  const bool attention = std::holds_alternative<AttentionAttrs>(view.op.attrs);
-  return attention ? op_flops(view) * shares.of(view.op).pairs : op_flops(view);
+  const Attrs& attrs = view.op.attrs;
+  if (std::holds_alternative<AttentionAttrs>(attrs)) return op_flops(view) * shares.of(view.op).pairs;
+  const bool experts =
+      std::holds_alternative<GroupedGemmAttrs>(attrs) || std::holds_alternative<GroupedQuantizedAttrs>(attrs);
+  return experts ? op_flops(view) * shares.tokens() : op_flops(view);
 }
 
 }  // namespace mbb::trainer

@@ -1,5 +1,5 @@
-// Rows of a fixed size that hold sequences of many lengths, and what the lengths leave of an attention core's work over
-// whole rows. One definition for explain, op rows and projections.
+// Rows of a fixed size that hold sequences of many lengths, and what the lengths leave of the work over whole rows: of
+// attention cores, and of experts, who get no padding. One definition for explain, op rows and projections.
 #pragma once
 
 #include <cstdint>
@@ -34,6 +34,8 @@ class AttentionShares {
     double keys = 0;   // of a pair's query, on average; 0: the row's
   };
   Share of(const Op& op);  // which has AttentionAttrs
+  // Of the rows' tokens, those with a label.
+  double tokens() const { return rows_ == nullptr ? 1 : rows_->tokens_of(1) / static_cast<double>(rows_->row); }
 
  private:
   enum class Core { kCausal, kEncoder, kCross };
@@ -43,7 +45,7 @@ class AttentionShares {
   std::map<std::pair<Core, int>, Share> shares_;
 };
 
-// FLOPs of an op, an attention core's by those shares.
+// FLOPs of an op, an attention core's and experts' products by those shares.
 double op_flops(const OpView& view, AttentionShares& shares);
 
 }  // namespace mbb::trainer

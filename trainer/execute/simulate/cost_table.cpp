@@ -236,9 +236,9 @@ OpCost cost_of(const CostTable& table, const OpView& view, const GroupPlace& pla
     // What arrives was paid for by its sender.
     if (receives(view.op)) cost.ns = 0;
   } else {
-    const double flops = op_flops(view);
-    const auto* attention = std::get_if<AttentionAttrs>(&view.op.attrs);
-    if (view.op.kind->model_flops && attention != nullptr)
+    const bool attention = std::holds_alternative<AttentionAttrs>(view.op.attrs);
+    const double flops = attention ? op_flops(view) : op_flops(view, shares);
+    if (view.op.kind->model_flops && attention)
       cost = attention_cost(table, view, flops, shares.of(view.op));
     else if (view.op.kind->model_flops && view.op.in.size() >= 2)
       cost = product_cost(table, view, flops);
