@@ -448,6 +448,9 @@ TEST_F(Cli, AStepThatDoesNotFitIsSkippedWithWhatWouldHelp) {
   EXPECT_EQ(planned.status, 0);
   EXPECT_TRUE(planned.has("too much stage 0: the step needs ")) << planned.out;
   EXPECT_TRUE(planned.has("largest at the peak: bucket0.")) << planned.out;
+  EXPECT_TRUE(run("explain --tensor 'bucket0.*'").has("bucket0.main_grads")) << "lists them";
+  EXPECT_TRUE(run("explain memory.limit_gib=1e300").has("memory.limit_gib must be at least 0 and at most"))
+      << "bounded";
 }
 
 TEST_F(Cli, WhatNothingIsComparedWithIsCalledUnprovenEverywhere) {

@@ -46,11 +46,12 @@ Result<int> explain_step(const Parsed& parsed) {
   if (options.capacity_bytes > 0)
     if (const Status fits = trainer::check_memory(layout, programs); !fits)
       fmt::print("too much {}\n         {}\n", fits.error().what, fits.error().hint);
-  if (!parsed.flag("--lifetimes")) return 0;
+  const auto tensor = parsed.value("--tensor");
+  if (!parsed.flag("--lifetimes") && !tensor) return 0;
   trainer::MeshCoordinates at;
   at.pp = options.stage;
   const trainer::Program& program = programs.of_rank(layout.mesh, layout.mesh.rank(at));
-  MB_ASSIGN(const std::string lives, trainer::lifetimes_text(program, parsed.value("--tensor").value_or("")));
+  MB_ASSIGN(const std::string lives, trainer::lifetimes_text(program, tensor.value_or("")));
   fmt::print("\n{}", lives);
   return 0;
 }
@@ -66,7 +67,7 @@ Command explain_command() {
            {"--segment", "NAME", "list the ops of segments whose name holds this"},
            {"--path", "PATTERN", "only ops whose path matches (* and ?)"},
            {"--lifetimes", nullptr, "list the buffers: size, slots, first writer, last reader"},
-           {"--tensor", "PATTERN", "only buffers whose path matches (* and ?)"},
+           {"--tensor", "PATTERN", "the same, only of buffers whose path matches (* and ?)"},
            kJsonOption},
           true,
           explain_step};

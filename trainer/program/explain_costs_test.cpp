@@ -485,6 +485,13 @@ TEST(ExplainPacks, AttentionIsWorthTheSequencesOfAPack) {
   EXPECT_NE(to_text(padded)->find(" run, with padding)   "), std::string::npos) << *to_text(padded);
   EXPECT_NEAR(padded.closed_form_flops, padded.flops_per_token * padded.label_tokens, 1e-9 * padded.model_flops);
   EXPECT_EQ(to_text(whole)->find("padding"), std::string::npos) << *to_text(whole);
+  config.fusion.residual_fusion = true;
+  const Built fused = build(config);
+  const auto told = [&](const RowLengths* rows) {
+    return to_text(explain(fused.layout, fused.programs, rows))->find("; FLOPs over whole rows\n") != std::string::npos;
+  };
+  EXPECT_TRUE(told(&half));
+  EXPECT_FALSE(told(nullptr));
 }
 
 }  // namespace

@@ -233,9 +233,13 @@ std::string totals(const ClassRow& row) {
 }
 
 // What each pass changed, and nothing that it left alone: in this class, or in the first other one that it changed.
-std::string passes(const ClassRow& row, const std::vector<ClassRow>& classes) {
+// Of rows with sequences of many lengths only the step that runs knows the lengths, and what stands beside it has
+// others.
+std::string passes(const ClassRow& row, const std::vector<ClassRow>& classes, bool many_lengths) {
   Columns table({false, false});
-  table.add({"passes", "before → after, of a GPU and a whole step; a pass begins where the one above it ends"});
+  table.add(
+      {"passes", std::string("before → after, of a GPU and a whole step; a pass begins where the one above it ends") +
+                     (many_lengths ? "; FLOPs over whole rows" : "")});
   std::set<std::string> told;
   for (const PassEffect& effect : row.passes) {
     told.insert(effect.pass);
@@ -303,8 +307,9 @@ Result<std::string> to_text(const Explain& explained, const ExplainOptions& opti
                             explained.sizes.pp == 1 ? "" : "s"),
                 fmt::format("stages count from 0 to {}", explained.sizes.pp - 1));
   std::string text = header(explained) + precision(explained) + memory(explained, options) + communication(explained) +
-                     bubble(explained) + passes(*row, explained.classes) + totals(*row) +
-                     fmt::format("program {}\n", explained.program_hash) + without_effect(explained);
+                     bubble(explained) +
+                     passes(*row, explained.classes, explained.label_tokens < static_cast<double>(explained.tokens)) +
+                     totals(*row) + fmt::format("program {}\n", explained.program_hash) + without_effect(explained);
   if (!options.ops && options.segment.empty() && options.path.empty()) return text;
   MB_ASSIGN(const std::string lists, op_lists(*row, options));
   return text + lists;

@@ -73,7 +73,7 @@ std::vector<Knob> limits_and_environment() {
   return {
       {.key = "memory.limit_gib",
        .field = field(&Config::memory, &MemoryConfig::limit_gib),
-       .range = at_least(0),
+       .range = within(0, 1 << 20),
        .unit = "GiB",
        .doc = "Memory a rank may take; a plan above it is refused before anything runs. 0 = what the device has free."},
       {.key = "memory.expandable_segments",
