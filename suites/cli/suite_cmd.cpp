@@ -27,6 +27,8 @@
 namespace mbb::suites {
 namespace {
 
+using baselines::CellStatus;
+
 constexpr double kGpuIntervalPct = 0.5;
 
 Result<RunOptions> run_options(const Parsed& parsed, const Settings& settings, const StopSignals& signals,
@@ -97,12 +99,18 @@ analysis::Table claims_table(const baselines::Run& run) {
   return table;
 }
 
+// Why a run's only cell did not run is an error, whole; its row has no more of it than fits there.
+std::string for_a_row(const std::string& reason) {
+  constexpr size_t kLongest = 400;  // a row cuts what is longer
+  return reason.size() > kLongest ? reason.substr(0, reason.find("; ")) : reason;
+}
+
 int finish(const Parsed& parsed, const RunOutcome& outcome, const RunOptions& options, const StopSignals& signals) {
   analysis::Table table = analysis::suite_table(outcome.run);
-  // A run's only cell says in the error below why it did not run.
-  if (options.command == "run" && !parsed.flag("--json"))
+  const bool alone = options.command == "run";
+  if (alone && !parsed.flag("--json"))
     for (size_t i = 0; i < outcome.run.cells.size(); ++i)
-      if (outcome.run.cells[i].status == baselines::CellStatus::kSkipped) table.rows[i].note.clear();
+      if (outcome.run.cells[i].status == CellStatus::kSkipped) table.rows[i].note = for_a_row(table.rows[i].note);
   table.footer.insert(table.footer.end(), outcome.basis.lines.begin(), outcome.basis.lines.end());
   table.footer.insert(table.footer.end(), outcome.notes.begin(), outcome.notes.end());
   std::vector<analysis::Table> tables{std::move(table)};
@@ -110,9 +118,9 @@ int finish(const Parsed& parsed, const RunOutcome& outcome, const RunOptions& op
   print_tables(parsed, tables);
   if (!outcome.stopped)
     for (const std::string& missing : missing_results(outcome.run)) say(fmt::format("error: {}\n", missing));
-  if (!outcome.stopped && options.command == "run")
+  if (!outcome.stopped && alone)
     for (const baselines::Cell& cell : outcome.run.cells)
-      if (cell.status == baselines::CellStatus::kSkipped) say(fmt::format("error: nothing ran: {}\n", cell.reason));
+      if (cell.status == CellStatus::kSkipped) say(fmt::format("error: nothing ran: {}\n", cell.reason));
   if (!parsed.flag("--json")) fmt::print("run {}  {}\n", outcome.run.id, outcome.bundle.string());
   if (outcome.stopped && signals.interrupted()) return kExitInterrupted;
   return exit_status(outcome, options.require_measured);
@@ -184,7 +192,7 @@ void print_replays(const Parsed& parsed, const RunOutcome& outcome) {
     if (const auto value = parsed.value(option)) same += fmt::format(" {} {}", option, *value);
   for (const std::string& knob : parsed.knobs) same += " " + knob;
   for (const baselines::Cell& cell : outcome.run.cells) {
-    if (cell.status != baselines::CellStatus::kBroken) continue;
+    if (cell.status != CellStatus::kBroken) continue;
     std::string command = same;
     const References with = references_of(cell, outcome.run.cells);
     std::vector<const baselines::Cell*> references{with.exact, with.rounded};
