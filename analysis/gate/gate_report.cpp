@@ -7,6 +7,7 @@
 #include <array>
 #include <cmath>
 #include <limits>
+#include <string_view>
 
 #include "analysis/metrics/cell_metrics.h"
 #include "analysis/metrics/metrics.h"
@@ -45,12 +46,22 @@ std::vector<GateRow> worst_first(const GateReport& report) {
   return rows;
 }
 
-std::string xml(const std::string& text) {
-  std::string out = printable(text, 2000);
+// Text from logs and users as text: neither a tag nor a comment of the file it stands in.
+std::string escaped(const std::string& text, size_t limit) {
+  std::string out = printable(text, limit);
   for (const auto& [from, to] :
        {std::pair{"&", "&amp;"}, std::pair{"<", "&lt;"}, std::pair{">", "&gt;"}, std::pair{"\"", "&quot;"}})
     out = replace_all(out, from, to);
   return out;
+}
+
+std::string xml(const std::string& text) {
+  return escaped(text, 2000);
+}
+
+// One cell of a table, or one line.
+std::string markdown(const std::string& text) {
+  return replace_all(escaped(text, 400), "|", "\\|");
 }
 
 std::string headline_facts(const GateReport& report) {
@@ -95,15 +106,19 @@ NightLaunches launch_values(const baselines::Cell& cell, const std::string& metr
   return values;
 }
 
+bool was_measured(const GateReport& report) {
+  return std::any_of(report.rows.begin(), report.rows.end(), [](const GateRow& row) {
+    return row.metric != kRunRow || row.verdict.verdict == Verdict::kUnstable;
+  });
+}
+
 int gate_exit_status(const GateReport& report, const std::vector<Verdict>& fail_on) {
   const auto has = [&](Verdict verdict) {
     if (!fail_on.empty() && std::find(fail_on.begin(), fail_on.end(), verdict) == fail_on.end()) return false;
     return std::any_of(report.rows.begin(), report.rows.end(),
                        [&](const GateRow& row) { return row.verdict.verdict == verdict; });
   };
-  const bool judged =
-      std::any_of(report.rows.begin(), report.rows.end(), [](const GateRow& row) { return row.metric != kRunRow; });
-  if (!judged || has(Verdict::kBroken)) return 4;
+  if (!was_measured(report) || has(Verdict::kBroken)) return 4;
   if (has(Verdict::kSlower)) return 1;
   if (has(Verdict::kIncomparable)) return 3;
   return has(Verdict::kInconclusive) || has(Verdict::kUnstable) ? 2 : 0;
@@ -145,26 +160,24 @@ Table gate_table(const GateReport& report) {
 }
 
 std::string gate_markdown(const GateReport& report, size_t limit) {
-  const std::string head = fmt::format("{}\n### mbbench gate, {}: {}\n\n{}; run {}\n\n", kGateMarker, report.suite,
-                                       gate_headline(report), headline_facts(report), report.run);
-  std::string text = head;
-  for (const std::string& warning : report.warnings) text += fmt::format("> {}\n", warning);
-  if (!report.warnings.empty()) text += "\n";
+  std::string text = fmt::format("{}\n### mbbench gate, {}: {}\n\n{}; run {}\n\n", kGateMarker, markdown(report.suite),
+                                 gate_headline(report), markdown(headline_facts(report)), report.run);
   text += "| verdict | cell | metric | evidence | baseline |\n|---|---|---|---|---|\n";
-  const std::string cut = "\n(cut: the whole list is in the gate's JSON)\n";
+  constexpr std::string_view kCut = "\n(cut: the whole list is in the gate's JSON)\n";
+  // Verdicts first, whatever warnings there are; of these as many as there is room for.
+  bool whole = true;
+  const auto add = [&](const std::string& line) {
+    whole = whole && text.size() + line.size() + kCut.size() <= limit;
+    if (whole) text += line;
+  };
   for (const GateRow& row : worst_first(report)) {
-    const auto cell = [](const std::string& value) { return replace_all(printable(value, 400), "|", "\\|"); };
-    const std::string line =
-        fmt::format("| {}{}{} | {} | {} | {} | {} |\n", row.verdict.verdict == Verdict::kSlower ? "**" : "",
-                    name(row.verdict.verdict), row.verdict.verdict == Verdict::kSlower ? "**" : "", cell(row.cell),
-                    cell(row.metric), cell(row.verdict.text), cell(row.against));
-    if (text.size() + line.size() + cut.size() > limit) {
-      text += cut;
-      break;
-    }
-    text += line;
+    const std::string bold = row.verdict.verdict == Verdict::kSlower ? "**" : "";
+    add(fmt::format("| {}{}{} | {} | {} | {} | {} |\n", bold, name(row.verdict.verdict), bold, markdown(row.cell),
+                    markdown(row.metric), markdown(row.verdict.text), markdown(row.against)));
   }
-  return text;
+  if (!report.warnings.empty()) add("\n");
+  for (const std::string& warning : report.warnings) add(fmt::format("> {}\n", markdown(warning)));
+  return whole ? text : text + std::string(kCut);
 }
 
 std::string gate_junit(const GateReport& report) {

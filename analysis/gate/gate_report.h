@@ -41,17 +41,20 @@ std::vector<std::string> gated_metrics(const baselines::Cell& cell);
 // One value a good launch; empty when the cell has none.
 NightLaunches launch_values(const baselines::Cell& cell, const std::string& metric);
 
+// Whether any cell ran: some metric of it was judged, or it never settled.
+bool was_measured(const GateReport& report);
+
 // Verdicts that end a gate with an error: by default slower, broken, incomparable, inconclusive and unstable each have
 // their exit status (DESIGN.md, Trouble); the worst one counts: 4 broken, 1 slower, 3 incomparable, 2 inconclusive or
-// unstable, 0. With `fail_on`, only the named verdicts count. A report in which no
-// metric of any cell was judged is 4: nothing was measured.
+// unstable, 0. With `fail_on`, only the named verdicts count. Where nothing was measured it is 4.
 int gate_exit_status(const GateReport& report, const std::vector<baselines::Verdict>& fail_on = {});
 
 // "1 slower, 41 same, 2 new"
 std::string gate_headline(const GateReport& report);
 
 Table gate_table(const GateReport& report);
-// At most `limit` bytes, cut with a note; begins with a marker line by which a bot finds its earlier comment.
+// At most `limit` bytes, verdicts before warnings, cut with a note; begins with a marker line by which a bot finds its
+// earlier comment.
 inline constexpr const char* kGateMarker = "<!-- mbbench gate -->";
 std::string gate_markdown(const GateReport& report, size_t limit = 60'000);
 std::string gate_junit(const GateReport& report);

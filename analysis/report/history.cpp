@@ -56,8 +56,7 @@ std::string percent(double fraction) {
 }
 
 std::string commits(const HistoryChange& c) {
-  return c.good == c.bad ? fmt::format("no commit: build {} on both sides", c.good)
-                         : fmt::format("{}..{}", c.good, c.bad);
+  return c.good == c.bad ? fmt::format("none: {} on both sides", c.good) : fmt::format("{}..{}", c.good, c.bad);
 }
 
 Tone tone_of(const std::string& verdict) {

@@ -6,7 +6,8 @@
 #SBATCH --gpus=1
 #SBATCH --exclusive
 #SBATCH --time=02:00:00
-#SBATCH --signal=TERM@120
+# To the batch script, which stops the gate and archives what has finished.
+#SBATCH --signal=B:TERM@120
 set -euo pipefail
 cd "${SLURM_SUBMIT_DIR:-.}"
 exec ci/nightly/run "$@"

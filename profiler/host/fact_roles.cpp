@@ -5,6 +5,8 @@
 #include <xxhash.h>
 
 #include <algorithm>
+#include <set>
+#include <string_view>
 
 #include "profiler/base/text.h"
 
@@ -44,6 +46,12 @@ Result<RoledFacts> apply_roles(Fingerprint fingerprint, const FactRoles& roles) 
                   "a fact is the product under test or its environment: narrow one of the patterns");
     fact.in_class = false;
   }
+  std::set<std::string_view> keys;
+  for (const HostFact& fact : fingerprint.facts)
+    if (!keys.insert(fact.key).second)
+      return fail(ErrorCode::kBadArgument,
+                  fmt::format("gate.facts declares {}, which the program sees for itself", fact.key),
+                  "declare it by another name, or leave it out");
   RoledFacts roled;
   roled.fingerprint = make_fingerprint(std::move(fingerprint.facts));
   roled.epoch = hash_of(roled.fingerprint, roles.environment);
@@ -63,6 +71,24 @@ std::vector<std::string> changed_environment(const Fingerprint& before, const Fi
       if (std::find(changed.begin(), changed.end(), line) == changed.end()) changed.push_back(std::move(line));
     }
   return changed;
+}
+
+std::string product_text(const Fingerprint& fingerprint, const std::vector<HostFact>& declared,
+                         const FactRoles& roles) {
+  std::string text;
+  for (const HostFact& fact : declared) {
+    const std::string* value = value_of(fingerprint, fact.key);
+    if (value == nullptr || !claims(roles.product, fact.key)) continue;
+    text += fmt::format("{}{} {}", text.empty() ? "" : ", ", fact.key, *value);
+  }
+  if (!text.empty()) return text;
+  const std::string* commit = value_of(fingerprint, "build.commit");
+  return commit == nullptr ? "unknown" : *commit;
+}
+
+bool declares_product(const std::vector<HostFact>& declared, const FactRoles& roles) {
+  return std::any_of(declared.begin(), declared.end(),
+                     [&](const HostFact& fact) { return claims(roles.product, fact.key); });
 }
 
 }  // namespace mbb::profiler

@@ -33,4 +33,11 @@ std::vector<std::string> changed_environment(const Fingerprint& before, const Fi
 // Hash over the product's facts of a fingerprint, as RoledFacts::product.
 std::string product_hash(const Fingerprint& fingerprint, const FactRoles& roles);
 
+// The product under test as a person calls it: "image nemo:25.09" of the `declared` facts that are the product's and
+// that the fingerprint has, else its build's commit ("unknown" without one).
+std::string product_text(const Fingerprint& fingerprint, const std::vector<HostFact>& declared, const FactRoles& roles);
+
+// Whether the user declared what the product is, as somebody whose trainer is not this program must.
+bool declares_product(const std::vector<HostFact>& declared, const FactRoles& roles);
+
 }  // namespace mbb::profiler

@@ -54,5 +54,23 @@ TEST(FactRoles, AFactThatBothClaimIsRefused) {
   EXPECT_EQ(both.error().what, "gate.product and gate.environment both claim the fact gpu.driver");
 }
 
+TEST(FactRoles, ADeclaredFactOfTheProgramsOwnNameIsRefused) {
+  Fingerprint twice = facts("a", "570", "6.1");
+  twice.facts.push_back({"gpu.driver", "mine"});
+  const auto roled = apply_roles(twice, kRoles);
+  ASSERT_FALSE(roled.has_value());
+  EXPECT_EQ(roled.error().what, "gate.facts declares gpu.driver, which the program sees for itself");
+}
+
+TEST(FactRoles, TheProductIsCalledByWhatWasDeclaredOfIt) {
+  const Fingerprint run = facts("a", "570", "6.1");
+  const FactRoles roles{{"build.commit", "image"}, {"gpu.driver"}};
+  EXPECT_EQ(product_text(run, {}, roles), "a");
+  EXPECT_EQ(product_text(run, {{"image", "as the settings say today"}}, roles), "image nemo:25.09");
+  EXPECT_EQ(product_text(run, {{"gpu.driver", "570"}}, roles), "a") << "the environment's";
+  EXPECT_TRUE(declares_product({{"image", ""}}, roles));
+  EXPECT_FALSE(declares_product({{"gpu.driver", ""}}, roles));
+}
+
 }  // namespace
 }  // namespace mbb::profiler

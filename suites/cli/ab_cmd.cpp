@@ -3,11 +3,13 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstdio>
 #include <filesystem>
 #include <map>
 
 #include "analysis/gate/ab.h"
+#include "analysis/gate/canary.h"
 #include "analysis/gate/gate_report.h"
 #include "profiler/base/clock.h"
 #include "profiler/base/file.h"
@@ -64,6 +66,7 @@ Result<Suite> suite_of_arm(const Parsed& parsed, const Arm& arm) {
 // Launch values of one cell, by arm.
 struct Series {
   std::string metric;
+  std::string class_label;
   std::vector<double> values[2];
   std::string trouble;  // a launch that gave none
   analysis::AbDecision decision;
@@ -101,6 +104,14 @@ class Ab {
 
   const std::map<std::string, Series>& series() const { return series_; }
 
+  // How far the machine itself, by its canaries, has been from where the experiment began.
+  std::string canaries() const {
+    if (first_.empty()) return "";
+    return analysis::explains(slowdown_, slowdown_)
+               ? fmt::format("canaries {:+.2f} %: the machine became slower meanwhile", 100 * slowdown_)
+               : fmt::format("canaries steady ({:+.2f} %)", 100 * slowdown_);
+  }
+
  private:
   Result<bool> launch(int arm) {
     Suite suite = suites_[arm];
@@ -118,10 +129,12 @@ class Ab {
       Series& s = series_[cell.name];
       const auto gated = analysis::gated_metrics(cell);
       s.metric = gated.empty() ? analysis::kRunRow : gated.front();
+      s.class_label = baselines::class_label(cell);
+      note_canaries(cell);
       const auto values = gated.empty() ? analysis::NightLaunches{} : analysis::launch_values(cell, s.metric);
       if (cell.status != baselines::CellStatus::kOk || values.empty()) {
         s.trouble = fmt::format("{}: {}", arms_[arm].label, cell.reason.empty() ? "no number" : cell.reason);
-        s.decision.verdict = Verdict::kBroken;
+        s.decision.verdict = cell.status == baselines::CellStatus::kUnstable ? Verdict::kUnstable : Verdict::kBroken;
         s.decision.text = s.trouble;
         s.decided = true;
         continue;
@@ -129,6 +142,12 @@ class Ab {
       s.values[arm].insert(s.values[arm].end(), values.begin(), values.end());
     }
     return true;
+  }
+
+  void note_canaries(const baselines::Cell& cell) {
+    if (std::isnan(analysis::canary_times(cell).arithmetic_ns)) return;
+    const auto [first, is_new] = first_.emplace(cell.name, cell);
+    if (!is_new) slowdown_ = std::max(slowdown_, analysis::machine_slowdown(first->second, cell));
   }
 
   // True when every cell is decided.
@@ -149,6 +168,8 @@ class Ab {
   RunOptions options_;
   std::vector<size_t> looks_;
   std::map<std::string, Series> series_;
+  std::map<std::string, baselines::Cell> first_;  // with canaries, by name
+  double slowdown_ = 0;
 };
 
 Result<int> ab(const Parsed& parsed) {
@@ -161,6 +182,14 @@ Result<int> ab(const Parsed& parsed) {
                 fmt::format("--budget {}: a number from 3 to 1000", parsed.value("--budget").value_or("")));
   MB_ASSIGN(Suite suite_a, suite_of_arm(parsed, a));
   MB_ASSIGN(Suite suite_b, suite_of_arm(parsed, b));
+  // A command of the user's own is launched the same way by whichever mbbench: two of these are no two products.
+  const auto command = std::find_if(suite_a.cells.begin(), suite_a.cells.end(),
+                                    [](const Cell& cell) { return cell.command.has_value(); });
+  if (a.program != b.program && command != suite_a.cells.end())
+    return fail(ErrorCode::kBadArgument,
+                fmt::format("cell {} runs a command of its own, which neither {} nor {} is", command->name,
+                            printable(a.label), printable(b.label)),
+                "compare knobs that the command reads as {knob.NAME}, such as seed=1 and seed=2");
   const auto looks = analysis::ab_looks(static_cast<size_t>(*budget));
   StopSignals signals;
   RunOptions options;
@@ -181,9 +210,9 @@ Result<int> ab(const Parsed& parsed) {
   MB_ASSIGN(const bool whole, experiment.run());
   if (!whole) return signals.interrupted() ? kExitInterrupted : kExitStopped;
   analysis::GateReport report{
-      fmt::format("ab {} | {}", a.label, b.label), "", b.label, "A = " + a.label, "", "", {}, {}};
+      fmt::format("ab {} | {}", a.label, b.label), "", b.label, "A = " + a.label, "", experiment.canaries(), {}, {}};
   for (const auto& [name, s] : experiment.series()) {
-    analysis::GateRow row{name, s.metric, "", "A", {}};
+    analysis::GateRow row{name, s.metric, s.class_label, "A", {}};
     row.verdict.verdict = s.decision.verdict;
     row.verdict.text = s.decision.text;
     report.rows.push_back(std::move(row));

@@ -41,6 +41,10 @@ Result<std::vector<baselines::Verdict>> fail_on(const Parsed& parsed) {
     for (const auto word : split(list, ',')) {
       const auto verdict = baselines::parse_verdict(trim(word));
       if (!verdict) return fail(ErrorCode::kBadArgument, "--fail-on: " + verdict.error().what, verdict.error().hint);
+      using baselines::Verdict;
+      if (*verdict == Verdict::kSame || *verdict == Verdict::kFaster || *verdict == Verdict::kNew)
+        return fail(ErrorCode::kBadArgument, fmt::format("--fail-on: '{}' is no failure", trim(word)),
+                    "slower, broken, incomparable, inconclusive and unstable can fail a gate");
       verdicts.push_back(*verdict);
     }
   return verdicts;
@@ -75,19 +79,34 @@ Result<GateRequest> request_of(const Parsed& parsed, const Settings& settings) {
   return request;
 }
 
-// A night that came to no judgement leaves reports that say why, and its own exit status.
-Result<int> finish_with(const Parsed& parsed, const std::string& suite, Error error) {
+// The report of a night without a judgement.
+GateReport report_of_error(const std::string& suite, const std::string& what) {
   GateReport report;
   report.suite = suite;
   analysis::GateRow row{"*", analysis::kRunRow, "", "", {}};
   row.verdict.verdict = baselines::Verdict::kBroken;
-  row.verdict.text = error.what;
+  row.verdict.text = what;
   report.rows.push_back(std::move(row));
-  if (const Status written = write_reports(parsed, report); !written) log_warning("{}", written.error().what);
+  return report;
+}
+
+// Leaves reports that say why, and its own exit status.
+Result<int> finish_with(const Parsed& parsed, const std::string& suite, Error error) {
+  if (const Status written = write_reports(parsed, report_of_error(suite, error.what)); !written)
+    log_warning("{}", written.error().what);
   return tl::unexpected<Error>(std::move(error));
 }
 
-Result<int> bridge(const Parsed& parsed, const Settings& settings, const GateRequest& request, RunOptions options) {
+Result<int> stopped_in(const Parsed& parsed, const std::string& suite, const StopSignals& signals,
+                       const std::string& what) {
+  const std::string said = fmt::format("gate {}: {}: no verdict; run it again", suite, what);
+  MB_TRY(write_reports(parsed, report_of_error(suite, said)));
+  say(said + "\n");
+  return signals.interrupted() ? kExitInterrupted : kExitStopped;
+}
+
+Result<int> bridge(const Parsed& parsed, const Settings& settings, const GateRequest& request, RunOptions options,
+                   const StopSignals& signals) {
   const std::string named = *parsed.value("--bridge");
   if (named != "this") {
     if (!file_exists(named))
@@ -98,8 +117,11 @@ Result<int> bridge(const Parsed& parsed, const Settings& settings, const GateReq
   if (parsed.positionals.empty())
     return fail(ErrorCode::kBadArgument, "--bridge: which suite?", "`mbbench list suites` lists them");
   MB_ASSIGN(const Suite suite, suite_of(parsed, settings, parsed.positionals[0]));
-  MB_ASSIGN(const int bridged, run_bridge(suite, request, options));
-  fmt::print("{} baselines have a bridge into this epoch\n", bridged);
+  const Result<int> bridged = run_bridge(suite, request, options);
+  if (!bridged && bridged.error().code == ErrorCode::kCancelled)
+    return stopped_in(parsed, suite.name, signals, bridged.error().what);
+  if (!bridged) return bridged;
+  fmt::print("{} baselines have a bridge into this epoch\n", *bridged);
   return 0;
 }
 
@@ -117,21 +139,32 @@ Result<int> gate(const Parsed& parsed) {
   options.launches = request.confirm_launches;
   options.quiet = parsed.flag("--quiet");
   options.stop = signals.flag();
-  if (parsed.value("--bridge")) return bridge(parsed, settings, request, options);
-  if (const auto named = parsed.value("--run")) {
-    MB_ASSIGN(const auto run, find_run(settings, *named));
-    const auto report = gate_run(run, {}, request, options);
-    return report ? finish(parsed, *report, only) : finish_with(parsed, run.suite, report.error());
+  if (parsed.value("--bridge")) return bridge(parsed, settings, request, options, signals);
+  const auto named = parsed.value("--run");
+  const std::string asked = named ? *named : parsed.positionals.empty() ? "" : parsed.positionals[0];
+  // Whoever kills this night, or a suite that does not load, leaves no report of an earlier one; and a place where none
+  // can be written is known before anything runs.
+  MB_TRY(write_reports(parsed, report_of_error(asked, "the gate has not come to its end")));
+  if (named) {
+    if (!parsed.positionals.empty() || !parsed.values("--only").empty() || !parsed.values("--skip").empty())
+      return fail(ErrorCode::kBadArgument, "--run judges a whole run: SUITE, --only and --skip do nothing beside it");
+    const auto run = find_run(settings, *named);
+    if (!run) return finish_with(parsed, asked, run.error());
+    const auto report = gate_run(*run, {}, request, options);
+    return report ? finish(parsed, *report, only) : finish_with(parsed, run->suite, report.error());
   }
   if (parsed.positionals.empty())
     return fail(ErrorCode::kBadArgument, "gate needs a suite to run, or --run RUN to judge one that has run",
                 "`mbbench list suites` lists them");
-  MB_ASSIGN(const Suite suite, suite_of(parsed, settings, parsed.positionals[0]));
-  auto outcome = start_run(suite, options);
-  if (!outcome) return finish_with(parsed, suite.name, outcome.error());
-  if (outcome->stopped) return signals.interrupted() ? kExitInterrupted : kExitStopped;
-  const auto report = gate_run(outcome->run, suite, request, options);
-  if (!report) return finish_with(parsed, suite.name, report.error());
+  const auto suite = suite_of(parsed, settings, asked);
+  if (!suite) return finish_with(parsed, asked, suite.error());
+  auto outcome = start_run(*suite, options);
+  if (!outcome) return finish_with(parsed, suite->name, outcome.error());
+  if (outcome->stopped) return stopped_in(parsed, suite->name, signals, "stopped before all cells had run");
+  const auto report = gate_run(outcome->run, *suite, request, options);
+  if (!report && report.error().code == ErrorCode::kCancelled)
+    return stopped_in(parsed, suite->name, signals, report.error().what);
+  if (!report) return finish_with(parsed, suite->name, report.error());
   const int status = analysis::gate_exit_status(*report, only);
   if (const Status kept = keep_verdicts(*report, status, options.runs_dir, *outcome); !kept)
     log_warning("the verdicts are not in the store: {}", kept.error().what);

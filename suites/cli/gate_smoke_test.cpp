@@ -60,6 +60,14 @@ TEST_F(GateCommand, BadInputIsNamed) {
   EXPECT_EQ(run("gate").status, 64);
   EXPECT_EQ(run("gate small.toml --launches none").status, 64);
   EXPECT_EQ(run("gate small.toml --fail-on slow").status, 64) << "before anything runs";
+  EXPECT_EQ(run("gate small.toml --fail-on new").status, 64) << "no failure";
+  EXPECT_EQ(run("gate --run @latest --only one").status, 64);
+  const Answer nowhere = run("gate small.toml --junit-xml nowhere/j.xml");
+  EXPECT_EQ(nowhere.status, 4);
+  EXPECT_EQ(nowhere.out.find("one"), std::string::npos) << "said before anything runs\n" << nowhere.out;
+  std::ofstream(folder_ / "j.xml") << "last night's";
+  EXPECT_EQ(run("gate nothing.toml --junit-xml j.xml").status, 4);
+  EXPECT_NE(text_of(folder_ / "j.xml").find("errors=\"1\""), std::string::npos) << text_of(folder_ / "j.xml");
   std::ofstream(folder_ / "mbbench-baselines.jsonl") << "not json\n";
   const Answer bad = run("gate small.toml --launches 1 --quiet");
   EXPECT_EQ(bad.status, 4);

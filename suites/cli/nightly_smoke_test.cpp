@@ -118,8 +118,27 @@ TEST_F(Nightly, ASuiteThatMeasuresNothingLeavesReportsAndIsRed) {
                                            "[[cell]]\nname = \"one\"\n";
   const Answer answer = night(1);
   EXPECT_EQ(answer.status, 4) << answer.out;
-  EXPECT_TRUE(fs::exists(report("junit.xml"))) << answer.out;
-  EXPECT_TRUE(fs::exists(report("json"))) << answer.out;
+  EXPECT_NE(text_of(report("junit.xml")).find("errors=\"1\""), std::string::npos) << text_of(report("junit.xml"));
+  EXPECT_NE(text_of(report("json")).find("nothing was measured; one: "), std::string::npos) << answer.out;
+}
+
+TEST_F(Nightly, ASuiteThatDoesNotLoadIsAnErrorAndTheOthersRun) {
+  const Answer answer = shell(std::string(MBB_SOURCE_DIR) + "/ci/nightly/run -p " + program_ + " -s nothing-here -s " +
+                              (folder_ / "small.toml").string() + " -n 1 -o " + out().string());
+  EXPECT_EQ(answer.status, 4) << answer.out;
+  EXPECT_NE(answer.out.find("gate small: "), std::string::npos) << answer.out;
+  EXPECT_NE(answer.out.find("exit status 4; reports in"), std::string::npos) << answer.out;
+  const fs::path missing = report("json").parent_path() / "nothing-here.junit.xml";
+  EXPECT_NE(text_of(missing).find("errors=\"1\""), std::string::npos) << text_of(missing);
+}
+
+TEST_F(Nightly, AStopIsPassedOnAndWhatHasFinishedIsArchived) {
+  const Answer answer = shell("timeout -s TERM 2 " + std::string(MBB_SOURCE_DIR) + "/ci/nightly/run -p " + program_ +
+                              " -s " + (folder_ / "small.toml").string() + " -n 400 -o " + out().string() +
+                              "; echo status $?; pgrep -f '" + out().string() + "' | wc -l");
+  EXPECT_NE(answer.out.find("exit status 75; reports in"), std::string::npos) << answer.out;
+  EXPECT_NE(text_of(report("junit.xml")).find("errors=\"1\""), std::string::npos) << text_of(report("junit.xml"));
+  EXPECT_NE(answer.out.find("run it again"), std::string::npos) << answer.out;
 }
 
 }  // namespace

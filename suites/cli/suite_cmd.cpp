@@ -29,6 +29,9 @@ namespace {
 
 using baselines::CellStatus;
 
+// What the runs of this command are called in their record: the ones that can be resumed.
+constexpr const char* kSuiteCommand = "suite";
+
 constexpr double kGpuIntervalPct = 0.5;
 
 Result<RunOptions> run_options(const Parsed& parsed, const Settings& settings, const StopSignals& signals,
@@ -66,7 +69,7 @@ Result<RunOptions> run_options(const Parsed& parsed, const Settings& settings, c
     options.interval_pct = *percent;
   }
   // Of a suite's cells on GPUs train_iters is the most they run.
-  if (std::string_view(command) == "suite") options.gpu_interval_pct = kGpuIntervalPct;
+  if (std::string_view(command) == kSuiteCommand) options.gpu_interval_pct = kGpuIntervalPct;
   options.interleave = parsed.flag("--interleave");
   options.twins = !parsed.flag("--no-twins");
   options.project = cell_projector();
@@ -143,6 +146,7 @@ Result<std::filesystem::path> unfinished_run(const Settings& settings, const std
     if (!baselines::looks_like_bundle(entry.path())) continue;
     const auto reader = baselines::BundleReader::open(entry.path());
     if (!reader || reader->run().suite != suite || reader->run().ended_unix_ns != 0) continue;
+    if (reader->run().command != kSuiteCommand) continue;
     if (reader->run().created_unix_ns < newest) continue;
     newest = reader->run().created_unix_ns;
     found = entry.path();
@@ -160,6 +164,12 @@ Result<RunOutcome> resume(const Parsed& parsed, const Settings& settings, const 
   const std::string name = named.extension() == ".toml" ? named.stem().string() : named.filename().string();
   MB_ASSIGN(const auto bundle, unfinished_run(settings, name, parsed.value("--run").value_or("")));
   MB_ASSIGN(const auto reader, baselines::BundleReader::open(bundle));
+  // Launches of a gate, `ab` or `noise` are evidence of one session.
+  if (reader.run().command != kSuiteCommand)
+    return fail(ErrorCode::kBadArgument,
+                fmt::format("run {} is of `mbbench {}`, whose launches belong to one session", reader.run().id,
+                            printable(reader.run().command)),
+                "start that command again");
   MB_ASSIGN(const Suite suite,
             parse_suite(reader.run().spec, reader.run().suite + ".toml", settings, filter, resolves));
   return resume_run(bundle, suite, options);
@@ -208,7 +218,7 @@ Result<int> run_suite(const Parsed& parsed) {
   MB_ASSIGN(const Settings settings, settings_of(parsed));
   MB_ASSIGN(const SuiteFilter filter, filter_of(parsed));
   StopSignals signals;
-  MB_ASSIGN(const RunOptions options, run_options(parsed, settings, signals, "suite"));
+  MB_ASSIGN(const RunOptions options, run_options(parsed, settings, signals, kSuiteCommand));
   if (parsed.flag("--resume")) {
     MB_ASSIGN(const RunOutcome outcome, resume(parsed, settings, filter, options));
     return finish(parsed, outcome, options, signals);

@@ -21,6 +21,9 @@ inline constexpr const char* kCommandLogFile = "command.log";
 // The command line as it was run.
 inline constexpr const char* kCommandLineFile = "command.sh";
 
+// The knob that a cell with a command of the user's own has, and no other.
+inline constexpr const char* kCommandKnob = "command.run";
+
 inline constexpr const char* kUnknownDevice = "unknown device";
 
 // What is known before it runs: the command as knobs "command.*" that tell its series from others, GPUs, tokens, and

@@ -11,8 +11,10 @@
 #include "analysis/gate/harness.h"
 #include "baselines/store/bundle.h"
 #include "baselines/store/store.h"
+#include "profiler/base/clock.h"
 #include "profiler/base/file.h"
 #include "profiler/base/text.h"
+#include "suites/runner/command_cell.h"
 
 namespace mbb::suites {
 namespace {
@@ -58,7 +60,7 @@ class Gate {
     MB_ASSIGN(history_, read_gate_history(run_, request_.store_file));
     report_.suite = run_.suite;
     report_.run = run_.id;
-    report_.build = fact_of(run_, "build.commit");
+    report_.build = profiler::product_text(run_.fingerprint, options_.facts, options_.roles);
     report_.host = host_of(run_);
     report_.epoch = run_.epoch;
     for (const auto& cell : run_.cells) add_rows(cell);
@@ -70,8 +72,10 @@ class Gate {
     for (Series& s : series_) blame_machine(s);
     tell_canaries();
     add_silent();
+    add_unmeasured();
     warn_of_expiry();
     warn_of_bridges();
+    warn_of_unknown_products();
     return std::move(report_);
   }
 
@@ -169,12 +173,29 @@ class Gate {
                                     percent(slowdown));
         return;
       }
+    if (!knows_product(*s.cell)) return;
     const Pin& pin = *s.baseline.pin;
     if (!is_product_of(pin, run_.fingerprint, options_.roles)) return;
     if (!pin.configuration.empty() && pin.configuration != baselines::configuration_hash(*s.cell)) return;
     verdict.verdict = Verdict::kIncomparable;
     verdict.suspected = false;
     verdict.text += "; same build and configuration as the baseline: the machine changed, not the product";
+  }
+
+  // Of a trainer of the user's own, this program's build says nothing.
+  bool knows_product(const baselines::Cell& cell) const {
+    const bool command = std::any_of(cell.knobs.begin(), cell.knobs.end(),
+                                     [](const baselines::KnobValue& knob) { return knob.key == kCommandKnob; });
+    return !(command || run_.command == "import") || profiler::declares_product(options_.facts, options_.roles);
+  }
+
+  void warn_of_unknown_products() {
+    const bool any =
+        std::any_of(series_.begin(), series_.end(), [&](const Series& s) { return !knows_product(*s.cell); });
+    if (any)
+      report_.warnings.emplace_back(
+          "a trainer of your own ran, and gate.facts does not say which product that is (an image, a commit): "
+          "a change of it cannot be told from the machine's");
   }
 
   Status confirm_suspects() {
@@ -244,6 +265,22 @@ class Gate {
                                      silent == 1 ? "" : "s", request_.max_silent_nights);
       report_.rows.push_back(std::move(row));
     }
+  }
+
+  // A night in which nothing ran and nothing broke is an error of its own, with the cells' reasons.
+  void add_unmeasured() {
+    const bool broke = std::any_of(report_.rows.begin(), report_.rows.end(),
+                                   [](const GateRow& row) { return row.verdict.verdict == Verdict::kBroken; });
+    if (broke || analysis::was_measured(report_)) return;
+    std::vector<std::string> reasons;
+    for (const auto& cell : run_.cells)
+      if (cell.status == CellStatus::kSkipped) reasons.push_back(fmt::format("{}: {}", cell.name, cell.reason));
+    if (run_.cells.size() < run_.planned_cells.size())
+      reasons.push_back(fmt::format("{} of {} cells ran", run_.cells.size(), run_.planned_cells.size()));
+    GateRow row{"*", kRunRow, "", "", {}};
+    row.verdict.verdict = Verdict::kBroken;
+    row.verdict.text = "nothing was measured" + (reasons.empty() ? "" : "; " + join(reasons, "; "));
+    report_.rows.push_back(std::move(row));
   }
 
   // Of this suite: its cell is planned here, or it was seen here on an earlier night.
@@ -319,7 +356,7 @@ Result<int> run_bridge(const Suite& suite, const GateRequest& request, RunOption
   MB_ASSIGN(const RunOutcome outcome, start_run(suite, options));
   if (outcome.stopped) return fail(ErrorCode::kCancelled, "stopped while the old product ran");
   int bridged = 0;
-  std::string built;
+  const Pin* others = nullptr;
   for (const auto& cell : outcome.run.cells) {
     if (cell.status != CellStatus::kOk) continue;
     for (const std::string& metric : analysis::gated_metrics(cell)) {
@@ -328,14 +365,15 @@ Result<int> run_bridge(const Suite& suite, const GateRequest& request, RunOption
       if (is_product_of(*pin, outcome.run.fingerprint, options.roles))
         ++bridged;
       else
-        built = pin->build;
+        others = pin;
     }
   }
   if (bridged > 0) return bridged;
-  if (!built.empty())
+  if (others != nullptr)
     return fail(ErrorCode::kMismatch,
-                fmt::format("no bridge: {} is build {}, and the baselines are of build {}", options.program,
-                            fact_of(outcome.run, "build.commit"), built),
+                fmt::format("no bridge: this is {}, and baseline {}, accepted on {}, is of another product",
+                            profiler::product_text(outcome.run.fingerprint, options.facts, options.roles), others->id,
+                            iso_time(others->accepted_unix_ns).substr(0, 10)),
                 "give the program (and the facts under gate.facts) that the baselines were accepted with");
   return fail(ErrorCode::kNotFound, "no bridge: none of the suite's cells has a baseline in another epoch",
               "`mbbench baseline list` lists them");
