@@ -296,6 +296,7 @@ class MapBuilder {
       }
     if (plan_.graph_bytes > 0) rows[kGraphs] = {kGraphs, plan_.graph_bytes, 0};
     for (const auto& [category, bytes] : at_peak_) {
+      if (bytes == 0 && !rows.contains(category)) continue;  // it lives at another time
       baselines::CategoryBytes& one =
           rows.try_emplace(category, baselines::CategoryBytes{category, -1, 0}).first->second;
       one.measured_bytes = bytes;
