@@ -40,16 +40,28 @@ int find_segment(const Program& program, SegmentKind kind, int chunk) {
   MB_CHECK(false, fmt::format("no segment {} of chunk {}", name(kind), chunk));
 }
 
-// Where micro-batches' segments write a storage.
-std::map<int, Span> written_in(const Program& program, TensorId storage) {
-  std::map<int, Span> spans;
+// Where micro-batches' segments write each storage, by storage and segment.
+std::map<TensorId, std::map<int, Span>> written_in(const Program& program) {
+  std::map<TensorId, std::map<int, Span>> written;
   for (size_t s = 0; s < program.segments.size(); ++s) {
     if (!is_micro_batched(program.segments[s].kind)) continue;
     const std::vector<Op>& ops = program.segments[s].ops;
     for (size_t o = 0; o < ops.size(); ++o)
-      if (among(program, ops[o].out, storage)) spans[static_cast<int>(s)].add(o);
+      for (const TensorId id : ops[o].out) written[program.storage(id)][static_cast<int>(s)].add(o);
   }
-  return spans;
+  return written;
+}
+
+// The ops of a segment that touch each storage, in order.
+std::map<TensorId, std::vector<size_t>> touching(const Program& program, const Segment& segment) {
+  std::map<TensorId, std::vector<size_t>> ops;
+  for (size_t o = 0; o < segment.ops.size(); ++o)
+    for (const std::vector<TensorId>* ids : {&segment.ops[o].in, &segment.ops[o].out})
+      for (const TensorId id : *ids) {
+        std::vector<size_t>& of = ops[program.storage(id)];
+        if (of.empty() || of.back() != o) of.push_back(o);
+      }
+  return ops;
 }
 
 // The buckets of a chunk by their first use in its forward, with the place where what a bucket needs is put: the first
@@ -62,13 +74,13 @@ struct FirstUse {
 
 std::vector<FirstUse> first_uses(const Program& program, const std::vector<Bucket>& buckets, int chunk) {
   const Segment& forward = program.segments[static_cast<size_t>(find_segment(program, SegmentKind::kForward, chunk))];
+  const auto touched = touching(program, forward);
   std::vector<FirstUse> uses;
   for (const Bucket& bucket : buckets) {
     if (bucket.chunk != chunk) continue;
-    const auto found = std::find_if(forward.ops.begin(), forward.ops.end(),
-                                    [&](const Op& op) { return touches(program, op, bucket.weights); });
-    MB_CHECK(found != forward.ops.end(), "no forward reads bucket " + bucket.path);
-    uses.push_back({&bucket, static_cast<size_t>(found - forward.ops.begin()), 0});
+    const auto found = touched.find(bucket.weights);
+    MB_CHECK(found != touched.end(), "no forward reads bucket " + bucket.path);
+    uses.push_back({&bucket, found->second.front(), 0});
   }
   std::stable_sort(uses.begin(), uses.end(), [](const FirstUse& a, const FirstUse& b) { return a.first < b.first; });
   for (size_t i = 1; i < uses.size(); ++i) uses[i].place = uses[i - 1].first;
@@ -85,6 +97,20 @@ bool gathers(const Program& program, const Op& op, const Bucket& bucket) {
   return op.kind == &kAllGather && touches(program, op, bucket.weights);
 }
 
+// The gathers of these buckets out of a segment, by the weights they gather.
+std::map<TensorId, std::vector<Op>> take_gathers(Program& program, int segment, const std::vector<FirstUse>& uses) {
+  std::set<TensorId> weights;
+  for (const FirstUse& use : uses) weights.insert(use.bucket->weights);
+  std::map<TensorId, std::vector<Op>> taken;
+  std::vector<Op> kept;
+  for (Op& op : segment_of(program, segment).ops) {
+    const TensorId of = op.kind == &kAllGather ? program.storage(op.out[0]) : kNoTensor;
+    (weights.contains(of) ? taken[of] : kept).push_back(std::move(op));
+  }
+  segment_of(program, segment).ops = std::move(kept);
+  return taken;
+}
+
 TensorId persistent_copy(Builder& b, const std::string& path, TensorId of, Init::Kind init) {
   Tensor t = b.tensor(of);
   t.path = path;
@@ -99,22 +125,39 @@ TensorId persistent_copy(Builder& b, const std::string& path, TensorId of, Init:
 
 void overlap_grad_reduce(Program& program, const std::vector<Bucket>& buckets) {
   Segment& sync = segment_of(program, find_segment(program, SegmentKind::kGradSync, 0));
+  const auto written = written_in(program);
+  const auto touched = touching(program, sync);
+  std::vector<const Bucket*> moved(sync.ops.size(), nullptr);  // whose chain an op of the sync joins
+  std::vector<std::pair<const Bucket*, std::pair<int, size_t>>> places;
   for (const Bucket& bucket : buckets) {
+    const auto found = written.find(bucket.main_grads);
+    if (found == written.end() || found->second.size() != 1) continue;
     const std::string own = "grad_sync." + bucket.path + ".";
-    const auto mine = [&](const Op& op) { return touches(program, op, bucket.main_grads); };
-    const bool shared = std::any_of(sync.ops.begin(), sync.ops.end(),
-                                    [&](const Op& op) { return mine(op) && !op.path.starts_with(own); });
-    const auto written = written_in(program, bucket.main_grads);
-    if (shared || written.size() != 1) continue;
-    std::vector<Op> chain = take(sync, mine);
-    for (Op& op : chain) {
-      op.when = When::kLast;
-      if (op.stream == Stream::kCompute) op.stream = Stream::kDp;
-    }
-    Insertions insertions;
-    insertions.before(written.begin()->second.last + 1, std::move(chain));
-    insertions.apply(segment_of(program, written.begin()->first));
+    const auto mine = touched.find(bucket.main_grads);
+    const std::vector<size_t> chain = mine == touched.end() ? std::vector<size_t>{} : mine->second;
+    if (std::any_of(chain.begin(), chain.end(), [&](size_t o) { return !sync.ops[o].path.starts_with(own); })) continue;
+    for (const size_t o : chain) moved[o] = &bucket;
+    const auto& [segment, span] = *found->second.begin();
+    places.push_back({&bucket, {segment, span.last + 1}});
   }
+  std::map<const Bucket*, std::vector<Op>> chains;
+  std::vector<Op> kept;
+  for (size_t o = 0; o < sync.ops.size(); ++o) {
+    Op& op = sync.ops[o];
+    if (moved[o] == nullptr) {
+      kept.push_back(std::move(op));
+      continue;
+    }
+    op.when = When::kLast;
+    if (op.stream == Stream::kCompute) op.stream = Stream::kDp;
+    chains[moved[o]].push_back(std::move(op));
+  }
+  sync.ops = std::move(kept);
+  // Of buckets that are complete at one op the last in order goes first.
+  std::map<int, Insertions> insertions;
+  for (auto place = places.rbegin(); place != places.rend(); ++place)
+    insertions[place->second.first].before(place->second.second, std::move(chains[place->first]));
+  for (auto& [segment, inserted] : insertions) inserted.apply(segment_of(program, segment));
 }
 
 void overlap_param_gather(Builder& b, DataParallel& dp, const ParamGather& how) {
@@ -124,10 +167,11 @@ void overlap_param_gather(Builder& b, DataParallel& dp, const ParamGather& how) 
     const std::vector<FirstUse> uses = first_uses(program, dp.buckets, chunk);
     Insertions insertions;
     std::vector<Op> aligned;
+    std::map<TensorId, std::vector<Op>> taken = take_gathers(program, dp.optimizer, uses);
     for (size_t i = 0; i < uses.size(); ++i) {
       const Bucket& bucket = *uses[i].bucket;
       Segment& optimizer = segment_of(program, dp.optimizer);
-      std::vector<Op> gather = take(optimizer, [&](const Op& op) { return gathers(program, op, bucket); });
+      std::vector<Op> gather = std::move(taken[bucket.weights]);
       for (Op& op : gather) op.stream = Stream::kDp;
       if (how.first_with_optimizer && chunk == 0 && i == 0) {
         // Its AdamW goes first, and the others' run under its gather.
