@@ -23,6 +23,7 @@ Json to_json(const Pin& pin) {
           {"identity", pin.identity_hash},
           {"class", pin.class_hash},
           {"nights", pin.nights},
+          {"steps", pin.steps},
           {"runs", pin.runs},
           {"build", pin.build},
           {"epoch", pin.epoch},
@@ -47,6 +48,7 @@ Pin from_json(const Json& line) {
   line.at("nights").get_to(pin.nights);
   line.at("runs").get_to(pin.runs);
   line.at("build").get_to(pin.build);
+  pin.steps = line.value("steps", std::int64_t{0});
   pin.epoch = line.value("epoch", "");
   pin.product = line.value("product", "");
   pin.configuration = line.value("configuration", "");
@@ -70,8 +72,15 @@ Status take_line(const Json& line, std::vector<Pin>& pins) {
   return {};
 }
 
-Status append_line(const std::string& file, const Json& line) {
-  return append_file(file, line.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n");
+// Behind a last line that somebody's editor left without an end, ours begins a line of its own.
+Status append_lines(const std::string& file, const std::vector<Json>& lines) {
+  std::string text;
+  if (file_exists(file)) {
+    MB_ASSIGN(const std::string before, read_file(file));
+    if (!before.empty() && before.back() != '\n') text = "\n";
+  }
+  for (const Json& line : lines) text += line.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n";
+  return append_file(file, text);
 }
 
 }  // namespace
@@ -97,12 +106,17 @@ Result<std::vector<Pin>> read_pins(const std::string& file) {
   return pins;
 }
 
-Status append_pin(const std::string& file, const Pin& pin) {
-  if (pin.author.empty() || pin.reason.empty())
-    return fail(ErrorCode::kBadArgument, "a baseline needs an author and a reason", "give --author and --reason");
-  if (pin.nights.empty() || pin.nights.front().empty())
-    return fail(ErrorCode::kBadArgument, fmt::format("cell {}: no launch to accept", pin.cell));
-  return append_line(file, to_json(pin));
+Status append_pins(const std::string& file, const std::vector<Pin>& pins) {
+  std::vector<Json> lines;
+  for (const Pin& pin : pins) {
+    if (pin.author.empty() || pin.reason.empty())
+      return fail(ErrorCode::kBadArgument, "a baseline needs an author and a reason", "give --author and --reason");
+    if (pin.nights.empty() || pin.nights.front().empty())
+      return fail(ErrorCode::kBadArgument, fmt::format("cell {}: no launch to accept", pin.cell));
+    lines.push_back(to_json(pin));
+  }
+  MB_TRY(read_pins(file));
+  return append_lines(file, lines);
 }
 
 Status end_pin(const std::string& file, const std::string& id, const std::string& author, const std::string& reason) {
@@ -116,7 +130,7 @@ Status end_pin(const std::string& file, const std::string& id, const std::string
                 "`mbbench baseline list` lists them");
   if (!pin->ended_by.empty())
     return fail(ErrorCode::kBadArgument, fmt::format("baseline {} has ended already ({})", id, pin->ended_by));
-  return append_line(file, {{"end", id}, {"author", author}, {"reason", reason}});
+  return append_lines(file, {Json{{"end", id}, {"author", author}, {"reason", reason}}});
 }
 
 const Pin* find_pin(const std::vector<Pin>& pins, const std::string& identity_hash, const std::string& class_hash,
@@ -127,6 +141,13 @@ const Pin* find_pin(const std::vector<Pin>& pins, const std::string& identity_ha
   };
   const auto found = std::find_if(pins.rbegin(), pins.rend(), stands);
   return found == pins.rend() ? nullptr : &*found;
+}
+
+std::int64_t steps_due(const std::vector<Pin>& pins, const std::string& identity_hash, const std::string& class_hash) {
+  const auto found = std::find_if(pins.rbegin(), pins.rend(), [&](const Pin& p) {
+    return p.identity_hash == identity_hash && p.class_hash == class_hash && p.ended_by.empty();
+  });
+  return found == pins.rend() ? 0 : found->steps;
 }
 
 const Pin* find_any_pin(const std::vector<Pin>& pins, const std::string& identity_hash, const std::string& metric) {

@@ -21,6 +21,7 @@ struct Pin {
   std::string unit;
   // Launch medians of each accepted night, in `unit`.
   std::vector<std::vector<double>> nights;
+  std::int64_t steps = 0;         // that a launch of them recorded; 0 in lines older than this field: not known
   std::vector<std::string> runs;  // evidence: the runs that the nights come from
   std::string build;              // commit of the program that ran them
   std::string epoch;              // of those runs; empty in lines older than epochs: any epoch of the class
@@ -37,8 +38,12 @@ struct Pin {
 // its number.
 Result<std::vector<Pin>> read_pins(const std::string& file);
 
-// Adds one line. `author`, `reason` and at least one launch are needed.
-Status append_pin(const std::string& file, const Pin& pin);
+// Adds a line each, all or none. `author`, `reason` and at least one launch are needed, and a file that read_pins
+// reads; where its last line lacks an end, it gets one first.
+Status append_pins(const std::string& file, const std::vector<Pin>& pins);
+inline Status append_pin(const std::string& file, const Pin& pin) {
+  return append_pins(file, {pin});
+}
 
 // Adds a line that ends pin `id`, which must stand.
 Status end_pin(const std::string& file, const std::string& id, const std::string& author, const std::string& reason);
@@ -50,6 +55,10 @@ const Pin* find_pin(const std::vector<Pin>& pins, const std::string& identity_ha
 // The newest pin of the metric of an identity that nobody ended, in whatever environment it was accepted and even when
 // it has expired: what a series without a baseline of its own may have had.
 const Pin* find_any_pin(const std::vector<Pin>& pins, const std::string& identity_hash, const std::string& metric);
+
+// Steps that a launch of an identity in an environment class must have, by the newest baseline that nobody ended; 0: no
+// baseline says.
+std::int64_t steps_due(const std::vector<Pin>& pins, const std::string& identity_hash, const std::string& class_hash);
 
 inline bool has_expired(const Pin& pin, std::int64_t now_unix_ns) {
   return pin.expires_unix_ns != 0 && pin.expires_unix_ns <= now_unix_ns;

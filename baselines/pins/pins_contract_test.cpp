@@ -72,6 +72,39 @@ TEST_F(Pins, LinesOlderThanEpochsAreRead) {
   EXPECT_EQ(pins->front().epoch, "");
 }
 
+TEST_F(Pins, ALastLineWithoutAnEndIsNoTrap) {
+  ASSERT_TRUE(append_pin(file_, pin("b-1")));
+  std::filesystem::resize_file(file_, std::filesystem::file_size(file_) - 1);
+  ASSERT_TRUE(append_pin(file_, pin("b-2")));
+  std::filesystem::resize_file(file_, std::filesystem::file_size(file_) - 1);
+  ASSERT_TRUE(end_pin(file_, "b-1", "ada", "a wrong night"));
+  const auto pins = read_pins(file_);
+  ASSERT_TRUE(pins.has_value()) << format(pins.error());
+  ASSERT_EQ(pins->size(), 2U);
+  EXPECT_EQ(pins->front().ended_by, "ada: a wrong night");
+}
+
+TEST_F(Pins, AllAreAppendedOrNone) {
+  Pin nameless = pin("b-2");
+  nameless.author.clear();
+  EXPECT_FALSE(append_pins(file_, {pin("b-1"), nameless}));
+  EXPECT_TRUE(read_pins(file_).value().empty());
+  std::ofstream(file_) << "{\"accept\": 3}\n";
+  const auto before = std::filesystem::file_size(file_);
+  EXPECT_FALSE(append_pins(file_, {pin("b-1")})) << "a damaged file gets no further lines";
+  EXPECT_EQ(std::filesystem::file_size(file_), before);
+}
+
+TEST_F(Pins, TheNewestBaselineSaysHowManyStepsAreDue) {
+  Pin old = pin("b-1"), now = pin("b-2");
+  old.steps = 40, now.steps = 20;
+  ASSERT_TRUE(append_pins(file_, {old, now}));
+  EXPECT_EQ(steps_due(read_pins(file_).value(), "i", "c"), 20);
+  EXPECT_EQ(steps_due(read_pins(file_).value(), "i", "other class"), 0);
+  ASSERT_TRUE(end_pin(file_, "b-2", "ada", "too short"));
+  EXPECT_EQ(steps_due(read_pins(file_).value(), "i", "c"), 40);
+}
+
 TEST_F(Pins, ExpiredOnesDoNotStand) {
   Pin p = pin("b-1");
   p.expires_unix_ns = 100;
