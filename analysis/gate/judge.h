@@ -80,9 +80,13 @@ struct SeriesVerdict {
 std::vector<SeriesVerdict> judge_suite(std::span<const SeriesEvidence> cells, const GateOptions& options = {});
 
 // What a suspected cell comes to when `fresh` launches of tonight's product were added: slower; same where they exclude
-// a material change by themselves; else inconclusive.
+// a material change by themselves (the change is then theirs, not the suspicion's); else inconclusive.
 SeriesVerdict confirm(const SeriesEvidence& evidence, const SeriesVerdict& suspected, const NightLaunches& fresh,
                       const GateOptions& options = {});
+
+// Whether a confirmation's `fresh` launches, after the nights of `evidence`, exclude a material change: what those
+// nights showed was mended or never there, and windows that reach back over them would suspect it again every night.
+bool settles(const SeriesEvidence& evidence, const NightLaunches& fresh, const GateOptions& options = {});
 
 // Median of all pairwise means (Hodges-Lehmann): as sharp as a mean for well-behaved samples, and one wild launch in
 // five does not move it. NaN when empty.

@@ -290,6 +290,11 @@ TEST(Gate, AMendedRegressionIsGreenTheNightItIsMended) {
   ASSERT_TRUE(suspected.suspected) << "the nights before still weigh: " << suspected.text;
   const auto verdict = confirm(cell, suspected, {100, 100.1, 99.9, 100.2, 100});
   EXPECT_EQ(verdict.verdict, Verdict::kSame) << verdict.text;
+  EXPECT_LT(verdict.high, 0.01) << "the change is that of the launches which decided";
+  EXPECT_EQ(verdict.launches, 5U);
+  EXPECT_TRUE(settles(cell, {100, 100.1, 99.9, 100.2, 100}));
+  EXPECT_FALSE(settles(cell, {101, 101.1, 100.9, 101.2, 101}));
+  EXPECT_FALSE(settles(cell, {}));
   EXPECT_EQ(confirm(cell, suspected, {104, 104.1, 103.9, 104.2, 104}).verdict, Verdict::kSlower);
 }
 

@@ -11,6 +11,7 @@
 #include "analysis/gate/ab.h"
 #include "analysis/gate/canary.h"
 #include "analysis/gate/gate_report.h"
+#include "analysis/gate/harness.h"
 #include "profiler/base/clock.h"
 #include "profiler/base/file.h"
 #include "profiler/base/log.h"
@@ -68,6 +69,7 @@ struct Series {
   std::string metric;
   std::string class_label;
   std::vector<double> values[2];
+  int64_t steps = 0;    // that a launch of either arm must have
   std::string trouble;  // a launch that gave none
   analysis::AbDecision decision;
   bool decided = false;
@@ -79,7 +81,8 @@ class Ab {
       : arms_{std::move(a), std::move(b)},
         suites_{std::move(suite_a), std::move(suite_b)},
         options_(std::move(options)),
-        looks_(std::move(looks)) {}
+        looks_(std::move(looks)),
+        equal_iterations_(iterations(suites_[0]) == iterations(suites_[1])) {}
 
   // Returns false when it was stopped.
   Result<bool> run() {
@@ -113,6 +116,12 @@ class Ab {
   }
 
  private:
+  static std::map<std::string, int64_t> iterations(const Suite& suite) {
+    std::map<std::string, int64_t> of;
+    for (const Cell& cell : suite.cells) of[cell.name] = cell.config.train.train_iters;
+    return of;
+  }
+
   Result<bool> launch(int arm) {
     Suite suite = suites_[arm];
     std::erase_if(suite.cells, [&](const Cell& c) {
@@ -132,13 +141,15 @@ class Ab {
       s.class_label = baselines::class_label(cell);
       note_canaries(cell);
       const auto values = gated.empty() ? analysis::NightLaunches{} : analysis::launch_values(cell, s.metric);
-      if (cell.status != baselines::CellStatus::kOk || values.empty()) {
-        s.trouble = fmt::format("{}: {}", arms_[arm].label, cell.reason.empty() ? "no number" : cell.reason);
+      const std::string error = analysis::no_evidence(cell, s.steps);
+      if (!error.empty() || values.empty()) {
+        s.trouble = fmt::format("{}: {}", arms_[arm].label, error.empty() ? "no number" : error);
         s.decision.verdict = cell.status == baselines::CellStatus::kUnstable ? Verdict::kUnstable : Verdict::kBroken;
         s.decision.text = s.trouble;
         s.decided = true;
         continue;
       }
+      if (equal_iterations_) s.steps = std::max(s.steps, analysis::steps_of(cell));
       s.values[arm].insert(s.values[arm].end(), values.begin(), values.end());
     }
     return true;
@@ -167,6 +178,7 @@ class Ab {
   Suite suites_[2];
   RunOptions options_;
   std::vector<size_t> looks_;
+  bool equal_iterations_;  // the arms' launches owe each other as many steps
   std::map<std::string, Series> series_;
   std::map<std::string, baselines::Cell> first_;  // with canaries, by name
   double slowdown_ = 0;

@@ -2,6 +2,7 @@
 #include <fmt/core.h>
 
 #include "analysis/gate/gate_report.h"
+#include "analysis/gate/harness.h"
 #include "analysis/metrics/metrics.h"
 #include "analysis/stats/stats.h"
 #include "profiler/base/text.h"
@@ -59,15 +60,20 @@ Result<int> noise(const Parsed& parsed) {
                          {"detect_10", "with 10", Align::kRight}},
                         {},
                         {}};
+  bool broken = false;
   for (const auto& cell : outcome.run.cells) {
+    if (const std::string error = analysis::no_evidence(cell); !error.empty()) {
+      broken = broken || cell.status == baselines::CellStatus::kOk;
+      table.rows.push_back({{{cell.name}}, error});
+      continue;
+    }
     for (const char* metric : {"step_time", "cpu_step_time", "cpu_step_ratio"}) add_row(table, cell, metric);
-    if (cell.status != baselines::CellStatus::kOk) table.rows.push_back({{{cell.name}}, cell.reason});
   }
   table.footer.push_back(
       "seen: two-sided 5 %, power 90 %; the step's wall time of functional/cpu cells is no performance");
   print_tables(parsed, {table});
   if (outcome.stopped) return signals.interrupted() ? kExitInterrupted : kExitStopped;
-  return exit_status(outcome, false);
+  return broken ? kExitBroken : exit_status(outcome, false);
 }
 
 }  // namespace

@@ -35,7 +35,9 @@ const KnobTable& product_settings() {
            .field = field(&ProductSettings::gate, &GateSettings::max_silent_nights),
            .range = at_least(1),
            .unit = "nights",
-           .doc = "A cell with a baseline that gives no number for so many nights fails the gate.",
+           .doc = "A cell with a baseline that has no verdict for so many nights, since it gives no number or the "
+                  "baseline expired, fails the gate. A night is a UTC day; cells that --only or --skip left out count "
+                  "in none.",
            .identity = false},
           {.key = "gate.product",
            .field = field(&ProductSettings::gate, &GateSettings::product),

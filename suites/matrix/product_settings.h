@@ -11,7 +11,7 @@
 namespace mbb::suites {
 
 struct GateSettings {
-  int64_t max_silent_nights = 3;  // a gated cell without a number for so long fails the gate
+  int64_t max_silent_nights = 3;  // a gated cell without a verdict for so long fails the gate
   std::string product = "build.commit,build.checks";
   std::string environment = "cpu.*,gpu.*,kernel.*,library.*,memory.*,numa.*,os.*";
   KnobMap facts;  // declared by the user: an image, a framework's commit

@@ -5,7 +5,9 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
 #include <map>
+#include <set>
 
 #include "analysis/gate/canary.h"
 #include "analysis/gate/harness.h"
@@ -92,7 +94,7 @@ class Gate {
     if (cell.status == CellStatus::kBroken) add_row(cell, kRunRow, Verdict::kBroken, cell.reason);
     if (cell.status == CellStatus::kUnstable) add_row(cell, kRunRow, Verdict::kUnstable, cell.reason);
     if (cell.status != CellStatus::kOk) return;
-    if (std::string error = analysis::harness_error(cell); !error.empty()) {
+    if (std::string error = analysis::harness_error(cell, steps_due(cell)); !error.empty()) {
       add_row(cell, kRunRow, Verdict::kBroken, std::move(error));
       return;
     }
@@ -116,19 +118,67 @@ class Gate {
     Baseline baseline = find_baseline({run_, cell, metric}, request_.pins, history_, options_.roles,
                                       request_.now_unix_ns, other ? changed_since(*other) : std::vector<std::string>{});
     if (baseline.nights.empty()) {
-      add_row(cell, metric, baseline.verdict, baseline.reason).against = baseline.pin ? baseline.pin->id : "";
+      GateRow& row = add_row(cell, metric, baseline.verdict, baseline.reason);
+      if (baseline.pin == nullptr) return;
+      row.against = baseline.pin->id;
+      if (baselines::has_expired(*baseline.pin, request_.now_unix_ns)) add_expired(*baseline.pin, row.verdict);
       return;
     }
     add_row(cell, metric, Verdict::kInconclusive, "").against = baseline.pin->id;
     Series s{report_.rows.size() - 1, &cell, std::move(baseline), {}};
     s.evidence.baseline = s.baseline.nights;
-    for (const auto& night : history_.nights) {
-      if (s.baseline.bridge.empty() && night.created_unix_ns <= s.baseline.pin->accepted_unix_ns) continue;
-      if (const auto* then = ok_cell(night, cell.identity_hash))
-        s.evidence.nights.push_back(analysis::launch_values(*then, metric));
-    }
+    add_nights(s, metric);
     s.evidence.nights.push_back(tonight);
     series_.push_back(std::move(s));
+  }
+
+  int64_t steps_due(const baselines::Cell& cell) const {
+    return baselines::steps_due(request_.pins, cell.identity_hash, run_.fingerprint.class_hash);
+  }
+
+  // Earlier nights since the baseline. A confirmation that excluded a material change ended what came before it.
+  void add_nights(Series& s, const std::string& metric) const {
+    std::vector<const baselines::Run*> since;
+    for (const auto* runs : {&history_.nights, &history_.confirmations})
+      for (const baselines::Run& run : *runs)
+        if (!s.baseline.bridge.empty() || run.created_unix_ns > s.baseline.pin->accepted_unix_ns) since.push_back(&run);
+    std::stable_sort(since.begin(), since.end(),
+                     [](const auto* a, const auto* b) { return a->created_unix_ns < b->created_unix_ns; });
+    for (const baselines::Run* run : since) {
+      const auto* then = evidence_cell(*run, s.cell->identity_hash, s.baseline.pin->steps);
+      if (then == nullptr) continue;
+      NightLaunches launches = analysis::launch_values(*then, metric);
+      if (run->command != kConfirmCommand)
+        s.evidence.nights.push_back(std::move(launches));
+      else if (analysis::settles(s.evidence, launches))
+        s.evidence.nights.clear();
+    }
+  }
+
+  // Nights without what `is_heard` asks of a run, tonight's included, back to the last one with it.
+  int silent_nights(const std::string& cell, const std::function<bool(const baselines::Run&)>& is_heard) const {
+    std::set<int64_t> nights{night_of(run_)};
+    for (auto run = history_.nights.rbegin(); run != history_.nights.rend() && !is_heard(*run); ++run)
+      if (!is_left_out(*run, cell)) nights.insert(night_of(*run));
+    return static_cast<int>(nights.size());
+  }
+
+  void judge_silence(const char* what, int silent, analysis::SeriesVerdict& verdict) const {
+    verdict.verdict = silent >= request_.max_silent_nights ? Verdict::kBroken : Verdict::kInconclusive;
+    verdict.text += fmt::format("{} for {} night{}; {} fail the gate (gate.max_silent_nights)", what, silent,
+                                silent == 1 ? "" : "s", request_.max_silent_nights);
+  }
+
+  // Nights since a baseline ended have no verdict, however many numbers they gave.
+  void add_expired(const Pin& pin, analysis::SeriesVerdict& verdict) const {
+    verdict.text += "; ";
+    judge_silence("no verdict",
+                  silent_nights(pin.cell,
+                                [&](const baselines::Run& run) {
+                                  return run.created_unix_ns < pin.expires_unix_ns &&
+                                         evidence_cell(run, pin.identity_hash) != nullptr;
+                                }),
+                  verdict);
   }
 
   // What changed in the environment since a pin's run, as far as the store still has it.
@@ -149,14 +199,15 @@ class Gate {
     if (!s.baseline.bridge.empty()) {
       for (const auto& run : history_.bridges)
         if (run.id == s.baseline.bridge.front())
-          if (const auto* then = ok_cell(run, s.cell->identity_hash)) return analysis::machine_slowdown(*then, *s.cell);
+          if (const auto* then = evidence_cell(run, s.cell->identity_hash))
+            return analysis::machine_slowdown(*then, *s.cell);
       return 0;
     }
     if (s.baseline.pin->runs.empty() || !file_exists(request_.store_file)) return 0;
     const auto store = baselines::Store::open(request_.store_file, {.read_only = true});
     if (!store) return 0;
     const auto run = store->load_run(s.baseline.pin->runs.front());
-    const auto* then = run ? ok_cell(*run, s.cell->identity_hash) : nullptr;
+    const auto* then = run ? evidence_cell(*run, s.cell->identity_hash) : nullptr;
     return then == nullptr ? 0 : analysis::machine_slowdown(*then, *s.cell);
   }
 
@@ -221,14 +272,30 @@ class Gate {
       MB_ASSIGN(outcome, start_run(again, options));
       if (outcome.stopped) return fail(ErrorCode::kCancelled, "stopped while suspected cells were run again");
     }
-    for (const size_t i : suspects) {
-      Series& s = series_[i];
-      auto& row = report_.rows[s.row];
-      const auto* fresh = ok_cell(outcome.run, s.cell->identity_hash);
-      row.verdict = analysis::confirm(s.evidence, row.verdict,
-                                      fresh ? analysis::launch_values(*fresh, row.metric) : NightLaunches{});
-    }
+    for (const size_t i : suspects) confirm_one(series_[i], outcome.run);
     return {};
+  }
+
+  // Fresh launches decide where they are evidence. Where they crashed or lost a step, the night broke.
+  void confirm_one(const Series& s, const baselines::Run& fresh_run) {
+    GateRow& row = report_.rows[s.row];
+    const auto fresh = std::find_if(fresh_run.cells.begin(), fresh_run.cells.end(),
+                                    [&](const auto& cell) { return cell.name == s.cell->name; });
+    if (fresh == fresh_run.cells.end()) {
+      row.verdict = analysis::confirm(s.evidence, row.verdict, {});
+      return;
+    }
+    std::string error = analysis::no_evidence(*fresh, s.baseline.pin->steps);
+    if (error.empty() && fresh->identity_hash != s.cell->identity_hash)
+      error = fmt::format("they are of another series, {}", class_label(*fresh));
+    const NightLaunches launches = error.empty() ? analysis::launch_values(*fresh, row.metric) : NightLaunches{};
+    if (error.empty() && launches.empty()) error = "they gave no number";
+    if (error.empty()) {
+      row.verdict = analysis::confirm(s.evidence, row.verdict, launches);
+      return;
+    }
+    row.verdict.verdict = Verdict::kBroken;
+    row.verdict.text += fmt::format("; suspected, and the launches to confirm it are no evidence: {}", error);
   }
 
   // The largest slowdown that the canaries of any cell show.
@@ -253,16 +320,12 @@ class Gate {
       if (!pin.epoch.empty() && pin.epoch != run_.epoch) continue;
       if (std::find(seen.begin(), seen.end(), pin.identity_hash) != seen.end()) continue;
       seen.push_back(pin.identity_hash);
-      if (ok_cell(run_, pin.identity_hash) != nullptr || !belongs_here(pin)) continue;
-      int silent = 1;
-      for (auto night = history_.nights.rbegin();
-           night != history_.nights.rend() && !ok_cell(*night, pin.identity_hash); ++night)
-        ++silent;
-      const bool fails = silent >= request_.max_silent_nights;
+      if (has_rows(pin.identity_hash) || !belongs_here(pin) || is_left_out(run_, pin.cell)) continue;
       GateRow row{pin.cell, kRunRow, "", pin.id, {}};
-      row.verdict.verdict = fails ? Verdict::kBroken : Verdict::kInconclusive;
-      row.verdict.text = fmt::format("no number for {} night{}; {} fail the gate (gate.max_silent_nights)", silent,
-                                     silent == 1 ? "" : "s", request_.max_silent_nights);
+      const auto is_heard = [&](const baselines::Run& run) {
+        return evidence_cell(run, pin.identity_hash, pin.steps) != nullptr;
+      };
+      judge_silence("no number", silent_nights(pin.cell, is_heard), row.verdict);
       report_.rows.push_back(std::move(row));
     }
   }
@@ -283,12 +346,19 @@ class Gate {
     report_.rows.push_back(std::move(row));
   }
 
+  // An ok cell has rows already, of its numbers or of why they are none.
+  bool has_rows(const std::string& identity) const {
+    return std::any_of(run_.cells.begin(), run_.cells.end(), [&](const auto& cell) {
+      return cell.identity_hash == identity && cell.status == CellStatus::kOk;
+    });
+  }
+
   // Of this suite: its cell is planned here, or it was seen here on an earlier night.
   bool belongs_here(const Pin& pin) const {
     const auto& planned = run_.planned_cells;
     return std::find(planned.begin(), planned.end(), pin.cell) != planned.end() ||
            std::any_of(history_.nights.begin(), history_.nights.end(),
-                       [&](const auto& n) { return ok_cell(n, pin.identity_hash); });
+                       [&](const auto& n) { return evidence_cell(n, pin.identity_hash) != nullptr; });
   }
 
   void warn_of_expiry() {
@@ -357,8 +427,14 @@ Result<int> run_bridge(const Suite& suite, const GateRequest& request, RunOption
   if (outcome.stopped) return fail(ErrorCode::kCancelled, "stopped while the old product ran");
   int bridged = 0;
   const Pin* others = nullptr;
+  std::vector<std::string> trouble;
   for (const auto& cell : outcome.run.cells) {
-    if (cell.status != CellStatus::kOk) continue;
+    if (cell.status == CellStatus::kSkipped) continue;
+    const int64_t due = baselines::steps_due(request.pins, cell.identity_hash, outcome.run.fingerprint.class_hash);
+    if (const std::string error = analysis::no_evidence(cell, due); !error.empty()) {
+      trouble.push_back(fmt::format("cell {}: {}", cell.name, error));
+      continue;
+    }
     for (const std::string& metric : analysis::gated_metrics(cell)) {
       const Pin* pin = baselines::find_any_pin(request.pins, cell.identity_hash, metric);
       if (pin == nullptr) continue;
@@ -368,6 +444,10 @@ Result<int> run_bridge(const Suite& suite, const GateRequest& request, RunOption
         others = pin;
     }
   }
+  if (!trouble.empty())
+    return fail(ErrorCode::kMismatch,
+                fmt::format("{} baselines have a bridge, and not those of {}", bridged, join(trouble, "; ")),
+                "launches that broke or lost a step stand for no product: run --bridge again once they are whole");
   if (bridged > 0) return bridged;
   if (others != nullptr)
     return fail(ErrorCode::kMismatch,

@@ -6,10 +6,12 @@
 #include <algorithm>
 
 #include "analysis/gate/gate_report.h"
+#include "analysis/gate/harness.h"
 #include "baselines/store/store.h"
 #include "profiler/base/clock.h"
 #include "profiler/base/file.h"
 #include "profiler/base/text.h"
+#include "suites/matrix/suite.h"
 
 namespace mbb::suites {
 namespace {
@@ -31,7 +33,7 @@ bool is_of(const Pin& pin, const baselines::Run& run) {
 void add_bridge(const GateSeries& series, const GateHistory& history, const profiler::FactRoles& roles,
                 Baseline& baseline) {
   for (const baselines::Run& run : history.bridges) {
-    const auto* cell = ok_cell(run, series.cell.identity_hash);
+    const auto* cell = evidence_cell(run, series.cell.identity_hash, baseline.pin->steps);
     if (cell == nullptr || !is_product_of(*baseline.pin, run.fingerprint, roles)) continue;
     NightLaunches launches = analysis::launch_values(*cell, series.metric);
     if (launches.empty()) continue;
@@ -48,10 +50,30 @@ std::string fact_of(const baselines::Run& run, const char* key) {
   return "unknown";
 }
 
-const baselines::Cell* ok_cell(const baselines::Run& run, const std::string& identity) {
+const baselines::Cell* evidence_cell(const baselines::Run& run, const std::string& identity, std::int64_t steps_due) {
   for (const auto& cell : run.cells)
-    if (cell.identity_hash == identity && cell.status == baselines::CellStatus::kOk) return &cell;
+    if (cell.identity_hash == identity && analysis::no_evidence(cell, steps_due).empty()) return &cell;
   return nullptr;
+}
+
+bool is_left_out(const baselines::Run& run, const std::string& cell) {
+  bool filtered = false, named = false;
+  for (size_t i = 0; i < run.argv.size(); ++i) {
+    const profiler::CapturedValue& word = run.argv[i];
+    if (word.name != "--only" && word.name != "--skip") continue;
+    const bool joined = !word.value.empty() || i + 1 == run.argv.size();  // --only=PATTERN
+    const profiler::CapturedValue& pattern = joined ? word : run.argv[i + 1];
+    if (pattern.hashed) continue;  // of a record that kept no patterns
+    const bool matches = cell_matches(pattern.value, cell);
+    if (word.name == "--skip" && matches) return true;
+    if (word.name == "--only") filtered = true, named = named || matches;
+  }
+  return filtered && !named;
+}
+
+std::int64_t night_of(const baselines::Run& run) {
+  constexpr std::int64_t kDayNs = std::int64_t{24} * 3600 * 1'000'000'000;
+  return run.created_unix_ns / kDayNs;
 }
 
 bool is_product_of(const Pin& pin, const profiler::Fingerprint& fingerprint, const profiler::FactRoles& roles) {
@@ -68,14 +90,18 @@ Result<GateHistory> read_gate_history(const baselines::Run& tonight, const std::
   MB_ASSIGN(const auto summaries, store.list_runs());
   for (const auto& s : summaries) {
     const bool bridge = s.command == kBridgeCommand;
-    if ((s.command != kGateCommand && !bridge) || s.suite != tonight.suite || s.id == tonight.id) continue;
+    std::vector<baselines::Run>* runs = bridge                         ? &history.bridges
+                                        : s.command == kGateCommand    ? &history.nights
+                                        : s.command == kConfirmCommand ? &history.confirmations
+                                                                       : nullptr;
+    if (runs == nullptr || s.suite != tonight.suite || s.id == tonight.id) continue;
     if (s.ended_unix_ns == 0 || s.class_hash != tonight.fingerprint.class_hash || s.epoch != tonight.epoch) continue;
-    if (!bridge && (s.created_unix_ns >= tonight.created_unix_ns || history.nights.size() == kHistoryNights)) continue;
+    if (!bridge && (s.created_unix_ns >= tonight.created_unix_ns || runs->size() == kHistoryNights)) continue;
     MB_ASSIGN(auto run, store.load_run(s.id));
-    (bridge ? history.bridges : history.nights).push_back(std::move(run));
+    runs->push_back(std::move(run));
   }
-  std::reverse(history.nights.begin(), history.nights.end());
-  std::reverse(history.bridges.begin(), history.bridges.end());
+  for (auto* runs : {&history.nights, &history.confirmations, &history.bridges})
+    std::reverse(runs->begin(), runs->end());
   return history;
 }
 

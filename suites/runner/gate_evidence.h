@@ -20,15 +20,24 @@ inline constexpr const char* kBridgeCommand = "gate-bridge";
 
 // Finished runs of tonight's suite, fingerprint class and epoch, oldest first.
 struct GateHistory {
-  std::vector<baselines::Run> nights;   // before tonight, at most the newest kHistoryNights
-  std::vector<baselines::Run> bridges;  // of any product
+  std::vector<baselines::Run> nights;         // before tonight, at most the newest kHistoryNights
+  std::vector<baselines::Run> confirmations;  // of those nights' suspects
+  std::vector<baselines::Run> bridges;        // of any product
 };
 inline constexpr size_t kHistoryNights = 30;
 
 Result<GateHistory> read_gate_history(const baselines::Run& tonight, const std::string& store_file);
 
-// The ok cell of that identity, or nullptr.
-const baselines::Cell* ok_cell(const baselines::Run& run, const std::string& identity);
+// The cell of that identity, where its launches are evidence (analysis/gate/harness.h), each of `steps_due` steps or
+// more; else nullptr.
+const baselines::Cell* evidence_cell(const baselines::Run& run, const std::string& identity,
+                                     std::int64_t steps_due = 0);
+
+// Whether --only or --skip kept a cell out of a run, by the run's command line.
+bool is_left_out(const baselines::Run& run, const std::string& cell);
+
+// The UTC day, counted from 1970, that a run began on: a night. Two runs of one day are one night.
+std::int64_t night_of(const baselines::Run& run);
 
 // A series' baseline, or why it has none.
 struct Baseline {

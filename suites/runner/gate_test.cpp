@@ -215,6 +215,114 @@ TEST_F(GateOverNights, ACellThatStaysSilentFails) {
   }
 }
 
+TEST_F(GateOverNights, CellsThatOnlyAndSkipLeaveOutAreNotSilentAndADayIsOneNight) {
+  request_.pins = {pin_of(run_of({"r-1"}))};
+  keep(run_of({"r-1", 0}));
+  const auto partial = [&](const char* id, int64_t day, std::vector<profiler::CapturedValue> argv) {
+    Stored night = run_of({id, day, "new"});
+    night.cells[0].name = "beside", night.cells[0].identity_hash = "beside";
+    night.planned_cells = {"beside"};
+    night.argv = std::move(argv);
+    return night;
+  };
+  const auto rows_of_one = [&](const Stored& night) {
+    const auto report = judge(night);
+    return std::count_if(report.rows.begin(), report.rows.end(), [](const auto& r) { return r.cell == "one"; });
+  };
+  int64_t day = 1;
+  for (const auto& argv : {std::vector<profiler::CapturedValue>{{"", "gate"}, {"--only", ""}, {"", "beside"}},
+                           {{"--only", "bes*"}},
+                           {{"--skip", ""}, {"", "one"}},
+                           {{"--skip", "one"}}}) {
+    const Stored night = partial("r-2", day++, argv);
+    EXPECT_EQ(rows_of_one(night), 0);
+    keep(night);
+  }
+  // Left out on all nights but this one, which has the whole suite and lacks the cell.
+  EXPECT_EQ(row(judge(partial("r-3", day, {{"", "gate"}})), analysis::kRunRow).verdict.text,
+            "no number for 1 night; 3 fail the gate (gate.max_silent_nights)");
+  for (const char* id : {"r-4", "r-5", "r-6"}) {
+    Stored again = partial(id, day, {});
+    again.created_unix_ns += id[2];
+    EXPECT_EQ(row(judge(again), analysis::kRunRow).verdict.verdict, Verdict::kInconclusive) << "one day is one night";
+    keep(again);
+  }
+}
+
+TEST_F(GateOverNights, AnExpiredBaselineFailsAfterAsManyNightsAsASilentCell) {
+  const Stored accepted = run_of({"r-1"});
+  keep(accepted);
+  request_.pins = {pin_of(accepted)};
+  request_.pins[0].expires_unix_ns = kStart + 3 * kDay / 2;
+  int64_t day = 1;
+  for (const auto& [id, verdict, nights] : {std::tuple{"r-2", Verdict::kInconclusive, "1 night;"},
+                                            {"r-3", Verdict::kInconclusive, "1 night;"},
+                                            {"r-4", Verdict::kInconclusive, "2 nights;"},
+                                            {"r-5", Verdict::kBroken, "3 nights;"}}) {
+    const Stored night = run_of({id, day++, "new", "6.1", 120});
+    const auto report = judge(night);
+    EXPECT_EQ(row(report, "cpu_step_time").verdict.verdict, verdict) << id;
+    EXPECT_NE(row(report, "cpu_step_time").verdict.text.find(nights), std::string::npos)
+        << row(report, "cpu_step_time").verdict.text;
+    keep(night);
+  }
+}
+
+TEST_F(GateOverNights, NightsThatLostAStepAreNoEvidence) {
+  request_.pins = {pin_of(run_of({"r-1"}))};
+  Stored lost = run_of({"r-2", 1, "new", "6.1", 130});
+  lost.cells[0].launches[2].steps.erase(lost.cells[0].launches[2].steps.begin() + 7);
+  keep(lost);
+  const auto verdict = row(judge(run_of({"r-3", 2, "new"})), "cpu_step_time").verdict;
+  EXPECT_EQ(verdict.verdict, Verdict::kSame) << verdict.text;
+  EXPECT_EQ(verdict.launches, 5U) << verdict.text;
+  // Nor do they stand for the old product in a new environment.
+  Stored bridge = run_of({"r-4", 2, "old", "6.2", 112, kBridgeCommand});
+  bridge.cells[0].launches[4].steps.pop_back();
+  keep(bridge);
+  EXPECT_EQ(row(judge(run_of({"r-5", 3, "new", "6.2", 112})), "cpu_step_time").verdict.verdict, Verdict::kIncomparable);
+}
+
+TEST_F(GateOverNights, AConfirmationThatExcludedAChangeEndsTheNightsBeforeIt) {
+  request_.pins = {pin_of(run_of({"r-1"}))};
+  keep(run_of({"r-2", 1, "new", "6.1", 104}));
+  keep(run_of({"r-3", 2, "new", "6.1", 104}));
+  keep(run_of({"r-4", 3, "mended"}));
+  const Stored tonight = run_of({"r-6", 4, "mended"});
+  EXPECT_EQ(row(judge(tonight), "cpu_step_time").verdict.verdict, Verdict::kInconclusive) << "suspected, unconfirmed";
+  Stored confirmation = run_of({"r-5", 3, "mended", "6.1", 100, kConfirmCommand});
+  confirmation.created_unix_ns += 1000;
+  keep(confirmation);
+  const auto verdict = row(judge(tonight), "cpu_step_time").verdict;
+  EXPECT_EQ(verdict.verdict, Verdict::kSame) << verdict.text;
+  EXPECT_EQ(verdict.nights, 1U) << verdict.text;
+  // One that found the change, or that lost a step, ends nothing.
+  confirmation = run_of({"r-5", 3, "new", "6.1", 104, kConfirmCommand});
+  confirmation.created_unix_ns += 1000;
+  keep(confirmation);
+  EXPECT_NE(row(judge(tonight), "cpu_step_time").verdict.verdict, Verdict::kSame);
+}
+
+TEST_F(GateOverNights, ATruncatedCommandIsAMissingStep) {
+  Stored accepted = run_of({"r-1"});
+  accepted.cells[0].knobs = {{.key = "command.run", .value = "train", .source = "suite"}};
+  accepted.cells[0].result_class = baselines::ResultClass::kMeasured;
+  request_.pins = {pin_of(accepted, "step_time")};
+  request_.pins[0].steps = 30;
+  Stored tonight = accepted;
+  tonight.id = tonight.cells[0].run = "r-2", tonight.created_unix_ns += kDay;
+  EXPECT_EQ(row(judge(tonight), "step_time").verdict.verdict, Verdict::kSame);
+  for (auto& launch : tonight.cells[0].launches) launch.steps.resize(12);
+  const auto report = judge(tonight);
+  EXPECT_EQ(analysis::gate_exit_status(report), 4);
+  EXPECT_EQ(report.rows[0].verdict.text, "launch 0: 12 steps were recorded, where those it is held against have 30");
+  // As an earlier night it is no evidence either.
+  keep(tonight);
+  Stored next = accepted;
+  next.id = next.cells[0].run = "r-3", next.created_unix_ns += 2 * kDay;
+  EXPECT_EQ(row(judge(next), "step_time").verdict.nights, 1U);
+}
+
 TEST_F(GateOverNights, AMetricThatWentMissingIsBroken) {
   request_.pins = {pin_of(run_of({"r-1"})), pin_of(run_of({"r-1"}), "peak_memory")};
   Stored tonight = run_of({"r-2", 2, "new"});
@@ -259,6 +367,26 @@ TEST(HarnessError, AUsersCommandMayLogEveryTenthStepWithoutALoss) {
   EXPECT_EQ(analysis::harness_error(cell), "");
   cell.launches[0].steps[3].index += 10;
   EXPECT_EQ(analysis::harness_error(cell), "launch 0: step 30 is missing: step 40 stands in its place");
+}
+
+TEST(HarnessError, ACommandsLaunchesOweEqualStepsAndThoseThatWereSet) {
+  Cell cell = run_of({"r-1"}).cells[0];
+  cell.knobs = {{.key = "command.run", .value = "train", .source = "suite"}};
+  EXPECT_EQ(analysis::harness_error(cell), "");
+  EXPECT_EQ(analysis::harness_error(cell, 40),
+            "launch 0: 30 steps were recorded, where those it is held against have 40");
+  cell.launches[1].steps.pop_back();
+  EXPECT_EQ(analysis::harness_error(cell), "launch 1: 29 steps were recorded, where those it is held against have 30");
+  cell = run_of({"r-1"}).cells[0];
+  cell.knobs.push_back({.key = "command.run", .value = "train", .source = "suite"});
+  EXPECT_EQ(analysis::harness_error(cell), "") << "as many as train_iters";
+  cell.knobs[0].value = "40";
+  EXPECT_EQ(analysis::harness_error(cell), "launch 0: it ended at step 30 of 40");
+  cell.knobs.push_back({.key = "import.cell", .value = "one", .source = "command line"});
+  cell.knobs.erase(cell.knobs.begin() + 1);
+  EXPECT_EQ(analysis::harness_error(cell), "") << "nobody here planned an imported log";
+  cell.status = baselines::CellStatus::kBroken, cell.reason = "ended by signal 9";
+  EXPECT_EQ(analysis::no_evidence(cell), "ended by signal 9");
 }
 
 }  // namespace

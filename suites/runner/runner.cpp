@@ -312,7 +312,9 @@ Result<RunOutcome> start_run(const Suite& suite, const RunOptions& options) {
   run.spec = suite.text;
   run.tag = options.tag;
   const auto is_known = [](std::string_view name) { return find_setting(name).has_value(); };
-  run.argv = profiler::capture_arguments({options.argv.begin() + 1, options.argv.end()}, is_known);
+  // Patterns of cells, too, which the run's record names anyway: the gate asks what was left out (is_left_out()).
+  const auto is_known_word = [&](std::string_view name) { return name == "only" || name == "skip" || is_known(name); };
+  run.argv = profiler::capture_arguments({options.argv.begin() + 1, options.argv.end()}, is_known_word);
   run.environment = profiler::capture_environment(env_all(), is_known);
   MB_ASSIGN(auto roled, profiler::apply_roles(profiler::take_fingerprint(options.facts), options.roles));
   if (!options.program.empty()) {  // its build, not ours
