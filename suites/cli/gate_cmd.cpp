@@ -5,8 +5,6 @@
 #include <filesystem>
 
 #include "analysis/gate/gate_report.h"
-#include "analysis/gate/harness.h"
-#include "analysis/metrics/metrics.h"
 #include "baselines/pins/pins.h"
 #include "profiler/base/clock.h"
 #include "profiler/base/env.h"
@@ -16,6 +14,7 @@
 #include "suites/cli/command.h"
 #include "suites/cli/print.h"
 #include "suites/cli/settings_of.h"
+#include "suites/runner/accept.h"
 #include "suites/runner/gate.h"
 
 namespace mbb::suites {
@@ -175,79 +174,28 @@ std::string author_of(const Parsed& parsed) {
   return parsed.value("--author").value_or(env_text("USER").value_or(""));
 }
 
-// Runs of --with: nights of the same product in the same environment, accepted together.
-Result<std::vector<baselines::Run>> further_nights(const Parsed& parsed, const Settings& settings,
-                                                   const baselines::Run& first) {
-  const profiler::FactRoles roles = fact_roles(settings.product.gate);
-  std::vector<baselines::Run> nights;
-  for (const std::string& spec : parsed.values("--with")) {
-    MB_ASSIGN(auto run, find_run(settings, spec));
-    if (run.fingerprint.class_hash != first.fingerprint.class_hash || run.epoch != first.epoch)
-      return fail(ErrorCode::kMismatch,
-                  fmt::format("runs {} and {} are of different environments: {}", first.id, run.id,
-                              join(profiler::changed_environment(first.fingerprint, run.fingerprint, roles), "; ")));
-    if (profiler::product_hash(run.fingerprint, roles) != profiler::product_hash(first.fingerprint, roles))
-      return fail(ErrorCode::kMismatch, fmt::format("runs {} and {} are of different products", first.id, run.id));
-    nights.push_back(std::move(run));
-  }
-  return nights;
-}
-
 Result<int> accept(const Parsed& parsed, const Settings& settings) {
   if (parsed.positionals.size() < 2)
     return fail(ErrorCode::kBadArgument, "baseline accept: which run?",
                 "mbbench baseline accept @latest --reason TEXT");
-  MB_ASSIGN(const auto run, find_run(settings, parsed.positionals[1]));
-  MB_ASSIGN(const auto more, further_nights(parsed, settings, run));
-  MB_ASSIGN(const int64_t days, number_option(parsed, "--expires", 0, 0, 36500));
-  const std::string& file = settings.product.baselines_file;
-  const int64_t now = wall_ns();
-  const auto only = parsed.values("--only");
-  int accepted = 0;
-  for (const auto& cell : run.cells) {
-    if (cell.status != baselines::CellStatus::kOk) continue;
-    if (!only.empty() &&
-        std::none_of(only.begin(), only.end(), [&](const auto& p) { return cell_matches(p, cell.name); }))
-      continue;
-    if (const std::string error = analysis::harness_error(cell); !error.empty())
-      return fail(ErrorCode::kMismatch, fmt::format("cell {} is no evidence: {}", cell.name, error));
-    for (const std::string& metric : analysis::gated_metrics(cell)) {
-      Pin pin;
-      pin.id =
-          "b" +
-          baselines::new_run_id(now, static_cast<uint64_t>(now) + static_cast<uint64_t>(accepted) * 7919U).substr(1);
-      pin.identity_hash = cell.identity_hash;
-      pin.class_hash = run.fingerprint.class_hash;
-      pin.metric = metric;
-      pin.unit = analysis::find_metric(metric)->unit;
-      pin.cell = cell.name;
-      pin.model = cell.model;
-      pin.nights = {analysis::launch_values(cell, metric)};
-      pin.runs = {run.id};
-      std::int64_t last = run.created_unix_ns;
-      for (const auto& night : more) {
-        const auto* then = ok_cell(night, cell.identity_hash);
-        if (then == nullptr || !analysis::harness_error(*then).empty()) continue;
-        pin.nights.push_back(analysis::launch_values(*then, metric));
-        pin.runs.push_back(night.id);
-        last = std::max(last, night.created_unix_ns);
-      }
-      pin.build = fact_of(run, "build.commit");
-      pin.epoch = run.epoch;
-      pin.product = profiler::product_hash(run.fingerprint, fact_roles(settings.product.gate));
-      pin.configuration = baselines::configuration_hash(cell);
-      pin.author = author_of(parsed);
-      pin.reason = parsed.value("--reason").value_or("");
-      pin.accepted_unix_ns = last;  // later nights are held against it
-      pin.expires_unix_ns = days == 0 ? 0 : now + days * kDayNs;
-      MB_TRY(baselines::append_pin(file, pin));
-      ++accepted;
-    }
+  AcceptRequest request;
+  MB_ASSIGN(request.run, find_run(settings, parsed.positionals[1]));
+  for (const std::string& spec : parsed.values("--with")) {
+    MB_ASSIGN(auto run, find_run(settings, spec));
+    request.more.push_back(std::move(run));
   }
-  if (accepted == 0)
-    return fail(ErrorCode::kNotFound, fmt::format("run {} has no ok cell to accept", run.id),
-                "`mbbench show` says why");
-  fmt::print("{} baselines of run {} accepted into {}\n", accepted, run.id, file);
+  MB_ASSIGN(const int64_t days, number_option(parsed, "--expires", 0, 0, 36500));
+  request.only = parsed.values("--only");
+  request.roles = fact_roles(settings.product.gate);
+  request.author = author_of(parsed);
+  request.reason = parsed.value("--reason").value_or("");
+  request.now_unix_ns = wall_ns();
+  request.expires_unix_ns = days == 0 ? 0 : request.now_unix_ns + days * kDayNs;
+  MB_ASSIGN(const Acceptance accepted, accept_runs(request));
+  const std::string& file = settings.product.baselines_file;
+  MB_TRY(baselines::append_pins(file, accepted.pins));
+  for (const std::string& why : accepted.left_out) say(fmt::format("left out: {}\n", why));
+  fmt::print("{} baselines of run {} accepted into {}\n", accepted.pins.size(), request.run.id, file);
   return 0;
 }
 

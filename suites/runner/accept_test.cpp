@@ -1,0 +1,91 @@
+// Accepting counts a launch once, takes all cells or none, and says what it left out.
+#include "suites/runner/accept.h"
+
+#include <gtest/gtest.h>
+
+namespace mbb::suites {
+namespace {
+
+using baselines::Cell;
+using baselines::CellStatus;
+using Stored = baselines::Run;
+
+Cell cell_of(const char* name, double ms) {
+  Cell cell;
+  cell.name = name, cell.identity_hash = name;
+  cell.result_class = baselines::ResultClass::kMeasured;
+  cell.knobs = {{.key = "command.run", .value = "train", .source = "suite"}};
+  for (int index = 0; index < 3; ++index) {
+    baselines::Launch launch;
+    launch.index = index;
+    for (int64_t i = 0; i < 12; ++i) {
+      baselines::Step step;
+      step.index = i;
+      step.wall_ns = static_cast<int64_t>(1e6 * (ms + 0.01 * static_cast<double>((i * 7 + index * 3) % 5)));
+      step.loss = 3.0 - 0.01 * static_cast<double>(i) - index;
+      launch.steps.push_back(step);
+    }
+    cell.launches.push_back(launch);
+  }
+  return cell;
+}
+
+Stored run_of(const char* id, double ms) {
+  Stored run;
+  run.id = id;
+  run.cells = {cell_of("a", ms), cell_of("b", 2 * ms)};
+  return run;
+}
+
+AcceptRequest request_of(Stored run, std::vector<Stored> more) {
+  AcceptRequest request;
+  request.run = std::move(run), request.more = std::move(more);
+  request.author = "ada", request.reason = "first";
+  request.now_unix_ns = 1'790'000'000'000'000'000;
+  return request;
+}
+
+TEST(Accept, NightsOfOneProductAreOneBaselineACellAndMetric) {
+  const auto accepted = accept_runs(request_of(run_of("r-1", 100), {run_of("r-2", 101)}));
+  ASSERT_TRUE(accepted.has_value()) << format(accepted.error());
+  ASSERT_EQ(accepted->pins.size(), 4U) << "step time and loss of two cells";
+  for (const baselines::Pin& pin : accepted->pins) {
+    EXPECT_EQ(pin.nights.size(), 2U);
+    EXPECT_EQ(pin.steps, 12);
+  }
+  EXPECT_TRUE(accepted->left_out.empty());
+}
+
+TEST(Accept, ALaunchCountsOnce) {
+  const auto twice = accept_runs(request_of(run_of("r-1", 100), {run_of("r-2", 101), run_of("r-2", 101)}));
+  ASSERT_FALSE(twice.has_value());
+  EXPECT_EQ(twice.error().what, "run r-2 is given twice: its launches count once");
+  const auto itself = accept_runs(request_of(run_of("r-1", 100), {run_of("r-1", 100)}));
+  EXPECT_EQ(itself.error().code, ErrorCode::kBadArgument);
+  const auto again = accept_runs(request_of(run_of("r-1", 100), {run_of("r-2", 100)}));
+  ASSERT_FALSE(again.has_value()) << "one log, imported in two runs";
+  EXPECT_EQ(again.error().what, "cell a: launch 0 of run r-2 is launch 0 of run r-1: it counts once");
+}
+
+TEST(Accept, AllCellsOrNoneAndWhatIsLeftOutIsSaid) {
+  Stored lost = run_of("r-1", 100);
+  lost.cells[1].launches[2].steps.erase(lost.cells[1].launches[2].steps.begin() + 5);
+  const auto none = accept_runs(request_of(lost, {}));
+  ASSERT_FALSE(none.has_value()) << "cell a is whole";
+  EXPECT_NE(none.error().what.find("cell b is no evidence: launch 2: step 5 is missing"), std::string::npos)
+      << none.error().what;
+  AcceptRequest only = request_of(lost, {});
+  only.only = {"a"};
+  EXPECT_EQ(accept_runs(only)->pins.size(), 2U);
+
+  Stored broken = run_of("r-2", 101);
+  broken.cells[1].status = CellStatus::kBroken, broken.cells[1].reason = "ended by signal 9";
+  const auto accepted = accept_runs(request_of(run_of("r-1", 100), {broken}));
+  ASSERT_TRUE(accepted.has_value());
+  EXPECT_EQ(accepted->left_out, std::vector<std::string>{"run r-2, cell b: ended by signal 9"});
+  EXPECT_EQ(accepted->pins[0].nights.size(), 2U);
+  EXPECT_EQ(accepted->pins[2].nights.size(), 1U);
+}
+
+}  // namespace
+}  // namespace mbb::suites
