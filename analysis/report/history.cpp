@@ -88,7 +88,7 @@ class Canvas {
 std::vector<HistoryPoint> nights_of(std::vector<HistoryPoint> points) {
   const bool gated = std::any_of(points.begin(), points.end(), [](const auto& p) { return p.command == "gate"; });
   std::erase_if(points, [&](const HistoryPoint& p) {
-    return gated ? p.command != "gate" : p.command != "suite" && p.command != "run";
+    return gated ? p.command != "gate" : p.command != "suite" && p.command != "run" && p.command != "import";
   });
   return points;
 }

@@ -52,8 +52,8 @@ struct History {
   std::vector<HistoryChange> changes;
 };
 
-// Which of a series' points are its nights: those of gates; of a series that no gate has run, those of suites and
-// single runs. Bridges, confirmations, A/B and noise experiments are none.
+// Which of a series' points are its nights: those of gates; of a series that no gate has run, those of suites,
+// single runs and imports. Bridges, confirmations, A/B and noise experiments are none.
 std::vector<baselines::HistoryPoint> nights_of(std::vector<baselines::HistoryPoint> points);
 
 // Changes are looked for inside each epoch. `of` names the series; its points come from Store::history.

@@ -197,6 +197,9 @@ void describe_command(const Cell& planned, baselines::Cell& cell) {
   std::erase_if(cell.knobs, [](const baselines::KnobValue& knob) { return knob.source == name(Layer::kDefault); });
   if (!is_set(planned, "model.name")) cell.model = "not said";
   cell.knobs.push_back({kCommandKnob, spec.run, name(Layer::kSuite), spec.file, spec.line, true});
+  // One command line for all cells, told apart by their names: so are their series.
+  if ((spec.run + spec.log_file).find("{cell}") != std::string::npos)
+    cell.knobs.push_back({"command.cell", planned.name, name(Layer::kSuite), spec.file, spec.line, true});
   cell.knobs.push_back({"command.log", spec.log, name(Layer::kSuite), spec.file, 0, false});
   cell.gpus = cell.ranks = static_cast<int>(gpus_of(planned.config));
   set_known_work(planned, {}, cell);

@@ -4,6 +4,8 @@
 #include <fmt/core.h>
 
 #include <algorithm>
+#include <fstream>
+#include <iterator>
 #include <set>
 
 #include "analysis/exposure/breakdown.h"
@@ -51,6 +53,13 @@ std::string cell_name_of(const fs::path& file, std::set<std::string>& taken) {
   return unique;
 }
 
+bool same_bytes(const fs::path& one, const fs::path& other) {
+  std::error_code error;
+  if (fs::file_size(one, error) != fs::file_size(other, error) || error) return false;
+  std::ifstream a(one, std::ios::binary), b(other, std::ios::binary);
+  return std::equal(std::istreambuf_iterator<char>(a), {}, std::istreambuf_iterator<char>(b), {});
+}
+
 class Import {
  public:
   explicit Import(const ImportRequest& request) : request_(request) {}
@@ -79,7 +88,31 @@ class Import {
 
   fs::path runs_dir() const { return request_.settings.product.runs_dir; }
 
+  // Evidence counts launches: one file is one launch, however often it is named.
+  Status check_given_once() const {
+    for (size_t i = 0; i < request_.files.size(); ++i)
+      for (size_t k = 0; k < i; ++k) {
+        const fs::path &one = request_.files[i].path, &other = request_.files[k].path;
+        std::error_code error;
+        if (fs::equivalent(one, other, error))
+          return fail(ErrorCode::kBadArgument, fmt::format("{} is given twice", one.string()), "name each file once");
+        const bool launches = !request_.cell.empty() && request_.files[i].kind == ForeignKind::kLog;
+        if (launches && same_bytes(one, other))
+          return fail(
+              ErrorCode::kBadArgument,
+              fmt::format("{} and {} are the same log, byte for byte: one launch", other.string(), one.string()),
+              "--cell counts each log as a launch of its own");
+      }
+    return {};
+  }
+
+  // What tells a log that names no model from another one; and that its steps were planned by nobody here.
+  static baselines::KnobValue name_knob(const baselines::Cell& cell, bool identity) {
+    return {"import.cell", cell.name, mbb::name(Layer::kCommandLine), "", 0, identity};
+  }
+
   Status plan() {
+    MB_TRY(check_given_once());
     std::set<std::string> taken;
     if (!request_.cell.empty()) {
       MB_TRY(baselines::check_cell_name(request_.cell));
@@ -209,6 +242,7 @@ class Import {
         cell.knobs.push_back({state.knob->key, state.value, mbb::name(state.source.layer), state.source.place,
                               state.source.line, splits_series(state)});
     const bool modelled = configured_cell.sources.contains("model.name");
+    cell.knobs.push_back(name_knob(cell, !modelled));
     cell.model = modelled ? configured_cell.config.model.name : "not said";
     cell.gpus = cell.ranks = static_cast<int>(gpus_of(configured_cell.config));
     std::vector<TrainingLog> logs;
@@ -249,6 +283,7 @@ class Import {
     for (const profiler::StepWindow& window : trace.steps) ranks.insert(window.rank);
     cell.gpus = cell.ranks = std::max(1, static_cast<int>(ranks.size()));
     cell.model = "not said";
+    cell.knobs.push_back(name_knob(cell, true));
     cell.launches.push_back(std::move(launch));
     analysis::fill_trace_metrics(cell, breakdowns);
     return {};
@@ -259,6 +294,7 @@ class Import {
     baselines::Launch launch;
     launch.memory = snapshot_maps(*file.snapshot);
     cell.model = "not said";
+    cell.knobs.push_back(name_knob(cell, true));
     cell.gpus = cell.ranks = std::max(1, static_cast<int>(launch.memory.size()));
     cell.launches.push_back(std::move(launch));
     analysis::fill_trace_metrics(cell, {});

@@ -1,0 +1,136 @@
+// A user's command that crashes, loses a step, prints a NaN or ends early is no evidence to any command that counts
+// launches; a file or a run that is named twice counts once.
+#include <gtest/gtest.h>
+
+#include "suites/cli/program_fixture_test.h"
+
+namespace mbb::suites {
+namespace {
+
+// A trainer steered by the file `ctl`: n steps of ms milliseconds, without step `skip`, a NaN at step `nan`, the exit
+// status `rc`. With `after`, all this only from that launch on, which `count` counts.
+constexpr const char* kTrainer = R"(n=40 ms=100 skip=0 nan=0 rc=0 after=0
+seed=${1:-0}
+count=$(cat count 2>/dev/null || echo 0); echo $((count + 1)) > count
+. ./ctl
+[ "${2:-1}" = 5 ] && skip=20
+[ "$count" -lt "$after" ] && n=40 skip=0 nan=0 rc=0
+awk -v n=$n -v ms=$ms -v skip=$skip -v nan=$nan -v seed=$seed 'BEGIN {
+  for (i = 1; i <= n; ++i)
+    if (i != skip)
+      printf "{\"step\": %d, \"step_time_ms\": %.4f, \"gpus\": 1, \"device\": \"NVIDIA H100 80GB HBM3\", \"loss\": %s}\n",
+        i, ms * (1 + 0.0005 * ((seed * 7) % 5) + 0.0002 * ((i * 3) % 5)), i == nan ? "NaN" : sprintf("%.4f", 2 + 1 / i)
+}'
+exit $rc
+)";
+
+class Evidence : public ProgramTest {
+ protected:
+  void SetUp() override {
+    ProgramTest::SetUp();
+    write("trainer.sh", kTrainer);
+    write("ctl", "");
+    write("fake.toml", "purpose = \"a fake trainer\"\n[command]\nrun = \"cd " + folder_.string() +
+                           " && sh trainer.sh {launch} {seed}\"\nlog = \"jsonl\"\n[[cell]]\nname = \"c\"\n");
+  }
+  // The trainer as steered, from the first launch of the command on, or from the `after`th.
+  Answer with(const std::string& ctl, const std::string& arguments) const {
+    write("ctl", ctl + "\n");
+    fs::remove(folder_ / "count");
+    return run(arguments);
+  }
+  void accept_a_night() const {
+    const Answer first = with("", "gate fake.toml --launches 5 --quiet");
+    ASSERT_EQ(first.status, 0) << first.out;
+    const Answer accepted = run("baseline accept @latest --author ada --reason 'first night'");
+    ASSERT_EQ(accepted.status, 0) << accepted.out;
+  }
+};
+
+TEST_F(Evidence, ConfirmingLaunchesThatBreakAreToldAndNeverConfirm) {
+  accept_a_night();
+  const std::string gate = "gate fake.toml --launches 5 --quiet";
+  const Answer lost = with("ms=110 skip=7 after=5", gate);
+  EXPECT_EQ(lost.status, 4) << lost.out;
+  EXPECT_TRUE(lost.has("the launches to confirm it are no evidence: launch 0: step 7 is missing")) << lost.out;
+  const Answer crashed = with("ms=110 rc=3 after=5", gate);
+  EXPECT_EQ(crashed.status, 4) << crashed.out;
+  EXPECT_TRUE(crashed.has("the command ended with exit status 3")) << crashed.out;
+  const Answer nan = with("ms=110 nan=7 after=5", gate);
+  EXPECT_EQ(nan.status, 4) << nan.out;
+  EXPECT_TRUE(nan.has("the loss of step 7 is nan")) << nan.out;
+}
+
+TEST_F(Evidence, ATruncatedTrainerIsBrokenAndBridgesNothing) {
+  accept_a_night();
+  const Answer shorter = with("n=8", "gate fake.toml --launches 5 --quiet");
+  EXPECT_EQ(shorter.status, 4) << shorter.out;
+  EXPECT_TRUE(shorter.has("8 steps were recorded, where those it is held against have 40")) << shorter.out;
+  const Answer bridge = with("skip=7", "gate fake.toml --launches 5 --quiet --bridge this");
+  EXPECT_EQ(bridge.status, 4) << bridge.out;
+  EXPECT_TRUE(bridge.has("0 baselines have a bridge, and not those of cell c: launch 0: step 7 is missing"))
+      << bridge.out;
+}
+
+TEST_F(Evidence, NoiseAndAbGiveNoNumberOfSuchLaunches) {
+  const Answer lost = with("skip=5", "noise fake.toml --launches 2 --quiet");
+  EXPECT_EQ(lost.status, 4) << lost.out;
+  EXPECT_TRUE(lost.has("step 5 is missing")) << lost.out;
+  EXPECT_FALSE(lost.has("step_time")) << lost.out;
+  const Answer nan = with("nan=5", "noise fake.toml --launches 2 --quiet");
+  EXPECT_EQ(nan.status, 4) << nan.out;
+  EXPECT_FALSE(nan.has("step_time")) << nan.out;
+  const Answer ab = with("", "ab seed=1 seed=5 fake.toml --budget 3 --quiet");
+  EXPECT_EQ(ab.status, 4) << ab.out;
+  EXPECT_TRUE(ab.has("seed=5: launch 0: step 20 is missing")) << ab.out;
+  const Answer shorter = with("n=8 after=1", "ab this this fake.toml --budget 3 --quiet");
+  EXPECT_EQ(shorter.status, 4) << shorter.out;
+  EXPECT_TRUE(shorter.has("8 steps were recorded, where those it is held against have 40")) << shorter.out;
+}
+
+TEST_F(Evidence, TheSameLaunchesCountOnce) {
+  accept_a_night();
+  const Answer twice = run("baseline accept @1 --with @1 --author ada --reason again");
+  EXPECT_EQ(twice.status, 64) << twice.out;
+  EXPECT_TRUE(twice.has("is given twice")) << twice.out;
+  ASSERT_EQ(sh("sh trainer.sh 1 > l1.jsonl && sh trainer.sh 2 > l2.jsonl && cp l1.jsonl copy.jsonl").status, 0);
+  const Answer named = run("import l1.jsonl l2.jsonl ./l1.jsonl --cell x");
+  EXPECT_EQ(named.status, 64) << named.out;
+  EXPECT_TRUE(named.has("l1.jsonl is given twice")) << named.out;
+  const Answer copied = run("import l1.jsonl copy.jsonl --cell x");
+  EXPECT_EQ(copied.status, 64) << copied.out;
+  EXPECT_TRUE(copied.has("the same log, byte for byte")) << copied.out;
+  EXPECT_EQ(run("import l1.jsonl l2.jsonl --cell x").status, 0);
+}
+
+TEST_F(Evidence, ImportsThatNameNoModelAreSeriesOfTheirOwn) {
+  ASSERT_EQ(sh("for i in 1 2 3 4 5; do sh trainer.sh $i > l$i.jsonl; done; echo ms=500 > ctl; "
+               "for i in 1 2 3 4 5; do sh trainer.sh $i > other$i.jsonl; done")
+                .status,
+            0);
+  ASSERT_EQ(run("import l1.jsonl l2.jsonl l3.jsonl l4.jsonl l5.jsonl --cell m").status, 0);
+  ASSERT_EQ(run("baseline accept @latest --author ada --reason first").status, 0);
+  ASSERT_EQ(run("import other1.jsonl other2.jsonl other3.jsonl other4.jsonl other5.jsonl --cell other").status, 0);
+  const Answer other = run("gate --run @latest");
+  EXPECT_TRUE(other.has("no baseline")) << other.out;
+  EXPECT_EQ(other.status, 0) << other.out;
+  const Answer history = run("history m");
+  EXPECT_EQ(history.status, 0) << history.out;
+  EXPECT_TRUE(history.has("m step_time")) << history.out;
+  EXPECT_TRUE(run("list series").has("other"));
+}
+
+TEST_F(Evidence, CellsOfOneCommandLineThatNamesThemAreSeriesOfTheirOwn) {
+  write("two.toml", "purpose = \"two\"\n[command]\nrun = \"cd " + folder_.string() +
+                        " && sh trainer.sh {launch} # {cell}\"\nlog = \"jsonl\"\n[[cell]]\nname = \"one\"\n[[cell]]\n"
+                        "name = \"two\"\n");
+  const Answer first = with("", "gate two.toml --launches 5 --quiet");
+  ASSERT_EQ(first.status, 0) << first.out;
+  ASSERT_EQ(run("baseline accept @latest --only one --author ada --reason first").status, 0);
+  const Answer second = with("", "gate two.toml --launches 5 --quiet --only two");
+  EXPECT_EQ(second.status, 0) << second.out;
+  EXPECT_TRUE(second.has("2 new")) << "cell two has no baseline, and cell one was left out: " << second.out;
+}
+
+}  // namespace
+}  // namespace mbb::suites
