@@ -266,7 +266,9 @@ Table suite_table(const baselines::Run& run) {
     table.rows.push_back({{{.text = planned}, {.text = "missing", .tone = Tone::kWarning}}, "not run yet"});
   }
   if (missing > 0)
-    table.footer.push_back(fmt::format("{} planned cells are missing: finish them with --resume.", missing));
+    table.footer.push_back(fmt::format("{} planned cell{} missing: {}.", missing, missing == 1 ? " is" : "s are",
+                                       run.command == "suite" ? "`mbbench suite SUITE --resume` goes on"
+                                                              : fmt::format("start `mbbench {}` again", run.command)));
   return table;
 }
 

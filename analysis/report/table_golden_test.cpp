@@ -138,6 +138,7 @@ TEST(SuiteTable, FooterNamesLaunchesAndTheirSigma) {
 TEST(SuiteTable, ARunShowsWhatIsMissingOrMadeUp) {
   baselines::Run run;
   run.id = "r-1";
+  run.command = "suite";
   run.suite = "quickstart";
   run.synthetic = "a demonstration";
   run.planned_cells = {"a", "b"};
@@ -147,7 +148,10 @@ TEST(SuiteTable, ARunShowsWhatIsMissingOrMadeUp) {
   ASSERT_EQ(table.rows.size(), 2u);
   EXPECT_EQ(table.rows[1].note, "not run yet");
   EXPECT_NE(to_text(table).find("SYNTHETIC: a demonstration"), std::string::npos);
-  EXPECT_NE(to_text(table).find("1 planned cells are missing: finish them with --resume."), std::string::npos);
+  EXPECT_NE(to_text(table).find("1 planned cell is missing: `mbbench suite SUITE --resume` goes on."),
+            std::string::npos);
+  run.command = "run";
+  EXPECT_NE(to_text(suite_table(run)).find("start `mbbench run` again"), std::string::npos) << "it has no --resume";
 }
 
 TEST(SuiteTable, UnknownMetricsAreDashesAndNull) {
