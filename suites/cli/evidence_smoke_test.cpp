@@ -49,24 +49,24 @@ class Evidence : public ProgramTest {
 
 TEST_F(Evidence, ConfirmingLaunchesThatBreakAreToldAndNeverConfirm) {
   accept_a_night();
-  const std::string gate = "gate fake.toml --launches 5 --quiet";
-  const Answer lost = with("ms=110 skip=7 after=5", gate);
+  const std::string gate = "gate fake.toml --launches 2 --quiet";
+  const Answer lost = with("ms=110 skip=7 after=2", gate);
   EXPECT_EQ(lost.status, 4) << lost.out;
   EXPECT_TRUE(lost.has("the launches to confirm it are no evidence: launch 0: step 7 is missing")) << lost.out;
-  const Answer crashed = with("ms=110 rc=3 after=5", gate);
+  const Answer crashed = with("ms=110 rc=3 after=2", gate);
   EXPECT_EQ(crashed.status, 4) << crashed.out;
   EXPECT_TRUE(crashed.has("the command ended with exit status 3")) << crashed.out;
-  const Answer nan = with("ms=110 nan=7 after=5", gate);
+  const Answer nan = with("ms=110 nan=7 after=2", gate);
   EXPECT_EQ(nan.status, 4) << nan.out;
   EXPECT_TRUE(nan.has("the loss of step 7 is nan")) << nan.out;
 }
 
 TEST_F(Evidence, ATruncatedTrainerIsBrokenAndBridgesNothing) {
   accept_a_night();
-  const Answer shorter = with("n=8", "gate fake.toml --launches 5 --quiet");
+  const Answer shorter = with("n=8", "gate fake.toml --launches 2 --quiet");
   EXPECT_EQ(shorter.status, 4) << shorter.out;
   EXPECT_TRUE(shorter.has("8 steps were recorded, where those it is held against have 40")) << shorter.out;
-  const Answer bridge = with("skip=7", "gate fake.toml --launches 5 --quiet --bridge this");
+  const Answer bridge = with("skip=7", "gate fake.toml --launches 2 --quiet --bridge this");
   EXPECT_EQ(bridge.status, 4) << bridge.out;
   EXPECT_TRUE(bridge.has("0 baselines have a bridge, and not those of cell c: launch 0: step 7 is missing"))
       << bridge.out;
@@ -124,10 +124,10 @@ TEST_F(Evidence, CellsOfOneCommandLineThatNamesThemAreSeriesOfTheirOwn) {
   write("two.toml", "purpose = \"two\"\n[command]\nrun = \"cd " + folder_.string() +
                         " && sh trainer.sh {launch} # {cell}\"\nlog = \"jsonl\"\n[[cell]]\nname = \"one\"\n[[cell]]\n"
                         "name = \"two\"\n");
-  const Answer first = with("", "gate two.toml --launches 5 --quiet");
+  const Answer first = with("", "gate two.toml --launches 2 --quiet");
   ASSERT_EQ(first.status, 0) << first.out;
   ASSERT_EQ(run("baseline accept @latest --only one --author ada --reason first").status, 0);
-  const Answer second = with("", "gate two.toml --launches 5 --quiet --only two");
+  const Answer second = with("", "gate two.toml --launches 2 --quiet --only two");
   EXPECT_EQ(second.status, 0) << second.out;
   EXPECT_TRUE(second.has("2 new")) << "cell two has no baseline, and cell one was left out: " << second.out;
 }

@@ -36,7 +36,8 @@ const baselines::Cell* evidence_cell(const baselines::Run& run, const std::strin
 // Whether --only or --skip kept a cell out of a run, by the run's command line.
 bool is_left_out(const baselines::Run& run, const std::string& cell);
 
-// The UTC day, counted from 1970, that a run began on: a night. Two runs of one day are one night.
+// The UTC day, counted from 1970, that a run began on: a night of silence, however often the gate ran on it. (Evidence
+// is of runs: two of a day, which may be of two products, are two nights of a window.)
 std::int64_t night_of(const baselines::Run& run);
 
 // A series' baseline, or why it has none.
