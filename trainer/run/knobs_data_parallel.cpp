@@ -37,8 +37,8 @@ Knob strategy() {
                choice("optim_grads", ShardingStrategy::kOptimGrads,
                       "main gradients too, reduce-scattered layer by layer in every micro-batch"),
                choice("optim_grads_params", ShardingStrategy::kOptimGradsParams,
-                      "parameters too, gathered layer by layer (FSDP)")},
-          .doc = "What is sharded over the data-parallel GPUs.",
+                      "parameters that train too, gathered layer by layer (FSDP)")},
+          .doc = "What is sharded over the data-parallel GPUs. Frozen parameters stay whole on each.",
           .history = "Megatron-Core: no_shard.",
           .needs = {needs::kDataParallel}};
 }
