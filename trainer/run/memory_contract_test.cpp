@@ -235,14 +235,17 @@ TEST(MemoryLimit, ThisHostsMemoryIsTheLimitOnTheCpuUnlessOneIsGiven) {
   EXPECT_TRUE(check_memory(resolve(c).value(), built.programs).has_value());
 }
 
-std::string nan_error(Config config) {
+Error nan_failure(const Config& config) {
   const Built built = build(config);
   const auto result = train(built.layout, built.programs, [&](int64_t index, std::span<int32_t> tokens) -> Status {
     for (size_t i = 0; i < tokens.size(); ++i)
       tokens[i] = static_cast<int32_t>((static_cast<size_t>(index) * 7 + i * 3) % 64);
     return {};
   });
-  return result ? "trained" : result.error().what;
+  return result ? Error{.what = "trained"} : result.error();
+}
+std::string nan_error(const Config& config) {
+  return nan_failure(config).what;
 }
 
 // Weights so large that the first product of two of them leaves fp32: attention's scores, kept as log-sum-exp.
@@ -261,6 +264,26 @@ TEST(NanTrace, NamesTheFirstOpItsRankAndItsMicroBatch) {
       c.debug.nan_trace = false;
       EXPECT_EQ(nan_error(c).find("first such value"), std::string::npos);
     }
+}
+
+// The learning rate is not to blame before an update.
+TEST(NanTrace, BlamesTheFirstWeightsAtStepZeroAndTheLearningRateLater) {
+  for (const bool traced : {true, false}) {
+    SCOPED_TRACE(traced);
+    Config c = mapped(1, 1, 1);
+    c.debug.nan_trace = traced;
+    c.optimizer.init_method_std = 1e25;
+    const Error first = nan_failure(c);
+    EXPECT_NE(first.what.find("step 0: "), std::string::npos) << first.what;
+    EXPECT_TRUE(first.hint.starts_with("lower optimizer.init_method_std")) << first.hint;
+    EXPECT_EQ(first.hint.find("optimizer.lr"), std::string::npos) << first.hint;
+    c.optimizer.init_method_std = 0.02;
+    c.optimizer.lr_warmup_iters = 0;
+    c.optimizer.lr = 1e25;
+    const Error later = nan_failure(c);
+    EXPECT_EQ(later.what.find("step 0: "), std::string::npos) << later.what;
+    EXPECT_TRUE(later.hint.starts_with("lower optimizer.lr")) << later.what << later.hint;
+  }
 }
 
 // Weights that an optimizer made infinite are the optimizer's, wherever they are read first.

@@ -249,8 +249,10 @@ class RankLoop {
     const auto shown = [](double value) { return std::isnan(value) ? std::string("nan") : fmt::format("{}", value); };
     std::string what = fmt::format("step {}: loss {} and gradient norm {} are not both finite", step,
                                    shown(output.loss()), shown(output.grad_norm));
+    // No optimizer has changed anything before step 0.
+    const char* const lower = step > 0 ? "lower optimizer.lr" : "lower optimizer.init_method_std";
     if (!l_.config.debug.nan_trace)
-      return fail(ErrorCode::kNumerics, what, "lower optimizer.lr; debug.nan_trace = true names the first op");
+      return fail(ErrorCode::kNumerics, what, fmt::format("{}; debug.nan_trace = true names the first op", lower));
     MB_ASSIGN(const std::optional<NotFinite> mine, rank.find_not_finite(input));
     constexpr char kOfStepBefore = '0', kOwn = '1', kCommunicates = '2';  // the earlier the more likely the culprit
     std::string told;                                                     // one of these, micro-batch, op, tensor
@@ -267,7 +269,7 @@ class RankLoop {
     size_t at = 0;
     for (size_t r = 0; r < all.size(); ++r)
       if (!all[r].empty() && (first == nullptr || all[r].front() < first->front())) first = &all[r], at = r;
-    const char* hint = "lower optimizer.lr or raise the precision of that op's inputs";
+    std::string hint = fmt::format("{} or raise the precision of that op's inputs", lower);
     if (first != nullptr) {
       const auto parts = split(*first, '\n');
       if (first->front() != kOfStepBefore) {
