@@ -420,10 +420,12 @@ Status check_fits(const Program& program, const MemoryPlan& plan, int64_t capaci
   }
   if (plan.graph_bytes > 0)
     top += fmt::format(", graphs of {} ops {}", plan.graph_ops, format_bytes(static_cast<double>(plan.graph_bytes)));
+  std::string needed = format_bytes(static_cast<double>(plan.device_bytes()));
+  std::string there = format_bytes(static_cast<double>(capacity_bytes));
+  // What rounds to the same is told to the byte.
+  if (needed == there) needed = fmt::format("{} B", plan.device_bytes()), there = fmt::format("{} B", capacity_bytes);
   return fail(ErrorCode::kOutOfMemory,
-              fmt::format("the step needs {} and there are {}; largest at the peak: {}",
-                          format_bytes(static_cast<double>(plan.device_bytes())),
-                          format_bytes(static_cast<double>(capacity_bytes)), top),
+              fmt::format("the step needs {} and there are {}; largest at the peak: {}", needed, there, top),
               advice(plan, capacity_bytes, lowerable));
 }
 

@@ -3,6 +3,7 @@
 
 #include <map>
 
+#include "profiler/base/text.h"
 #include "trainer/ops/message_peers.h"
 #include "trainer/program/sample_programs_test.h"
 #include "trainer/program/walk.h"
@@ -321,6 +322,19 @@ TEST(CheckFits, NamesTheLargestLiveTensorsAndTheKnobs) {
     EXPECT_NE(refused.error().what.find(name), std::string::npos) << refused.error().what;
   EXPECT_NE(refused.error().hint.find("moments take "), std::string::npos) << refused.error().hint;
   EXPECT_NE(refused.error().hint.find("parallel.use_distributed_optimizer"), std::string::npos) << refused.error().hint;
+}
+
+TEST(CheckFits, TellsWhatRoundsToTheSameToTheByte) {
+  const Built built = build(mapped(1, 2, 1));
+  const MemoryPlan& plan = built.programs.plans[0];
+  const auto what = [&](int64_t there) { return check_fits(built.programs.programs[0], plan, there).error().what; };
+  const int64_t needed = plan.device_bytes();
+  const std::string close =
+      "the step needs " + std::to_string(needed) + " B and there are " + std::to_string(needed - 1) + " B; ";
+  EXPECT_TRUE(what(needed - 1).starts_with(close)) << what(needed - 1);
+  const std::string far = "the step needs " + format_bytes(static_cast<double>(needed)) + " and there are " +
+                          format_bytes(static_cast<double>(needed / 2)) + "; ";
+  EXPECT_TRUE(what(needed / 2).starts_with(far)) << what(needed / 2);
 }
 
 TEST(CheckFits, AdvisesNothingThatIsDone) {
