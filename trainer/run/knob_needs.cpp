@@ -50,6 +50,8 @@ constexpr std::array kNeeds{
     KnobNeed{needs::kStepsAfterWarmup,
              [](const Layout& l) { return l.config.train.train_iters > l.config.optimizer.lr_warmup_iters; },
              Unmet::kKept},
+    KnobNeed{needs::kAmaxHistory, [](const Layout& l) { return l.config.precision.fp8_amax_history_len > 1; },
+             Unmet::kDefault},
     // Kept, since a configuration that names the CPU may be projected onto a card.
     KnobNeed{needs::kGpu, [](const Layout& l) { return l.config.host.device == Device::kCuda; }, Unmet::kKept},
     KnobNeed{needs::kCpu, [](const Layout& l) { return l.config.host.device == Device::kCpu; }, Unmet::kKept},

@@ -23,6 +23,7 @@ inline constexpr const char* kCp = "cp > 1";
 inline constexpr const char* kWholeVocabulary = "tp = 1";
 inline constexpr const char* kDecay = "lr_decay_style other than constant";
 inline constexpr const char* kStepsAfterWarmup = "train_iters above lr_warmup_iters";
+inline constexpr const char* kAmaxHistory = "fp8_amax_history_len above 1";
 inline constexpr const char* kGpu = "host.device = cuda";
 inline constexpr const char* kCpu = "host.device = cpu";
 inline constexpr const char* kLearnedPositions = "a model with learned positions";

@@ -59,6 +59,8 @@ const std::map<std::string, Case> kCases{
     {needs::kWholeVocabulary, {kDense, kDense + Settings{"tp=2"}}},
     {needs::kDecay, {kDense, kDense + Settings{"lr_decay_style=constant"}}},
     {needs::kStepsAfterWarmup, {kDense, kDense + Settings{"train_iters=3"}}},
+    {needs::kAmaxHistory,
+     {kDense + Settings{"recipe=fp8_delayed"}, kDense + Settings{"recipe=fp8_delayed", "fp8_amax_history_len=1"}}},
     {needs::kGpu, {kDense + Settings{"host.device=cuda"}, kDense}},
     {needs::kCpu, {kDense, kDense + Settings{"host.device=cuda"}}},
     {needs::kLearnedPositions, {kSmallGpt, kDense}},

@@ -1,4 +1,5 @@
 // Knobs of [precision]: the recipe.
+#include "trainer/run/knob_needs.h"
 #include "trainer/run/knobs.h"
 
 namespace mbb::trainer {
@@ -45,7 +46,8 @@ std::vector<Knob> precision_knobs() {
        .choices = {choice("max", AmaxAlgorithm::kMax, "the largest of the history"),
                    choice("most_recent", AmaxAlgorithm::kMostRecent, "the last step's")},
        .doc = "Which amax fp8_delayed scales by.",
-       .history = "Megatron-Core: most_recent."},
+       .history = "Megatron-Core: most_recent.",
+       .needs = {needs::kAmaxHistory}},
       {.key = "precision.fp8_power_of_two_scales",
        .field = field(&Config::precision, &PrecisionConfig::fp8_power_of_two_scales),
        .doc = "Scales of fp8_blockwise are rounded down to powers of two."},
