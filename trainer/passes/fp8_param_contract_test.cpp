@@ -155,6 +155,32 @@ TEST(Fp8ParamCosts, AWeightTakesAByteAndItsGatherHalf) {
   EXPECT_NEAR(static_cast<double>(usual.gathered - kept.gathered), static_cast<double>(kept.quantized), 1024);
 }
 
+// Whose buckets are others than without FP8 weights: losses near, and not the same bits.
+TEST(Fp8ParamMoments, OfFewerBitsAreDrawnOrScaledOtherwise) {
+  struct Other {
+    StateType moments;
+    int dp;
+  };
+  for (const auto& [moments, dp] : {Other{StateType::kBf16, 1}, Other{StateType::kFp16, 4}}) {
+    SCOPED_TRACE(testing::Message() << static_cast<int>(moments));
+    const auto losses = [&](bool fp8_param) {
+      Config c = config_of({"", Recipe::kFp8Current, 1, 1, dp}, fp8_param);
+      c.optimizer.use_precision_aware_optimizer = true;
+      c.optimizer.exp_avg_dtype = c.optimizer.exp_avg_sq_dtype = moments;
+      const auto recorded = record_training(c, 5);
+      EXPECT_TRUE(recorded.has_value()) << (recorded ? "" : format(recorded.error()));
+      std::vector<double> all;
+      if (recorded)
+        for (const RecordedStep& step : recorded->steps) all.push_back(step.loss);
+      return all;
+    };
+    const auto kept = losses(true), usual = losses(false);
+    EXPECT_NE(kept, usual);
+    ASSERT_EQ(kept.size(), usual.size());
+    for (size_t i = 0; i < kept.size(); ++i) EXPECT_NEAR(kept[i], usual[i], 1e-2 * usual[i]) << i;
+  }
+}
+
 // Fully sharded, a weight is quantized where it is gathered, and nothing of it lives through the step.
 TEST(Fp8FullySharded, KeepsNoWholeWeight) {
   for (const bool fp8_param : {false, true}) {
@@ -184,6 +210,25 @@ TEST(Fp8ParamRefuses, OtherRecipes) {
   EXPECT_EQ(format(layout.error()),
             "error: precision.fp8_param = true has no effect with precision.recipe = mxfp8\n"
             "  hint: it belongs to fp8_delayed and fp8_current; leave it at false otherwise");
+}
+
+TEST(Fp8ParamRefuses, MastersOfFewerBits) {
+  for (const auto& [masters, name] : {std::pair{StateType::kBf16, "bf16"}, {StateType::kFp16, "fp16"}}) {
+    Config c = config_of({"", Recipe::kFp8Current, 1, 1, 1}, true);
+    c.optimizer.use_precision_aware_optimizer = true;
+    c.optimizer.main_params_dtype = masters;
+    const auto layout = resolve(c);
+    ASSERT_FALSE(layout.has_value());
+    EXPECT_EQ(format(layout.error()),
+              std::string("error: optimizer.main_params_dtype = ") + name +
+                  " needs bf16 weights, and precision.fp8_param = true keeps them in FP8\n"
+                  "  hint: leave optimizer.main_params_dtype at fp32, or set precision.fp8_param = false");
+    Config other = c;
+    other.optimizer.main_params_dtype = StateType::kFp32;
+    EXPECT_TRUE(resolve(other).has_value());
+    c.precision.fp8_param = false;
+    EXPECT_TRUE(resolve(c).has_value());
+  }
 }
 
 }  // namespace

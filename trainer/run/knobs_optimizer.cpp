@@ -68,7 +68,7 @@ std::vector<Knob> optimizer_knobs() {
        .choices = {choice("fp32", StateType::kFp32, "exact"),
                    choice("fp16", StateType::kFp16, "a master of 16 bits with a scale a tensor"),
                    choice("bf16", StateType::kBf16, "no master: the bf16 weight alone, rounded stochastically")},
-       .doc = "What the precision-aware optimizer updates."},
+       .doc = "What the precision-aware optimizer updates; fp32 beside precision.fp8_param."},
       moment("exp_avg_dtype", &OptimizerConfig::exp_avg_dtype, "First moment of the precision-aware optimizer."),
       moment("exp_avg_sq_dtype", &OptimizerConfig::exp_avg_sq_dtype, "Second moment of the precision-aware optimizer."),
   };

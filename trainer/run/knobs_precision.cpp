@@ -55,8 +55,9 @@ std::vector<Knob> precision_knobs() {
        .aliases = {"fp8_param_gather"},
        .field = field(&Config::precision, &PrecisionConfig::fp8_param),
        .doc = "Parameters stay FP8 after the optimizer step, and data-parallel gathers move FP8; for fp8_delayed and "
-              "fp8_current, whose losses do not change by a bit. Frozen weights are FP8 from the start, with their own "
-              "scale where others are delayed.",
+              "fp8_current, whose losses do not change by a bit where moments are fp32: bf16 moments draw other random "
+              "numbers, and fp16 and FP8 moments have scales of other shards. Needs fp32 masters. Frozen weights are "
+              "FP8 from the start, with their own scale where others are delayed.",
        .history = "Megatron-Core: fp8_param_gather."},
   };
 }

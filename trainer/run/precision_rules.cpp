@@ -19,6 +19,17 @@ Status only_with(const Config& config, const char* key, const char* readers, con
               fmt::format("it belongs to {}; leave it at {} otherwise", readers, usual));
 }
 
+// Beside FP8 weights stands an fp32 master alone: what the optimizer quantizes is never a bf16 weight in memory.
+Status check_fp8_masters(const Config& config) {
+  if (!config.precision.fp8_param || config.optimizer.main_params_dtype == StateType::kFp32) return {};
+  constexpr const char* kMasters = "optimizer.main_params_dtype";
+  MB_ASSIGN(const Knob* const masters, knobs().find(kMasters));
+  return fail(ErrorCode::kBadArgument,
+              fmt::format("{} = {} needs bf16 weights, and precision.fp8_param = true keeps them in FP8", kMasters,
+                          knob_text(masters->get(&config))),
+              fmt::format("leave {} at fp32, or set precision.fp8_param = false", kMasters));
+}
+
 Status check_states(const Config& config) {
   constexpr const char* kAware = "optimizer.use_precision_aware_optimizer";
   if (!config.optimizer.use_precision_aware_optimizer) {
@@ -68,7 +79,8 @@ Status check_precision(const Config& config, const ModelShape& model) {
                 "take fewer layers, or precision.recipe = bf16");
   if (p.recipe != Recipe::kFp8Delayed && p.recipe != Recipe::kFp8Current)
     MB_TRY(only_with(config, "precision.fp8_param", "fp8_delayed and fp8_current"));
-  return check_states(config);
+  MB_TRY(check_states(config));
+  return check_fp8_masters(config);
 }
 
 }  // namespace mbb::trainer
