@@ -2,6 +2,7 @@
 #include "trainer/program/first_fit.h"
 
 #include <algorithm>
+#include <iterator>
 #include <map>
 
 #include "trainer/program/memory_plan.h"
@@ -35,6 +36,7 @@ class PlacedList {
     std::vector<Placed>& list = block->list;
     list.insert(std::upper_bound(list.begin(), list.end(), placed.offset, later), placed);
     block->end = std::max(block->end, placed.end);
+    for (auto each = block; each != blocks_.end() && each->reach < placed.end; ++each) each->reach = placed.end;
     if (list.size() < kMost) return;
     Block upper;
     upper.list.assign(list.begin() + kMost / 2, list.end());
@@ -43,13 +45,17 @@ class PlacedList {
       half->end = 0;
       for (const Placed& each : half->list) half->end = std::max(half->end, each.end);
     }
+    upper.reach = block->reach;
+    block->reach = block == blocks_.begin() ? block->end : std::max(std::prev(block)->reach, block->end);
     blocks_.insert(block + 1, std::move(upper));
   }
 
   // The lowest offset from `offset` on where `bytes` lie beside all that `meets`.
   template <typename Meets>
   int64_t lowest(int64_t offset, int64_t bytes, Meets&& meets) const {
-    for (const Block& block : blocks_) {
+    auto at = std::partition_point(blocks_.begin(), blocks_.end(), [&](const Block& b) { return b.reach <= offset; });
+    for (; at != blocks_.end(); ++at) {
+      const Block& block = *at;
       if (block.list.front().offset - offset >= bytes) break;
       if (block.end <= offset) continue;
       for (const Placed& other : block.list) {
@@ -65,6 +71,7 @@ class PlacedList {
   struct Block {
     std::vector<Placed> list;  // never empty
     int64_t end = 0;           // the last
+    int64_t reach = 0;         // the last of it and of all blocks before
   };
   std::vector<Block> blocks_;
 };
@@ -112,6 +119,34 @@ class BriefList {
   std::map<size_t, std::vector<std::vector<Brief>>> by_calls_;  // by set of calls, and piece of its segment
 };
 
+// Bytes that are taken, as ranges that do not touch.
+class TakenBytes {
+ public:
+  // Nothing of it is taken.
+  void insert(int64_t begin, int64_t end) {
+    auto next = ranges_.upper_bound(begin);
+    if (next != ranges_.end() && next->first == end) {
+      end = next->second;
+      next = ranges_.erase(next);
+    }
+    if (next != ranges_.begin() && std::prev(next)->second == begin)
+      std::prev(next)->second = end;
+    else
+      ranges_.emplace_hint(next, begin, end);
+  }
+
+  // The lowest offset from `offset` on where `bytes` are free.
+  int64_t lowest(int64_t offset, int64_t bytes) const {
+    auto next = ranges_.upper_bound(offset);
+    if (next != ranges_.begin()) offset = std::max(offset, std::prev(next)->second);
+    for (; next != ranges_.end() && next->first - offset < bytes; ++next) offset = next->second;
+    return offset;
+  }
+
+ private:
+  std::map<int64_t, int64_t> ranges_;  // ends, by begin
+};
+
 // Buffers of one size and family. Where they are told apart by ops, many of those placed before stay alive from an op
 // to the end of the call, or from its begin to an op: what keeps one buffer of the class from a place then keeps the
 // later, or the earlier, ones of the call from it too.
@@ -121,6 +156,7 @@ struct SizeClass {
   int64_t lowest = 0;    // nothing fits lower: none of the class,
   int64_t of_brief = 0;  // and none of the brief ones that end at or behind op `last`
   int last = -1;
+  std::map<int, TakenBytes> until;  // of those that wait for an op of their call, by it: they all meet there
 };
 
 class FirstFit {
@@ -160,7 +196,7 @@ class FirstFit {
     SizeClass& of = classes_.find({bytes, mine.family})->second;
     const bool brief = BriefList::holds(mine);
     const int64_t bottom = brief ? bottom_of_brief(fit, of, bytes) : bottom_of_long(fit, of, bytes);
-    const int64_t offset = brief ? lowest_of_brief(mine, bottom, bytes) : lowest(all_, mine, bottom, bytes);
+    const int64_t offset = brief ? lowest_of_brief(mine, bottom, bytes) : lowest_of_long(mine, of, bottom, bytes);
     fits_[fit].offset = offset;
     const Placed placed{offset, offset + bytes, static_cast<uint32_t>(mine.family), fit};
     all_.insert(placed);
@@ -194,9 +230,34 @@ class FirstFit {
     }
   }
 
+  // Alive up to an op of the call, from far before it: what a delayed scale's record at the end of a segment reads,
+  // from every layer.
+  static bool waits_in_call(const BufferLife& life) {
+    return life.in_call() && life.parts[0].calls != 0 && !BriefList::holds(life);
+  }
+
+  // Those that wait for the same op are stepped over at once, and the rest in turns with them.
+  int64_t lowest_of_long(const BufferLife& mine, SizeClass& of, int64_t bottom, int64_t bytes) {
+    if (!waits_in_call(mine)) return lowest(all_, mine, bottom, bytes);
+    TakenBytes& own = of.until[mine.parts[0].last];
+    int64_t offset = bottom;
+    while (true) {
+      const int64_t beside_own = own.lowest(offset, bytes);
+      offset = lowest(all_, mine, beside_own, bytes);
+      if (offset == beside_own) break;
+    }
+    own.insert(offset, offset + bytes);
+    return offset;
+  }
+
   int64_t bottom_of_long(uint32_t fit, SizeClass& of, int64_t bytes) {
     const Verdict* verdicts = families_.verdicts(life(fit).family);
-    if (!of.searched_back) search_back_long(of, bytes);
+    if (!of.searched_back) {
+      of.searched_back = true;
+      search_back_long(of, bytes);
+      search_back_waiting(of, bytes);
+    }
+    if (waits_in_call(life(fit))) return bottoms_[fit];
     of.lowest = all_.lowest(of.lowest, bytes,
                             [&](const Placed& other) { return verdicts[other.family] == Verdict::kTogether; });
     return std::max(of.lowest, bottoms_[fit]);
@@ -205,7 +266,6 @@ class FirstFit {
   // A bottom for each of the class that is kept from an op to the end of the call and from another call's begin on,
   // from the last that is kept to the first: what meets one meets all that are kept for longer at both ends.
   void search_back_long(SizeClass& of, int64_t bytes) {
-    of.searched_back = true;
     std::vector<uint32_t> back;
     for (const uint32_t fit : of.fits)
       if (const BufferLife& each = life(fit); !BriefList::holds(each) && each.parts[0].last == kOpEnd &&
@@ -219,6 +279,26 @@ class FirstFit {
       const BufferLife& each = life(fit);
       if (each.parts[1].last < last) bottom = of.lowest;  // not kept for longer
       last = each.parts[1].last;
+      bottoms_[fit] = bottom = lowest(all_, each, bottom, bytes);
+    }
+  }
+
+  // A bottom for each of the class that waits for an op of its call, from the last that begins to the first: what meets
+  // one meets all that wait for the same op for longer.
+  void search_back_waiting(SizeClass& of, int64_t bytes) {
+    std::vector<uint32_t> back;
+    for (const uint32_t fit : of.fits)
+      if (waits_in_call(life(fit))) back.push_back(fit);
+    std::stable_sort(back.begin(), back.end(), [&](uint32_t a, uint32_t b) {
+      const LifePart &x = life(a).parts[0], &y = life(b).parts[0];
+      return x.last != y.last ? x.last < y.last : x.first > y.first;
+    });
+    int64_t bottom = of.lowest;
+    int last = -1;
+    for (const uint32_t fit : back) {
+      const BufferLife& each = life(fit);
+      if (each.parts[0].last != last) bottom = of.lowest;
+      last = each.parts[0].last;
       bottoms_[fit] = bottom = lowest(all_, each, bottom, bytes);
     }
   }

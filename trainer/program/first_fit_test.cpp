@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <ctime>
 #include <random>
 
 #include "trainer/program/memory_plan.h"
@@ -70,6 +71,8 @@ TEST(FirstFit, PlacesAsASearchOverAllBuffersDoes) {
         if (draw(8) == 0) life.whole = last;
       } else if (kind < 9) {
         life.parts[0] = {at, draw(9) == 0 ? kOpEnd : std::min(ops - 1, at + length), kind < 6 ? forward : backward};
+        // What waits for the record at the end of a segment, or for one before.
+        if (seed % 2 == 1 && draw(2) == 0) life.parts[0].last = std::max(at, draw(8) == 0 ? ops - 150 : ops - 2);
         if (draw(9) == 0) life.parts[2] = {0, 1, backward};
       } else {
         life.always = draw(2) == 0;
@@ -92,6 +95,34 @@ TEST(FirstFit, PlacesAsASearchOverAllBuffersDoes) {
     }
     EXPECT_EQ(end, longest);
   }
+}
+
+// Scales of a segment of thousands of layers wait for the op that records them, over each layer's own buffer: they lie
+// one above the other, and the search for one does not go over all the others. Time of this process alone, some
+// hundred times of what it takes: going over them takes twice the limit at the least.
+TEST(FirstFit, ManyThatWaitForOneOpTakeNoQuadraticTime) {
+  const int layers = 120000;
+  CallSets sets(2);
+  CallBits bits = sets.none();
+  set(bits, 0);
+  const size_t forward = sets.number(bits);
+  std::vector<BufferLife> lives(static_cast<size_t>(2 * layers));
+  for (int i = 0; i < layers; ++i) {
+    lives[static_cast<size_t>(2 * i)].parts[0] = {4 * i, 4 * i + 1, forward};
+    lives[static_cast<size_t>(2 * i) + 1].parts[0] = {4 * i, 4 * layers, forward};
+  }
+  LifeFamilies families;
+  sets.compare_all();
+  for (BufferLife& life : lives) families.add(life);
+  families.compare_all(sets);
+  std::vector<Fit> fits;
+  for (size_t i = 0; i < lives.size(); ++i) fits.push_back({i % 2 == 0 ? 1024 : 4, &lives[i], 0});
+  const std::clock_t begin = std::clock();
+  const int64_t end = first_fit(sets, families, 0, fits);
+  EXPECT_LT(std::clock() - begin, 8 * CLOCKS_PER_SEC);
+  EXPECT_LE(end, 1024 + int64_t{256} * layers);
+  for (size_t i = 0; i < fits.size(); i += 2) ASSERT_EQ(fits[i].offset, 0) << i;
+  for (size_t i = 1; i + 2 < fits.size(); i += 2) ASSERT_EQ(fits[i].offset, 1024 + int64_t{128} * (i - 1)) << i;
 }
 
 }  // namespace
