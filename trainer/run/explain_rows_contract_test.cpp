@@ -165,6 +165,31 @@ TEST(ExplainRows, OverlapOfShardedUnitsIsToldAndNotCalledIdle) {
                           [](const PassEffect& e) { return e.knob == "data_parallel.overlap_grad_reduce"; }));
 }
 
+// overlap_optimizer_with_forward brings overlap_param_gather with it where there is one.
+TEST(ExplainRows, AKnobThatAnotherBringsIsNotCalledIdle) {
+  const Explained alone = explained(kBase + Settings{"overlap_optimizer_with_forward=true"});
+  for (const IdleKnob& knob : alone.layout.idle) ADD_FAILURE() << describe(knob);
+  for (const IdleKnob& knob : alone.programs.idle) ADD_FAILURE() << describe(knob);
+  EXPECT_FALSE(alone.layout.config.data_parallel.overlap_param_gather);
+  const Explained both =
+      explained(kBase + Settings{"overlap_optimizer_with_forward=true", "overlap_param_gather=true"});
+  ASSERT_EQ(both.layout.idle.size(), 1U);
+  EXPECT_EQ(describe(both.layout.idle[0]),
+            "data_parallel.overlap_param_gather = true (needs several data-parallel GPUs)");
+  EXPECT_TRUE(both.programs.idle.empty());
+  EXPECT_EQ(program_hash(both.programs), program_hash(alone.programs));
+  const Explained two = explained(kBase + Settings{"gpus=2", "overlap_optimizer_with_forward=true"});
+  EXPECT_TRUE(two.layout.config.data_parallel.overlap_param_gather);
+}
+
+// The loss of each depth has logits of its own.
+TEST(ExplainRows, FusedCrossEntropyNamesMultiTokenPrediction) {
+  const Explained e = explained(kBase + Settings{"mtp_num_layers=1", "cross_entropy_loss_fusion=true"});
+  ASSERT_EQ(e.layout.idle.size(), 1U);
+  EXPECT_EQ(describe(e.layout.idle[0]), "fusion.cross_entropy_loss_fusion = true (needs mtp_num_layers = 0)");
+  EXPECT_TRUE(e.programs.idle.empty());
+}
+
 // What the layout allows and no op meets: said, and without a row.
 TEST(ExplainRows, APassThatFindsNothingIsSaidToDoNothing) {
   // All layers of such a stage share a bucket, which several segments write.

@@ -12,10 +12,6 @@
 namespace mbb::trainer {
 namespace {
 
-bool has_replicas(const Layout& l) {
-  return l.dp * l.cp > 1 || (l.model.is_moe() && l.mesh.edp() > 1);
-}
-
 // Where residual_fusion finds its patterns: the gradient of a norm before a sum, a product whose output is summed as
 // it is.
 bool has_bare_sums(const Layout& l) {
@@ -45,6 +41,7 @@ constexpr std::array kNeeds{
     KnobNeed{needs::kBareSums, has_bare_sums, Unmet::kDefault},
     KnobNeed{needs::kCp, [](const Layout& l) { return l.cp > 1; }, Unmet::kDefault},
     KnobNeed{needs::kWholeVocabulary, [](const Layout& l) { return l.tp == 1; }, Unmet::kDefault},
+    KnobNeed{needs::kOneLoss, [](const Layout& l) { return l.model.num_mtp_layers == 0; }, Unmet::kDefault},
     KnobNeed{needs::kDecay, [](const Layout& l) { return l.config.optimizer.lr_decay_style != LrDecay::kConstant; },
              Unmet::kKept},
     KnobNeed{needs::kStepsAfterWarmup,
@@ -76,6 +73,10 @@ bool asks_for_nothing(const std::string& value) {
 }
 
 }  // namespace
+
+bool has_replicas(const Layout& l) {
+  return l.dp * l.cp > 1 || (l.model.is_moe() && l.mesh.edp() > 1);
+}
 
 std::span<const KnobNeed> knob_needs() {
   return kNeeds;

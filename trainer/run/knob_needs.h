@@ -21,6 +21,7 @@ inline constexpr const char* kMessages = "pp > 1, or an encoder with GPUs of its
 inline constexpr const char* kDataParallel = "several data-parallel GPUs";
 inline constexpr const char* kCp = "cp > 1";
 inline constexpr const char* kWholeVocabulary = "tp = 1";
+inline constexpr const char* kOneLoss = "mtp_num_layers = 0";
 inline constexpr const char* kDecay = "lr_decay_style other than constant";
 inline constexpr const char* kStepsAfterWarmup = "train_iters above lr_warmup_iters";
 inline constexpr const char* kAmaxHistory = "fp8_amax_history_len above 1";
@@ -44,6 +45,9 @@ struct KnobNeed {
   bool (*holds)(const Layout&);
   Unmet unmet;
 };
+
+// Several GPUs hold the same parameters of some kind.
+bool has_replicas(const Layout& layout);
 
 // Every need there is.
 std::span<const KnobNeed> knob_needs();

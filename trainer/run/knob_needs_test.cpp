@@ -57,6 +57,7 @@ const std::map<std::string, Case> kCases{
     {needs::kDataParallel, {kDense + Settings{"gpus=2"}, kDense}},
     {needs::kCp, {kDense + Settings{"cp=2"}, kDense}},
     {needs::kWholeVocabulary, {kDense, kDense + Settings{"tp=2"}}},
+    {needs::kOneLoss, {kDense, kDense + Settings{"mtp_num_layers=1"}}},
     {needs::kDecay, {kDense, kDense + Settings{"lr_decay_style=constant"}}},
     {needs::kStepsAfterWarmup, {kDense, kDense + Settings{"train_iters=3"}}},
     {needs::kAmaxHistory,

@@ -14,7 +14,7 @@ std::vector<Knob> fusion_knobs() {
        .field = field(&Config::fusion, &FusionConfig::cross_entropy_loss_fusion),
        .doc = "Loss sums and the gradient of the logits in one op, in place: the whole vocabulary is on a GPU then.",
        .history = "Megatron-Core: off.",
-       .needs = {needs::kWholeVocabulary}},
+       .needs = {needs::kWholeVocabulary, needs::kOneLoss}},
       {.key = "fusion.swiglu_fusion",
        .field = field(&Config::fusion, &FusionConfig::swiglu_fusion),
        .doc = "SwiGLU of dense MLPs moves into the GEMM before it, and its gradient into the GEMM that gives it. On a "

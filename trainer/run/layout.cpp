@@ -311,10 +311,13 @@ Layout Layout::of_role(MeshRole other) const {
 
 namespace {
 
-// The strategy is settled again from what is left of it; so are routers' choices.
+// The strategy is settled again from what is left of it; so are routers' choices. A gather that follows from another
+// knob is none without replicas, and nobody is told of a knob that nobody gave.
 Status settle_idle(const Config& asked, Layout& l) {
   MB_TRY(settle_idle_knobs(asked, l));
+  const bool gathers = l.config.data_parallel.overlap_param_gather;
   MB_TRY(resolve_data_parallel(l.config));
+  if (!has_replicas(l)) l.config.data_parallel.overlap_param_gather = gathers;
   return resolve_routing(l);
 }
 
