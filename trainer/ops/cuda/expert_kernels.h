@@ -14,22 +14,22 @@ struct RouterShape {
   int64_t tokens = 0;
   int64_t experts = 0;  // at most 4096
 };
-// Scores are worked in double, so that selections equal the oracle's. bias: fp32 [experts] or null. sequences: i32
-// [tokens] or null, -1 where a token is padding, which goes to no expert (-1), is not counted and has no loss.
 // Which tokens of the whole sequence a rank's are: row r of [s, b] is row first + r, whose place is at[row / batch]
 // where there is a table.
 struct TokenPlaces {
   int64_t first = 0, batch = 1;
   const int32_t* at = nullptr;
 };
+// Scores are worked in double, so that selections equal the oracle's. bias: fp32 [experts] or null. sequences: i32
+// [tokens] or null, -1 where a token is padding, which goes to no expert (-1), is not counted and has no loss.
 Status router_select(const RouterAttrs& attrs, RouterShape shape, const float* logits, const float* bias,
                      const int32_t* sequences, int32_t* experts, const Launch& launch, const TokenPlaces& places = {});
 Status router_weights(const RouterAttrs& attrs, RouterShape shape, const float* logits, const int32_t* experts,
                       float* weights, const Launch& launch);
 Status router_weights_grad(const RouterAttrs& attrs, RouterShape shape, const float* dweights, const float* logits,
                            const int32_t* experts, float* dlogits, const Launch& launch);
-// counts: tokens of each expert, f32 [sets, experts]; token t belongs to set t mod sets, or to its
-// sequence's where there are sets and sequences. workspace: router_loss_workspace() bytes, for both directions.
+// counts: tokens of each expert, f32 [sets, experts]; token t belongs to set t mod sets, or to its sequence's where
+// there are sets and sequences. workspace: router_loss_workspace() bytes, for both directions.
 int64_t router_loss_workspace(RouterShape shape, int64_t sets);
 Status router_loss(const MoeLossAttrs& attrs, RouterShape shape, int64_t sets, const float* logits, const float* counts,
                    const int32_t* sequences, float* losses, void* workspace, const Launch& launch);
