@@ -190,13 +190,17 @@ Status CudaRank::choose_algorithms(const TuneEffort& effort) {
     const bool backward = bound.function == f32_gradients<attention_grad_op>;
     const bool attention = bound.function == attention_op || backward;
     const bool gated = bound.function == gemm_swiglu_op || bound.function == gemm_swiglu_grad_op;
-    if (!attention && !gated && bound.function != gemm_op && bound.function != gemm_scaled_op &&
-        bound.function != gemm_rows_op)
+    // Where a rank alone is asked to tune: codes are compared on the host.
+    const OpFunction quantization =
+        request_.write_tuning && groups_ == nullptr ? tune_of_quantization(bound.function) : nullptr;
+    if (!attention && !gated && quantization == nullptr && bound.function != gemm_op &&
+        bound.function != gemm_scaled_op && bound.function != gemm_rows_op)
       continue;
     MB_TRY(device_->use(attention ? bound.op->stream : Stream::kCompute));
     const OpCall call{
         *bound.op, bound.in, bound.out, coordinates_, bound.shard_index, *device_, sm_target(part_of(i), i)};
-    Status status = bound.function == attention_op          ? tune_attention_op(call)
+    Status status = quantization != nullptr                 ? quantization(call)
+                    : bound.function == attention_op        ? tune_attention_op(call)
                     : backward                              ? tune_attention_grad_op(call)
                     : bound.function == gemm_swiglu_op      ? tune_gemm_swiglu_op(call, effort, groups_ == nullptr)
                     : bound.function == gemm_swiglu_grad_op ? tune_gemm_swiglu_grad_op(call, effort, groups_ == nullptr)

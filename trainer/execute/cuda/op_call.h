@@ -103,6 +103,9 @@ Status gemm_swiglu_grad_op(const OpCall& call);
 // differ in it. Overwrites the outputs.
 Status tune_gemm_swiglu_op(const OpCall& call, const TuneEffort& effort, bool alone);
 Status tune_gemm_swiglu_grad_op(const OpCall& call, const TuneEffort& effort, bool alone);
+// Of an op that quantizes tensorwise: times it in one launch and in two and chooses, where both give the same codes.
+// Overwrites the outputs. nullptr for any other op.
+OpFunction tune_of_quantization(OpFunction function);
 Status rmsnorm_op(const OpCall& call);
 Status rmsnorm_grad_op(const OpCall& call);
 Status embedding_op(const OpCall& call);

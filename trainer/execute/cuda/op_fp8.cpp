@@ -1,6 +1,12 @@
 // CUDA functions of tensorwise FP8: amax first, then one kernel that quantizes and transposes, computing the value
 // again where it is cheap to; and the scaled GEMM.
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
 #include <string>
+#include <vector>
 
 #include "trainer/execute/cuda/op_call.h"
 #include "trainer/ops/cuda/block_scaled.h"
@@ -9,8 +15,8 @@
 namespace mbb::trainer::cuda {
 namespace {
 
-// out: q, its transpose, {inverse scale, amax}. Clears amax for the pass that finds it.
-Result<Quantize> begin(const OpCall& call, const Shape& value) {
+// out: q, its transpose, {inverse scale, amax}.
+Result<Quantize> quantize_of(const OpCall& call, const Shape& value) {
   Quantize q;
   q.to = call.out[0].tensor->dtype == DType::kE4M3 ? Element::kE4m3 : Element::kE5m2;
   q.shape = {value.rows(), value.cols()};
@@ -22,7 +28,6 @@ Result<Quantize> begin(const OpCall& call, const Shape& value) {
   if (call.in[0].tensor->dtype != DType::kBf16)
     return fail(ErrorCode::kUnavailable,
                 "CUDA: FP8 quantization of " + call.in[0].tensor->path + ": only bf16 is quantized");
-  MB_TRY(ok(cudaMemsetAsync(scales + 1, 0, 4, call.device.stream()), "clearing amax"));
   return q;
 }
 
@@ -30,12 +35,205 @@ float* amax_of(const OpCall& call) {
   return call.out[2].as<float>() + 1;
 }
 
-}  // namespace
+// The same with amax cleared for the pass that finds it.
+Result<Quantize> begin(const OpCall& call, const Shape& value) {
+  MB_ASSIGN(const Quantize q, quantize_of(call, value));
+  MB_TRY(ok(cudaMemsetAsync(amax_of(call), 0, 4, call.device.stream()), "clearing amax"));
+  return q;
+}
 
-Status quantize_op(const OpCall& call) {
+NormForward norm_of(const OpCall& call) {
+  NormForward n;
+  n.shape = {call.in[0].shape().rows(), call.in[0].shape().cols()};
+  n.eps = call.attrs<NormAttrs>().eps;
+  n.x = call.in[0].data;
+  n.weight = call.in[1].data;
+  n.rstd = call.out[3].as<float>();
+  return n;
+}
+
+Status plain_in_turn(const OpCall& call) {
   MB_ASSIGN(const Quantize q, begin(call, call.in[0].shape()));
   MB_TRY(cuda::amax_of(Element::kBf16, call.in[0].data, call.in[0].elements(), amax_of(call), call.device.launch()));
   return quantize(q, call.in[0].data, call.device.launch());
+}
+Status plain_once(const OpCall& call, const Quantize& q) {
+  return quantize_once(q, call.in[0].data, call.device.launch());
+}
+
+Status norm_in_turn(const OpCall& call) {
+  MB_ASSIGN(const Quantize q, begin(call, call.in[0].shape()));
+  NormForward n = norm_of(call);
+  n.amax = amax_of(call);
+  MB_TRY(norm_forward(n, norm_launch(call)));
+  return quantize_norm(q, n.x, n.rstd, n.weight, call.device.launch());
+}
+Status norm_once(const OpCall& call, const Quantize& q) {
+  return quantize_norm_once(q, norm_of(call), norm_launch(call));
+}
+bool norm_fits(const OpCall& call, const Quantize& q) {
+  return quantize_norm_once_fits(q.shape, norm_launch(call));
+}
+
+Status swiglu_in_turn(const OpCall& call) {
+  MB_ASSIGN(const Quantize q, begin(call, call.out[0].shape()));
+  MB_TRY(swiglu_amax(q.shape, call.in[0].data, amax_of(call), call.device.launch()));
+  return quantize_swiglu(q, call.in[0].data, call.device.launch());
+}
+Status swiglu_once(const OpCall& call, const Quantize& q) {
+  return quantize_swiglu_once(q, call.in[0].data, call.device.launch());
+}
+
+Status swiglu_grad_in_turn(const OpCall& call) {
+  MB_ASSIGN(const Quantize q, begin(call, call.in[0].shape()));
+  MB_TRY(swiglu_backward_amax(q.shape, call.in[1].data, call.in[0].data, amax_of(call), call.device.launch()));
+  return quantize_swiglu_backward(q, call.in[1].data, call.in[0].data, call.device.launch());
+}
+Status swiglu_grad_once(const OpCall& call, const Quantize& q) {
+  return quantize_swiglu_backward_once(q, call.in[1].data, call.in[0].data, call.device.launch());
+}
+
+// What is quantized, and both ways to: amax in a pass before, or all in one launch.
+struct Form {
+  const char* name;
+  Status (*in_turn)(const OpCall&);
+  Status (*once)(const OpCall&, const Quantize&);
+  bool of_output = false;  // the value has the first output's shape, not the first input's
+  bool (*fits)(const OpCall&, const Quantize&) = nullptr;  // null: one launch does any shape
+};
+constexpr Form kPlain{"quantize", plain_in_turn, plain_once};
+constexpr Form kNorm{"rmsnorm_quantize", norm_in_turn, norm_once, false, norm_fits};
+constexpr Form kSwiglu{"swiglu_quantize", swiglu_in_turn, swiglu_once, true};
+constexpr Form kSwigluGrad{"swiglu_grad_quantize", swiglu_grad_in_turn, swiglu_grad_once};
+
+// The one launch's blocks wait for each other, which a kernel that holds SMs and waits for another rank could keep from
+// ever being there together: only where the rank is alone and nothing runs beside. Null partials: not here.
+Result<Quantize> one_launch(const OpCall& call, const Form& form) {
+  MB_ASSIGN(Quantize q, quantize_of(call, form.of_output ? call.out[0].shape() : call.in[0].shape()));
+  const int64_t bytes = call.ranks == nullptr && call.sm_target == 0 ? quantize_once_partials(call.device.launch()) : 0;
+  if (bytes == 0 || (form.fits != nullptr && !form.fits(call, q))) return q;
+  q.found_amax = amax_of(call);
+  MB_ASSIGN(q.partials, call.device.scratch(bytes));
+  return q;
+}
+
+std::string key_of(const Form& form, const Quantize& q) {
+  return fmt::format("{} of {} x {} to {}", form.name, q.shape.rows, q.shape.cols, name(q.to));
+}
+
+// One launch where `mbbench tune` saw it give the same codes in less time.
+Status by_choice(const OpCall& call, const Form& form) {
+  MB_ASSIGN(const Quantize q, one_launch(call, form));
+  if (q.partials == nullptr || !call.device.one_kernel(key_of(form, q)).value_or(false)) return form.in_turn(call);
+  return form.once(call, q);
+}
+
+// Heads and tails of what a quantization writes.
+Result<std::vector<uint8_t>> codes_of(const OpCall& call) {
+  constexpr size_t kPart = size_t{4} << 20;
+  std::vector<uint8_t> all;
+  MB_TRY(ok(cudaStreamSynchronize(call.device.stream()), "comparing quantizations"));
+  for (const Operand& out : call.out.first(2)) {
+    const auto bytes = static_cast<size_t>(out.tensor->bytes()), part = std::min(bytes, kPart);
+    for (const size_t from : {size_t{0}, bytes - part}) {
+      all.resize(all.size() + part);
+      MB_TRY(ok(cudaMemcpy(all.data() + all.size() - part, out.as<uint8_t>() + from, part, cudaMemcpyDeviceToHost),
+                "comparing quantizations"));
+    }
+  }
+  return all;
+}
+
+// Runs it as a step does: captured.
+Status captured(const OpCall& call, const Form& form, const Quantize& q) {
+  const cudaStream_t stream = call.device.stream();
+  const char* const doing = "capturing a quantization";
+  MB_TRY(ok(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal), doing));
+  Status status = form.once(call, q);
+  cudaGraph_t graph = nullptr;
+  cudaGraphExec_t ready = nullptr;
+  if (const Status ended = ok(cudaStreamEndCapture(stream, &graph), doing); status) status = ended;
+  if (status) status = ok(cudaGraphInstantiate(&ready, graph, 0), doing);
+  if (status) status = ok(cudaGraphLaunch(ready, stream), doing);
+  if (status) status = ok(cudaStreamSynchronize(stream), doing);
+  if (ready != nullptr) cudaGraphExecDestroy(ready);
+  if (graph != nullptr) cudaGraphDestroy(graph);
+  return status;
+}
+
+// Whether one launch gives what two give: approximate exponentials and other orders of a sum move few values across a
+// boundary between codes.
+Result<bool> same(const OpCall& call, const Form& form, const Quantize& q) {
+  constexpr double kMoved = 0.005, kAmax = 0.01;
+  float found[2][2]{};
+  std::array<std::vector<uint8_t>, 2> codes;
+  for (const int once : {0, 1}) {
+    for (const Operand& out : call.out)
+      MB_TRY(ok(cudaMemsetAsync(out.data, 0xff, static_cast<size_t>(out.tensor->bytes()), call.device.stream()),
+                "comparing quantizations"));
+    MB_TRY(once == 0 ? form.in_turn(call) : captured(call, form, q));
+    MB_ASSIGN(codes[static_cast<size_t>(once)], codes_of(call));
+    MB_TRY(ok(cudaMemcpy(found[once], call.out[2].data, sizeof(found[once]), cudaMemcpyDeviceToHost),
+              "comparing quantizations"));
+  }
+  size_t moved = 0;
+  for (size_t i = 0; i < codes[0].size(); ++i) moved += codes[0][i] != codes[1][i] ? 1 : 0;
+  bool near = static_cast<double>(moved) <= kMoved * static_cast<double>(codes[0].size());
+  for (const int i : {0, 1})
+    near = near && std::abs(found[0][i] - found[1][i]) <= kAmax * std::abs(found[0][i]);  // false for NaN
+  if (!near)
+    call.device.refuse(key_of(form, q),
+                       fmt::format("one launch gives other codes ({} of {}, amax {} for {}); two do it", moved,
+                                   codes[0].size(), found[1][1], found[0][1]));
+  return near;
+}
+
+// Twice in turn, about 10 ms each.
+Status choose(const OpCall& call, const Form& form) {
+  MB_ASSIGN(const Quantize q, one_launch(call, form));
+  const std::string key = key_of(form, q);
+  if (q.partials == nullptr || call.device.deterministic() || call.device.one_kernel(key)) return {};
+  const auto alike = same(call, form, q);
+  if (!alike) {
+    call.device.refuse(key, alike.error().what + "; two launches do it");
+    return {};
+  }
+  if (!*alike) return {};
+  const auto once = [&] { return form.once(call, q); };
+  const auto in_turn = [&] { return form.in_turn(call); };
+  MB_ASSIGN(const double first, timed(call, 1, in_turn));
+  const int calls = std::clamp(static_cast<int>(10.0 / std::max(first, 1e-3)), 2, 200);
+  double once_ms = 0, turn_ms = 0;
+  for (int round = 0; round < 2; ++round) {
+    MB_ASSIGN(const double a, timed(call, calls, in_turn));
+    MB_ASSIGN(const double b, timed(call, calls, once));
+    turn_ms += a / 2, once_ms += b / 2;
+  }
+  call.device.choose_one_kernel(key, once_ms, turn_ms);
+  return {};
+}
+
+}  // namespace
+
+Status quantize_op(const OpCall& call) {
+  return by_choice(call, kPlain);
+}
+Status rmsnorm_quantize_op(const OpCall& call) {
+  return by_choice(call, kNorm);
+}
+Status swiglu_quantize_op(const OpCall& call) {
+  return by_choice(call, kSwiglu);
+}
+Status swiglu_grad_quantize_op(const OpCall& call) {
+  return by_choice(call, kSwigluGrad);
+}
+
+OpFunction tune_of_quantization(OpFunction function) {
+  if (function == quantize_op) return [](const OpCall& call) { return choose(call, kPlain); };
+  if (function == rmsnorm_quantize_op) return [](const OpCall& call) { return choose(call, kNorm); };
+  if (function == swiglu_quantize_op) return [](const OpCall& call) { return choose(call, kSwiglu); };
+  if (function == swiglu_grad_quantize_op) return [](const OpCall& call) { return choose(call, kSwigluGrad); };
+  return nullptr;
 }
 
 // One pass: the scale is known, and what amax it met is kept for the next.
@@ -44,31 +242,6 @@ Status quantize_delayed_op(const OpCall& call) {
   q.scale = call.in[1].as<const float>();
   q.found_amax = amax_of(call);
   return quantize(q, call.in[0].data, call.device.launch());
-}
-
-Status rmsnorm_quantize_op(const OpCall& call) {
-  MB_ASSIGN(const Quantize q, begin(call, call.in[0].shape()));
-  NormForward n;
-  n.shape = q.shape;
-  n.eps = call.attrs<NormAttrs>().eps;
-  n.x = call.in[0].data;
-  n.weight = call.in[1].data;
-  n.rstd = call.out[3].as<float>();
-  n.amax = amax_of(call);
-  MB_TRY(norm_forward(n, norm_launch(call)));
-  return quantize_norm(q, n.x, n.rstd, n.weight, call.device.launch());
-}
-
-Status swiglu_quantize_op(const OpCall& call) {
-  MB_ASSIGN(const Quantize q, begin(call, call.out[0].shape()));
-  MB_TRY(swiglu_amax(q.shape, call.in[0].data, amax_of(call), call.device.launch()));
-  return quantize_swiglu(q, call.in[0].data, call.device.launch());
-}
-
-Status swiglu_grad_quantize_op(const OpCall& call) {
-  MB_ASSIGN(const Quantize q, begin(call, call.in[0].shape()));
-  MB_TRY(swiglu_backward_amax(q.shape, call.in[1].data, call.in[0].data, amax_of(call), call.device.launch()));
-  return quantize_swiglu_backward(q, call.in[1].data, call.in[0].data, call.device.launch());
 }
 
 namespace {

@@ -85,8 +85,7 @@ Status rope_op(const OpCall& call) {
   if (a.packed) {
     MB_ASSIGN(own, own_starts(call, 1, shape[0], 0));
   }
-  const bool plain =
-      a.turned() == a.head_dim && a.value_dim() == a.head_dim && !a.interleaved && !a.packed && a.turned_heads == 0;
+  const bool plain = a.turned() == a.head_dim && a.value_dim() == a.head_dim && !a.interleaved && a.turned_heads == 0;
   if (!plain || a.head_dim % 16 != 0 || !vectorizes(8, {qkv}))
     return rope_any(element, a, shape[0], shape[1], qkv, table, own, call.device.launch());
   Rope r;
@@ -99,6 +98,7 @@ Status rope_op(const OpCall& call) {
   r.backward = a.inverse;
   r.qkv = qkv;
   r.table = table;
+  r.own = own;
   return rope(r, call.device.launch());
 }
 

@@ -109,7 +109,7 @@ Status rope(const Rope& args, const Launch& launch) {
       plan_elementwise("rope", args.tokens * rotated * args.head_dim / 2, 4 * bytes_of(args.element), launch.sms);
   by_element(args.element, [&](auto* type) {
     using T = Storage<decltype(type)>;
-    rope_kernel<T><<<grid_of(plan), block_of(plan), 0, launch.stream>>>(static_cast<T*>(args.qkv), args.table,
+    rope_kernel<T><<<grid_of(plan), block_of(plan), 0, launch.stream>>>(static_cast<T*>(args.qkv), args.table, args.own,
                                                                         args.tokens, args.batch, rotated, total,
                                                                         args.head_dim, args.backward ? -1.0f : 1.0f);
   });

@@ -91,17 +91,18 @@ __global__ void swiglu_backward_kernel(const T* gate_up, const T* dy, T* dgate_u
 
 // A thread rotates 8 pairs: 8 elements of a head's first half with the same 8 of its second half.
 template <typename T>
-__global__ void rope_kernel(T* qkv, const float* table, int64_t tokens, int64_t batch, int rotated, int heads_total,
-                            int head_dim, float direction) {
-  const int half = head_dim / 2, vectors = half / 8;
-  const int64_t count = tokens * rotated * vectors, stride = int64_t{gridDim.x} * blockDim.x;
+__global__ void rope_kernel(T* qkv, const float* table, const int32_t* own, int64_t tokens, int64_t batch, int rotated,
+                            int heads_total, int head_dim, float direction) {
+  const int half = head_dim / 2;
+  const auto vectors = static_cast<uint32_t>(half / 8), a_token = vectors * static_cast<uint32_t>(rotated);
+  const int64_t count = tokens * a_token, stride = int64_t{gridDim.x} * blockDim.x;
   for (int64_t at = int64_t{blockIdx.x} * blockDim.x + threadIdx.x; at < count; at += stride) {
-    const int vector = static_cast<int>(at % vectors);
-    const int64_t row_head = at / vectors;
-    const int head = static_cast<int>(row_head % rotated);
-    const int64_t token = row_head / rotated;
+    const int64_t token = at < UINT32_MAX ? static_cast<uint32_t>(at) / a_token : at / a_token;
+    const auto in_token = static_cast<uint32_t>(at - token * a_token);
+    const uint32_t head = in_token / vectors, vector = in_token - head * vectors;
     T* first = qkv + (token * heads_total + head) * head_dim + vector * 8;
-    const float* angles = table + ((token / batch) * half + vector * 8) * 2;
+    const int64_t position = own != nullptr ? token - own[token] : token / batch;
+    const float* angles = table + (position * half + vector * 8) * 2;
     float a[8], b[8], low[8], high[8];
     load8(first, a);
     load8(first + half, b);

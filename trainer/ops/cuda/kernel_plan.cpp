@@ -120,6 +120,23 @@ Result<KernelPlan> plan_quantize(const char* kernel, RowShape shape, int bytes_p
   return plan;
 }
 
+int64_t quantize_once_tiles(RowShape shape, int outputs) {
+  return ceil_div(shape.cols, 128 / outputs) * ceil_div(shape.rows, 128);
+}
+
+Result<KernelPlan> plan_quantize_once(const char* kernel, RowShape shape, int outputs, int bytes_per_element,
+                                      SharedMemory shared, Sms sms) {
+  MB_ASSIGN(KernelPlan plan, plan_quantize(kernel, shape, bytes_per_element));
+  constexpr int64_t kTile = 128 * 128 * 2, kTurned = 128 * 128, kOfDriver = 1 << 10;  // tops: in the driver's share
+  constexpr int64_t kAll = kQuantizeOnceWaiting * kTile + kTurned + 32;
+  plan.smem_bytes = static_cast<int>(kQuantizeOnceWaiting * kTile);
+  const int64_t an_sm = kAll > shared.of_block ? 0 : std::min<int64_t>(shared.of_sm / (kAll + kOfDriver), 2);
+  plan.grid_x = std::min(quantize_once_tiles(shape, outputs), an_sm * std::max(sms.count - sms.margin, 1));
+  plan.grid_y = 1;
+  plan.vectors = kQuantizeOnceWaiting + kQuantizeOnceKept;
+  return plan;
+}
+
 KernelPlan plan_cross_entropy(const char* kernel, int64_t rows, int64_t vocab, int passes_bytes) {
   KernelPlan plan;
   plan.kernel = kernel;

@@ -54,6 +54,17 @@ KernelPlan plan_elementwise(const char* kernel, int64_t count, int bytes_per_ele
 // 128 x 128 tiles: quantize, and write both q [rows, cols] and its transpose [cols, rows].
 Result<KernelPlan> plan_quantize(const char* kernel, RowShape shape, int bytes_per_element);
 
+// The same in one launch whose blocks wait for each other (quantize_once_kernel.cuh), at most two an SM: tiles of 128 x
+// 128 results, of which a block keeps kQuantizeOnceWaiting in shared memory and kQuantizeOnceKept in registers; the
+// others are read twice. `outputs` results a column. grid_x 0: no block fits an SM.
+constexpr int kQuantizeOnceWaiting = 3, kQuantizeOnceKept = 2;
+struct SharedMemory {
+  int64_t of_block = 227 << 10, of_sm = 228 << 10;  // the most a block may ask for, and all blocks of an SM have
+};
+int64_t quantize_once_tiles(RowShape shape, int outputs);
+Result<KernelPlan> plan_quantize_once(const char* kernel, RowShape shape, int outputs, int bytes_per_element,
+                                      SharedMemory shared, Sms sms);
+
 // One block a row of logits.
 KernelPlan plan_cross_entropy(const char* kernel, int64_t rows, int64_t vocab, int passes_bytes);
 

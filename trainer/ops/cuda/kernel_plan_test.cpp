@@ -40,6 +40,20 @@ TEST(KernelPlan, BadShapesAreErrorsThatNameTheRule) {
   EXPECT_NE(narrow.error().what.find("heads of 128 and 64"), std::string::npos);
 }
 
+TEST(KernelPlan, QuantizeOnceFillsTwoBlocksAnSmOrSaysNone) {
+  const auto grid = [](RowShape shape, int outputs, SharedMemory shared, Sms sms) {
+    const auto plan = plan_quantize_once("q", shape, outputs, 4, shared, sms);
+    return plan ? plan->grid_x : -1;
+  };
+  EXPECT_EQ(grid({8192, 4096}, 1, {}, {132, 0}), 264);
+  EXPECT_EQ(grid({8192, 4096}, 1, {}, {132, 16}), 232);
+  EXPECT_EQ(grid({256, 256}, 1, {}, {132, 0}), 4);  // never more blocks than tiles
+  EXPECT_EQ(grid({256, 256}, 2, {}, {132, 0}), 8);
+  EXPECT_EQ(grid({8192, 4096}, 1, {163 << 10, 164 << 10}, {108, 0}), 108);
+  EXPECT_EQ(grid({8192, 4096}, 1, {99 << 10, 100 << 10}, {84, 0}), 0);
+  EXPECT_EQ(grid({8190, 4096}, 1, {}, {132, 0}), -1);
+}
+
 TEST(KernelPlan, PrintsOneLine) {
   const auto plan = plan_norm_forward({8192, 4096}, Element::kBf16, Element::kBf16, false, {132, 0});
   ASSERT_TRUE(plan.has_value());

@@ -74,8 +74,8 @@ Status swiglu_backward(Element element, RowShape shape, const void* gate_up, con
                        const Launch& launch);
 
 // Rotary embedding in place on packed [tokens, (heads + 2*kv_heads) * head_dim], queries and keys; half-split pairs (i,
-// i + d/2). table: [seq, head_dim/2, 2] fp32 (cos, sin); token t of [s, b] order has position t / batch. backward
-// rotates the other way.
+// i + d/2). table: [seq, head_dim/2, 2] fp32 (cos, sin); token t of [s, b] order has position t / batch, of a pack
+// t - own[t], where own is the first token of each token's sequence. backward rotates the other way.
 struct Rope {
   Element element = Element::kBf16;
   int64_t tokens = 0;
@@ -85,6 +85,7 @@ struct Rope {
   int head_dim = 128;
   void* qkv = nullptr;
   const float* table = nullptr;
+  const int32_t* own = nullptr;  // [tokens] of a pack, whose batch is 1
   bool backward = false;
 };
 Status rope(const Rope& args, const Launch& launch);
@@ -145,6 +146,7 @@ struct Quantize {
   float* inverse_scale = nullptr;
   void* q = nullptr;
   void* qt = nullptr;
+  void* partials = nullptr;  // of the forms `once`
 };
 Status amax_of(Element element, const void* x, int64_t count, float* amax, const Launch& launch);
 Status quantize(const Quantize& args, const void* x, const Launch& launch);
@@ -156,5 +158,15 @@ Status quantize_swiglu(const Quantize& args, const void* gate_up, const Launch& 
 Status swiglu_backward_amax(RowShape shape, const void* gate_up, const void* dy, float* amax, const Launch& launch);
 // shape is of dy; q is [rows, 2*cols], qt [2*cols, rows].
 Status quantize_swiglu_backward(const Quantize& args, const void* gate_up, const void* dy, const Launch& launch);
+// The largest magnitude and the quantization in one launch, which writes found_amax and follows it; amax and scale are
+// not read. Its blocks wait for each other, so that nothing else on the device may wait for what this stream does
+// later. `partials` has quantize_once_partials() bytes; 0: this device has no such launch.
+int64_t quantize_once_partials(const Launch& launch);
+Status quantize_once(const Quantize& args, const void* x, const Launch& launch);
+// An RMSNorm's output, with norm.rstd written on the way; worth it, and taken, only where all of it fits on the chip.
+bool quantize_norm_once_fits(RowShape shape, const Launch& launch);
+Status quantize_norm_once(const Quantize& args, const NormForward& norm, const Launch& launch);
+Status quantize_swiglu_once(const Quantize& args, const void* gate_up, const Launch& launch);
+Status quantize_swiglu_backward_once(const Quantize& args, const void* gate_up, const void* dy, const Launch& launch);
 
 }  // namespace mbb::trainer::cuda

@@ -317,5 +317,116 @@ TEST_F(Quantization, PlainNormSwigluAndSwigluBackward) {
   }
 }
 
+// rstd of either way to sum a row differs in its last bits, and so may a value that lies between two codes.
+TEST_F(Quantization, NormInOneLaunch) {
+  DeviceBytes partials(static_cast<size_t>(quantize_once_partials(launch_)));
+  for (const auto& [rows, cols] : {std::pair<int64_t, int64_t>{16, 8}, {208, 264}, {2048, 3584}}) {
+    const auto n = static_cast<size_t>(rows * cols);
+    SCOPED_TRACE(testing::Message() << rows << " x " << cols << " seed " << seed_);
+    ASSERT_TRUE(quantize_norm_once_fits({rows, cols}, launch_));
+    const Tensor x = Tensor::random(Element::kBf16, n, random_),
+                 w = Tensor::random(Element::kBf16, static_cast<size_t>(cols), random_);
+    Tensor rstd(Element::kF32, static_cast<size_t>(rows));
+    DeviceBytes scales(8), q(n), qt(n);
+    Quantize a;
+    a.shape = {rows, cols}, a.q = q.get(), a.qt = qt.get(), a.partials = partials.get();
+    a.inverse_scale = scales.floats(), a.found_amax = scales.floats() + 1;
+    NormForward norm;
+    norm.shape = a.shape, norm.x = x.get(), norm.weight = w.get(), norm.rstd = rstd.floats();
+    expect_ok(quantize_norm_once(a, norm, launch_));
+    std::vector<double> ref(n), ref_rstd(static_cast<size_t>(rows));
+    double largest = 0;
+    for (size_t r = 0; r < ref_rstd.size(); ++r) {
+      double sum = 0;
+      const size_t width = n / ref_rstd.size();
+      for (size_t c = 0; c < width; ++c) sum += static_cast<double>(x[r * width + c]) * x[r * width + c];
+      ref_rstd[r] = 1 / std::sqrt(sum / static_cast<double>(width) + norm.eps);
+      for (size_t c = 0; c < width; ++c) {
+        ref[r * width + c] = x[r * width + c] * ref_rstd[r] * w[c];
+        largest = std::max(largest, std::fabs(ref[r * width + c]));
+      }
+    }
+    float found[2];
+    scales.download(found);
+    EXPECT_LT(relative_error(rstd.pull(), ref_rstd), 1e-5);
+    EXPECT_NEAR(found[1] / largest, 1.0, 5e-3);
+    EXPECT_FLOAT_EQ(found[0], found[1] / 448.0f);
+    check_fp8(q, qt, Element::kE4m3, found[0], static_cast<size_t>(rows), static_cast<size_t>(cols), ref);
+  }
+  EXPECT_FALSE(quantize_norm_once_fits({8192, 4096}, launch_));
+}
+
+// bf16 of both signs between 2^-6 and 2, as raw bits.
+void fill_raw(DeviceBytes& bytes, size_t count, std::mt19937_64& random, int not_a_number) {
+  std::vector<uint16_t> bits(count);
+  uint64_t word = 0;
+  for (size_t i = 0; i < count; ++i) {
+    word = i % 4 == 0 ? random() : word >> 16;
+    bits[i] = static_cast<uint16_t>((word & 0x807f) | ((0x79 + (word >> 8 & 7)) << 7));
+  }
+  if (not_a_number >= 0) bits[static_cast<size_t>(not_a_number)] = 0xffc0;
+  bytes.upload(bits.data());
+}
+
+// Shapes of one tile, of parts of tiles, and of so many that a block keeps some in each way and reads others twice.
+// What is only quantized is the same bit by bit; approximate exponentials move few values across a boundary between
+// codes.
+TEST_F(Quantization, InOneLaunchIsTheSameAsInTwo) {
+  DeviceBytes partials(static_cast<size_t>(quantize_once_partials(launch_)));
+  ASSERT_GT(quantize_once_partials(launch_), 0);
+  for (const auto& [rows, cols, nan] : {std::tuple<int64_t, int64_t, int>{16, 8, -1},
+                                        {208, 264, -1},
+                                        {208, 264, 77},
+                                        {2048, 3584, -1},
+                                        {2064, 10312, -1}}) {
+    const auto n = static_cast<size_t>(rows * cols);
+    DeviceBytes x(n * 2), gate_up(n * 4);
+    fill_raw(x, n, random_, nan);
+    fill_raw(gate_up, 2 * n, random_, nan);
+    for (const Element to : {Element::kE4m3, Element::kE5m2})
+      for (const int form : {0, 1, 2}) {
+        SCOPED_TRACE(testing::Message() << rows << " x " << cols << " form " << form << " " << name(to) << " seed "
+                                        << seed_);
+        const size_t codes = form == 2 ? 2 * n : n;
+        std::vector<std::vector<uint8_t>> results;
+        for (const bool together : {false, true}) {
+          DeviceBytes q(codes), qt(codes), scales(8);
+          Quantize a;
+          a.to = to, a.shape = {rows, cols}, a.q = q.get(), a.qt = qt.get();
+          a.inverse_scale = scales.floats();
+          if (together) {
+            a.found_amax = scales.floats() + 1, a.partials = partials.get();
+            expect_ok(form == 0   ? quantize_once(a, x.get(), launch_)
+                      : form == 1 ? quantize_swiglu_once(a, gate_up.get(), launch_)
+                                  : quantize_swiglu_backward_once(a, gate_up.get(), x.get(), launch_));
+          } else {
+            scales.zero();
+            a.amax = scales.floats() + 1;
+            float* const amax = scales.floats() + 1;
+            expect_ok(form == 0   ? amax_of(Element::kBf16, x.get(), rows * cols, amax, launch_)
+                      : form == 1 ? swiglu_amax(a.shape, gate_up.get(), amax, launch_)
+                                  : swiglu_backward_amax(a.shape, gate_up.get(), x.get(), amax, launch_));
+            expect_ok(form == 0   ? quantize(a, x.get(), launch_)
+                      : form == 1 ? quantize_swiglu(a, gate_up.get(), launch_)
+                                  : quantize_swiglu_backward(a, gate_up.get(), x.get(), launch_));
+          }
+          results.emplace_back(2 * codes + 8);
+          q.download(results.back().data());
+          qt.download(results.back().data() + codes);
+          scales.download(results.back().data() + 2 * codes);
+        }
+        size_t moved = 0;
+        for (size_t i = 0; i < 2 * codes; ++i) moved += results[0][i] != results[1][i] ? 1 : 0;
+        EXPECT_LE(moved, form == 0 ? 0 : codes / 100);
+        float scale[2][2];
+        for (const size_t i : {0, 1}) std::memcpy(scale[i], results[i].data() + 2 * codes, 8);
+        for (const size_t i : {0, 1})
+          EXPECT_TRUE(std::fabs(scale[0][i] - scale[1][i]) <= 0.005f * scale[0][i] ||
+                      (std::isnan(scale[0][i]) && std::isnan(scale[1][i])))
+              << scale[0][i] << " " << scale[1][i];
+      }
+  }
+}
+
 }  // namespace
 }  // namespace mbb::trainer::cuda

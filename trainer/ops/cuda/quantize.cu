@@ -2,7 +2,7 @@
 #include <algorithm>
 
 #include "trainer/ops/cuda/kernels.h"
-#include "trainer/ops/cuda/quantize_kernel.cuh"
+#include "trainer/ops/cuda/quantize_once_kernel.cuh"
 #include "trainer/ops/cuda/status.h"
 
 namespace mbb::trainer::cuda {
@@ -28,6 +28,71 @@ Status run(const char* kernel, const Quantize& a, Producer produce, int read_byt
   else
     return fail(ErrorCode::kBadArgument, std::string(kernel) + ": target type " + name(a.to) + " is not an FP8 type");
   return launched(kernel);
+}
+
+struct OnceDevice {
+  SharedMemory shared;
+  bool cooperative = false;
+};
+Result<OnceDevice> once_device() {
+  const auto read = [](cudaDeviceAttr attribute, int device) -> Result<int> {
+    int value = 0;
+    MB_TRY(ok(cudaDeviceGetAttribute(&value, attribute, device), "reading what a block may take"));
+    return value;
+  };
+  int device = 0;
+  MB_TRY(ok(cudaGetDevice(&device), "reading what a block may take"));
+  OnceDevice d;
+  MB_ASSIGN(d.shared.of_block, read(cudaDevAttrMaxSharedMemoryPerBlockOptin, device));
+  MB_ASSIGN(d.shared.of_sm, read(cudaDevAttrMaxSharedMemoryPerMultiprocessor, device));
+  MB_ASSIGN(const int cooperative, read(cudaDevAttrCooperativeLaunch, device));
+  d.cooperative = cooperative != 0;
+  return d;
+}
+
+template <typename Producer, __nv_fp8_interpretation_t kKind>
+Status start_once(const KernelPlan& plan, const Quantize& a, Producer produce, const Launch& launch) {
+  const auto kernel = quantize_once_kernel<Producer, kKind>;
+  MB_TRY(ok(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, plan.smem_bytes), plan.kernel));
+  MB_TRY(
+      ok(cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout, cudaSharedmemCarveoutMaxShared),
+         plan.kernel));
+  int resident = 0;
+  MB_TRY(ok(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&resident, kernel, plan.block,
+                                                          static_cast<size_t>(plan.smem_bytes)),
+            plan.kernel));
+  const int64_t grid = std::min<int64_t>(plan.grid_x, int64_t{resident} * launch.sms.count);
+  if (grid == 0) return fail(ErrorCode::kUnavailable, std::string(plan.kernel) + ": a block does not fit an SM");
+  cudaLaunchAttribute together;
+  together.id = cudaLaunchAttributeCooperative;
+  together.val.cooperative = 1;
+  cudaLaunchConfig_t config{};
+  config.gridDim = dim3(static_cast<unsigned>(grid));
+  config.blockDim = dim3(static_cast<unsigned>(plan.block));
+  config.dynamicSmemBytes = static_cast<size_t>(plan.smem_bytes);
+  config.stream = launch.stream;
+  config.attrs = &together;
+  config.numAttrs = 1;
+  constexpr int64_t kAcross = 128 / Producer::kOutputs;
+  const int64_t across = (a.shape.cols + kAcross - 1) / kAcross,
+                tiles = quantize_once_tiles(a.shape, Producer::kOutputs);
+  const OnceScale by{static_cast<uint32_t*>(a.partials), a.found_amax, a.inverse_scale};
+  return ok(cudaLaunchKernelEx(&config, kernel, produce, a.shape.rows, a.shape.cols, static_cast<int>(across),
+                               static_cast<int>(tiles), by, static_cast<uint8_t*>(a.q), static_cast<uint8_t*>(a.qt)),
+            plan.kernel);
+}
+
+template <typename Producer>
+Status run_once(const char* kernel, const Quantize& a, Producer produce, int read_bytes, const Launch& launch) {
+  const int written = (a.q != nullptr) + (a.qt != nullptr);
+  MB_ASSIGN(const OnceDevice device, once_device());
+  MB_ASSIGN(const auto plan, plan_quantize_once(kernel, a.shape, Producer::kOutputs,
+                                                read_bytes + written * Producer::kOutputs, device.shared, launch.sms));
+  if (plan.grid_x == 0 || !device.cooperative)
+    return fail(ErrorCode::kUnavailable, std::string(kernel) + ": no grid of blocks that wait for each other here");
+  if (a.to == Element::kE4m3) return start_once<Producer, __NV_E4M3>(plan, a, produce, launch);
+  if (a.to == Element::kE5m2) return start_once<Producer, __NV_E5M2>(plan, a, produce, launch);
+  return fail(ErrorCode::kBadArgument, std::string(kernel) + ": target type " + name(a.to) + " is not an FP8 type");
 }
 
 template <typename Producer>
@@ -76,6 +141,39 @@ Status swiglu_backward_amax(RowShape shape, const void* gate_up, const void* dy,
 Status quantize_swiglu_backward(const Quantize& args, const void* gate_up, const void* dy, const Launch& launch) {
   return run("quantize_swiglu_backward", args, SwigluBackwardProducer{b16(gate_up), b16(dy), args.shape.cols}, 6,
              launch);
+}
+
+int64_t quantize_once_partials(const Launch& launch) {
+  const auto device = once_device();
+  if (!device || !device->cooperative) return 0;
+  const auto plan =
+      plan_quantize_once("quantize_once", {int64_t{1} << 20, int64_t{1} << 10}, 1, 4, device->shared, launch.sms);
+  return plan ? plan->grid_x * int64_t{sizeof(uint32_t)} : 0;
+}
+
+Status quantize_once(const Quantize& args, const void* x, const Launch& launch) {
+  return run_once("quantize_once", args, PlainOnce{b16(x), args.shape.cols}, 2, launch);
+}
+
+bool quantize_norm_once_fits(RowShape shape, const Launch& launch) {
+  const auto device = once_device();
+  if (!device || !device->cooperative) return false;
+  const auto plan = plan_quantize_once("quantize_norm_once", shape, 1, 4, device->shared, launch.sms);
+  return plan && quantize_once_tiles(shape, 1) <= plan->grid_x * kQuantizeOnceWaiting;
+}
+
+Status quantize_norm_once(const Quantize& args, const NormForward& norm, const Launch& launch) {
+  return run_once("quantize_norm_once", args,
+                  NormOnce{b16(norm.x), b16(norm.weight), norm.rstd, args.shape.cols, norm.eps}, 2, launch);
+}
+
+Status quantize_swiglu_once(const Quantize& args, const void* gate_up, const Launch& launch) {
+  return run_once("quantize_swiglu_once", args, SwigluOnce{b16(gate_up), args.shape.cols}, 4, launch);
+}
+
+Status quantize_swiglu_backward_once(const Quantize& args, const void* gate_up, const void* dy, const Launch& launch) {
+  return run_once("quantize_swiglu_backward_once", args, SwigluBackwardOnce{b16(gate_up), b16(dy), args.shape.cols}, 6,
+                  launch);
 }
 
 }  // namespace mbb::trainer::cuda
