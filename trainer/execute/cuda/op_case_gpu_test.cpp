@@ -49,6 +49,9 @@ void add_wide_cases(std::vector<OpCase>& all) {
   all.push_back({"attention/d64-window-flash", &kAttention, {{{330, 2, 512}}}, window});
   // Sequences that begin inside blocks of the flash kernel and skip some of them, and tokens behind the last one.
   const CaseInput starts = integers({9}, 600, Fill::kStarts);
+  RopeAttrs turned{4, 2, 64, 500000.0, false};
+  turned.packed = true;
+  all.push_back({"rope/wide-packed", &kRope, {{{610, 1, 512}}, starts}, turned});
   AttentionAttrs pack{4, 2, 64, true, 0.125F};
   pack.packed = true;
   all.push_back({"attention/d64-packed", &kAttention, {{{610, 1, 512}}, starts}, pack});
@@ -92,6 +95,7 @@ void add_block_cases(std::vector<OpCase>& all) {
                  {{{40, 2, 3 * 48}}, {{40, 2, 16}}, {{40, 2, 3 * 56}}},
                  LatentAttrs{3, 32, 16, 24}});
   all.push_back({"bias_add/wide", &kBiasAdd, {{{70, 2, 264}}, weight({264})}, BiasAttrs{}});
+  all.push_back({"bias_add/long", &kBiasAdd, {{{701, 1, 72}}, weight({72})}, BiasAttrs{}});
   all.push_back({"qk_norm/wide", &kQkNorm, {{{40, 2, 512}}, weight({64}), weight({64})}, QkNormAttrs{4, 2, 64}});
   for (const Pointwise f : {Pointwise::kGelu, Pointwise::kSquaredRelu, Pointwise::kClampedSwiglu})
     all.push_back({std::string("activation/wide-") + name(f), &kActivation, {{{20, 2, 512}}}, ActivationAttrs{f}});
@@ -103,6 +107,10 @@ void add_block_cases(std::vector<OpCase>& all) {
 }
 
 void add_expert_cases(std::vector<OpCase>& all) {
+  // Few experts have kernels of their own in bf16: several blocks of columns and runs of tokens, odd numbers of both.
+  const GemmAttrs logits{false, true, false, true};
+  all.push_back({"router_gemm/few", &kRouterGemm, {{{70, 2, 2312}}, weight({5, 2312})}, logits});
+  all.push_back({"router_gemm/many", &kRouterGemm, {{{70, 2, 264}}, weight({24, 264})}, logits});
   const CaseInput weights{{600, 2}, DType::kF32, Fill::kPositive};
   all.push_back({"dispatch_plan/dropless",
                  &kDispatchPlan,

@@ -6,6 +6,7 @@
 #include "trainer/execute/cuda/f32_gradients.h"
 #include "trainer/execute/cuda/op_call.h"
 #include "trainer/ops/cuda/expert_kernels.h"
+#include "trainer/ops/cuda/router_product.h"
 
 namespace mbb::trainer::cuda {
 namespace {
@@ -241,9 +242,45 @@ Status grouped_bias_grad_op(const OpCall& call) {
                            call.out[0].as<float>(), call.device.launch());
 }
 
+namespace {
+
+// The products of few experts and bf16 tokens by kernels of their own; false: not such a one.
+Result<bool> few_experts(const OpCall& call, const GemmAttrs& a) {
+  const Operand &left = call.in[0], &right = call.in[1], &out = call.out[0];
+  const auto is = [](const Operand& o, DType dtype) { return o.tensor->dtype == dtype; };
+  const auto takes = [&](const RouterProduct& p) { return router_product_takes(p, {left.data, right.data, out.data}); };
+  const Launch launch = call.device.launch();
+  if (!is(right, DType::kBf16)) return false;
+  if (!a.trans_a && a.trans_b && !a.accumulate && is(left, DType::kBf16) && is(out, DType::kF32)) {
+    const RouterProduct p{left.shape().rows(), left.shape().cols(), right.shape().rows()};
+    if (!takes(p)) return false;
+    MB_TRY(router_logits(p, left.data, right.data, out.as<float>(), launch));
+    return true;
+  }
+  if (!is(left, DType::kF32)) return false;
+  if (!a.trans_a && !a.trans_b && !a.accumulate && is(out, DType::kBf16)) {
+    const RouterProduct p{left.shape().rows(), right.shape().cols(), left.shape().cols()};
+    if (!takes(p)) return false;
+    MB_TRY(router_dgrad(p, left.as<const float>(), right.data, out.data, launch));
+    return true;
+  }
+  if (a.trans_a && !a.trans_b && is(out, DType::kF32)) {
+    const RouterProduct p{left.shape().rows(), right.shape().cols(), left.shape().cols()};
+    if (!takes(p)) return false;
+    MB_ASSIGN(void* const workspace, call.device.scratch(router_wgrad_workspace(p, launch)));
+    MB_TRY(router_wgrad(p, left.as<const float>(), right.data, out.as<float>(), a.accumulate, workspace, launch));
+    return true;
+  }
+  return false;
+}
+
+}  // namespace
+
 // Logits are fp32 and so is their gradient: where operands differ in type both become fp32 first.
 Status router_gemm_op(const OpCall& call) {
   const auto& a = call.attrs<GemmAttrs>();
+  MB_ASSIGN(const bool done, few_experts(call, a));
+  if (done) return {};
   const Shape &left = call.in[0].shape(), &right = call.in[1].shape();
   GemmProblem p;
   p.m = a.trans_a ? left.cols() : left.rows();

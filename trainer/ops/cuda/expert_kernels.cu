@@ -122,21 +122,32 @@ __global__ void kept_experts_kernel(int64_t pairs, const int32_t* experts, const
   if (i < pairs) kept[i] = rows[i] < 0 ? -1 : experts[i];
 }
 
+// A block a token: its row is read once.
 template <typename T>
 __global__ void permute_kernel(Routed r, const T* x, T* buffer) {
-  const int32_t row = r.rows[blockIdx.x];
-  if (row < 0) return;
-  if (threadIdx.x == 0) r.marks[row] = 1;
-  const T* from = x + int64_t{blockIdx.x} / r.top_k * r.hidden;
-  for (int64_t c = threadIdx.x; c < r.hidden; c += blockDim.x) buffer[row * r.hidden + c] = from[c];
+  const int64_t token = blockIdx.x;
+  const int32_t* const rows = r.rows + token * r.top_k;
+  for (int64_t j = threadIdx.x; j < r.top_k; j += blockDim.x)
+    if (rows[j] >= 0) r.marks[rows[j]] = 1;
+  for (int64_t c = threadIdx.x; c < r.hidden; c += blockDim.x) {
+    const T value = x[token * r.hidden + c];
+    for (int64_t j = 0; j < r.top_k; ++j) {
+      const int64_t row = rows[j];
+      if (row >= 0) buffer[row * r.hidden + c] = value;
+    }
+  }
 }
 
-// A block a row: zeros where no pair wrote.
+// Zeros where no pair wrote: a warp reads the marks of 32 rows at once.
 template <typename T>
 __global__ void clear_unmarked_kernel(Routed r, T* buffer) {
-  if (r.marks[blockIdx.x] != 0) return;
-  T* const row = buffer + int64_t{blockIdx.x} * r.hidden;
-  for (int64_t c = threadIdx.x; c < r.hidden; c += blockDim.x) row[c] = T{};
+  const int64_t first = (int64_t{blockIdx.x} * blockDim.x + threadIdx.x) / 32 * 32;
+  const int lane = threadIdx.x & 31;
+  const bool clear = first + lane < r.buffer_rows && r.marks[first + lane] == 0;
+  for (unsigned left = __ballot_sync(0xffffffffu, clear); left != 0; left &= left - 1) {
+    T* const row = buffer + (first + __ffs(static_cast<int>(left)) - 1) * r.hidden;
+    for (int64_t c = lane; c < r.hidden; c += 32) row[c] = T{};
+  }
 }
 
 // Sum over a token's rows, each times its weight (1 without weights).
@@ -229,13 +240,14 @@ Status clear_marks(const Routed& r, cudaStream_t stream) {
 // Rows of the buffer that no pair marked: as little as is not written anyway.
 Status clear_unmarked(const Routed& r, void* buffer, cudaStream_t stream) {
   const int64_t bytes = r.hidden * bytes_of(r.element);
+  const unsigned grid = blocks((r.buffer_rows + kBlock - 1) / kBlock);
   Routed in = r;
   if (bytes % 16 == 0 && reinterpret_cast<uintptr_t>(buffer) % 16 == 0) {
     in.hidden = bytes / 16;
-    clear_unmarked_kernel<uint4><<<blocks(r.buffer_rows), kBlock, 0, stream>>>(in, static_cast<uint4*>(buffer));
+    clear_unmarked_kernel<uint4><<<grid, kBlock, 0, stream>>>(in, static_cast<uint4*>(buffer));
   } else {
     in.hidden = bytes;
-    clear_unmarked_kernel<uint8_t><<<blocks(r.buffer_rows), kBlock, 0, stream>>>(in, static_cast<uint8_t*>(buffer));
+    clear_unmarked_kernel<uint8_t><<<grid, kBlock, 0, stream>>>(in, static_cast<uint8_t*>(buffer));
   }
   return launched("clear_unmarked");
 }
@@ -271,13 +283,13 @@ Status permute(const Routed& r, const void* x, void* buffer, const Launch& launc
   if (r.hidden % piece == 0 && (reinterpret_cast<uintptr_t>(x) | reinterpret_cast<uintptr_t>(buffer)) % 16 == 0) {
     Routed pieces = r;
     pieces.hidden /= piece;
-    permute_kernel<uint4><<<blocks(r.tokens * r.top_k), kBlock, 0, launch.stream>>>(
-        pieces, static_cast<const uint4*>(x), static_cast<uint4*>(buffer));
+    permute_kernel<uint4><<<blocks(r.tokens), kBlock, 0, launch.stream>>>(pieces, static_cast<const uint4*>(x),
+                                                                          static_cast<uint4*>(buffer));
     MB_TRY(launched("permute"));
   } else {
     MB_TRY(by_element("permute", r.element, [&]<typename T>(T) {
-      permute_kernel<T><<<blocks(r.tokens * r.top_k), kBlock, 0, launch.stream>>>(r, static_cast<const T*>(x),
-                                                                                  static_cast<T*>(buffer));
+      permute_kernel<T>
+          <<<blocks(r.tokens), kBlock, 0, launch.stream>>>(r, static_cast<const T*>(x), static_cast<T*>(buffer));
     }));
   }
   return clear_unmarked(r, buffer, launch.stream);
