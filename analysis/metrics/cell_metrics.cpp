@@ -90,6 +90,9 @@ class Writer {
     cell_.metrics.push_back({info->id, value, low, high, info->unit, launches, interval});
   }
 
+  // A metric without an interval, of so many launches.
+  void add_of(const char* id, double value, int launches) { add(id, value, kNotMeasured, kNotMeasured, "", launches); }
+
   // A metric that is `numerator` / step time, with the interval turned round.
   void add_rate(const char* id, double numerator, const StepTime& time, int launches) {
     const Estimate& e = time.estimate;
@@ -122,33 +125,42 @@ void add_throughput(Writer& writer, const Cell& cell, const StepTime& time, bool
   writer.add_rate("mfu_fp8_full", 100.0 * full / peaks->fp8_tflops, time, launches);
 }
 
-void add_shares(Writer& writer, const std::vector<StepBreakdown>& breakdowns) {
+// Launches of a cell that have something.
+template <typename Has>
+int launches_with(const Cell& cell, Has has) {
+  return static_cast<int>(std::count_if(cell.launches.begin(), cell.launches.end(),
+                                        [&](const Launch& launch) { return is_good(launch) && has(launch); }));
+}
+
+void add_shares(Writer& writer, const Cell& cell, const std::vector<StepBreakdown>& breakdowns) {
   if (breakdowns.empty()) return;
   const StepBreakdown all = sum(breakdowns);
   if (all.total_ns <= 0) return;
+  const int traced = launches_with(cell, [](const Launch& launch) { return !launch.trace_files.empty(); });
   const auto share = [&](int64_t part) {
     return 100.0 * static_cast<double>(part) / static_cast<double>(all.total_ns);
   };
-  writer.add("compute", share(all.compute_ns));
-  writer.add("comm", share(all.comm_busy_ns));
-  writer.add("exposed_comm", all.exposed_comm_pct());
+  const auto add = [&](const char* id, double percent) { writer.add_of(id, percent, traced); };
+  add("compute", share(all.compute_ns));
+  add("comm", share(all.comm_busy_ns));
+  add("exposed_comm", all.exposed_comm_pct());
   constexpr const char* kBusy[] = {"comm_tp", "comm_cp", "comm_ep", "comm_pp", "comm_dp", "comm_other"};
   constexpr const char* kExposed[] = {"exposed_comm_tp", "exposed_comm_cp", "exposed_comm_ep",
                                       "exposed_comm_pp", "exposed_comm_dp", "exposed_comm_other"};
   static_assert(std::size(kBusy) == kCommKinds && std::size(kExposed) == kCommKinds);
   for (size_t kind = 0; kind < kCommKinds; ++kind) {
     if (all.comm[kind].busy_ns <= 0) continue;
-    writer.add(kBusy[kind], share(all.comm[kind].busy_ns));
-    writer.add(kExposed[kind], share(all.comm[kind].exposed_ns));
+    add(kBusy[kind], share(all.comm[kind].busy_ns));
+    add(kExposed[kind], share(all.comm[kind].exposed_ns));
   }
-  writer.add("exposed_copy", share(all.exposed_copy_ns));
-  writer.add("idle", share(all.idle_ns));
+  add("exposed_copy", share(all.exposed_copy_ns));
+  add("idle", share(all.idle_ns));
   constexpr const char* kCauses[] = {"idle_host_bound", "idle_launch_gap", "idle_dependency", "idle_bubble"};
   static_assert(std::size(kCauses) == kIdleCauses);
-  for (size_t cause = 0; cause < kIdleCauses; ++cause) writer.add(kCauses[cause], share(all.idle_by_cause_ns[cause]));
-  writer.add("bubble", all.bubble_pct());
-  writer.add("skew", share(all.skew_ns()));
-  if (all.comm_busy_ns > 0) writer.add("overlap", all.overlap_pct());
+  for (size_t cause = 0; cause < kIdleCauses; ++cause) add(kCauses[cause], share(all.idle_by_cause_ns[cause]));
+  add("bubble", all.bubble_pct());
+  add("skew", share(all.skew_ns()));
+  if (all.comm_busy_ns > 0) add("overlap", all.overlap_pct());
 }
 
 // The map with the largest peak, of the launches (as executed) before the plan.
@@ -166,12 +178,14 @@ const baselines::MemoryMap* fullest_map(const Cell& cell) {
 void add_memory(Writer& writer, const Cell& cell) {
   const baselines::MemoryMap* map = fullest_map(cell);
   if (map == nullptr || map->peak_bytes <= 0) return;
-  writer.add("peak_memory", static_cast<double>(map->peak_bytes));
+  const int measured = launches_with(cell, [](const Launch& launch) { return !launch.memory.empty(); });
+  const int launches = measured > 0 ? measured : good_launches(cell);
+  writer.add_of("peak_memory", static_cast<double>(map->peak_bytes), launches);
   for (const baselines::CategoryBytes& category : map->categories) {
     const int64_t bytes = category.measured_bytes >= 0 ? category.measured_bytes : category.planned_bytes;
     std::string id = "memory_" + category.category;
     std::replace(id.begin(), id.end(), ' ', '_');
-    if (bytes > 0 && find_metric(id) != nullptr) writer.add(id.c_str(), static_cast<double>(bytes));
+    if (bytes > 0 && find_metric(id) != nullptr) writer.add_of(id.c_str(), static_cast<double>(bytes), launches);
   }
 }
 
@@ -185,7 +199,9 @@ void add_eligible_time(Writer& writer, const Cell& cell) {
       const bool product = row.kind.find("gemm") != std::string::npos && row.kind != "router_gemm";
       if (product && block && row.stream == "compute") eligible += row.total_ns;
     }
-  if (eligible > 0) writer.add("fp8_eligible_time", 100.0 * static_cast<double>(eligible) / static_cast<double>(all));
+  if (eligible <= 0) return;
+  writer.add_of("fp8_eligible_time", 100.0 * static_cast<double>(eligible) / static_cast<double>(all),
+                launches_with(cell, [](const Launch& launch) { return !launch.ops.empty(); }));
 }
 
 // Of the first good launch with profiled steps. Ranks that share cores are judged by their CPU time.
@@ -227,16 +243,19 @@ void add_cpu_time(Writer& writer, const Cell& cell) {
 }
 
 void add_losses(Writer& writer, const Cell& cell) {
+  std::vector<double> first, last, final;
   for (const Launch& launch : cell.launches) {
     if (!is_good(launch) || launch.steps.empty()) continue;
-    writer.add("first_loss", launch.steps.front().loss);
-    writer.add("last_loss", launch.steps.back().loss);
     const size_t count = (launch.steps.size() + 9) / 10;
     double sum = 0;
     for (size_t i = launch.steps.size() - count; i < launch.steps.size(); ++i) sum += launch.steps[i].loss;
-    writer.add("final_loss", sum / static_cast<double>(count));
-    return;
+    for (const auto& [values, loss] : {std::pair{&first, launch.steps.front().loss},
+                                       {&last, launch.steps.back().loss},
+                                       {&final, sum / static_cast<double>(count)}})
+      if (std::isfinite(loss)) values->push_back(loss);
   }
+  for (const auto& [id, values] : {std::pair{"first_loss", &first}, {"last_loss", &last}, {"final_loss", &final}})
+    if (!values->empty()) writer.add_of(id, median(*values), static_cast<int>(values->size()));
 }
 
 Status write_metrics(Cell& cell, const StepTime& time, const std::vector<StepBreakdown>& breakdowns, bool uses_fp8,
@@ -253,7 +272,8 @@ Status write_metrics(Cell& cell, const StepTime& time, const std::vector<StepBre
   const int launches = static_cast<int>(time.launch_medians.size());
   writer.add("step_time", e.value, e.low, e.high, time.interval, launches);
   if (time.steady_steps > 0)
-    writer.add("stalls", 100.0 * static_cast<double>(time.stalls) / static_cast<double>(time.steady_steps));
+    writer.add_of("stalls", 100.0 * static_cast<double>(time.stalls) / static_cast<double>(time.steady_steps),
+                  static_cast<int>(time.steady_launches));
   if (clock == StepClock::kWall) {
     const StepTime modelled = [&] {
       Cell copy = cell;  // the modelled clock must not move the warm-up marks
@@ -269,7 +289,7 @@ Status write_metrics(Cell& cell, const StepTime& time, const std::vector<StepBre
     }
   }
   add_throughput(writer, cell, time, uses_fp8);
-  add_shares(writer, breakdowns);
+  add_shares(writer, cell, breakdowns);
   add_eligible_time(writer, cell);
   add_memory(writer, cell);
   add_tracing(writer, cell);
@@ -279,6 +299,10 @@ Status write_metrics(Cell& cell, const StepTime& time, const std::vector<StepBre
 }
 
 }  // namespace
+
+int good_launches(const Cell& cell) {
+  return static_cast<int>(std::count_if(cell.launches.begin(), cell.launches.end(), is_good));
+}
 
 double cpu_step_ns(const Launch& launch) {
   std::vector<double> steady;
@@ -323,6 +347,7 @@ StepTime step_time(Cell& cell, StepClock clock) {
           !all_but_first(launch, cell.work.tokens_per_step, clock, steady))
         continue;
     } else {
+      ++out.steady_launches;
       out.steady_steps += steady.size();
       out.stalls += state.stalls;
     }
@@ -356,7 +381,7 @@ Status fill_metrics_of(Cell& cell, const StepTime& time, const std::vector<StepB
 
 void fill_trace_metrics(Cell& cell, const std::vector<StepBreakdown>& breakdowns) {
   Writer writer(cell);
-  add_shares(writer, breakdowns);
+  add_shares(writer, cell, breakdowns);
   add_memory(writer, cell);
 }
 
@@ -376,7 +401,8 @@ void add_hardware_utilization(Cell& cell, double recompute_share) {
 void add_eligible_flops(Cell& cell, double share) {
   const MetricInfo* info = find_metric("fp8_eligible_flops");
   MB_CHECK(info != nullptr, "metric not declared: fp8_eligible_flops");
-  cell.metrics.push_back({.name = info->id, .value = 100.0 * share, .unit = info->unit});
+  cell.metrics.push_back(
+      {.name = info->id, .value = 100.0 * share, .unit = info->unit, .launches = good_launches(cell)});
 }
 
 std::vector<Metric> training_cost(const Cell& cell, const TrainingPlan& plan) {

@@ -11,6 +11,9 @@
 
 namespace mbb::analysis {
 
+// Launches of a cell that ended well: what a number that each of them has alike (of the plan they ran) rests on.
+int good_launches(const baselines::Cell& cell);
+
 // Which time of a step the step_time metric is.
 enum class StepClock { kWall, kModelled };
 
@@ -24,7 +27,8 @@ struct StepTime {
   // What the bounds cover: "95 % over 5 launches", "95 % over 40 steps of one launch"; where too few steps leave none,
   // it begins with kNoInterval and says so.
   std::string interval;
-  size_t steady_steps = 0;            // of launches that reached a steady state
+  size_t steady_launches = 0;         // that reached a steady state
+  size_t steady_steps = 0;            // of them
   size_t stalls = 0;                  // of them: single outliers
   std::vector<std::string> problems;  // launches left out, and why: "launch 2: no steady state: ..."
 };

@@ -179,11 +179,13 @@ constexpr auto kMetrics = std::to_array<MetricInfo>({
      "By how much the data-parallel rank with the most attention work of a step is above their mean; averaged over "
      "steps.",
      "Work as the sum of squared sequence lengths. Of rows that hold sequences of many lengths."},
-    {"first_loss", "first loss", "", Better::kNeither, MetricForm::kPlain, "Loss of the first step, per token.", ""},
-    {"last_loss", "last loss", "", Better::kLower, MetricForm::kPlain, "Loss of the last step, per token.",
+    {"first_loss", "first loss", "", Better::kNeither, MetricForm::kPlain,
+     "Loss of the first step, per token: the median of launches.", ""},
+    {"last_loss", "last loss", "", Better::kLower, MetricForm::kPlain,
+     "Loss of the last step, per token: the median of launches.",
      "Equal work has equal losses: a difference is a fault, not a result."},
     {"final_loss", "final loss", "", Better::kLower, MetricForm::kPlain,
-     "Mean loss of the last tenth of the steps, per token.",
+     "Mean loss of the last tenth of the steps, per token: the median of launches.",
      "What a number format is judged by: one step's loss wanders more than a format changes it."},
 });
 

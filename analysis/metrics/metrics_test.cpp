@@ -279,6 +279,36 @@ TEST(CellMetrics, FixedWorkBesideAStepTakesTheMachineOut) {
   EXPECT_EQ(cpu_metric(cell), "cpu_step_time") << "of launches that cannot be held against each other";
 }
 
+TEST(CellMetrics, EveryMetricSaysHowManyLaunchesItRestsOn) {
+  StepBreakdown b;
+  b.total_ns = 1000;
+  b.compute_ns = 1000;
+  Cell cell = cell_of(
+      {launch_of(0, 1'000'000'000), launch_of(1, 1'002'000'000), launch_of(2, 998'000'000), launch_of(3, 998'000'000)});
+  cell.launches[1].trace_files = {"trace.mbt"};
+  cell.launches[1].ops = {{.path = "layers.0.mlp.fc1.fwd", .kind = "gemm", .stream = "compute", .total_ns = 10}};
+  cell.launches[2].steps.back().loss = 9.0;
+  cell.launches[3].exit_status = 1;
+  baselines::MemoryMap map;
+  map.peak_bytes = 1 << 20;
+  cell.memory = {map};
+  ASSERT_TRUE(fill_metrics(cell, {b}, true));
+  add_eligible_flops(cell, 0.5);
+  for (const baselines::Metric& metric : cell.metrics) EXPECT_GT(metric.launches, 0) << metric.name;
+  for (const char* id : {"step_time", "stalls", "peak_memory", "first_loss", "last_loss", "final_loss", "mfu_bf16"}) {
+    ASSERT_NE(find(cell, id), nullptr) << id;
+    EXPECT_EQ(find(cell, id)->launches, 3) << id;
+  }
+  for (const char* id : {"compute", "exposed_comm", "fp8_eligible_time"}) {
+    ASSERT_NE(find(cell, id), nullptr) << id;
+    EXPECT_EQ(find(cell, id)->launches, 1) << id;
+  }
+  EXPECT_DOUBLE_EQ(find(cell, "last_loss")->value, cell.launches[0].steps.back().loss) << "the median of launches";
+  for (size_t i : {0, 2}) cell.launches[i].memory = {map};
+  ASSERT_TRUE(fill_metrics(cell, {}));
+  EXPECT_EQ(find(cell, "peak_memory")->launches, 2) << "as executed";
+}
+
 TEST(CellMetrics, SharesComeFromTheBreakdowns) {
   StepBreakdown b;
   b.total_ns = 1000;

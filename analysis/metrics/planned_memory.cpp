@@ -16,7 +16,7 @@ void add(baselines::Cell& cell, const char* id, int64_t bytes) {
   MB_CHECK(info != nullptr, std::string("metric not declared: ") + id);
   if (bytes > 0 && find(cell, id) == nullptr)
     cell.metrics.push_back(
-        {info->id, static_cast<double>(bytes), baselines::kNotMeasured, baselines::kNotMeasured, info->unit, 0, ""});
+        {.name = info->id, .value = static_cast<double>(bytes), .unit = info->unit, .launches = good_launches(cell)});
 }
 
 }  // namespace

@@ -207,7 +207,7 @@ Table points_table(const History& h, size_t limit) {
                            {p.run},
                            {p.build.empty() ? "-" : p.build},
                            {value_text(h, p.value), p.value},
-                           {std::to_string(p.launches), static_cast<double>(p.launches)},
+                           {p.launches > 0 ? std::to_string(p.launches) : "-", static_cast<double>(p.launches)},
                            {p.epoch.empty() ? "-" : p.epoch.substr(0, 8)},
                            {p.verdict.empty() ? "-" : p.verdict, baselines::kNotMeasured, tone_of(p.verdict)},
                            {p.against.empty() ? "-" : p.against}}});

@@ -142,7 +142,7 @@ void add_published_error(baselines::Cell& cell, double rate) {
   // Of the step: at equal work it is long where the rate is low.
   const auto error = [&](double a_rate) { return 100 * (rate / a_rate - 1); };
   cell.metrics.push_back(
-      {info->id, error(ours->value), error(ours->high), error(ours->low), info->unit, 0, ours->interval});
+      {info->id, error(ours->value), error(ours->high), error(ours->low), info->unit, ours->launches, ours->interval});
 }
 
 }  // namespace mbb::suites

@@ -6,6 +6,7 @@
 #include <utility>
 #include <vector>
 
+#include "analysis/metrics/cell_metrics.h"
 #include "analysis/metrics/metrics.h"
 #include "profiler/base/check.h"
 #include "trainer/run/training_data.h"
@@ -70,7 +71,10 @@ void add_sequence_metrics(baselines::Cell& cell, const SequenceWork& work) {
   const auto add = [&](const char* id, double value) {
     const analysis::MetricInfo* info = analysis::find_metric(id);
     MB_CHECK(info != nullptr, std::string("metric not declared: ") + id);
-    cell.metrics.push_back({.name = std::string(info->id), .value = value, .unit = std::string(info->unit)});
+    cell.metrics.push_back({.name = std::string(info->id),
+                            .value = value,
+                            .unit = std::string(info->unit),
+                            .launches = analysis::good_launches(cell)});
   };
   add("packing_efficiency", 100.0 * work.efficiency);
   add("dp_imbalance", 100.0 * (work.imbalance - 1.0));
