@@ -18,7 +18,10 @@ std::string plain(std::string_view spelling) {
   return replace_all(spelling, "-", "_");
 }
 
+// What a file says wrongly makes that file a bad one; from elsewhere it is a bad argument. Which rule it breaks, or
+// that nobody knows the name, changes neither.
 tl::unexpected<Error> at(const Source& source, Error error) {
+  error.code = source.line > 0 ? ErrorCode::kBadFile : ErrorCode::kBadArgument;
   return tl::unexpected<Error>(std::move(error).during(describe(source)));
 }
 

@@ -41,16 +41,14 @@ Result<RoledFacts> apply_roles(Fingerprint fingerprint, const FactRoles& roles) 
   for (HostFact& fact : fingerprint.facts) {
     if (!claims(roles.product, fact.key)) continue;
     if (claims(roles.environment, fact.key))
-      return fail(ErrorCode::kBadArgument,
-                  fmt::format("gate.product and gate.environment both claim the fact {}", fact.key),
+      return fail(roles.fault, fmt::format("gate.product and gate.environment both claim the fact {}", fact.key),
                   "a fact is the product under test or its environment: narrow one of the patterns");
     fact.in_class = false;
   }
   std::set<std::string_view> keys;
   for (const HostFact& fact : fingerprint.facts)
     if (!keys.insert(fact.key).second)
-      return fail(ErrorCode::kBadArgument,
-                  fmt::format("gate.facts declares {}, which the program sees for itself", fact.key),
+      return fail(roles.fault, fmt::format("gate.facts declares {}, which the program sees for itself", fact.key),
                   "declare it by another name, or leave it out");
   RoledFacts roled;
   roled.fingerprint = make_fingerprint(std::move(fingerprint.facts));
@@ -73,14 +71,39 @@ std::vector<std::string> changed_environment(const Fingerprint& before, const Fi
   return changed;
 }
 
+std::vector<std::string> idle_patterns(const Fingerprint& fingerprint, const std::vector<std::string>& patterns) {
+  std::vector<std::string> idle;
+  for (const std::string& pattern : patterns)
+    if (std::none_of(fingerprint.facts.begin(), fingerprint.facts.end(),
+                     [&](const HostFact& fact) { return glob_match(pattern, fact.key); }))
+      idle.push_back(pattern);
+  return idle;
+}
+
+Status check_product(const Fingerprint& fingerprint, const FactRoles& roles) {
+  if (idle_patterns(fingerprint, roles.product).size() < roles.product.size()) return {};
+  std::vector<std::string> keys;
+  for (const HostFact& fact : fingerprint.facts) keys.push_back(fact.key);
+  return fail(roles.fault,
+              fmt::format("gate.product = '{}' matches no fact, so that nothing says which product this is",
+                          join(roles.product, ",")),
+              fmt::format("the facts there are: {}; others are declared under gate.facts", join(keys, ", ")));
+}
+
+std::vector<HostFact> declared_product(const Fingerprint& fingerprint, const std::vector<HostFact>& declared,
+                                       const FactRoles& roles) {
+  std::vector<HostFact> facts;
+  for (const HostFact& fact : declared)
+    if (const std::string* value = value_of(fingerprint, fact.key); value != nullptr && claims(roles.product, fact.key))
+      facts.push_back({fact.key, *value});
+  return facts;
+}
+
 std::string product_text(const Fingerprint& fingerprint, const std::vector<HostFact>& declared,
                          const FactRoles& roles) {
   std::string text;
-  for (const HostFact& fact : declared) {
-    const std::string* value = value_of(fingerprint, fact.key);
-    if (value == nullptr || !claims(roles.product, fact.key)) continue;
-    text += fmt::format("{}{} {}", text.empty() ? "" : ", ", fact.key, *value);
-  }
+  for (const HostFact& fact : declared_product(fingerprint, declared, roles))
+    text += fmt::format("{}{} {}", text.empty() ? "" : ", ", fact.key, fact.value);
   if (!text.empty()) return text;
   const std::string* commit = value_of(fingerprint, "build.commit");
   return commit == nullptr ? "unknown" : *commit;

@@ -16,6 +16,7 @@ namespace mbb::profiler {
 struct FactRoles {
   std::vector<std::string> product;
   std::vector<std::string> environment;
+  ErrorCode fault = ErrorCode::kBadArgument;  // of roles that cannot be: kBadFile where they stand in a file
 };
 
 struct RoledFacts {
@@ -24,7 +25,7 @@ struct RoledFacts {
   std::string product;      // likewise over the product's
 };
 
-// kBadArgument: a fact that both lists claim. A fact of neither is recorded only; one in the class stays there.
+// roles.fault: a fact that both lists claim. A fact of neither is recorded only; one in the class stays there.
 Result<RoledFacts> apply_roles(Fingerprint fingerprint, const FactRoles& roles);
 
 // The keys whose values differ, "gpu.driver: 570.1 -> 580.2", among the environment's facts.
@@ -33,8 +34,18 @@ std::vector<std::string> changed_environment(const Fingerprint& before, const Fi
 // Hash over the product's facts of a fingerprint, as RoledFacts::product.
 std::string product_hash(const Fingerprint& fingerprint, const FactRoles& roles);
 
-// The product under test as a person calls it: "image nemo:25.09" of the `declared` facts that are the product's and
-// that the fingerprint has, else its build's commit ("unknown" without one).
+// Those patterns that no fact of the fingerprint has a key for.
+std::vector<std::string> idle_patterns(const Fingerprint& fingerprint, const std::vector<std::string>& patterns);
+
+// Some fact must be the product's: without one every product is the same, and each change the machine's. roles.fault.
+Status check_product(const Fingerprint& fingerprint, const FactRoles& roles);
+
+// Of the `declared` facts those that are the product's and that the fingerprint has, as it has them.
+std::vector<HostFact> declared_product(const Fingerprint& fingerprint, const std::vector<HostFact>& declared,
+                                       const FactRoles& roles);
+
+// The product under test as a person calls it: "image nemo:25.09" of its declared facts, else its build's commit
+// ("unknown" without one).
 std::string product_text(const Fingerprint& fingerprint, const std::vector<HostFact>& declared, const FactRoles& roles);
 
 // Whether the user declared what the product is, as somebody whose trainer is not this program must.

@@ -66,10 +66,22 @@ TEST_F(Evidence, ATruncatedTrainerIsBrokenAndBridgesNothing) {
   const Answer shorter = with("n=8", "gate fake.toml --launches 2 --quiet");
   EXPECT_EQ(shorter.status, 4) << shorter.out;
   EXPECT_TRUE(shorter.has("8 steps were recorded, where those it is held against have 40")) << shorter.out;
-  const Answer bridge = with("skip=7", "gate fake.toml --launches 2 --quiet --bridge this");
+  const Answer here = run("gate fake.toml --launches 2 --quiet --bridge this");
+  EXPECT_EQ(here.status, 4) << here.out;
+  EXPECT_TRUE(here.has("nothing to bridge: baseline b-")) << here.out;
+  EXPECT_FALSE(run("list runs").has("gate-bridge")) << "refused before anything ran";
+  const std::string elsewhere = " gate.facts.rack=two gate.environment=rack";
+  const Answer bridge = with("skip=7", "gate fake.toml --launches 2 --quiet --bridge this" + elsewhere);
   EXPECT_EQ(bridge.status, 4) << bridge.out;
   EXPECT_TRUE(bridge.has("0 baselines have a bridge, and not those of cell c: launch 0: step 7 is missing"))
       << bridge.out;
+  const Answer few = with("", "gate fake.toml --launches 2 --quiet --bridge this" + elsewhere);
+  EXPECT_EQ(few.status, 0) << few.out;
+  EXPECT_TRUE(few.has("0 baselines have a bridge")) << few.out;
+  EXPECT_TRUE(few.has("2 have 2 of 5 bridge launches")) << few.out;
+  const Answer enough = with("", "gate fake.toml --launches 3 --quiet --bridge this" + elsewhere);
+  EXPECT_EQ(enough.status, 0) << enough.out;
+  EXPECT_TRUE(enough.has("2 baselines have a bridge into this epoch")) << enough.out;
 }
 
 TEST_F(Evidence, NoiseAndAbGiveNoNumberOfSuchLaunches) {

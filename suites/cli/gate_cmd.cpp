@@ -15,6 +15,7 @@
 #include "suites/cli/print.h"
 #include "suites/cli/settings_of.h"
 #include "suites/runner/accept.h"
+#include "suites/runner/bridge.h"
 #include "suites/runner/gate.h"
 
 namespace mbb::suites {
@@ -116,11 +117,14 @@ Result<int> bridge(const Parsed& parsed, const Settings& settings, const GateReq
   if (parsed.positionals.empty())
     return fail(ErrorCode::kBadArgument, "--bridge: which suite?", "`mbbench list suites` lists them");
   MB_ASSIGN(const Suite suite, suite_of(parsed, settings, parsed.positionals[0]));
-  const Result<int> bridged = run_bridge(suite, request, options);
+  const Result<Bridged> bridged = run_bridge(suite, request, options);
   if (!bridged && bridged.error().code == ErrorCode::kCancelled)
     return stopped_in(parsed, suite.name, signals, bridged.error().what);
-  if (!bridged) return bridged;
-  fmt::print("{} baselines have a bridge into this epoch\n", *bridged);
+  if (!bridged) return tl::unexpected<Error>(bridged.error());
+  fmt::print("{} baselines have a bridge into this epoch\n", bridged->whole);
+  if (bridged->begun > 0)
+    fmt::print("{} have {} of {} bridge launches: run --bridge again, or with more --launches\n", bridged->begun,
+               bridged->launches, analysis::kFewestBaselineLaunches);
   return 0;
 }
 
@@ -133,11 +137,15 @@ Result<int> gate(const Parsed& parsed) {
   options.command = kGateCommand;
   options.argv = parsed.argv;
   options.runs_dir = settings.product.runs_dir;
-  options.roles = fact_roles(settings.product.gate);
+  options.roles = fact_roles(settings);
   options.facts = declared_facts(settings.product.gate);
   options.launches = request.confirm_launches;
   options.quiet = parsed.flag("--quiet");
   options.stop = signals.flag();
+  if (!parsed.value("--run")) {
+    MB_ASSIGN(const profiler::RoledFacts here, facts_here(options));
+    MB_TRY(profiler::check_product(here.fingerprint, options.roles));
+  }
   if (parsed.value("--bridge")) return bridge(parsed, settings, request, options, signals);
   const auto named = parsed.value("--run");
   const std::string asked = named ? *named : parsed.positionals.empty() ? "" : parsed.positionals[0];
@@ -186,7 +194,7 @@ Result<int> accept(const Parsed& parsed, const Settings& settings) {
   }
   MB_ASSIGN(const int64_t days, number_option(parsed, "--expires", 0, 0, 36500));
   request.only = parsed.values("--only");
-  request.roles = fact_roles(settings.product.gate);
+  request.roles = fact_roles(settings);
   request.author = author_of(parsed);
   request.reason = parsed.value("--reason").value_or("");
   request.now_unix_ns = wall_ns();

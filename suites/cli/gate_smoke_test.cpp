@@ -37,6 +37,10 @@ TEST_F(GateCommand, NightsAgainstAnAcceptedBaseline) {
   EXPECT_NE(text_of(folder_ / "j.json").find("\"verdict\": \"same\""), std::string::npos)
       << text_of(folder_ / "j.json");
 
+  for (const char* metric : {"cpu_step_time", "peak_memory", "last_loss"})
+    EXPECT_NE(run(std::string("history one --json --metric ") + metric).out.find("\"launches\": 2"), std::string::npos)
+        << metric;
+
   // A worse loss of the same build and configuration cannot be the product's doing; a planted baseline shows the way.
   std::string pins = text_of(folder_ / "mbbench-baselines.jsonl");
   const size_t at = pins.find("\"build\":\"");
@@ -62,6 +66,17 @@ TEST_F(GateCommand, BadInputIsNamed) {
   EXPECT_EQ(run("gate small.toml --fail-on slow").status, 64) << "before anything runs";
   EXPECT_EQ(run("gate small.toml --fail-on new").status, 64) << "no failure";
   EXPECT_EQ(run("gate --run @latest --only one").status, 64);
+  const Answer typed = run("gate small.toml gate.product=commit");
+  EXPECT_EQ(typed.status, 64) << "before anything runs";
+  EXPECT_TRUE(typed.has("gate.product = 'commit' matches no fact")) << typed.out;
+  EXPECT_TRUE(typed.has("build.commit")) << "the facts there are: " << typed.out;
+  for (const char* text : {"[gate]\nproduct = \"commit\"\n", "[gate]\nproduct = \"cpu.model\"\n",
+                           "[gate]\nmax_silent_nights = 0\n", "[gate]\nprodukt = \"commit\"\n"}) {
+    write("mbbench.toml", text);
+    const Answer written = run("gate small.toml");
+    EXPECT_EQ(written.status, 4) << text << written.out;
+  }
+  fs::remove(folder_ / "mbbench.toml");
   const Answer nowhere = run("gate small.toml --junit-xml nowhere/j.xml");
   EXPECT_EQ(nowhere.status, 4);
   EXPECT_EQ(nowhere.out.find("one"), std::string::npos) << "said before anything runs\n" << nowhere.out;

@@ -30,13 +30,18 @@ void on_signal(int signal) {
 }  // namespace
 
 Result<Settings> settings_of(const Parsed& parsed) {
-  // An unknown name is a bad command line when it was typed there, as a flag or as name=value.
-  auto arguments = parse_arguments(parsed.knobs);
-  if (!arguments) arguments.error().code = ErrorCode::kBadArgument;
-  MB_ASSIGN(auto given, std::move(arguments));
-  auto settings = read_settings(find_places("."), std::move(given));
-  if (!settings && settings.error().what.starts_with("argument")) settings.error().code = ErrorCode::kBadArgument;
-  return settings;
+  MB_ASSIGN(auto given, parse_arguments(parsed.knobs));
+  return read_settings(find_places("."), std::move(given));
+}
+
+profiler::FactRoles fact_roles(const Settings& settings) {
+  profiler::FactRoles roles = fact_roles(settings.product.gate);
+  bool file = false, typed = false;
+  for (const char* key : {"gate.product", "gate.environment", "gate.facts"})
+    if (const auto source = settings.product_sources.find(key); source != settings.product_sources.end())
+      (source->second.line > 0 ? file : typed) = true;
+  if (file && !typed) roles.fault = ErrorCode::kBadFile;
+  return roles;
 }
 
 Status resolves(const trainer::Config& config) {

@@ -46,7 +46,7 @@ Result<std::vector<FileValue>> knobs_of(const TomlFile& file, const TomlNode& ta
   std::map<const Knob*, const FileValue*> seen;
   for (const FileValue& value : values) {
     const auto found = find_setting(value.name);
-    if (!found) return file.error(value.node->key_at, found.error().what, found.error().hint, found.error().code);
+    if (!found) return file.error(value.node->key_at, found.error().what, found.error().hint);
     const auto [earlier, is_new] = seen.emplace(found->knob, &value);
     if (is_new) continue;
     const TomlPlace at = earlier->second->node->key_at;
@@ -62,7 +62,7 @@ Status set_from_file(Settings& settings, const TomlFile& file, const FileValue& 
                      bool product_allowed) {
   const TomlNode& node = *value.node;
   const auto found = find_setting(value.name);
-  if (!found) return file.error(node.key_at, found.error().what, found.error().hint, found.error().code);
+  if (!found) return file.error(node.key_at, found.error().what, found.error().hint);
   if (found->is_product && !product_allowed)
     return file.error(node.key_at, fmt::format("'{}' is a setting of the product, not a knob of a run", value.name),
                       "set it in mbbench.toml or on the command line");

@@ -52,6 +52,7 @@ Status set_text(Settings& settings, const std::string& name, const std::string& 
   const auto found = find_setting(name);
   if (!found) {
     Error error = found.error();
+    error.code = ErrorCode::kBadArgument;  // typed, or in the environment: as a bad value is
     return tl::unexpected<Error>(std::move(error).during(describe(source)));
   }
   std::string value = text;
@@ -87,6 +88,7 @@ Result<Argument> parse_flag(const std::vector<std::string>& arguments, size_t& i
   // The name is looked up first: an unknown flag is the better message than a missing value.
   if (const auto found = find_setting(body); !found) {
     Error error = found.error();
+    error.code = ErrorCode::kBadArgument;
     return tl::unexpected<Error>(std::move(error).during(fmt::format("argument '{}'", printable(typed))));
   }
   if (!next_is_value)

@@ -151,6 +151,27 @@ TEST_F(SettingsTest, OtherRefusalsNameVariableAndArgument) {
             "error: reading DIR/none.toml: No such file or directory\n  hint: check the path");
 }
 
+TEST_F(SettingsTest, WhatAFileSaysWronglyIsABadFileAndAnythingElseABadArgument) {
+  const auto code = [](const auto& result) {
+    EXPECT_FALSE(result.has_value());
+    return result ? "" : name(result.error().code);
+  };
+  SettingsPlaces places;
+  for (const char* text : {"x = 1\n", "tp = 'two'\n", "tp = -1\n", "[gate]\nmax_silent_nights = 0\n", "tp = \n",
+                           "recipe = 'bf17'\n", "tp = 1\n[parallel]\ntp = 1\n"}) {
+    places.project_file = write("mbbench.toml", text);
+    EXPECT_STREQ(code(read_settings(places, {})), "bad-file") << text;
+  }
+  places.project_file = "";
+  for (const auto& [variable, value] : {std::pair{"MBBENCH_TPP", "1"}, {"MBBENCH_TP", "two"}, {"MBBENCH_TP", "-1"}}) {
+    places.environment = {{variable, value}};
+    EXPECT_STREQ(code(read_settings(places, {})), "bad-argument") << variable << "=" << value;
+  }
+  EXPECT_STREQ(code(read_settings({}, {{"tpp", "1", "tpp=1"}})), "bad-argument");
+  EXPECT_STREQ(code(read_settings({}, {{"tp", "two", "tp=two"}})), "bad-argument");
+  EXPECT_STREQ(code(parse_arguments({"--tpp", "1"})), "bad-argument");
+}
+
 TEST(ProductSettings, ReferencePageIsCurrent) {
   const auto page = read_file(MBB_SOURCE_DIR "/suites/matrix/SETTINGS.md");
   const std::string wanted = render_settings_markdown();

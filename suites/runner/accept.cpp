@@ -111,6 +111,7 @@ Pin pin_of(const AcceptRequest& request, const Nights& nights, const std::string
 }  // namespace
 
 Result<Acceptance> accept_runs(const AcceptRequest& request) {
+  MB_TRY(profiler::check_product(request.run.fingerprint, request.roles));
   MB_TRY(check_nights(request));
   Acceptance out;
   for (const baselines::Cell& cell : request.run.cells) {

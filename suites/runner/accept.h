@@ -27,9 +27,9 @@ struct Acceptance {
   std::vector<std::string> left_out;  // "run r-2, cell b: why": nights of `more` that are no evidence of a cell
 };
 
-// Errors: a run that is given twice or shares a launch with another (kBadArgument: evidence would count it twice), runs
-// of different environments or products and a cell of `run` whose launches are no evidence (kMismatch), no ok cell
-// (kNotFound).
+// Errors: a run none of whose facts is the product's (roles.fault), a run that is given twice or shares a launch with
+// another (kBadArgument: evidence would count it twice), runs of different environments or products and a cell of `run`
+// whose launches are no evidence (kMismatch), no ok cell (kNotFound).
 Result<Acceptance> accept_runs(const AcceptRequest& request);
 
 }  // namespace mbb::suites

@@ -33,6 +33,7 @@ Cell cell_of(const char* name, double ms) {
 Stored run_of(const char* id, double ms) {
   Stored run;
   run.id = id;
+  run.fingerprint = profiler::make_fingerprint({{"build.commit", "4f1e2c0"}, {"cpu.model", "Xeon", true}});
   run.cells = {cell_of("a", ms), cell_of("b", 2 * ms)};
   return run;
 }
@@ -41,6 +42,7 @@ AcceptRequest request_of(Stored run, std::vector<Stored> more) {
   AcceptRequest request;
   request.run = std::move(run), request.more = std::move(more);
   request.author = "ada", request.reason = "first";
+  request.roles = {{"build.commit"}, {"cpu.*"}};
   request.now_unix_ns = 1'790'000'000'000'000'000;
   return request;
 }
@@ -54,6 +56,18 @@ TEST(Accept, NightsOfOneProductAreOneBaselineACellAndMetric) {
     EXPECT_EQ(pin.steps, 12);
   }
   EXPECT_TRUE(accepted->left_out.empty());
+}
+
+TEST(Accept, ARunWithoutAProductIsNoBaseline) {
+  AcceptRequest request = request_of(run_of("r-1", 100), {});
+  request.roles = {{"commit"}, {"cpu.*"}, ErrorCode::kBadFile};
+  const auto accepted = accept_runs(request);
+  ASSERT_FALSE(accepted.has_value());
+  EXPECT_EQ(accepted.error().code, ErrorCode::kBadFile) << "where the roles stand";
+  EXPECT_EQ(accepted.error().what,
+            "gate.product = 'commit' matches no fact, so that nothing says which product this is");
+  EXPECT_EQ(accepted.error().hint,
+            "the facts there are: build.commit, cpu.model; others are declared under gate.facts");
 }
 
 TEST(Accept, ALaunchCountsOnce) {

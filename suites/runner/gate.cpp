@@ -78,6 +78,7 @@ class Gate {
     warn_of_expiry();
     warn_of_bridges();
     warn_of_unknown_products();
+    warn_of_idle_patterns();
     return std::move(report_);
   }
 
@@ -224,7 +225,7 @@ class Gate {
                                     percent(slowdown));
         return;
       }
-    if (!knows_product(*s.cell)) return;
+    if (!knows_product(*s.cell) || !profiler::check_product(run_.fingerprint, options_.roles)) return;
     const Pin& pin = *s.baseline.pin;
     if (!is_product_of(pin, run_.fingerprint, options_.roles)) return;
     if (!pin.configuration.empty() && pin.configuration != baselines::configuration_hash(*s.cell)) return;
@@ -237,7 +238,8 @@ class Gate {
   bool knows_product(const baselines::Cell& cell) const {
     const bool command = std::any_of(cell.knobs.begin(), cell.knobs.end(),
                                      [](const baselines::KnobValue& knob) { return knob.key == kCommandKnob; });
-    return !(command || run_.command == "import") || profiler::declares_product(options_.facts, options_.roles);
+    return !(command || run_.command == "import") ||
+           !profiler::declared_product(run_.fingerprint, options_.facts, options_.roles).empty();
   }
 
   void warn_of_unknown_products() {
@@ -247,6 +249,26 @@ class Gate {
       report_.warnings.emplace_back(
           "a trainer of your own ran, and gate.facts does not say which product that is (an image, a commit): "
           "a change of it cannot be told from the machine's");
+  }
+
+  // What the settings say of facts and no fact of the run answers to. The defaults name facts that not every machine
+  // has.
+  void warn_of_idle_patterns() {
+    const profiler::FactRoles usual = fact_roles({});
+    std::vector<std::string> keys;
+    for (const auto& fact : run_.fingerprint.facts) keys.push_back(fact.key);
+    const auto warn = [&](const char* setting, const std::vector<std::string>& patterns,
+                          const std::vector<std::string>& defaults) {
+      for (const std::string& pattern : profiler::idle_patterns(run_.fingerprint, patterns)) {
+        if (std::find(defaults.begin(), defaults.end(), pattern) != defaults.end()) continue;
+        const bool declared = std::any_of(options_.facts.begin(), options_.facts.end(),
+                                          [&](const auto& fact) { return fact.key == pattern; });
+        report_.warnings.push_back(fmt::format("{}: '{}' matches no fact of run {}; its facts are {}",
+                                               declared ? "gate.facts" : setting, pattern, run_.id, join(keys, ", ")));
+      }
+    };
+    warn("gate.product", options_.roles.product, usual.product);
+    warn("gate.environment", options_.roles.environment, usual.environment);
   }
 
   Status confirm_suspects() {
@@ -419,44 +441,6 @@ Status keep_verdicts(const GateReport& report, int exit_status, const std::files
   outcome.run.exit_status = exit_status;
   MB_TRY(writer.write_run(outcome.run));
   return store.put_run(outcome.run, outcome.bundle);
-}
-
-Result<int> run_bridge(const Suite& suite, const GateRequest& request, RunOptions options) {
-  options.command = kBridgeCommand;
-  MB_ASSIGN(const RunOutcome outcome, start_run(suite, options));
-  if (outcome.stopped) return fail(ErrorCode::kCancelled, "stopped while the old product ran");
-  int bridged = 0;
-  const Pin* others = nullptr;
-  std::vector<std::string> trouble;
-  for (const auto& cell : outcome.run.cells) {
-    if (cell.status == CellStatus::kSkipped) continue;
-    const int64_t due = baselines::steps_due(request.pins, cell.identity_hash, outcome.run.fingerprint.class_hash);
-    if (const std::string error = analysis::no_evidence(cell, due); !error.empty()) {
-      trouble.push_back(fmt::format("cell {}: {}", cell.name, error));
-      continue;
-    }
-    for (const std::string& metric : analysis::gated_metrics(cell)) {
-      const Pin* pin = baselines::find_any_pin(request.pins, cell.identity_hash, metric);
-      if (pin == nullptr) continue;
-      if (is_product_of(*pin, outcome.run.fingerprint, options.roles))
-        ++bridged;
-      else
-        others = pin;
-    }
-  }
-  if (!trouble.empty())
-    return fail(ErrorCode::kMismatch,
-                fmt::format("{} baselines have a bridge, and not those of {}", bridged, join(trouble, "; ")),
-                "launches that broke or lost a step stand for no product: run --bridge again once they are whole");
-  if (bridged > 0) return bridged;
-  if (others != nullptr)
-    return fail(ErrorCode::kMismatch,
-                fmt::format("no bridge: this is {}, and baseline {}, accepted on {}, is of another product",
-                            profiler::product_text(outcome.run.fingerprint, options.facts, options.roles), others->id,
-                            iso_time(others->accepted_unix_ns).substr(0, 10)),
-                "give the program (and the facts under gate.facts) that the baselines were accepted with");
-  return fail(ErrorCode::kNotFound, "no bridge: none of the suite's cells has a baseline in another epoch",
-              "`mbbench baseline list` lists them");
 }
 
 }  // namespace mbb::suites

@@ -31,8 +31,4 @@ Result<analysis::GateReport> gate_run(const baselines::Run& run, const Suite& su
 Status keep_verdicts(const analysis::GateReport& report, int exit_status, const std::filesystem::path& runs_dir,
                      RunOutcome& outcome);
 
-// Runs `options.program`, the old product, in this environment, so that a new epoch has something to be held against.
-// How many baselines it stands for; an error when it is none's product, or when a cell's launches are no evidence.
-Result<int> run_bridge(const Suite& suite, const GateRequest& request, RunOptions options);
-
 }  // namespace mbb::suites

@@ -26,8 +26,8 @@ size_t launches_of(const std::vector<NightLaunches>& nights) {
   return count;
 }
 
-bool is_of(const Pin& pin, const baselines::Run& run) {
-  return pin.class_hash == run.fingerprint.class_hash && (pin.epoch.empty() || pin.epoch == run.epoch);
+bool is_of(const Pin& pin, const std::string& class_hash, const std::string& epoch) {
+  return pin.class_hash == class_hash && (pin.epoch.empty() || pin.epoch == epoch);
 }
 
 void add_bridge(const GateSeries& series, const GateHistory& history, const profiler::FactRoles& roles,
@@ -74,6 +74,14 @@ bool is_left_out(const baselines::Run& run, const std::string& cell) {
 std::int64_t night_of(const baselines::Run& run) {
   constexpr std::int64_t kDayNs = std::int64_t{24} * 3600 * 1'000'000'000;
   return run.created_unix_ns / kDayNs;
+}
+
+const Pin* pin_to_bridge(const std::vector<Pin>& pins, const std::string& identity_hash, const std::string& metric,
+                         const std::string& class_hash, const std::string& epoch, std::int64_t now_unix_ns) {
+  if (baselines::find_pin(pins, identity_hash, class_hash, epoch, metric, now_unix_ns) != nullptr) return nullptr;
+  const Pin* pin = baselines::find_any_pin(pins, identity_hash, metric);
+  const bool here = pin != nullptr && is_of(*pin, class_hash, epoch);
+  return pin == nullptr || here || baselines::has_expired(*pin, now_unix_ns) ? nullptr : pin;
 }
 
 bool is_product_of(const Pin& pin, const profiler::Fingerprint& fingerprint, const profiler::FactRoles& roles) {
@@ -128,12 +136,13 @@ Baseline find_baseline(const GateSeries& series, const std::vector<Pin>& pins, c
                                   iso_time(pin.expires_unix_ns).substr(0, 10));
     return baseline;
   }
-  if (is_of(pin, series.tonight)) {
+  if (is_of(pin, series.tonight.fingerprint.class_hash, series.tonight.epoch)) {
     baseline.reason = "no baseline stands: `mbbench baseline accept` makes one of this run";
     return baseline;
   }
   add_bridge(series, history, roles, baseline);
   const size_t have = launches_of(baseline.nights);
+  baseline.bridge_launches = have;
   if (have >= analysis::kFewestBaselineLaunches) return baseline;
   baseline.nights.clear();
   baseline.verdict = Verdict::kIncomparable;

@@ -45,6 +45,7 @@ struct Baseline {
   const baselines::Pin* pin = nullptr;  // the one that stands, or that a bridge stands for
   std::vector<analysis::NightLaunches> nights;
   std::vector<std::string> bridge;  // ids of the bridge's runs; empty when the pin is of this epoch
+  size_t bridge_launches = 0;       // of them; with fewer than kFewestBaselineLaunches `nights` is empty
   // When `nights` is empty:
   baselines::Verdict verdict = baselines::Verdict::kNew;
   std::string reason;
@@ -60,6 +61,12 @@ struct GateSeries {
 Baseline find_baseline(const GateSeries& series, const std::vector<baselines::Pin>& pins, const GateHistory& history,
                        const profiler::FactRoles& roles, std::int64_t now_unix_ns,
                        const std::vector<std::string>& changed);
+
+// The newest baseline of a series that launches of its product would be a bridge for, in that environment; nullptr when
+// there is none, when it has expired, when it is of this environment or when another stands here.
+const baselines::Pin* pin_to_bridge(const std::vector<baselines::Pin>& pins, const std::string& identity_hash,
+                                    const std::string& metric, const std::string& class_hash, const std::string& epoch,
+                                    std::int64_t now_unix_ns);
 
 // Whether a run's product is the one that `pin` was accepted with.
 bool is_product_of(const baselines::Pin& pin, const profiler::Fingerprint& fingerprint,

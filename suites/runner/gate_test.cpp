@@ -159,6 +159,52 @@ TEST_F(GateOverNights, ANewEnvironmentIsAmberUntilTheOldProductRanInIt) {
   EXPECT_EQ(row(report, "cpu_step_time").verdict.verdict, Verdict::kFaster);
 }
 
+TEST_F(GateOverNights, OnlyABaselineOfAnotherEnvironmentWaitsForABridge) {
+  const Stored there = run_of({"r-1"}), here = run_of({"r-2", 2, "old", "6.2"});
+  const auto waits = [&](const std::vector<Pin>& pins) {
+    const Pin* pin =
+        pin_to_bridge(pins, "identity", "cpu_step_time", here.fingerprint.class_hash, here.epoch, request_.now_unix_ns);
+    return pin == nullptr ? std::string("none") : pin->id;
+  };
+  Pin theirs = pin_of(there), ours = pin_of(here), expired = theirs;
+  ours.id = "b-2";
+  expired.expires_unix_ns = request_.now_unix_ns - kDay;
+  EXPECT_EQ(waits({}), "none");
+  EXPECT_EQ(waits({theirs}), "b-1");
+  EXPECT_EQ(waits({ours}), "none");
+  EXPECT_EQ(waits({expired}), "none");
+  EXPECT_EQ(waits({ours, theirs}), "none") << "the gate judges by the one that stands here";
+  ours.ended_by = "ada: no longer";
+  EXPECT_EQ(waits({theirs, ours}), "b-1");
+}
+
+TEST_F(GateOverNights, PatternsThatMatchNoFactAreSaidAndTheUsualOnesAreNot) {
+  const Stored accepted = run_of({"r-1"});
+  keep(accepted);
+  request_.pins = {pin_of(accepted)};
+  RunOptions options;
+  options.roles = {{"build.commit", "build.checks", "image", "comit*"}, {"kernel.release", "gpu.*", "rack"}};
+  options.facts = {{"image", "nemo:25.09"}};
+  const auto report = gate_run(run_of({"r-2", 2, "new"}), {}, request_, options);
+  ASSERT_TRUE(report.has_value()) << format(report.error());
+  const std::string facts = " matches no fact of run r-2; its facts are build.commit, cpu.model, kernel.release";
+  EXPECT_EQ(report->warnings, (std::vector<std::string>{"gate.facts: 'image'" + facts, "gate.product: 'comit*'" + facts,
+                                                        "gate.environment: 'rack'" + facts}));
+}
+
+TEST_F(GateOverNights, WhereNoFactIsTheProductsNoVerdictIsTheMachines) {
+  const Stored accepted = run_of({"r-1"});
+  keep(accepted);
+  request_.pins = {pin_of(accepted)};
+  RunOptions options;
+  options.roles = {{"comit"}, {"kernel.release"}};
+  request_.pins[0].product = profiler::product_hash(accepted.fingerprint, options.roles);
+  const auto report = gate_run(run_of({"r-2", 2, "new", "6.1", 112}), {}, request_, options);
+  ASSERT_TRUE(report.has_value()) << format(report.error());
+  EXPECT_EQ(row(*report, "cpu_step_time").verdict.verdict, Verdict::kInconclusive)
+      << row(*report, "cpu_step_time").verdict.text;
+}
+
 TEST_F(GateOverNights, EqualBuildAndConfigurationIsNoProductVerdict) {
   const Stored accepted = run_of({"r-1"});
   request_.pins = {pin_of(accepted)};

@@ -301,6 +301,13 @@ Status check_launcher(const RunOptions& options) {
 
 }  // namespace
 
+Result<profiler::RoledFacts> facts_here(const RunOptions& options) {
+  MB_ASSIGN(auto roled, profiler::apply_roles(profiler::take_fingerprint(options.facts), options.roles));
+  if (options.program.empty()) return roled;
+  MB_ASSIGN(auto theirs, with_build_of(options.program, std::move(roled.fingerprint)));  // its build, not ours
+  return profiler::apply_roles(std::move(theirs), options.roles);
+}
+
 Result<RunOutcome> start_run(const Suite& suite, const RunOptions& options) {
   MB_TRY(check_launcher(options));
   MB_TRY(check_inputs(suite));
@@ -316,11 +323,7 @@ Result<RunOutcome> start_run(const Suite& suite, const RunOptions& options) {
   const auto is_known_word = [&](std::string_view name) { return name == "only" || name == "skip" || is_known(name); };
   run.argv = profiler::capture_arguments({options.argv.begin() + 1, options.argv.end()}, is_known_word);
   run.environment = profiler::capture_environment(env_all(), is_known);
-  MB_ASSIGN(auto roled, profiler::apply_roles(profiler::take_fingerprint(options.facts), options.roles));
-  if (!options.program.empty()) {  // its build, not ours
-    MB_ASSIGN(auto theirs, with_build_of(options.program, std::move(roled.fingerprint)));
-    MB_ASSIGN(roled, profiler::apply_roles(std::move(theirs), options.roles));
-  }
+  MB_ASSIGN(auto roled, facts_here(options));
   run.fingerprint = std::move(roled.fingerprint);
   run.epoch = roled.epoch;
   for (const Cell& cell : suite.cells) run.planned_cells.push_back(cell.name);

@@ -65,6 +65,9 @@ std::string hardware_of(const Suite& suite, const RunOptions& options);
 // The record of every cell before it runs: class, work, memory plan, and why it would be skipped.
 std::vector<baselines::Cell> describe_cells(const Suite& suite, const RunOptions& options);
 
+// What a new run's fingerprint and epoch will be.
+Result<profiler::RoledFacts> facts_here(const RunOptions& options);
+
 // A new run of `suite`'s cells.
 Result<RunOutcome> start_run(const Suite& suite, const RunOptions& options);
 
