@@ -60,6 +60,7 @@ Result<Options> parse(int argc, char** argv) {
 json to_json(const FloorRow& row) {
   json j{
       {"section", row.section}, {"name", row.name}, {"uses", row.uses}, {row.is_bytes ? "bytes" : "flops", row.work}};
+  if (row.seq > 0) j["seq"] = row.seq, j["head_dim"] = row.head_dim;
   if (!row.skipped.empty()) {
     j["skipped"] = row.skipped;
     return j;

@@ -18,10 +18,11 @@ struct FloorRow {
   double work = 0.0;    // FLOPs, or bytes
   bool is_bytes = false;
   Timing timing;
-  double first_ms = 0.0;  // GEMM: the heuristic's first choice, timed alike but shortly
-  int candidates = 0;     // GEMM: algorithms timed
-  std::string algorithm;  // GEMM: the winner, hexadecimal
-  std::string skipped;    // reason, when it could not run here
+  double first_ms = 0.0;          // GEMM: the heuristic's first choice, timed alike but shortly
+  int candidates = 0;             // GEMM: algorithms timed
+  int64_t seq = 0, head_dim = 0;  // attention
+  std::string algorithm;          // GEMM: the winner, hexadecimal
+  std::string skipped;            // reason, when it could not run here
   double rate() const { return timing.ms > 0 ? work / timing.ms * 1e-9 : 0.0; }  // TFLOP/s or TB/s
 };
 

@@ -67,6 +67,7 @@ std::vector<FloorRow> floor_attention_rows(FloorContext& context, const std::vec
       const bool deterministic = backend == "cudnn-deterministic";
       FloorRow row;
       row.section = "attention", row.uses = c.name, row.work = attention_forward_flops(s);
+      row.seq = s.seq, row.head_dim = s.head_dim;
       row.name = backend + " forward";
       if (backend != "flash") {
         auto bytes = cudnn ? (*cudnn)->workspace(s, scale, deterministic) : tl::unexpected(cudnn.error());

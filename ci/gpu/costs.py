@@ -1,0 +1,104 @@
+"""Prints the measured half of a card's cost table (baselines/kernels/<card>.toml).
+
+    costs.py FLOOR [MICRO ...]     FLOOR: `mbbench-floor --out`; MICRO: `mbbench micro --benchmark_out`
+
+[kernel] copy bandwidth and shares of it by op kind (median over tensors that do not stay in L2), [attention] of cuDNN
+fitted by head dimension, [gemm] by role. Network, terms with their uncertainties, and whole steps are written by hand.
+"""
+import collections
+import json
+import math
+import pathlib
+import re
+import statistics
+import sys
+
+ROLES = ("fprop", "dgrad", "wgrad", "wgrad_accumulate")
+LIKE_FORWARD = 0.8  # the backward's FLOPs are counted 2.5 times the forward's there, twice here
+
+
+def products(rows):
+    """{"bf16" | "fp8": {role: {(m, n, k): TFLOP/s}}}"""
+    found = {"bf16": {role: {} for role in ROLES}, "fp8": {role: {} for role in ROLES}}
+    for row in rows:
+        if row["section"] != "gemm" or "skipped" in row:
+            continue
+        m, n, k = (int(x) for x in re.match(r"m(\d+) n(\d+) k(\d+) ", row["name"]).groups())
+        role = re.search(r" (fprop|dgrad|wgrad) x", row["uses"]).group(1)
+        if "beta1" in row["name"]:
+            role += "_accumulate"
+        found["fp8" if re.search(r"e4m3|e5m2", row["name"]) else "bf16"][role][m, n, k] = row["tflop_s"]
+    return found
+
+
+def fit(points):
+    """(rate, keys at half of it, us) of points (FLOPs, keys of a row, ms) with the smallest largest error, and that."""
+    best = None
+    for half in range(0, 2001, 20):
+        for us in range(0, 61):
+            logs = [math.log(flops * (1 + half / keys) / (ms * 1e3 - us) * 1e-6) if ms * 1e3 > us else None
+                    for flops, keys, ms in points]
+            if None in logs:
+                break
+            rate = math.exp(statistics.mean(logs))
+            error = max(abs(math.log((flops / rate * 1e-6 * (1 + half / keys) + us) / (ms * 1e3)))
+                        for flops, keys, ms in points)
+            if best is None or error < best[0]:
+                best = error, rate, half, us
+    return best
+
+
+def attention(rows, direction):
+    """[head dimension, TFLOP/s, keys, us] by head dimension, and the largest error of each."""
+    by_dimension = collections.defaultdict(list)
+    for row in rows:
+        if row["section"] == "attention" and row["name"].startswith(f"cudnn {direction}") and "ms" in row:
+            flops = row["flops"] * (LIKE_FORWARD if direction == "backward" else 1)
+            by_dimension[row["head_dim"]].append((flops, row["seq"], row["ms"]))
+    fits, most = {}, max(by_dimension, key=lambda d: len(by_dimension[d]))
+    fits[most] = fit(by_dimension[most])
+    _, _, half, us = fits[most]
+    for dimension, points in by_dimension.items():
+        if dimension != most:  # too few points for three numbers: the rate alone
+            rates = [flops * (1 + half / keys) / (ms * 1e3 - us) * 1e-6 for flops, keys, ms in points]
+            fits[dimension] = None, statistics.mean(rates), half, us
+    return {d: fits[d] for d in sorted(fits)}
+
+
+def shares(files):
+    """{op kind: share of copy bandwidth}, of rows whose operands are large enough to say."""
+    found = collections.defaultdict(list)
+    for file in files:
+        for row in json.loads(pathlib.Path(file).read_text())["benchmarks"]:
+            if "share" in row and "GB/s" in row:
+                found[re.split(r"[:/]", row["name"].split("/", 2)[2])[0]].append(row["share"])
+    return {kind: statistics.median(found[kind]) for kind in sorted(found)}
+
+
+def rows_of(table):
+    cells = [f"[{m}, {n}, {k}, {rate:.1f}]" for (m, n, k), rate in sorted(table.items())]
+    return "".join("  " + ", ".join(cells[i:i + 4]) + ",\n" for i in range(0, len(cells), 4))
+
+
+def main():
+    floor = json.loads(pathlib.Path(sys.argv[1]).read_text())
+    rows = floor["rows"]
+    print(f"# {floor['environment']['device']}, {floor['seconds']} s a row")
+    print("[kernel]\ncopy_gb_s =", round(1e3 * next(r["tb_s"] for r in rows if r["section"] == "copy")))
+    print("[kernel.shares]")
+    for kind, share in shares(sys.argv[2:]).items():
+        print(f"{kind} = {share:.2f}")
+    print("\n[attention]")
+    for direction in ("forward", "backward"):
+        fits = attention(rows, direction)
+        cells = ", ".join(f"[{d}, {rate:.0f}, {half}, {us}]" for d, (_, rate, half, us) in fits.items())
+        worst = max(error for error, *_ in fits.values() if error is not None)
+        print(f"{direction} = [{cells}]  # within {100 * worst:.0f} %")
+    for precision, roles in products(rows).items():
+        print(f"\n[gemm.{precision}]")
+        for role, table in roles.items():
+            print(f"{role} = [\n{rows_of(table)}]")
+
+
+if __name__ == "__main__":
+    main()
