@@ -47,6 +47,23 @@ inline void deepseek(Config& c) {
   c.model.v_head_dim = 6;
 }
 
+// DeepSeek-V3's sides that 128 does not divide: keys of 64 rotated elements beside a latent, heads of 192, and experts
+// whose stacked weights 128 does not divide either. Every one is a multiple of 16.
+inline void deepseek_sixteens(Config& c) {
+  deepseek(c);
+  c.model.hidden_size = 144;
+  c.model.ffn_hidden_size = 272;
+  c.model.num_attention_heads = 2;
+  experts(c, 4, 2);
+  c.model.moe_router_num_groups = 2;
+  c.model.moe_router_group_topk = 1;
+  c.model.moe_ffn_hidden_size = c.model.moe_shared_expert_intermediate_size = 208;
+  c.model.q_lora_rank = 96;
+  c.model.kv_lora_rank = 160;
+  c.model.qk_head_dim = c.model.v_head_dim = 128;
+  c.model.qk_pos_emb_head_dim = 64;
+}
+
 inline Config config_of(const Small& small) {
   Config c;
   c.train.seq_length = 16;

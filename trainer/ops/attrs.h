@@ -78,6 +78,7 @@ struct QuantizeBlocksAttrs {
   BlockScale scale = BlockScale::kPowerOfTwo;
   int block = 128;
   bool square = false;
+  int64_t stack = 1;    // matrices of equal rows, one below the other, each with blocks of its own
   bool rotate = false;  // the transposed copy is multiplied by a random Hadamard matrix of 16 along its inner dimension
   int64_t rotate_signs = 0;  // whose diagonal of signs is these 16 bits
   bool stochastic = false;   // rounding; the stream is rng_stream(seed, path)

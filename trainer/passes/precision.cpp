@@ -161,9 +161,17 @@ int64_t block_layer(std::string_view path) {
 
 namespace {
 
+// What both sides of a quantized matrix are multiples of. E8M0 and E4M3 scales are of whole blocks. Scales in fp32 may
+// be of a part of a block at the end of a side, and there the tensor cores' loads of 16 bytes set the step.
+int64_t side_step(const QuantizeBlocksAttrs& a) {
+  constexpr int64_t kLoad = 16;
+  const bool partial = a.scale == BlockScale::kF32 || a.scale == BlockScale::kPowerOfTwo;
+  return partial ? kLoad : a.block;
+}
+
 // The rows of experts with a capacity follow from it, not from the tokens alone. Nothing where `op` has none of them.
-std::string capacity_remedy(const Program& program, const Op& op, int64_t rows, int64_t block) {
-  if (rows % block == 0 || op.path.find(".mlp.") == std::string::npos) return {};
+std::string capacity_remedy(const Program& program, const Op& op, int64_t rows, int64_t step) {
+  if (rows % step == 0 || op.path.find(".mlp.") == std::string::npos) return {};
   for (const Segment& segment : program.segments)
     for (const Op& plan : segment.ops) {
       const auto* dispatch = std::get_if<DispatchAttrs>(&plan.attrs);
@@ -172,7 +180,7 @@ std::string capacity_remedy(const Program& program, const Op& op, int64_t rows, 
       const double balanced = static_cast<double>(choices) / static_cast<double>(dispatch->experts);
       const int64_t together = std::max<int64_t>(1, rows / dispatch->capacity);  // experts in one matrix
       int64_t capacity = dispatch->capacity;
-      while (capacity * together % block != 0) ++capacity;
+      while (capacity * together % step != 0) ++capacity;
       // Half a row below, so that rounding what is printed here never asks for one more.
       return fmt::format(
           "experts take {} rows each (parallel.moe_expert_capacity_factor times the balanced {:.4g}), {} of them in a "
@@ -191,18 +199,21 @@ Status check_block_shapes(const Program& program) {
       if (a == nullptr) continue;
       const Shape& x = program.tensor(op.in[0]).shape;
       const bool stack = program.tensor(op.in[0]).category == Category::kWeight && x.rank() == 3;  // experts' weights
-      const int64_t rows = stack ? x[1] : x.rows();
-      if (rows % a->block == 0 && x.cols() % a->block == 0) continue;
-      const std::string of_capacity = capacity_remedy(program, op, rows, a->block);
+      const int64_t rows = stack ? x[1] : x.rows(), step = side_step(*a);
+      if (rows % step == 0 && x.cols() % step == 0) continue;
+      const std::string of_capacity = capacity_remedy(program, op, rows, step);
+      const std::string blocks = step == a->block
+                                     ? fmt::format("{}", a->block)
+                                     : fmt::format("{}, whose last one covers a multiple of {}", a->block, step);
       return fail(ErrorCode::kBadArgument,
                   fmt::format("precision.recipe: op {}: a matrix of {} x {} does not divide into blocks of {}", op.path,
-                              rows, x.cols(), a->block),
+                              rows, x.cols(), blocks),
                   !of_capacity.empty()
                       ? of_capacity
                       : fmt::format("make micro_batch_size x seq_length and the model's widths, both over "
                                     "tensor_model_parallel_size where they are cut, multiples of {}; or take "
                                     "recipe = fp8_current",
-                                    a->block));
+                                    step));
     }
   }
   return {};

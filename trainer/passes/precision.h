@@ -40,7 +40,8 @@ class PrecisionPass {
 // The place of an op among the layers of its stack, or -1 where it belongs to no Transformer block.
 int64_t block_layer(std::string_view path);
 
-// Whether every quantized tensor divides into the recipe's blocks. Errors (kBadArgument) name the op, its shape and the
+// Whether every quantized tensor divides into the recipe's blocks; those of 128 with fp32 scales need sides in sixteens
+// only, as their last one may be partial. Errors (kBadArgument) name the op, its shape and the
 // knobs.
 Status check_block_shapes(const Program& program);
 // What a GPU's kernels of tensorwise FP8 do not quantize; the error names the op, its shape and what to change.

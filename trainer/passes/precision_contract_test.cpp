@@ -328,11 +328,14 @@ std::string refusal(const Config& config) {
 TEST(PrecisionRefuses, ShapesThatDoNotDivideIntoBlocks) {
   Config c = with(Recipe::kFp8Blockwise);
   c.model.ffn_hidden_size = 320;
+  EXPECT_EQ(refusal(c), "");  // two blocks and a half
+  c.model.ffn_hidden_size = 328;
   EXPECT_EQ(refusal(c),
-            "error: precision.recipe: op layers.0.mlp.act.out.quantize: a matrix of 128 x 320 does not divide into "
-            "blocks of 128\n"
+            "error: precision.recipe: op layers.0.mlp.act.out.quantize: a matrix of 128 x 328 does not divide into "
+            "blocks of 128, whose last one covers a multiple of 16\n"
             "  hint: make micro_batch_size x seq_length and the model's widths, both over "
-            "tensor_model_parallel_size where they are cut, multiples of 128; or take recipe = fp8_current");
+            "tensor_model_parallel_size where they are cut, multiples of 16; or take recipe = fp8_current");
+  c.model.ffn_hidden_size = 320;
   c.precision.recipe = Recipe::kMxfp8;
   EXPECT_EQ(refusal(c), "");
   c.train.micro_batch_size = 1;

@@ -24,7 +24,8 @@ TEST_P(FamilyRecipes, TrainUnderEveryRecipe) {
   if (c.model.moe_ffn_hidden_size > 0) c.model.moe_ffn_hidden_size = 32;
   c.precision.recipe = Recipe::kBf16;
   const std::vector<double> bf16 = losses(c);
-  for (const Recipe recipe : {Recipe::kFp8Delayed, Recipe::kFp8Current, Recipe::kMxfp8, Recipe::kNvfp4}) {
+  for (const Recipe recipe :
+       {Recipe::kFp8Delayed, Recipe::kFp8Current, Recipe::kFp8Blockwise, Recipe::kMxfp8, Recipe::kNvfp4}) {
     c.precision.recipe = recipe;
     const auto layout = resolve(c);
     ASSERT_TRUE(layout.has_value()) << format(layout.error());
@@ -57,6 +58,57 @@ TEST_P(FamilyRecipes, TrainUnderEveryRecipe) {
       EXPECT_NEAR(mine[i], bf16[i], 0.03 * bf16[i]) << "recipe " << static_cast<int>(recipe) << " step " << i;
     EXPECT_NE(mine, bf16);
   }
+}
+
+Config partial_deepseek() {
+  Config c = config_of({"deepseek_sixteens", deepseek_sixteens});
+  c.train.seq_length = 24;
+  return c;
+}
+
+TEST(PartialBlocks, DeepSeekTrainsNearBf16) {
+  Config c = partial_deepseek();
+  c.precision.recipe = Recipe::kBf16;
+  const std::vector<double> bf16 = losses(c);
+  for (const bool power_of_two : {true, false}) {
+    c.precision.recipe = Recipe::kFp8Blockwise;
+    c.precision.fp8_power_of_two_scales = power_of_two;
+    const std::vector<double> mine = losses(c);
+    ASSERT_EQ(mine.size(), bf16.size());
+    EXPECT_NE(mine, bf16);
+    for (size_t i = 0; i < bf16.size(); ++i) EXPECT_NEAR(mine[i], bf16[i], 0.01 * bf16[i]) << "step " << i;
+  }
+}
+
+// An expert's weight has the blocks it would have alone, however many experts a rank holds.
+TEST(PartialBlocks, ExpertsHaveBlocksOfTheirOwn) {
+  Config c = partial_deepseek();
+  c.precision.recipe = Recipe::kFp8Blockwise;
+  const auto layout = resolve(c);
+  ASSERT_TRUE(layout.has_value()) << format(layout.error());
+  const auto built = build_programs(*layout);
+  ASSERT_TRUE(built.has_value()) << format(built.error());
+  const Program& program = built->programs[0];
+  int stacks = 0;
+  for (const Segment& segment : program.segments)
+    for (const Op& op : segment.ops) {
+      const auto* blocks = std::get_if<QuantizeBlocksAttrs>(&op.attrs);
+      if (blocks == nullptr || blocks->stack == 1) continue;
+      ++stacks;
+      const Shape& weight = program.tensor(op.in[0]).shape;
+      ASSERT_EQ(weight.rank(), 3);
+      const auto parts = [](int64_t side) { return (side + 127) / 128; };
+      EXPECT_EQ(program.tensor(op.out[1]).shape, (Shape{4 * parts(weight[1]), parts(weight[2])})) << op.path;
+      EXPECT_EQ(program.tensor(op.out[3]).shape, (Shape{parts(weight[2]), 4 * parts(weight[1])})) << op.path;
+    }
+  EXPECT_EQ(stacks, 2);  // one layer of experts: up with gate, and down
+  // The same losses from one rank of four experts and from two ranks of two.
+  const std::vector<double> one = losses(c);
+  c.parallel.expert_model_parallel_size = 2;
+  c.parallel.gpus = 2;
+  const std::vector<double> two = losses(c);
+  ASSERT_EQ(one.size(), two.size());
+  for (size_t i = 0; i < one.size(); ++i) EXPECT_NEAR(one[i], two[i], 1e-3 * one[i]) << "step " << i;
 }
 
 INSTANTIATE_TEST_SUITE_P(All, FamilyRecipes, testing::ValuesIn(kFamilies),

@@ -165,8 +165,8 @@ class Delayed final : public Tensorwise {
   std::vector<State> states_;
 };
 
-// A scale a block: 128 in fp32 (weights in squares), 32 in E8M0, or 16 of E2M1 in E4M3 (weights in squares; operands of
-// wgrad rotated, gradients rounded stochastically).
+// A scale a block: 128 in fp32 (weights in squares; the last block of a side may be partial), 32 in E8M0, or 16 of E2M1
+// in E4M3 (weights in squares; operands of wgrad rotated, gradients rounded stochastically).
 class Blocks final : public RecipeOps {
  public:
   explicit Blocks(const Layout& layout) : layout_(layout), recipe_(layout.config.precision.recipe) {}
@@ -175,6 +175,7 @@ class Blocks final : public RecipeOps {
                      const EmitOptions& options) override {
     QuantizeBlocksAttrs attrs = attrs_of(b.tensor(state_of).path, operand);
     if (expert) attrs.rotate = false;  // it would mix rows of different experts
+    if (expert && operand == Operand::kWeight) attrs.stack = b.tensor(value).shape[0];
     std::vector<TensorId> in{value};
     if (attrs.stochastic) {
       in.push_back(samples(b));

@@ -7,6 +7,7 @@
 
 #include <bit>
 #include <cmath>
+#include <functional>
 #include <map>
 #include <random>
 
@@ -258,6 +259,94 @@ TEST(QuantizedMatrices, CopiesAreNearTheValueAndSquareOnesAreTransposes) {
     }
     EXPECT_LT(std::sqrt(error / norm), attrs.to == DType::kE2M1 ? 0.25 : 0.04) << label;
     EXPECT_GT(error, 0) << label;
+  }
+}
+
+// Both copies of a stack are those of its matrices: no block covers two of them, whatever their sides.
+TEST(QuantizedMatrices, StackedOnesHaveTheBlocksTheyHaveAlone) {
+  constexpr int64_t kStack = 3, kRows = 144, kCols = 80;
+  std::vector<float> x = random_values(kStack * kRows * kCols, 33);
+  for (int64_t i = 0; i < kRows * kCols; ++i) x[static_cast<size_t>(i)] *= 64.0F;  // the first one's would be seen
+  for (const auto& [label, plain] : block_forms()) {
+    if (plain.scale == BlockScale::kE4M3) continue;  // they stand under one scale of the whole tensor
+    QuantizeBlocksAttrs attrs = plain;
+    attrs.stack = kStack;
+    RunOp op;
+    const auto all = op.run(kQuantizeBlocks, {op.bf16({kStack, kRows, kCols}, x)}, attrs);
+    const auto codes = codes_of(op, all[0]), turned = codes_of(op, all[2]);
+    const auto width = static_cast<size_t>(bits_of(op.tensor(all[1]).dtype) / 8);
+    const auto scales = op.values<uint8_t>(all[1]), turned_scales = op.values<uint8_t>(all[3]);
+    for (int64_t m = 0; m < kStack; ++m) {
+      const std::vector<float> mine(x.begin() + m * kRows * kCols, x.begin() + (m + 1) * kRows * kCols);
+      const auto one = op.run(kQuantizeBlocks, {op.bf16({kRows, kCols}, mine)}, plain);
+      // Below each other; and side by side, line for line.
+      const auto below = [&](const std::vector<uint8_t>& of_all, const std::vector<uint8_t>& of_one) {
+        ASSERT_EQ(of_all.size(), kStack * of_one.size()) << label;
+        EXPECT_TRUE(std::equal(of_one.begin(), of_one.end(), of_all.begin() + m * static_cast<int64_t>(of_one.size())))
+            << label << " " << m;
+      };
+      const auto beside = [&](const std::vector<uint8_t>& of_all, const std::vector<uint8_t>& of_one, int64_t bytes) {
+        ASSERT_EQ(of_all.size(), kStack * of_one.size()) << label;
+        for (int64_t first = 0; first < static_cast<int64_t>(of_one.size()); first += bytes)
+          EXPECT_TRUE(std::equal(of_one.begin() + first, of_one.begin() + first + bytes,
+                                 of_all.begin() + first * kStack + m * bytes))
+              << label << " " << m;
+      };
+      below(codes, codes_of(op, one[0]));
+      below(scales, op.values<uint8_t>(one[1]));
+      beside(turned, codes_of(op, one[2]), kRows);
+      beside(turned_scales, op.values<uint8_t>(one[3]), op.tensor(one[3]).shape.cols() * static_cast<int64_t>(width));
+    }
+  }
+}
+
+// Sides of a partial block: a block's scale is of what it covers, and a product over it of all three roles is that of
+// the values.
+TEST(BlockGemm, PartialBlocksInEveryRoleAreNearTheProductOfValues) {
+  constexpr int64_t kTokens = 144, kOut = 64, kIn = 336;
+  const auto x = random_values(kTokens * kIn, 4), w = random_values(kOut * kIn, 5),
+             dy = random_values(kTokens * kOut, 6);
+  const QuantizeBlocksAttrs row = block_forms().at("1x128"), square = block_forms().at("128x128");
+  RunOp op;
+  const auto qx = op.run(kQuantizeBlocks, {op.bf16({kTokens, kIn}, x)}, row);
+  const auto qw = op.run(kQuantizeBlocks, {op.bf16({kOut, kIn}, w)}, square);
+  const auto qdy = op.run(kQuantizeBlocks, {op.bf16({kTokens, kOut}, dy)}, row);
+  EXPECT_EQ(op.tensor(qw[1]).shape, (Shape{1, 3}));
+  EXPECT_EQ(op.tensor(qw[3]).shape, (Shape{3, 1}));
+  EXPECT_EQ(op.tensor(qx[3]).shape, (Shape{kIn, 2}));
+  struct Product {
+    const char* role;
+    int64_t m, n, k;
+    std::vector<float> d;
+    std::function<double(int64_t, int64_t)> a, b;  // (row, inner), (column, inner)
+  };
+  const auto run = [&](TensorId a, TensorId b, TensorId of_a, TensorId of_b, bool b_square) {
+    const GemmBlocksAttrs attrs{.b_square = b_square, .out = DType::kF32};
+    return op.values<float>(op.run(kGemmBlocks, {a, b, of_a, of_b}, attrs)[0]);
+  };
+  const auto at = [](const std::vector<float>& values, int64_t i) {
+    return static_cast<double>(values[static_cast<size_t>(i)]);
+  };
+  const std::vector<Product> products{{"fprop", kTokens, kOut, kIn, run(qx[0], qw[0], qx[1], qw[1], true),
+                                       [&](int64_t i, int64_t k) { return at(x, i * kIn + k); },
+                                       [&](int64_t j, int64_t k) { return at(w, j * kIn + k); }},
+                                      {"dgrad", kTokens, kIn, kOut, run(qdy[0], qw[2], qdy[1], qw[3], true),
+                                       [&](int64_t i, int64_t k) { return at(dy, i * kOut + k); },
+                                       [&](int64_t j, int64_t k) { return at(w, k * kIn + j); }},
+                                      {"wgrad", kOut, kIn, kTokens, run(qdy[2], qx[2], qdy[3], qx[3], false),
+                                       [&](int64_t i, int64_t k) { return at(dy, k * kOut + i); },
+                                       [&](int64_t j, int64_t k) { return at(x, k * kIn + j); }}};
+  for (const Product& p : products) {
+    double error = 0, norm = 0;
+    for (int64_t i = 0; i < p.m; ++i)
+      for (int64_t j = 0; j < p.n; ++j) {
+        double exact = 0;
+        for (int64_t k = 0; k < p.k; ++k) exact += p.a(i, k) * p.b(j, k);
+        error += std::pow(at(p.d, i * p.n + j) - exact, 2);
+        norm += exact * exact;
+      }
+    EXPECT_LT(std::sqrt(error / norm), 0.05) << p.role;
+    EXPECT_GT(error, 0) << p.role;
   }
 }
 

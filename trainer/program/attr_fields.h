@@ -62,11 +62,12 @@ void attr_fields(const QuantizeAttrs& attrs, Visit&& visit) {
 
 template <typename Visit>
 void attr_fields(const QuantizeBlocksAttrs& attrs, Visit&& visit) {
-  const auto& [to, scale, block, square, rotate, rotate_signs, stochastic, stream] = attrs;
+  const auto& [to, scale, block, square, stack, rotate, rotate_signs, stochastic, stream] = attrs;
   visit("to", to);
   visit("scale", std::string_view(name(scale)));
   visit("block", block);
   visit("square", square);
+  visit("stack", stack);
   visit("rotate", rotate);
   visit("rotate_signs", rotate_signs);
   visit("stochastic", stochastic);

@@ -15,7 +15,8 @@ std::vector<Knob> precision_knobs() {
                    "as bf16, with the blocks' linear layers in tensorwise FP8, scaled by the amaxes of earlier steps"),
             choice("fp8_current", Recipe::kFp8Current, "as fp8_delayed, scaled by each tensor's present amax"),
             choice("fp8_blockwise", Recipe::kFp8Blockwise,
-                   "their inputs and gradients in E4M3 with a scale per 1x128 block, weights per 128x128"),
+                   "their inputs and gradients in E4M3 with a scale per 1x128 block, weights per 128x128; sides are "
+                   "multiples of 16, the last block may be partial"),
             choice("mxfp8", Recipe::kMxfp8, "E4M3 with a power-of-two scale per 1x32 block"),
             choice("nvfp4", Recipe::kNvfp4,
                    "E2M1 with an E4M3 scale per 1x16 block, weights 16x16; wgrad operands rotated, gradients rounded "

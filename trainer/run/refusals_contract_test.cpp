@@ -63,7 +63,7 @@ TEST(Refusals, MoreContextRanksThanArePlanned) {
 }
 
 TEST(Refusals, BlocksOfExpertsWithACapacityNameTheFactorThatFits) {
-  for (const char* recipe : {"mxfp8", "nvfp4"})
+  for (const char* recipe : {"fp8_blockwise", "mxfp8", "nvfp4"})
     for (const char* factor : {"0.7", "0.33", "1.1"})
       for (const Settings& mapping : {Settings{}, Settings{"ep=2", "etp=1"}}) {
         const Settings with = kExperts + mapping + Settings{std::string("recipe=") + recipe};

@@ -92,6 +92,23 @@ Config block_llama() {
   return c;
 }
 
+// Sides that blocks of 128 cover in part.
+Config partial_block_llama() {
+  Config c = wide_llama();
+  c.model.hidden_size = 144;
+  c.model.ffn_hidden_size = 272;
+  c.model.kv_channels = 32;
+  c.train.seq_length = 72;
+  return c;
+}
+
+Config partial_block_deepseek() {
+  Config c = config_of({"deepseek_sixteens", deepseek_sixteens});
+  c.train.seq_length = 72;
+  c.train.train_iters = 4;
+  return c;
+}
+
 // Graphs of parts train as no graphs do, bit by bit: the same kernels on the same buffers, none chosen by time.
 TEST_P(FamiliesOnDevice, GraphsOfAnyScopeChangeNothing) {
   Config c = config_of(GetParam());
@@ -126,7 +143,8 @@ TEST_P(FamiliesOnDevice, QuantizedRecipesStayAsNearAsTheOracles) {
   make_even(c);
   const std::vector<double> exact = losses(c);
   int trained = 0;
-  for (const Recipe recipe : {Recipe::kFp8Delayed, Recipe::kFp8Current, Recipe::kMxfp8, Recipe::kNvfp4}) {
+  for (const Recipe recipe :
+       {Recipe::kFp8Delayed, Recipe::kFp8Current, Recipe::kFp8Blockwise, Recipe::kMxfp8, Recipe::kNvfp4}) {
     c.precision.recipe = recipe;
     const auto layout = resolve(c);
     ASSERT_TRUE(layout.has_value()) << format(layout.error());
@@ -261,6 +279,9 @@ const Setting kSettings[] = {
        c.precision.fp8_power_of_two_scales = false;
      },
      block_llama},
+    {"fp8_blockwise_partial", [](Config& c) { c.precision.recipe = Recipe::kFp8Blockwise; }, partial_block_llama},
+    {"fp8_blockwise_partial_deepseek", [](Config& c) { c.precision.recipe = Recipe::kFp8Blockwise; },
+     partial_block_deepseek},
     {"mxfp8", [](Config& c) { c.precision.recipe = Recipe::kMxfp8; }, block_llama},
     {"nvfp4", [](Config& c) { c.precision.recipe = Recipe::kNvfp4; }, block_llama},
     {"slabs", [](Config& c) { c.memory.expandable_segments = false; }},

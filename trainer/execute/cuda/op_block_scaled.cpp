@@ -1,6 +1,7 @@
 // CUDA functions of block-scaled operands and of experts' quantized operands. A GEMM the library does not take with
 // such scales (every one but FP8 in blocks of 128 on Hopper) reads the codes' values in bf16: they fit it exactly
-// where block scales are powers of two or E4M3, and scales of whole tensors multiply the result in fp32.
+// where block scales are powers of two or E4M3, and scales of whole tensors multiply the result in fp32. Blocks of 128
+// may be partial at the end of a side: the library wants an inner side in sixteens and the other two in eights.
 #include <algorithm>
 
 #include "trainer/execute/cuda/op_call.h"
@@ -15,10 +16,6 @@ constexpr int64_t kBlockOfLibrary = 128;
 
 int64_t aligned(int64_t bytes) {
   return (bytes + 255) / 256 * 256;
-}
-
-int64_t blocks(int64_t extent) {
-  return (extent + kBlockOfLibrary - 1) / kBlockOfLibrary;
 }
 
 Result<CodeType> code_of(const Tensor& tensor) {
@@ -37,14 +34,18 @@ ScaleType scale_of(const Tensor& scales) {
                                         : ScaleType::kF32;
 }
 
+BlockTable table_of(const Operand& q, int64_t block, bool square, int64_t line_stack = 1, int64_t inner_stack = 1) {
+  const int64_t inner = q.shape().cols();
+  return {q.elements() / inner, inner, block, square, line_stack, inner_stack};
+}
+
 // Writes an operand's values in bf16; without `scales` its codes' own.
-Status values_of(const OpCall& call, const Operand& q, const Operand* scales, int block, bool square, bool turned,
+Status values_of(const OpCall& call, const Operand& q, const Operand* scales, const BlockTable& blocks, bool turned,
                  void* out) {
   DecodeBlocks d;
   MB_ASSIGN(d.code, code_of(*q.tensor));
   d.scale = scales == nullptr ? ScaleType::kNone : scale_of(*scales->tensor);
-  d.inner = q.shape().cols(), d.lines = q.elements() / d.inner;
-  d.block = block, d.square = square, d.turned = turned;
+  d.blocks = blocks, d.turned = turned;
   return decode_blocks(d, q.data, scales == nullptr ? nullptr : scales->data, out, call.device.launch());
 }
 
@@ -73,20 +74,19 @@ GemmBuffers buffers_of(const OpCall& call) {
   return g;
 }
 
+// Whether the library knows such codes and scales.
 bool may_be_native(const OpCall& call, const BlocksCall& b) {
   const auto& a = call.attrs<GemmBlocksAttrs>();
-  const auto fits = [](const Operand& q, const Operand& scales, bool square, int64_t lines) {
-    return q.tensor->dtype == DType::kE4M3 && scales.tensor->dtype == DType::kF32 && (square || lines % 4 == 0);
+  const auto fits = [](const Operand& q, const Operand& scales) {
+    return q.tensor->dtype == DType::kE4M3 && scales.tensor->dtype == DType::kF32;
   };
-  return a.block == kBlockOfLibrary && !b.with_inverse && b.k % 16 == 0 &&
-         fits(call.in[0], call.in[2], a.a_square, b.m) && fits(call.in[1], call.in[3], a.b_square, b.n);
+  return a.block == kBlockOfLibrary && !b.with_inverse && fits(call.in[0], call.in[2]) && fits(call.in[1], call.in[3]);
 }
 
 Status native(const OpCall& call, const GemmProblem& p) {
   const auto& a = call.attrs<GemmBlocksAttrs>();
-  const auto table = [&](int64_t lines, bool square) { return std::pair(square ? blocks(lines) : lines, blocks(p.k)); };
-  const auto [a_lines, across] = table(p.m, a.a_square);
-  const auto b_lines = table(p.n, a.b_square).first;
+  const BlockTable of_a = table_of(call.in[0], a.block, a.a_square), of_b = table_of(call.in[1], a.block, a.b_square);
+  const int64_t a_lines = of_a.scale_lines(), b_lines = of_b.scale_lines(), across = of_a.across();
   const int64_t a_bytes = aligned(library_scales_bytes(a_lines, across, a.a_square));
   MB_ASSIGN(void* const scratch,
             call.device.scratch(a_bytes + aligned(library_scales_bytes(b_lines, across, a.b_square))));
@@ -105,8 +105,8 @@ Status emulated(const OpCall& call, const BlocksCall& b) {
   const int64_t a_bytes = aligned(b.m * b.k * 2), b_bytes = aligned(b.n * b.k * 2);
   MB_ASSIGN(void* const scratch, call.device.scratch(a_bytes + b_bytes + 256));
   auto* const at = static_cast<std::byte*>(scratch);
-  MB_TRY(values_of(call, call.in[0], &call.in[2], a.block, a.a_square, false, at));
-  MB_TRY(values_of(call, call.in[1], &call.in[3], a.block, a.b_square, false, at + a_bytes));
+  MB_TRY(values_of(call, call.in[0], &call.in[2], table_of(call.in[0], a.block, a.a_square), false, at));
+  MB_TRY(values_of(call, call.in[1], &call.in[3], table_of(call.in[1], a.block, a.b_square), false, at + a_bytes));
   GemmProblem p = product_of(call, b);
   GemmBuffers g = buffers_of(call);
   g.a = at, g.b = at + a_bytes;
@@ -128,7 +128,7 @@ Status quantize_blocks_op(const OpCall& call) {
   QuantizeBlocks q;
   q.attrs = &a;
   MB_ASSIGN(q.from, element_of(*call.in[0].tensor));
-  q.shape = {call.in[0].shape().rows(), call.in[0].shape().cols()};
+  q.shape = {call.in[0].shape().rows() / a.stack, call.in[0].shape().cols()};
   q.rows = {call.out[0].data, call.out[1].data};
   q.columns = {call.out[2].data, call.out[3].data};
   if (a.scale == BlockScale::kE4M3) {
@@ -159,7 +159,11 @@ Status gemm_blocks_op(const OpCall& call) {
   p.alignment = gemm_alignment(g);
   const std::string problem = "GEMM " + key(p);
   if (call.device.refused(problem)) return emulated(call, b);
-  const Status status = native(call, p);
+  const bool fits = b.k % 16 == 0 && b.m % 8 == 0 && b.n % 8 == 0;
+  const Status status = fits
+                            ? native(call, p)
+                            : fail(ErrorCode::kUnavailable,
+                                   problem + ": the library wants the inner side in sixteens and the others in eights");
   if (status || status.error().code != ErrorCode::kUnavailable) return status;
   call.device.refuse(problem, status.error().what + "; its codes' values are multiplied in bf16");
   return emulated(call, b);
@@ -173,7 +177,12 @@ struct GroupedCall {
   std::byte *a = nullptr, *b = nullptr;
 };
 
-Result<GroupedCall> grouped_call(const OpCall& call, bool a_turned, bool b_turned) {
+// How experts' weights, the second operand, are one matrix: below each other, or side by side.
+struct Stacks {
+  int64_t lines = 1, inner = 1;
+};
+
+Result<GroupedCall> grouped_call(const OpCall& call, bool a_turned, bool b_turned, const Stacks& stacks) {
   const auto& a = call.attrs<GroupedQuantizedAttrs>();
   const bool with_inverse = a.block > 0 && call.in[2].tensor->dtype == DType::kE4M3;
   const Operand& segments = call.in[with_inverse ? 6 : 4];
@@ -192,8 +201,10 @@ Result<GroupedCall> grouped_call(const OpCall& call, bool a_turned, bool b_turne
   MB_ASSIGN(void* const scratch, call.device.scratch(a_bytes + aligned(call.in[1].elements() * 2)));
   out.a = static_cast<std::byte*>(scratch), out.b = out.a + a_bytes;
   const bool scaled = a.block > 0;
-  MB_TRY(values_of(call, call.in[0], scaled ? &call.in[2] : nullptr, a.block, a.a_square, a_turned, out.a));
-  MB_TRY(values_of(call, call.in[1], scaled ? &call.in[3] : nullptr, a.block, a.b_square, b_turned, out.b));
+  const BlockTable of_a = table_of(call.in[0], a.block, a.a_square);
+  const BlockTable of_b = table_of(call.in[1], a.block, a.b_square, stacks.lines, stacks.inner);
+  MB_TRY(values_of(call, call.in[0], scaled ? &call.in[2] : nullptr, of_a, a_turned, out.a));
+  MB_TRY(values_of(call, call.in[1], scaled ? &call.in[3] : nullptr, of_b, b_turned, out.b));
   return out;
 }
 
@@ -207,7 +218,7 @@ Status in_bf16(const OpCall& call) {
 
 Status grouped_gemm_quantized_op(const OpCall& call) {
   MB_TRY(in_bf16(call));
-  MB_ASSIGN(GroupedCall c, grouped_call(call, false, false));
+  MB_ASSIGN(GroupedCall c, grouped_call(call, false, false, {.lines = call.in[1].shape()[0]}));
   c.g.rows = call.in[0].shape()[0], c.g.n = call.in[1].shape()[1], c.g.k = call.in[1].shape()[2];
   return grouped_fprop(c.g, c.a, c.b, call.out[0].data, call.device.launch());
 }
@@ -215,14 +226,15 @@ Status grouped_gemm_quantized_op(const OpCall& call) {
 // The weights come transposed, [k, experts · n].
 Status grouped_gemm_quantized_dgrad_op(const OpCall& call) {
   MB_TRY(in_bf16(call));
-  MB_ASSIGN(GroupedCall c, grouped_call(call, false, true));
+  const int64_t experts = call.attrs<GroupedQuantizedAttrs>().local_experts;
+  MB_ASSIGN(GroupedCall c, grouped_call(call, false, true, {.inner = experts}));
   c.g.rows = call.in[0].shape()[0], c.g.n = call.in[0].shape().cols(), c.g.k = call.in[1].shape()[0];
   return grouped_dgrad(c.g, c.a, c.b, call.out[0].data, call.device.launch());
 }
 
 // Both operands come transposed, [n, rows] and [k, rows].
 Status grouped_gemm_quantized_wgrad_op(const OpCall& call) {
-  MB_ASSIGN(GroupedCall c, grouped_call(call, true, true));
+  MB_ASSIGN(GroupedCall c, grouped_call(call, true, true, {}));
   c.g.rows = call.in[0].shape().cols(), c.g.n = call.in[0].shape()[0], c.g.k = call.in[1].shape()[0];
   MB_ASSIGN(c.g.gradient, element_of(*call.out[0].tensor));
   return grouped_wgrad(c.g, c.a, c.b, call.out[0].data, call.attrs<GroupedQuantizedAttrs>().grouped.accumulate,

@@ -289,7 +289,8 @@ Status emulated(const OpCall& call, const ScaledCall& s) {
   const int64_t a_bytes = aligned(p.m * p.k * 2), b_bytes = aligned(p.n * p.k * 2);
   MB_ASSIGN(void* const scratch, call.device.scratch(a_bytes + b_bytes + 256));
   auto* const at = static_cast<std::byte*>(scratch);
-  DecodeBlocks a{.code = code(p.a), .lines = p.m, .inner = p.k}, b{.code = code(p.b), .lines = p.n, .inner = p.k};
+  DecodeBlocks a{.code = code(p.a), .blocks = {.lines = p.m, .inner = p.k}};
+  DecodeBlocks b{.code = code(p.b), .blocks = {.lines = p.n, .inner = p.k}};
   MB_TRY(decode_blocks(a, s.buffers.a, nullptr, at, call.device.launch()));
   MB_TRY(decode_blocks(b, s.buffers.b, nullptr, at + a_bytes, call.device.launch()));
   auto* const factors = reinterpret_cast<float*>(at + a_bytes + b_bytes);

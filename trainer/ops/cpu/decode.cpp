@@ -1,7 +1,6 @@
 // Codes of any format back to values.
 #include "trainer/ops/cpu/decode.h"
 
-#include <algorithm>
 #include <array>
 
 #include "trainer/precision/scales.h"
@@ -41,21 +40,23 @@ std::vector<double> decode_tensorwise(const CpuOperand& q, const CpuOperand& sca
   return values;
 }
 
-std::vector<double> decode_blocks(const CpuOperand& q, const CpuOperand& scales, float inverse, int64_t block,
-                                  bool square) {
-  const int64_t inner = q.tensor->shape.cols(), rows = q.elements() / inner;
-  const int64_t across = (inner + block - 1) / block;
+BlockTable block_table(const CpuOperand& q, int64_t block, bool square, int64_t line_stack, int64_t inner_stack) {
+  const int64_t inner = q.tensor->shape.cols();
+  return {q.elements() / inner, inner, block, square, line_stack, inner_stack};
+}
+
+std::vector<double> decode_blocks(const CpuOperand& q, const CpuOperand& scales, float inverse,
+                                  const BlockTable& table) {
   const bool fp4 = q.tensor->dtype == DType::kE2M1;
   const std::array<double, 256> of_code = values_of_codes(q.tensor->dtype);
-  std::vector<double> values(static_cast<size_t>(q.elements()));
-  for (int64_t r = 0; r < rows; ++r) {
-    for (int64_t first = 0; first < inner; first += block) {
-      const double scale = scale_at(scales, (square ? r / block : r) * across + first / block);
-      for (int64_t c = first; c < std::min(first + block, inner); ++c) {
-        const int64_t at = r * inner + c;
-        const uint8_t code = fp4 ? fp4_at(bytes_in(q), at) : bytes_in(q)[at];
-        values[static_cast<size_t>(at)] = of_code[code] * scale * static_cast<double>(inverse);
-      }
+  std::vector<double> of_block(static_cast<size_t>(table.size())), values(static_cast<size_t>(q.elements()));
+  for (size_t i = 0; i < of_block.size(); ++i) of_block[i] = scale_at(scales, static_cast<int64_t>(i));
+  for (int64_t r = 0; r < table.lines; ++r) {
+    for (int64_t c = 0; c < table.inner; ++c) {
+      const int64_t at = r * table.inner + c;
+      const uint8_t code = fp4 ? fp4_at(bytes_in(q), at) : bytes_in(q)[at];
+      values[static_cast<size_t>(at)] =
+          of_code[code] * of_block[static_cast<size_t>(table.at(r, c))] * static_cast<double>(inverse);
     }
   }
   return values;

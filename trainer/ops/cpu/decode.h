@@ -3,6 +3,7 @@
 
 #include <vector>
 
+#include "trainer/ops/block_table.h"
 #include "trainer/ops/op_kind.h"
 
 namespace mbb::trainer {
@@ -10,8 +11,11 @@ namespace mbb::trainer {
 // Tensorwise: q and scales {inverse scale, amax}.
 std::vector<double> decode_tensorwise(const CpuOperand& q, const CpuOperand& scales);
 
-// Blocks of 1 x block along the inner dimension, or block x block when square, under an inverse scale of the copy.
-std::vector<double> decode_blocks(const CpuOperand& q, const CpuOperand& scales, float inverse, int64_t block,
-                                  bool square);
+// The table of a copy's scales.
+BlockTable block_table(const CpuOperand& q, int64_t block, bool square, int64_t line_stack = 1,
+                       int64_t inner_stack = 1);
+// Codes in blocks, under an inverse scale of the copy.
+std::vector<double> decode_blocks(const CpuOperand& q, const CpuOperand& scales, float inverse,
+                                  const BlockTable& table);
 
 }  // namespace mbb::trainer

@@ -25,16 +25,23 @@ struct Values {
   CpuOperand operand() { return {storage.data(), &tensor}; }
 };
 
+// How experts' weights are one matrix: below each other, or side by side.
+struct Stacks {
+  int64_t lines = 1, inner = 1;
+};
+
 Status product(const CpuCall& call, const OpKind& plain, const Shape& a_shape, bool a_turned, const Shape& b_shape,
-               bool b_turned) {
+               bool b_turned, const Stacks& b_stacks) {
   const auto& attrs = call.attrs<GroupedQuantizedAttrs>();
   const size_t scales = attrs.block > 0 && call.in[2].tensor->dtype == DType::kE4M3 ? 4 : 2;
-  const auto decoded = [&](size_t i, bool square) {
+  const auto decoded = [&](size_t i, bool square, const Stacks& stacks) {
     if (attrs.block == 0) return decode_tensorwise(call.in[i], call.in[2 + i]);
     const float inverse = scales == 4 ? static_cast<const float*>(call.in[4 + i].data)[0] : 1.0F;
-    return decode_blocks(call.in[i], call.in[2 + i], inverse, attrs.block, square);
+    return decode_blocks(call.in[i], call.in[2 + i], inverse,
+                         block_table(call.in[i], attrs.block, square, stacks.lines, stacks.inner));
   };
-  Values a(decoded(0, attrs.a_square), a_shape, a_turned), b(decoded(1, attrs.b_square), b_shape, b_turned);
+  Values a(decoded(0, attrs.a_square, {}), a_shape, a_turned);
+  Values b(decoded(1, attrs.b_square, b_stacks), b_shape, b_turned);
   std::vector<CpuOperand> in{a.operand(), b.operand()};
   in.insert(in.end(), call.in.begin() + 2 + static_cast<std::ptrdiff_t>(scales), call.in.end());
   Op op = call.op;
@@ -46,18 +53,20 @@ Status product(const CpuCall& call, const OpKind& plain, const Shape& a_shape, b
 }  // namespace
 
 Status cpu_grouped_gemm_quantized(const CpuCall& call) {
-  return product(call, kGroupedGemm, call.in[0].tensor->shape, false, call.in[1].tensor->shape, false);
+  const Shape& w = call.in[1].tensor->shape;  // [experts, n, k]
+  return product(call, kGroupedGemm, call.in[0].tensor->shape, false, w, false, {.lines = w[0]});
 }
 
 Status cpu_grouped_gemm_quantized_dgrad(const CpuCall& call) {
   const Shape& w = call.in[1].tensor->shape;  // [k, experts · n]
   const int64_t experts = call.attrs<GroupedQuantizedAttrs>().local_experts;
-  return product(call, kGroupedGemmDgrad, call.in[0].tensor->shape, false, Shape{experts, w[1] / experts, w[0]}, true);
+  return product(call, kGroupedGemmDgrad, call.in[0].tensor->shape, false, Shape{experts, w[1] / experts, w[0]}, true,
+                 {.inner = experts});
 }
 
 Status cpu_grouped_gemm_quantized_wgrad(const CpuCall& call) {
   const Shape &dy = call.in[0].tensor->shape, &x = call.in[1].tensor->shape;  // [n, rows], [k, rows]
-  return product(call, kGroupedGemmWgrad, Shape{dy[1], dy[0]}, true, Shape{x[1], x[0]}, true);
+  return product(call, kGroupedGemmWgrad, Shape{dy[1], dy[0]}, true, Shape{x[1], x[0]}, true, {});
 }
 
 }  // namespace mbb::trainer

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "trainer/data/rng.h"
+#include "trainer/ops/block_table.h"
 #include "trainer/ops/cpu/decode.h"
 #include "trainer/ops/cpu/functions.h"
 #include "trainer/ops/cpu/operand.h"
@@ -19,7 +20,7 @@ uint8_t* bytes_in(const CpuOperand& operand) {
   return static_cast<uint8_t*>(operand.data);
 }
 
-// One copy: rows of values whose inner dimension the blocks divide.
+// One copy: rows of values, blocks along their inner dimension.
 struct Matrix {
   std::vector<float> values;
   int64_t rows = 0, inner = 0;
@@ -60,13 +61,24 @@ void rotate(Matrix& x, int64_t signs) {
   }
 }
 
-// The largest magnitude of rows [r0, r1) and columns [c0, c1); NaN when any value is.
-float amax_of(const Matrix& x, int64_t r0, int64_t r1, int64_t c0, int64_t c1) {
+// The larger magnitude; NaN when either is.
+float larger(float amax, float value) {
+  return std::isnan(amax) || std::isnan(value) ? std::nanf("") : std::max(amax, std::abs(value));
+}
+
+float amax_of(const Matrix& x) {
   float amax = 0;
-  for (int64_t r = r0; r < r1; ++r) {
-    for (int64_t c = c0; c < c1; ++c) {
-      if (std::isnan(x.at(r, c))) return std::nanf("");
-      amax = std::max(amax, std::abs(x.at(r, c)));
+  for (const float value : x.values) amax = larger(amax, value);
+  return amax;
+}
+
+// The largest magnitude of each block.
+std::vector<float> block_amaxes(const Matrix& x, const BlockTable& table) {
+  std::vector<float> amax(static_cast<size_t>(table.size()));
+  for (int64_t r = 0; r < x.rows; ++r) {
+    for (int64_t c = 0; c < x.inner; ++c) {
+      float& of_block = amax[static_cast<size_t>(table.at(r, c))];
+      of_block = larger(of_block, x.at(r, c));
     }
   }
   return amax;
@@ -105,27 +117,23 @@ float store_scale(const QuantizeBlocksAttrs& a, const Target& to, int64_t at, fl
 
 // Rounds an element of a copy to a code; (row, column) are those of the copy.
 template <typename Round>
-void quantize_copy(const QuantizeBlocksAttrs& a, const Matrix& x, const Target& to, float largest, Round&& round) {
+void quantize_copy(const QuantizeBlocksAttrs& a, const Matrix& x, const BlockTable& table, const Target& to,
+                   float largest, Round&& round) {
   float of_copy = 1.0F;
   if (to.inverse != nullptr) {
-    of_copy = fp4_tensor_scale(amax_of(x, 0, x.rows, 0, x.inner));
+    of_copy = fp4_tensor_scale(amax_of(x));
     static_cast<float*>(to.inverse->data)[0] = 1.0F / of_copy;
   }
-  const int64_t block = a.block, high = a.square ? block : 1, across = (x.inner + block - 1) / block;
-  for (int64_t r0 = 0; r0 < x.rows; r0 += high) {
-    for (int64_t c0 = 0; c0 < x.inner; c0 += block) {
-      const int64_t r1 = std::min(r0 + high, x.rows), c1 = std::min(c0 + block, x.inner);
-      const float scale =
-          store_scale(a, to, r0 / high * across + c0 / block, amax_of(x, r0, r1, c0, c1), largest, of_copy);
-      for (int64_t r = r0; r < r1; ++r) {
-        for (int64_t c = c0; c < c1; ++c) {
-          const uint8_t code = round(x.at(r, c) * scale, r, c);
-          if (a.to == DType::kE2M1)
-            set_fp4(bytes_in(to.q), r * x.inner + c, code);
-          else
-            bytes_in(to.q)[r * x.inner + c] = code;
-        }
-      }
+  std::vector<float> factors = block_amaxes(x, table);
+  for (size_t i = 0; i < factors.size(); ++i)
+    factors[i] = store_scale(a, to, static_cast<int64_t>(i), factors[i], largest, of_copy);
+  for (int64_t r = 0; r < x.rows; ++r) {
+    for (int64_t c = 0; c < x.inner; ++c) {
+      const uint8_t code = round(x.at(r, c) * factors[static_cast<size_t>(table.at(r, c))], r, c);
+      if (a.to == DType::kE2M1)
+        set_fp4(bytes_in(to.q), r * x.inner + c, code);
+      else
+        bytes_in(to.q)[r * x.inner + c] = code;
     }
   }
 }
@@ -167,11 +175,13 @@ Status cpu_quantize_blocks(const CpuCall& call) {
   const Matrix rows{{x.data(), x.data() + call.in[0].elements()}, shape.rows(), shape.cols()};
   const bool with_inverse = a.scale == BlockScale::kE4M3;
   const Rounding rounding(call, a);
-  quantize_copy(a, rows, {call.out[0], call.out[1], with_inverse ? &call.out[4] : nullptr}, largest,
+  const BlockTable of_rows{rows.rows, rows.inner, a.block, a.square, a.stack, 1};
+  const BlockTable of_columns{rows.inner, rows.rows, a.block, a.square, 1, a.stack};
+  quantize_copy(a, rows, of_rows, {call.out[0], call.out[1], with_inverse ? &call.out[4] : nullptr}, largest,
                 [&](float value, int64_t r, int64_t c) { return rounding(value, r, c, 0); });
   Matrix columns = transposed(rows);
   if (a.rotate) rotate(columns, a.rotate_signs);
-  quantize_copy(a, columns, {call.out[2], call.out[3], with_inverse ? &call.out[5] : nullptr}, largest,
+  quantize_copy(a, columns, of_columns, {call.out[2], call.out[3], with_inverse ? &call.out[5] : nullptr}, largest,
                 [&](float value, int64_t r, int64_t c) { return rounding(value, c, r, 1); });
   return {};
 }
@@ -185,8 +195,8 @@ Status cpu_gemm_blocks(const CpuCall& call) {
   if (attrs.accumulate) before.emplace(call.in.back());
   WriteF32 d(call.out[0]);
   const int64_t n = call.in[1].tensor->shape.rows();
-  products(decode_blocks(call.in[0], call.in[2], a_inverse, attrs.block, attrs.a_square),
-           decode_blocks(call.in[1], call.in[3], b_inverse, attrs.block, attrs.b_square),
+  products(decode_blocks(call.in[0], call.in[2], a_inverse, block_table(call.in[0], attrs.block, attrs.a_square)),
+           decode_blocks(call.in[1], call.in[3], b_inverse, block_table(call.in[1], attrs.block, attrs.b_square)),
            call.in[0].tensor->shape.cols(), [&](int64_t i, const std::vector<double>& row) {
              for (int64_t j = 0; j < n; ++j)
                d[i * n + j] = static_cast<float>((before ? static_cast<double>((*before)[i * n + j]) : 0.0) +

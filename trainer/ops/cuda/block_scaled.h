@@ -1,8 +1,10 @@
-// Operands with a scale a block (trainer/ops/quantize_blocks.cpp has the layouts): quantization with both copies, and
-// what a GEMM without such operands reads instead. Codes, scales and random bits are the oracle's, bit by bit.
+// Operands with a scale a block (trainer/ops/quantize_blocks.cpp and block_table.h have the layouts): quantization with
+// both copies, and what a GEMM without such operands reads instead. Codes, scales and random bits are the oracle's, bit
+// by bit.
 #pragma once
 
 #include "trainer/ops/attrs.h"
+#include "trainer/ops/block_table.h"
 #include "trainer/ops/cuda/kernels.h"
 
 namespace mbb::trainer::cuda {
@@ -18,8 +20,8 @@ struct BlockCopy {
 struct QuantizeBlocks {
   const QuantizeBlocksAttrs* attrs = nullptr;  // block is 16, 32 or 128
   Element from = Element::kBf16;
-  RowShape shape;                    // of x; E2M1 packs two elements a byte: rows and cols are even
-  BlockCopy rows, columns;           // [rows, cols] and [cols, rows]
+  RowShape shape;                    // of each of attrs->stack matrices; E2M1 packs two a byte: rows and cols are even
+  BlockCopy rows, columns;           // [stack · rows, cols] and [cols, stack · rows]
   const int32_t* samples = nullptr;  // stochastic rounding: [batch]
   int64_t batch = 1;
   const float* record = nullptr;  // stochastic rounding: the step record
@@ -30,14 +32,13 @@ Status quantize_blocks(const QuantizeBlocks& args, const void* x, const Launch& 
 enum class CodeType { kE4M3, kE5M2, kE2M1 };
 enum class ScaleType { kNone, kF32, kE8M0, kE4M3 };
 
-// Codes times their blocks' inverse scales, as bf16 or fp32; without scales the codes' own values.
+// Codes times their blocks' inverse scales, as bf16 or fp32; without scales the codes' own values, whose blocks say
+// only how many lines there are.
 struct DecodeBlocks {
   CodeType code = CodeType::kE4M3;
   ScaleType scale = ScaleType::kNone;
   Element to = Element::kBf16;
-  int64_t lines = 0, inner = 0;  // of the codes
-  int block = 128;
-  bool square = false;
+  BlockTable blocks;
   bool turned = false;  // writes [inner, lines]
 };
 Status decode_blocks(const DecodeBlocks& args, const void* q, const void* scales, void* out, const Launch& launch);

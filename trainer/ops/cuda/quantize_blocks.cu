@@ -1,5 +1,5 @@
 // Block quantization: a block of threads takes 128 x 128 elements into shared memory and writes both copies from there,
-// lines of the one along rows and of the other along columns.
+// lines of the one along rows and of the other along columns. Tiles do not cross from one stacked matrix to the next.
 #include "trainer/data/rng.h"
 #include "trainer/ops/cuda/block_format.cuh"
 #include "trainer/ops/cuda/block_scaled.h"
@@ -17,7 +17,7 @@ constexpr int kSharedBytes = kTile * kPitch * 4;
 enum class Code : uint8_t { kE4M3, kE5M2, kE2M1 };
 
 struct Args {
-  int64_t rows, cols;
+  int64_t rows, cols, stack;  // `stack` matrices of rows x cols
   Code code;
   BlockScale scale;
   bool square, rotate, stochastic;
@@ -75,10 +75,12 @@ __device__ __forceinline__ void store_scale(const Args& a, void* scales, int64_t
     static_cast<uint32_t*>(scales)[at] = kept;
 }
 
-// A line of a copy: its number, where this tile's part begins, and how long lines are.
+// A line of a matrix in a copy: its number, where this tile's part begins, how long lines are; and where in the copy
+// its codes and its scales begin.
 struct Line {
   int64_t number, first, inner;
   bool of_columns;
+  int64_t codes, scales;
 };
 
 __device__ __forceinline__ uint8_t code_of(const Args& a, float value, const Line& line, int64_t at) {
@@ -113,7 +115,6 @@ __device__ __forceinline__ void write_line(const Args& a, const float (&v)[kPiec
     for (int i = 0; i < kPieces; ++i) bits[i] = all;
   }
   BlockFactor f{};
-  const int64_t across = (line.inner + kBlock - 1) / kBlock;
 #pragma unroll
   for (int i = 0; i < kPieces; ++i) {
     const int in_tile = lane + 32 * i;
@@ -121,15 +122,15 @@ __device__ __forceinline__ void write_line(const Args& a, const float (&v)[kPiec
     if (i == 0 || kBlock < kTile)
       f = block_factor(a, __uint_as_float(a.square ? squares[in_tile / kBlock * square_step] : bits[i]), of_copy);
     if (in_tile % kBlock == 0 && at < line.inner && (!a.square || line.number % kBlock == 0))
-      store_scale(a, to.scales, (a.square ? line.number / kBlock : line.number) * across + at / kBlock, f.kept);
+      store_scale(a, to.scales, line.scales + at / kBlock, f.kept);
     const uint8_t code = code_of(a, v[i] * f.factor, line, at);
     if (a.code != Code::kE2M1) {
-      if (at < line.inner) static_cast<uint8_t*>(to.q)[line.number * line.inner + at] = code;
+      if (at < line.inner) static_cast<uint8_t*>(to.q)[line.codes + at] = code;
       continue;
     }
     const auto next = static_cast<uint8_t>(__shfl_down_sync(0xffffffffu, static_cast<uint32_t>(code), 1));
     if (at < line.inner && lane % 2 == 0)
-      static_cast<uint8_t*>(to.q)[(line.number * line.inner + at) / 2] = static_cast<uint8_t>(code | (next << 4));
+      static_cast<uint8_t*>(to.q)[(line.codes + at) / 2] = static_cast<uint8_t>(code | (next << 4));
   }
 }
 
@@ -152,7 +153,8 @@ __global__ void __launch_bounds__(kThreads) quantize_blocks_kernel(Args a, const
   constexpr int kAcross = kTile / kBlock;
   __shared__ uint32_t squares[kAcross * kAcross];
   const int lane = static_cast<int>(threadIdx.x) & 31, warp = static_cast<int>(threadIdx.x) >> 5;
-  const int64_t row0 = int64_t{blockIdx.y} * kTile, column0 = int64_t{blockIdx.x} * kTile;
+  const int64_t row0 = int64_t{blockIdx.y} * kTile, column0 = int64_t{blockIdx.x} * kTile, matrix = blockIdx.z;
+  x += matrix * a.rows * a.cols;
   if (a.square)
     for (int i = static_cast<int>(threadIdx.x); i < kAcross * kAcross; i += kThreads) squares[i] = 0;
   for (int r = warp; r < kTile; r += kWarps)
@@ -178,16 +180,19 @@ __global__ void __launch_bounds__(kThreads) quantize_blocks_kernel(Args a, const
   const bool with_inverse = a.scale == BlockScale::kE4M3;
   const float of_rows = with_inverse ? scale_of_copy(a.amax[0]) : 1.0f;
   const float of_columns = with_inverse ? scale_of_copy(a.amax[1]) : 1.0f;
-  if (with_inverse && blockIdx.x == 0 && blockIdx.y == 0 && threadIdx.x == 0) {
+  if (with_inverse && blockIdx.x == 0 && blockIdx.y == 0 && blockIdx.z == 0 && threadIdx.x == 0) {
     *a.row_copy.inverse = 1.0f / of_rows;
     *a.column_copy.inverse = 1.0f / of_columns;
   }
+  const int64_t row_parts = (a.rows + kBlock - 1) / kBlock, column_parts = (a.cols + kBlock - 1) / kBlock;
   float v[kPieces];
   for (int r = warp; r < kTile && row0 + r < a.rows; r += kWarps) {
 #pragma unroll
     for (int i = 0; i < kPieces; ++i) v[i] = tile[r * kPitch + lane + 32 * i];
-    write_line<kBlock>(a, v, {row0 + r, column0, a.cols, false}, a.row_copy, of_rows, squares + r / kBlock * kAcross,
-                       1);
+    const int64_t row = row0 + r;
+    const int64_t scale_line = a.square ? matrix * row_parts + row / kBlock : matrix * a.rows + row;
+    const Line line{row, column0, a.cols, false, (matrix * a.rows + row) * a.cols, scale_line * column_parts};
+    write_line<kBlock>(a, v, line, a.row_copy, of_rows, squares + r / kBlock * kAcross, 1);
   }
   for (int c = warp; c < kTile && column0 + c < a.cols; c += kWarps) {
 #pragma unroll
@@ -196,25 +201,28 @@ __global__ void __launch_bounds__(kThreads) quantize_blocks_kernel(Args a, const
       const int64_t group = row0 + (lane + 32 * i) / kHadamard * kHadamard;
       if (a.rotate) rotate_piece(v[i], a.signs, group + kHadamard <= a.rows);
     }
-    write_line<kBlock>(a, v, {column0 + c, row0, a.rows, true}, a.column_copy, of_columns, squares + c / kBlock,
-                       kAcross);
+    const int64_t column = column0 + c, scale_line = a.square ? column / kBlock : column;
+    const Line line{
+        column, row0, a.rows, true, (column * a.stack + matrix) * a.rows, (scale_line * a.stack + matrix) * row_parts};
+    write_line<kBlock>(a, v, line, a.column_copy, of_columns, squares + c / kBlock, kAcross);
   }
 }
 
-// amax of both copies: a thread takes 16 rows of a column.
+// amax of both copies: a thread takes 16 rows of a column. Stacked matrices, which are not rotated, are one here.
 template <typename T>
 __global__ void copies_amax_kernel(Args a, const T* x, float* amax) {
   const int64_t column = int64_t{blockIdx.x} * blockDim.x + threadIdx.x, row0 = int64_t{blockIdx.y} * kHadamard;
+  const int64_t rows = a.stack * a.rows;
   uint32_t plain = 0, turned = 0;
   if (column < a.cols) {
     float v[kHadamard];
 #pragma unroll
     for (int j = 0; j < kHadamard; ++j) {
-      v[j] = row0 + j < a.rows ? to_float(x[(row0 + j) * a.cols + column]) : 0.0f;
+      v[j] = row0 + j < rows ? to_float(x[(row0 + j) * a.cols + column]) : 0.0f;
       plain = max(plain, magnitude_bits(v[j]));
     }
     turned = plain;
-    if (a.rotate && row0 + kHadamard <= a.rows) {
+    if (a.rotate && row0 + kHadamard <= rows) {
       turned = 0;
 #pragma unroll
       for (int i = 0; i < kHadamard; ++i) {
@@ -244,7 +252,8 @@ Status launch_tiles(const Args& a, const T* x, cudaStream_t stream) {
   const auto kernel = quantize_blocks_kernel<T, kBlock>;
   MB_TRY(ok(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kSharedBytes),
             "block quantization"));
-  kernel<<<dim3(parts(a.cols, kTile), parts(a.rows, kTile)), kThreads, kSharedBytes, stream>>>(a, x);
+  kernel<<<dim3(parts(a.cols, kTile), parts(a.rows, kTile), static_cast<unsigned>(a.stack)), kThreads, kSharedBytes,
+           stream>>>(a, x);
   return launched("quantize_blocks");
 }
 
@@ -252,7 +261,8 @@ template <typename T>
 Status run(const Args& a, int block, float* amax, const T* x, cudaStream_t stream) {
   if (a.scale == BlockScale::kE4M3) {
     MB_TRY(ok(cudaMemsetAsync(amax, 0, 8, stream), "clearing amax"));
-    copies_amax_kernel<T><<<dim3(parts(a.cols, 128), parts(a.rows, kHadamard)), 128, 0, stream>>>(a, x, amax);
+    const dim3 grid(parts(a.cols, 128), parts(a.stack * a.rows, kHadamard));
+    copies_amax_kernel<T><<<grid, 128, 0, stream>>>(a, x, amax);
   }
   switch (block) {
     case 16: return launch_tiles<T, 16>(a, x, stream);
@@ -273,7 +283,7 @@ Status quantize_blocks(const QuantizeBlocks& q, const void* x, const Launch& lau
     return fail(ErrorCode::kUnavailable, "CUDA: E2M1 codes of a tensor with an odd number of rows or columns",
                 "make them even, or run on the CPU: --device cpu");
   Args a{};
-  a.rows = q.shape.rows, a.cols = q.shape.cols;
+  a.rows = q.shape.rows, a.cols = q.shape.cols, a.stack = attrs.stack;
   a.code = four_bits ? Code::kE2M1 : attrs.to == DType::kE5M2 ? Code::kE5M2 : Code::kE4M3;
   a.scale = attrs.scale;
   a.square = attrs.square, a.rotate = attrs.rotate, a.stochastic = attrs.stochastic && four_bits;
