@@ -1,5 +1,6 @@
 // Every family under every recipe: it trains near bf16, or it says which matrix does not divide into blocks.
 #include "trainer/models/small_families.h"
+#include "trainer/models/transformer.h"
 #include "trainer/passes/precision.h"
 #include "trainer/run/training_record_test.h"
 
@@ -109,6 +110,23 @@ TEST(PartialBlocks, ExpertsHaveBlocksOfTheirOwn) {
   const std::vector<double> two = losses(c);
   ASSERT_EQ(one.size(), two.size());
   for (size_t i = 0; i < one.size(); ++i) EXPECT_NEAR(one[i], two[i], 1e-3 * one[i]) << "step " << i;
+}
+
+// DeepSeek-V3's 64 rows of rotated keys, GPT-OSS's 2880, Qwen2.5's 4864 and 1536 over heads: all in sixteens.
+TEST(PartialBlocks, EveryListedModelPlansAtItsSize) {
+  for (const ModelShape& model : all_models()) {
+    Config c;
+    c.model.name = model.name;
+    c.train.micro_batch_size = 1;
+    c.train.global_batch_size = 1;
+    c.train.seq_length = 128;
+    c.precision.recipe = Recipe::kFp8Blockwise;
+    const auto layout = resolve(c);
+    ASSERT_TRUE(layout.has_value()) << model.name << ": " << format(layout.error());
+    const Program program = build_program(*layout, layout->mesh.rank_class(0));
+    const Status fits = check_block_shapes(program);
+    EXPECT_TRUE(fits.has_value()) << model.name << ": " << format(fits.error());
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(All, FamilyRecipes, testing::ValuesIn(kFamilies),
