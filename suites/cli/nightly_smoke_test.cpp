@@ -132,6 +132,36 @@ TEST_F(Nightly, ASuiteThatDoesNotLoadIsAnErrorAndTheOthersRun) {
   EXPECT_NE(text_of(missing).find("errors=\"1\""), std::string::npos) << text_of(missing);
 }
 
+TEST_F(Nightly, SettingsAreThoseOfTheFolderItIsCalledIn) {
+  write("mbbench.toml", "baselines_file = \"accepted.jsonl\"\n[gate.facts]\nimage = \"nemo:25.09\"\n");
+  const std::string nightly =
+      fs::absolute(MBB_SOURCE_DIR).string() + "/ci/nightly/run -p " + program_ + " -s small.toml -o out ";
+  const Answer first = sh(nightly + "-n 5");
+  EXPECT_EQ(first.status, 0) << first.out;
+  EXPECT_TRUE(first.has("product image nemo:25.09")) << first.out;
+  ASSERT_EQ(sh(program_ + " baseline accept @latest --author ada --reason first runs_dir=out/runs").status, 0);
+  const auto archive_of_newest = [&] {
+    const auto run = nlohmann::json::parse(text_of(report("json"))).at("run").get<std::string>();
+    return out() / "archive" / (report("json").parent_path().filename().string() + "-" + run + ".tgz");
+  };
+  const fs::path evidence = archive_of_newest();
+  const Answer second = sh(nightly + "-n 1");
+  const fs::path idle = archive_of_newest();
+  EXPECT_TRUE(fs::exists(idle));
+  EXPECT_TRUE(second.has(" b-2")) << "held against accepted.jsonl: " << second.out;
+  EXPECT_FALSE(fs::exists(out() / "baselines.jsonl"));
+  // The reports and archives of the first night are old; the baseline's evidence stays.
+  const Answer third = sh(nightly + "-n 1 -k 1");
+  EXPECT_TRUE(third.has("reports in")) << third.out;
+  EXPECT_EQ(std::distance(fs::directory_iterator(out() / "reports"), fs::directory_iterator()), 1);
+  EXPECT_TRUE(fs::exists(evidence));
+  EXPECT_FALSE(fs::exists(idle));
+  write("mbbench.toml", "runs = 1\n");
+  const Answer bad = sh(nightly + "-n 1");
+  EXPECT_EQ(bad.status, 4) << bad.out;
+  EXPECT_NE(text_of(report("junit.xml")).find("no knob is called"), std::string::npos) << bad.out;
+}
+
 TEST_F(Nightly, AStopIsPassedOnAndWhatHasFinishedIsArchived) {
   const Answer answer = shell("timeout -s TERM 2 " + std::string(MBB_SOURCE_DIR) + "/ci/nightly/run -p " + program_ +
                               " -s " + (folder_ / "small.toml").string() + " -n 400 -o " + out().string() +
