@@ -64,9 +64,12 @@ std::string markdown(const std::string& text) {
   return replace_all(escaped(text, 400), "|", "\\|");
 }
 
+// What is known of them: a night that did not come to its end knows none.
 std::string headline_facts(const GateReport& report) {
-  return fmt::format("{}{}{}; product {}", report.host, report.canaries.empty() ? "" : ", ", report.canaries,
-                     report.build);
+  std::string machine = report.host;
+  if (!report.canaries.empty()) machine += (machine.empty() ? "" : ", ") + report.canaries;
+  if (report.build.empty()) return machine;
+  return fmt::format("{}{}product {}", machine, machine.empty() ? "" : "; ", report.build);
 }
 
 std::string number_or_null(double value) {
@@ -160,8 +163,9 @@ Table gate_table(const GateReport& report) {
 }
 
 std::string gate_markdown(const GateReport& report, size_t limit) {
-  std::string text = fmt::format("{}\n### mbbench gate, {}: {}\n\n{}; run {}\n\n", kGateMarker, markdown(report.suite),
-                                 gate_headline(report), markdown(headline_facts(report)), report.run);
+  std::string text =
+      fmt::format("{}\n### mbbench gate, {}: {}\n\n", kGateMarker, markdown(report.suite), gate_headline(report));
+  if (!report.run.empty()) text += fmt::format("{}; run {}\n\n", markdown(headline_facts(report)), report.run);
   text += "| verdict | cell | metric | evidence | baseline |\n|---|---|---|---|---|\n";
   constexpr std::string_view kCut = "\n(cut: the whole list is in the gate's JSON)\n";
   // Verdicts first, whatever warnings there are; of these as many as there is room for.

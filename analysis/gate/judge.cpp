@@ -173,7 +173,7 @@ std::string signed_percent(double fraction) {
 }
 
 void describe(SeriesVerdict& v) {
-  v.text = fmt::format("{} (95 % {}..{}) over {} night{}, {} launches; one night shows {}", signed_percent(v.change),
+  v.text = fmt::format("{} (95 % {}..{}) over {} night{}, {} launches; one night can tell {}", signed_percent(v.change),
                        signed_percent(v.low), signed_percent(v.high), v.nights, v.nights == 1 ? "" : "s", v.launches,
                        signed_percent(v.detectable));
 }
@@ -299,7 +299,7 @@ SeriesVerdict confirm(const SeriesEvidence& evidence, const SeriesVerdict& suspe
   SeriesVerdict v = suspected;
   if (!test.untestable.empty()) {
     v.verdict = Verdict::kInconclusive;
-    v.text = "suspected, not confirmed: " + test.untestable;
+    v.text += "; suspected, not confirmed: " + (fresh.empty() ? "no fresh launches" : test.untestable);
     return v;
   }
   const WindowTest& t = test.windows.front();

@@ -23,7 +23,7 @@ struct Pin {
   std::vector<std::vector<double>> nights;
   std::int64_t steps = 0;         // that a launch of them recorded; 0 in lines older than this field: not known
   std::vector<std::string> runs;  // evidence: the runs that the nights come from
-  std::string build;              // commit of the program that ran them
+  std::string build;              // the product that ran them as a person calls it: a commit, "image nemo:25.09"
   std::string epoch;              // of those runs; empty in lines older than epochs: any epoch of the class
   std::string product;            // hash of the product's facts of those runs; empty likewise
   std::string configuration;      // configuration_hash() of the cell; empty likewise

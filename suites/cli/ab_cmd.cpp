@@ -208,7 +208,7 @@ Result<int> ab(const Parsed& parsed) {
   options.command = "ab";
   options.argv = parsed.argv;
   options.runs_dir = settings.product.runs_dir;
-  options.roles = fact_roles(settings);
+  options.roles = roles_of(settings);
   options.facts = declared_facts(settings.product.gate);
   options.quiet = parsed.flag("--quiet");
   options.stop = signals.flag();

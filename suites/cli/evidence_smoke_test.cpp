@@ -71,6 +71,9 @@ TEST_F(Evidence, ATruncatedTrainerIsBrokenAndBridgesNothing) {
   EXPECT_TRUE(here.has("nothing to bridge: baseline b-")) << here.out;
   EXPECT_FALSE(run("list runs").has("gate-bridge")) << "refused before anything ran";
   const std::string elsewhere = " gate.facts.rack=two gate.environment=rack";
+  const Answer amber = with("", "gate fake.toml --launches 2 --quiet" + elsewhere);
+  EXPECT_EQ(amber.status, 3) << amber.out;
+  EXPECT_TRUE(amber.has("--bridge this` and the gate.facts that it has")) << amber.out;
   const Answer bridge = with("skip=7", "gate fake.toml --launches 2 --quiet --bridge this" + elsewhere);
   EXPECT_EQ(bridge.status, 4) << bridge.out;
   EXPECT_TRUE(bridge.has("0 baselines have a bridge, and not those of cell c: launch 0: step 7 is missing"))
@@ -130,6 +133,29 @@ TEST_F(Evidence, ImportsThatNameNoModelAreSeriesOfTheirOwn) {
   EXPECT_EQ(history.status, 0) << history.out;
   EXPECT_TRUE(history.has("m step_time")) << history.out;
   EXPECT_TRUE(run("list series").has("other"));
+}
+
+TEST_F(Evidence, AnImportedLogIsOfTheProductThatIsDeclared) {
+  ASSERT_EQ(sh("for i in 1 2 3 4 5; do sh trainer.sh $i > l$i.jsonl; done; echo ms=110 > ctl; "
+               "for i in 1 2 3 4 5; do sh trainer.sh $i > later$i.jsonl; done")
+                .status,
+            0);
+  const std::string first = " gate.facts.image=v1", second = " gate.facts.image=v2";
+  ASSERT_EQ(run("import l1.jsonl l2.jsonl l3.jsonl l4.jsonl l5.jsonl --cell m" + first).status, 0);
+  ASSERT_EQ(run("baseline accept @latest --author ada --reason first" + first).status, 0);
+  EXPECT_TRUE(sh("cat mbbench-baselines.jsonl").has("\"build\":\"image v1\""));
+  const std::string later = "import later1.jsonl later2.jsonl later3.jsonl later4.jsonl later5.jsonl --cell m";
+  ASSERT_EQ(run(later).status, 0);
+  const Answer unknown = run("gate --run @latest" + second);
+  EXPECT_TRUE(unknown.has("gate.facts: 'image' matches no fact of run r-")) << unknown.out;
+  EXPECT_TRUE(unknown.has("gate.facts does not say which product that is")) << unknown.out;
+  ASSERT_EQ(run(later + first).status, 0);
+  const Answer same = run("gate --run @latest" + first);
+  EXPECT_EQ(same.status, 2) << "nobody can launch an imported log again: " << same.out;
+  EXPECT_TRUE(same.has("; suspected, not confirmed: no fresh launches")) << same.out;
+  EXPECT_TRUE(same.has(" +10.")) << "by how much: " << same.out;
+  EXPECT_TRUE(same.has("product image v1")) << same.out;
+  EXPECT_FALSE(same.has("does not say which product")) << same.out;
 }
 
 TEST_F(Evidence, CellsOfOneCommandLineThatNamesThemAreSeriesOfTheirOwn) {

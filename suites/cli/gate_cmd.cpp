@@ -128,33 +128,57 @@ Result<int> bridge(const Parsed& parsed, const Settings& settings, const GateReq
   return 0;
 }
 
-Result<int> gate(const Parsed& parsed) {
-  MB_ASSIGN(const Settings settings, settings_of(parsed));
-  MB_ASSIGN(const GateRequest request, request_of(parsed, settings));
-  MB_ASSIGN(const auto only, fail_on(parsed));
-  StopSignals signals;
+// What would do nothing beside what else was asked for.
+Status check_options(const Parsed& parsed) {
+  if (parsed.value("--run") &&
+      (!parsed.positionals.empty() || !parsed.values("--only").empty() || !parsed.values("--skip").empty()))
+    return fail(ErrorCode::kBadArgument, "--run judges a whole run: SUITE, --only and --skip do nothing beside it");
+  if (!parsed.value("--bridge")) return {};
+  for (const char* flag : {"--run", "--junit-xml", "--export-markdown", "--export-json", "--fail-on"})
+    if (!parsed.values(flag).empty() || parsed.value(flag))
+      return fail(ErrorCode::kBadArgument, fmt::format("--bridge judges nothing: {} does nothing beside it", flag),
+                  "bridge first, then gate");
+  return {};
+}
+
+// Of a gate on a suite: what it runs with, or why it cannot begin.
+Result<RunOptions> options_of(const Parsed& parsed, const Settings& settings, const GateRequest& request,
+                              const StopSignals& signals) {
   RunOptions options;
   options.command = kGateCommand;
   options.argv = parsed.argv;
   options.runs_dir = settings.product.runs_dir;
-  options.roles = fact_roles(settings);
+  options.roles = roles_of(settings);
   options.facts = declared_facts(settings.product.gate);
   options.launches = request.confirm_launches;
   options.quiet = parsed.flag("--quiet");
   options.stop = signals.flag();
-  if (!parsed.value("--run")) {
-    MB_ASSIGN(const profiler::RoledFacts here, facts_here(options));
-    MB_TRY(profiler::check_product(here.fingerprint, options.roles));
-  }
-  if (parsed.value("--bridge")) return bridge(parsed, settings, request, options, signals);
+  if (parsed.value("--run")) return options;
+  MB_ASSIGN(const profiler::RoledFacts here, facts_here(options));
+  MB_TRY(profiler::check_product(here.fingerprint, options.roles));
+  return options;
+}
+
+Result<int> gate(const Parsed& parsed) {
   const auto named = parsed.value("--run");
   const std::string asked = named ? *named : parsed.positionals.empty() ? "" : parsed.positionals[0];
+  MB_ASSIGN(const auto only, fail_on(parsed));
+  MB_TRY(check_options(parsed));
+  const auto read = settings_of(parsed);
+  if (!read) return finish_with(parsed, asked, read.error());
+  const Settings& settings = *read;
+  const auto request_or = request_of(parsed, settings);
+  if (!request_or) return finish_with(parsed, asked, request_or.error());
+  const GateRequest& request = *request_or;
+  StopSignals signals;
+  const auto options_or = options_of(parsed, settings, request, signals);
+  if (!options_or) return finish_with(parsed, asked, options_or.error());
+  const RunOptions& options = *options_or;
+  if (parsed.value("--bridge")) return bridge(parsed, settings, request, options, signals);
   // Whoever kills this night, or a suite that does not load, leaves no report of an earlier one; and a place where none
   // can be written is known before anything runs.
   MB_TRY(write_reports(parsed, report_of_error(asked, "the gate has not come to its end")));
   if (named) {
-    if (!parsed.positionals.empty() || !parsed.values("--only").empty() || !parsed.values("--skip").empty())
-      return fail(ErrorCode::kBadArgument, "--run judges a whole run: SUITE, --only and --skip do nothing beside it");
     const auto run = find_run(settings, *named);
     if (!run) return finish_with(parsed, asked, run.error());
     const auto report = gate_run(*run, {}, request, options);
@@ -194,7 +218,8 @@ Result<int> accept(const Parsed& parsed, const Settings& settings) {
   }
   MB_ASSIGN(const int64_t days, number_option(parsed, "--expires", 0, 0, 36500));
   request.only = parsed.values("--only");
-  request.roles = fact_roles(settings);
+  request.roles = roles_of(settings);
+  request.facts = declared_facts(settings.product.gate);
   request.author = author_of(parsed);
   request.reason = parsed.value("--reason").value_or("");
   request.now_unix_ns = wall_ns();
@@ -266,7 +291,9 @@ Command gate_command() {
           "run a suite and judge it against accepted baselines; suspects run again before they are called slower",
           {{"SUITE", "a name of `mbbench list suites`, or a TOML file", false}},
           {{"--launches", "N", "fresh processes a cell, and again for suspects (default 5)"},
-           {"--bridge", "PROGRAM", "run the old product in a new environment, so that the gate can judge there again"},
+           {"--bridge", "PROGRAM",
+            "run the old product in a new environment, so that the gate can judge there again; `this`: of a trainer of "
+            "your own, with the old product's gate.facts"},
            {"--run", "RUN", "judge this run instead of running a suite; suspects stay unconfirmed"},
            {"--only", "CELL", "run only cells that match (repeats)", true},
            {"--skip", "CELL", "leave out cells that match (repeats)", true},

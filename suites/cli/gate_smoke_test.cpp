@@ -66,6 +66,8 @@ TEST_F(GateCommand, BadInputIsNamed) {
   EXPECT_EQ(run("gate small.toml --fail-on slow").status, 64) << "before anything runs";
   EXPECT_EQ(run("gate small.toml --fail-on new").status, 64) << "no failure";
   EXPECT_EQ(run("gate --run @latest --only one").status, 64);
+  EXPECT_EQ(run("gate small.toml --bridge this --junit-xml j.xml").status, 64);
+  EXPECT_EQ(run("gate small.toml gate.facts.image=").status, 64) << "an empty variable is no product";
   const Answer typed = run("gate small.toml gate.product=commit");
   EXPECT_EQ(typed.status, 64) << "before anything runs";
   EXPECT_TRUE(typed.has("gate.product = 'commit' matches no fact")) << typed.out;
@@ -73,8 +75,10 @@ TEST_F(GateCommand, BadInputIsNamed) {
   for (const char* text : {"[gate]\nproduct = \"commit\"\n", "[gate]\nproduct = \"cpu.model\"\n",
                            "[gate]\nmax_silent_nights = 0\n", "[gate]\nprodukt = \"commit\"\n"}) {
     write("mbbench.toml", text);
-    const Answer written = run("gate small.toml");
+    write("j.xml", "last night's");
+    const Answer written = run("gate small.toml --junit-xml j.xml");
     EXPECT_EQ(written.status, 4) << text << written.out;
+    EXPECT_NE(text_of(folder_ / "j.xml").find("errors=\"1\""), std::string::npos) << text;
   }
   fs::remove(folder_ / "mbbench.toml");
   const Answer nowhere = run("gate small.toml --junit-xml nowhere/j.xml");
@@ -83,6 +87,8 @@ TEST_F(GateCommand, BadInputIsNamed) {
   std::ofstream(folder_ / "j.xml") << "last night's";
   EXPECT_EQ(run("gate nothing.toml --junit-xml j.xml").status, 4);
   EXPECT_NE(text_of(folder_ / "j.xml").find("errors=\"1\""), std::string::npos) << text_of(folder_ / "j.xml");
+  EXPECT_EQ(run("gate nothing.toml --export-markdown m.md").status, 4);
+  EXPECT_EQ(text_of(folder_ / "m.md").find("product"), std::string::npos) << text_of(folder_ / "m.md");
   std::ofstream(folder_ / "mbbench-baselines.jsonl") << "not json\n";
   const Answer bad = run("gate small.toml --launches 1 --quiet");
   EXPECT_EQ(bad.status, 4);

@@ -9,7 +9,6 @@
 #include "baselines/pins/pins.h"
 #include "profiler/base/clock.h"
 #include "profiler/base/file.h"
-#include "suites/cli/settings_of.h"
 #include "suites/runner/runner.h"
 
 namespace mbb::suites {
@@ -44,7 +43,7 @@ Result<std::vector<analysis::History>> histories_of(const Settings& settings, co
   MB_ASSIGN(const auto pins, baselines::read_pins(settings.product.baselines_file));
   std::erase_if(all, [&](const SeriesSummary& series) { return !wanted(series); });
   const auto declared = declared_facts(settings.product.gate);
-  const auto roles = fact_roles(settings);
+  const auto roles = roles_of(settings);
   std::map<std::string, std::string> products;  // by run
   const auto product_of = [&](const baselines::HistoryPoint& point) {
     const auto [known, is_new] = products.try_emplace(point.run, point.build);

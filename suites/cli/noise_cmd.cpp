@@ -40,7 +40,7 @@ Result<int> noise(const Parsed& parsed) {
   options.command = "noise";
   options.argv = parsed.argv;
   options.runs_dir = settings.product.runs_dir;
-  options.roles = fact_roles(settings);
+  options.roles = roles_of(settings);
   options.facts = declared_facts(settings.product.gate);
   options.launches = static_cast<int>(*launches);
   options.quiet = parsed.flag("--quiet");

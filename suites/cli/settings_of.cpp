@@ -34,16 +34,6 @@ Result<Settings> settings_of(const Parsed& parsed) {
   return read_settings(find_places("."), std::move(given));
 }
 
-profiler::FactRoles fact_roles(const Settings& settings) {
-  profiler::FactRoles roles = fact_roles(settings.product.gate);
-  bool file = false, typed = false;
-  for (const char* key : {"gate.product", "gate.environment", "gate.facts"})
-    if (const auto source = settings.product_sources.find(key); source != settings.product_sources.end())
-      (source->second.line > 0 ? file : typed) = true;
-  if (file && !typed) roles.fault = ErrorCode::kBadFile;
-  return roles;
-}
-
 Status resolves(const trainer::Config& config) {
   const auto layout = trainer::resolve(config);
   return layout ? Status{} : tl::unexpected<Error>(layout.error());

@@ -12,9 +12,6 @@ namespace mbb::suites {
 // All layers, with the knobs of the command line on top.
 Result<Settings> settings_of(const Parsed& parsed);
 
-// The roles of facts as the settings give them; roles that cannot be are a bad file when one gave them.
-profiler::FactRoles fact_roles(const Settings& settings);
-
 // Whether a configuration can be laid out at all, for open_suite.
 Status resolves(const trainer::Config& config);
 

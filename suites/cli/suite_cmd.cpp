@@ -40,7 +40,7 @@ Result<RunOptions> run_options(const Parsed& parsed, const Settings& settings, c
   options.command = command;
   options.argv = parsed.argv;
   options.runs_dir = settings.product.runs_dir;
-  options.roles = fact_roles(settings);
+  options.roles = roles_of(settings);
   options.facts = declared_facts(settings.product.gate);
   MB_ASSIGN(options.tag, tag_of(parsed));
   options.require_measured = parsed.value("--require") == "measured";

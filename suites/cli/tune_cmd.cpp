@@ -47,7 +47,7 @@ Result<int> tune_the_overlap(const Parsed& parsed, const Settings& settings) {
   options.command = "tune";
   options.argv = parsed.argv;
   options.runs_dir = settings.product.runs_dir;
-  options.roles = fact_roles(settings);
+  options.roles = roles_of(settings);
   options.facts = declared_facts(settings.product.gate);
   options.interleave = true;
   options.require_measured = true;

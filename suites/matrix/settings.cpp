@@ -62,6 +62,18 @@ Status set_text(Settings& settings, const std::string& name, const std::string& 
   return trainer::knobs().set_text(settings.config, settings.sources, name, value, source);
 }
 
+// An empty variable of a job's script would make all products one.
+Status check_facts(const Settings& settings) {
+  for (const auto& [key, value] : settings.product.gate.facts) {
+    if (!trim(value).empty()) continue;
+    const Source& source = settings.product_sources.at("gate.facts");
+    return fail(source.line > 0 ? ErrorCode::kBadFile : ErrorCode::kBadArgument,
+                fmt::format("{}: the fact gate.facts.{} is empty", describe(source), printable(key)),
+                "give its value, or leave it out");
+  }
+  return {};
+}
+
 bool is_switch(std::string_view name) {
   const auto found = find_setting(name);
   if (!found) return false;
@@ -173,6 +185,7 @@ Result<Settings> read_settings(const SettingsPlaces& places, std::vector<Argumen
   }
   settings.command_line = std::move(command_line);
   MB_TRY(apply_command_line(settings));
+  MB_TRY(check_facts(settings));
   return settings;
 }
 
@@ -180,6 +193,16 @@ Status apply_command_line(Settings& settings) {
   for (const Argument& argument : settings.command_line)
     MB_TRY(set_text(settings, argument.name, argument.value, {Layer::kCommandLine, argument.typed, 0, 0}));
   return {};
+}
+
+profiler::FactRoles roles_of(const Settings& settings) {
+  profiler::FactRoles roles = fact_roles(settings.product.gate);
+  bool file = false, typed = false;
+  for (const char* key : {"gate.product", "gate.environment", "gate.facts"})
+    if (const auto source = settings.product_sources.find(key); source != settings.product_sources.end())
+      (source->second.line > 0 ? file : typed) = true;
+  if (file && !typed) roles.fault = ErrorCode::kBadFile;
+  return roles;
 }
 
 std::string render_origins_text(const Settings& settings) {

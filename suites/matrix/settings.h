@@ -52,6 +52,9 @@ Result<Settings> read_settings(const SettingsPlaces& places, std::vector<Argumen
 // Applies settings.command_line over what is there now.
 Status apply_command_line(Settings& settings);
 
+// The roles of facts as the settings give them; roles that cannot be are a bad file when one gave them.
+profiler::FactRoles roles_of(const Settings& settings);
+
 // Every value with its origin: `mbbench config --origin`.
 std::string render_origins_text(const Settings& settings);
 std::string render_origins_json(const Settings& settings);

@@ -172,6 +172,19 @@ TEST_F(SettingsTest, WhatAFileSaysWronglyIsABadFileAndAnythingElseABadArgument) 
   EXPECT_STREQ(code(parse_arguments({"--tpp", "1"})), "bad-argument");
 }
 
+TEST_F(SettingsTest, AFactThatIsDeclaredHasAValue) {
+  EXPECT_EQ(
+      refusal(read_settings({}, {{"gate.facts.image", " ", "gate.facts.image= "}})),
+      "error: argument 'gate.facts.image= ': the fact gate.facts.image is empty\n  hint: give its value, or leave it "
+      "out");
+  SettingsPlaces places;
+  places.project_file = write("mbbench.toml", "[gate.facts]\nimage = ''\n");
+  const auto written = read_settings(places, {});
+  ASSERT_FALSE(written.has_value());
+  EXPECT_EQ(written.error().code, ErrorCode::kBadFile);
+  EXPECT_TRUE(read_settings(places, {{"gate.facts", "image=v1", "gate.facts=image=v1"}}).has_value());
+}
+
 TEST(ProductSettings, ReferencePageIsCurrent) {
   const auto page = read_file(MBB_SOURCE_DIR "/suites/matrix/SETTINGS.md");
   const std::string wanted = render_settings_markdown();

@@ -98,7 +98,7 @@ Pin pin_of(const AcceptRequest& request, const Nights& nights, const std::string
     pin.accepted_unix_ns =
         std::max(pin.accepted_unix_ns, nights.runs[i]->created_unix_ns);  // later ones are held to it
   }
-  pin.build = fact_of(request.run, "build.commit");
+  pin.build = profiler::product_text(request.run.fingerprint, request.facts, request.roles);
   pin.epoch = request.run.epoch;
   pin.product = profiler::product_hash(request.run.fingerprint, request.roles);
   pin.configuration = baselines::configuration_hash(cell);

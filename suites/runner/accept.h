@@ -16,6 +16,7 @@ struct AcceptRequest {
   std::vector<baselines::Run> more;  // further nights of the same product in the same environment
   std::vector<std::string> only;     // patterns of cells; empty: every ok cell
   profiler::FactRoles roles;
+  std::vector<profiler::HostFact> facts;  // declared by the user: the product is called by them
   std::string author;
   std::string reason;
   int64_t now_unix_ns = 0;

@@ -16,10 +16,11 @@ using baselines::Pin;
 
 Error other_product(const Pin& pin, const profiler::Fingerprint& here, const RunOptions& options) {
   return {ErrorCode::kMismatch,
-          fmt::format("no bridge: this is {}, and baseline {}, accepted on {}, is of another product",
+          fmt::format("no bridge: this is {}, and baseline {}, accepted on {}, is of another product, {}",
                       profiler::product_text(here, options.facts, options.roles), pin.id,
-                      iso_time(pin.accepted_unix_ns).substr(0, 10)),
-          "give the program (and the facts under gate.facts) that the baselines were accepted with"};
+                      iso_time(pin.accepted_unix_ns).substr(0, 10), pin.build),
+          "give the program, and the facts under gate.facts, that the baselines were accepted with; gate.product says "
+          "which facts count, the program's own build among them unless it says otherwise"};
 }
 
 // The standing baselines of the suite's cells: by identity, and by name, since what a user's own command runs is known

@@ -16,7 +16,6 @@
 #include "profiler/base/clock.h"
 #include "profiler/base/file.h"
 #include "profiler/base/text.h"
-#include "suites/runner/command_cell.h"
 
 namespace mbb::suites {
 namespace {
@@ -93,10 +92,14 @@ class Gate {
 
   void add_rows(const baselines::Cell& cell) {
     if (cell.status == CellStatus::kBroken) add_row(cell, kRunRow, Verdict::kBroken, cell.reason);
-    if (cell.status == CellStatus::kUnstable) add_row(cell, kRunRow, Verdict::kUnstable, cell.reason);
-    if (cell.status != CellStatus::kOk) return;
+    if (cell.status != CellStatus::kOk && cell.status != CellStatus::kUnstable) return;
+    // Steps that are missing are why a cell found no steady state.
     if (std::string error = analysis::harness_error(cell, steps_due(cell)); !error.empty()) {
       add_row(cell, kRunRow, Verdict::kBroken, std::move(error));
+      return;
+    }
+    if (cell.status == CellStatus::kUnstable) {
+      add_row(cell, kRunRow, Verdict::kUnstable, cell.reason);
       return;
     }
     const std::vector<std::string> metrics = analysis::gated_metrics(cell);
@@ -236,15 +239,14 @@ class Gate {
 
   // Of a trainer of the user's own, this program's build says nothing.
   bool knows_product(const baselines::Cell& cell) const {
-    const bool command = std::any_of(cell.knobs.begin(), cell.knobs.end(),
-                                     [](const baselines::KnobValue& knob) { return knob.key == kCommandKnob; });
-    return !(command || run_.command == "import") ||
+    return !(is_command(cell) || run_.command == "import") ||
            !profiler::declared_product(run_.fingerprint, options_.facts, options_.roles).empty();
   }
 
   void warn_of_unknown_products() {
-    const bool any =
-        std::any_of(series_.begin(), series_.end(), [&](const Series& s) { return !knows_product(*s.cell); });
+    const bool any = std::any_of(run_.cells.begin(), run_.cells.end(), [&](const auto& cell) {
+      return cell.status == CellStatus::kOk && !knows_product(cell);
+    });
     if (any)
       report_.warnings.emplace_back(
           "a trainer of your own ran, and gate.facts does not say which product that is (an image, a commit): "

@@ -12,6 +12,7 @@
 #include "profiler/base/file.h"
 #include "profiler/base/text.h"
 #include "suites/matrix/suite.h"
+#include "suites/runner/command_cell.h"
 
 namespace mbb::suites {
 namespace {
@@ -84,6 +85,11 @@ const Pin* pin_to_bridge(const std::vector<Pin>& pins, const std::string& identi
   return pin == nullptr || here || baselines::has_expired(*pin, now_unix_ns) ? nullptr : pin;
 }
 
+bool is_command(const baselines::Cell& cell) {
+  return std::any_of(cell.knobs.begin(), cell.knobs.end(),
+                     [](const baselines::KnobValue& knob) { return knob.key == kCommandKnob; });
+}
+
 bool is_product_of(const Pin& pin, const profiler::Fingerprint& fingerprint, const profiler::FactRoles& roles) {
   if (!pin.product.empty()) return pin.product == profiler::product_hash(fingerprint, roles);
   baselines::Run run;
@@ -146,11 +152,12 @@ Baseline find_baseline(const GateSeries& series, const std::vector<Pin>& pins, c
   if (have >= analysis::kFewestBaselineLaunches) return baseline;
   baseline.nights.clear();
   baseline.verdict = Verdict::kIncomparable;
+  // Of a trainer of the user's own, the old product is what its facts say, not another mbbench.
   baseline.reason = fmt::format(
       "a new epoch since baseline {} ({}); {} of {} bridge launches: run the old product ({}) here with `mbbench gate "
-      "SUITE --bridge PROGRAM`",
+      "SUITE --bridge {}",
       pin.id, changed.empty() ? "another environment" : join(changed, "; "), have, analysis::kFewestBaselineLaunches,
-      pin.build);
+      pin.build, is_command(series.cell) ? "this` and the gate.facts that it has" : "PROGRAM`");
   return baseline;
 }
 

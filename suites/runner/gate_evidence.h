@@ -72,6 +72,9 @@ const baselines::Pin* pin_to_bridge(const std::vector<baselines::Pin>& pins, con
 bool is_product_of(const baselines::Pin& pin, const profiler::Fingerprint& fingerprint,
                    const profiler::FactRoles& roles);
 
+// Whether a command of the user's own ran in a cell.
+bool is_command(const baselines::Cell& cell);
+
 // A fact's value, "unknown" when the run has none.
 std::string fact_of(const baselines::Run& run, const char* key);
 

@@ -369,6 +369,30 @@ TEST_F(GateOverNights, ATruncatedCommandIsAMissingStep) {
   EXPECT_EQ(row(judge(next), "step_time").verdict.nights, 1U);
 }
 
+TEST_F(GateOverNights, ACommandThatEndedBeforeASteadyStateIsAMissingStepToo) {
+  Stored accepted = run_of({"r-1"}), tonight = run_of({"r-2", 2, "new"});
+  for (Stored* run : {&accepted, &tonight}) run->cells[0].knobs = {{.key = "command.run", .value = "train"}};
+  request_.pins = {pin_of(accepted)};
+  request_.pins[0].steps = 30;
+  tonight.cells[0].status = baselines::CellStatus::kUnstable;
+  tonight.cells[0].reason = "no step time";
+  EXPECT_EQ(analysis::gate_exit_status(judge(tonight)), 2) << "all steps are there";
+  for (auto& launch : tonight.cells[0].launches) launch.steps.resize(5);
+  const auto report = judge(tonight);
+  EXPECT_EQ(analysis::gate_exit_status(report), 4);
+  EXPECT_EQ(row(report, analysis::kRunRow).verdict.text,
+            "launch 0: 5 steps were recorded, where those it is held against have 30");
+}
+
+TEST_F(GateOverNights, AFirstNightOfAnUnknownProductIsSaid) {
+  Stored first = run_of({"r-1"});
+  EXPECT_TRUE(judge(first).warnings.empty());
+  first.cells[0].knobs = {{.key = "command.run", .value = "train"}};
+  const auto report = judge(first);
+  ASSERT_EQ(report.warnings.size(), 1U);
+  EXPECT_NE(report.warnings[0].find("gate.facts does not say which product that is"), std::string::npos);
+}
+
 TEST_F(GateOverNights, AMetricThatWentMissingIsBroken) {
   request_.pins = {pin_of(run_of({"r-1"})), pin_of(run_of({"r-1"}), "peak_memory")};
   Stored tonight = run_of({"r-2", 2, "new"});

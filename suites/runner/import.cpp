@@ -165,8 +165,12 @@ class Import {
     const auto is_known = [](std::string_view knob) { return find_setting(knob).has_value(); };
     if (!request_.argv.empty())
       run.argv = profiler::capture_arguments({request_.argv.begin() + 1, request_.argv.end()}, is_known);
-    // The machine that reads a log is not the one that wrote it: of the fingerprint only where the import ran.
-    run.fingerprint = profiler::take_fingerprint();
+    // The machine that reads a log is not the one that wrote it: of the fingerprint only where the import ran, which is
+    // no epoch of the log's. What the user declares is the log's.
+    const GateSettings& gate = request_.settings.product.gate;
+    MB_ASSIGN(auto roled,
+              profiler::apply_roles(profiler::take_fingerprint(declared_facts(gate)), roles_of(request_.settings)));
+    run.fingerprint = std::move(roled.fingerprint);
     for (const Planned& planned : planned_) run.planned_cells.push_back(planned.name);
     for (const ForeignFile& file : request_.files)  // one made-up cell marks the run
       if (const size_t at = file.note.find(kSyntheticNote); at != std::string::npos)
