@@ -160,10 +160,9 @@ Status gemm_blocks_op(const OpCall& call) {
   const std::string problem = "GEMM " + key(p);
   if (call.device.refused(problem)) return emulated(call, b);
   const bool fits = b.k % 16 == 0 && b.m % 8 == 0 && b.n % 8 == 0;
-  const Status status = fits
-                            ? native(call, p)
-                            : fail(ErrorCode::kUnavailable,
-                                   problem + ": the library wants the inner side in sixteens and the others in eights");
+  const Status status =
+      fits ? native(call, p)
+           : fail(ErrorCode::kUnavailable, "cuBLASLt wants the inner side in sixteens, rows and columns in eights");
   if (status || status.error().code != ErrorCode::kUnavailable) return status;
   call.device.refuse(problem, status.error().what + "; its codes' values are multiplied in bf16");
   return emulated(call, b);

@@ -2,6 +2,7 @@
 // and bf16, and at shapes that take the vector and tensor-core paths.
 #include <cctype>
 #include <cmath>
+#include <iostream>
 #include <map>
 #include <memory>
 #include <random>
@@ -204,6 +205,30 @@ void add_narrow_cases(std::vector<OpCase>& all) {
                   codes({320, 4}, DType::kE8M0), segments},
                  grouped,
                  false});
+  // Blocks of 128 over several tiles of the library's, partial at the end of every side.
+  const auto fp8 = [&](Shape shape) { return codes(shape, DType::kE4M3); };
+  const auto f32 = [](Shape shape) { return CaseInput{shape, DType::kF32, Fill::kPositive}; };
+  all.push_back({"gemm_blocks/partial-wide",
+                 &kGemmBlocks,
+                 {fp8({400, 1360}), fp8({720, 1360}), f32({400, 11}), f32({6, 11})},
+                 GemmBlocksAttrs{.b_square = true},
+                 false});
+  all.push_back({"gemm_blocks/partial-wide-wgrad",
+                 &kGemmBlocks,
+                 {fp8({720, 400}), fp8({1360, 400}), f32({720, 4}), f32({1360, 4})},
+                 GemmBlocksAttrs{.out = DType::kF32},
+                 false});
+  all.push_back({"gemm_blocks/twelve-rows",  // the library does not take them
+                 &kGemmBlocks,
+                 {fp8({12, 336}), fp8({64, 336}), f32({12, 3}), f32({1, 3})},
+                 GemmBlocksAttrs{.b_square = true},
+                 false});
+  grouped.block = 128, grouped.b_square = true;
+  all.push_back({"grouped_gemm_quantized/partial-wide",
+                 &kGroupedGemmQuantized,
+                 {fp8({700, 336}), fp8({5, 208, 336}), f32({700, 3}), f32({10, 3}), segments},
+                 grouped,
+                 false});
 }
 
 std::vector<OpCase> all_cases() {
@@ -307,6 +332,8 @@ class OpOnBoth {
         if (!on_device && on_device.error().code == ErrorCode::kUnavailable) GTEST_SKIP() << format(on_device.error());
         ASSERT_TRUE(on_device.has_value()) << format(on_device.error());
         ASSERT_EQ(cudaStreamSynchronize(device.stream()), cudaSuccess);
+        for (const std::string& note : device.notes()) std::cout << "[   note   ] " << note << "\n";
+        refused_ = !device.notes().empty();
         for (const TensorId id : op.out) compare(id);
       }
     }
@@ -393,6 +420,10 @@ class OpOnBoth {
   double bound(const HostTensor& t) const {
     if (bits_of(t.dtype) <= 8) return 2e-2;
     if (t.dtype == DType::kI32) return 1e-12;
+    // Values of codes under a scale of any fp32 are rounded to bf16 where no tensor core takes such scales.
+    const auto* experts = std::get_if<GroupedQuantizedAttrs>(&variant_.op_case.attrs);
+    const bool by_values = (variant_.op_case.kind == &kGemmBlocks && refused_) || (experts && experts->block == 128);
+    if (by_values && t.dtype == DType::kF32) return 5e-3;
     // Hopper's tensor cores add products of FP8 with fewer bits than fp32 has.
     if (variant_.op_case.kind == &kGemmBlocks && t.dtype == DType::kF32) return 1e-3;
     if (t.dtype == DType::kF16) return 1e-3;
@@ -411,6 +442,7 @@ class OpOnBoth {
 
   const Variant& variant_;
   std::mt19937_64& random_;
+  bool refused_ = false;  // by a library; another kernel computed the op
   Program program_;
   std::vector<TensorId> inputs_;
   std::vector<std::vector<std::byte>> host_;
