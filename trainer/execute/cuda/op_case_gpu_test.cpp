@@ -205,8 +205,11 @@ void add_narrow_cases(std::vector<OpCase>& all) {
                   codes({320, 4}, DType::kE8M0), segments},
                  grouped,
                  false});
-  // Blocks of 128 over several tiles of the library's, partial at the end of every side.
-  const auto fp8 = [&](Shape shape) { return codes(shape, DType::kE4M3); };
+}
+
+// Blocks of 128 over several tiles of the library's, partial at the end of every side.
+void add_partial_cases(std::vector<OpCase>& all) {
+  const auto fp8 = [](Shape shape) { return CaseInput{shape, DType::kE4M3}; };
   const auto f32 = [](Shape shape) { return CaseInput{shape, DType::kF32, Fill::kPositive}; };
   all.push_back({"gemm_blocks/partial-wide",
                  &kGemmBlocks,
@@ -223,6 +226,9 @@ void add_narrow_cases(std::vector<OpCase>& all) {
                  {fp8({12, 336}), fp8({64, 336}), f32({12, 3}), f32({1, 3})},
                  GemmBlocksAttrs{.b_square = true},
                  false});
+  const CaseInput segments{{2, 5}, DType::kI32, Fill::kSegments, 700};
+  GroupedQuantizedAttrs grouped;
+  grouped.grouped.useful_rows = 700, grouped.local_experts = 5;
   grouped.block = 128, grouped.b_square = true;
   all.push_back({"grouped_gemm_quantized/partial-wide",
                  &kGroupedGemmQuantized,
@@ -237,6 +243,7 @@ std::vector<OpCase> all_cases() {
   add_block_cases(cases);
   add_expert_cases(cases);
   add_narrow_cases(cases);
+  add_partial_cases(cases);
   return cases;
 }
 
