@@ -96,6 +96,7 @@ Result<int> export_run(const Parsed& parsed) {
     MB_ASSIGN(other, other_run(parsed, settings, run));
     if (other) source.against = &above.emplace(ExportSource{other->run, other->reader, source.cell});
     source.histories = histories(settings, run);
+    source.product = profiler::product_text(run.fingerprint, declared_facts(settings.product.gate), roles_of(settings));
   }
   const std::filesystem::path to = parsed.value("--output").value_or(run.id + format->ending);
   MB_ASSIGN(const auto files, format->write(source, to));

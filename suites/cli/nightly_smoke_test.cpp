@@ -140,6 +140,7 @@ TEST_F(Nightly, SettingsAreThoseOfTheFolderItIsCalledIn) {
   EXPECT_EQ(first.status, 0) << first.out;
   EXPECT_TRUE(first.has("product image nemo:25.09")) << first.out;
   ASSERT_EQ(sh(program_ + " baseline accept @latest --author ada --reason first runs_dir=out/runs").status, 0);
+  EXPECT_NE(text_of(report("html")).find("product image nemo:25.09"), std::string::npos);
   const auto archive_of_newest = [&] {
     const auto run = nlohmann::json::parse(text_of(report("json"))).at("run").get<std::string>();
     return out() / "archive" / (report("json").parent_path().filename().string() + "-" + run + ".tgz");

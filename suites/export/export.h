@@ -22,6 +22,7 @@ struct ExportSource {
   // For HTML: the run whose timelines stand above, and the series of this run's cells.
   const ExportSource* against = nullptr;
   std::vector<analysis::History> histories = {};
+  std::string product = {};  // for HTML: as the gate calls it
 };
 
 // Each writes below or at `to` and returns the files it wrote; nothing to write is an error that says what was not

@@ -164,11 +164,9 @@ void add_histories(analysis::HtmlPage& page, const ExportSource& source) {
 Result<std::vector<std::string>> export_html(const ExportSource& source, const std::filesystem::path& to) {
   const baselines::Run& run = source.run;
   analysis::HtmlPage page(fmt::format("mbbench: {}", run.suite.empty() ? run.id : run.suite));
-  std::string build = "unknown";
-  for (const auto& fact : run.fingerprint.facts)
-    if (fact.key == "build.commit") build = fact.value;
   page.paragraph(fmt::format("Run {} ({}), {} UTC; product {}; epoch {}", run.id, run.command,
-                             iso_time(run.created_unix_ns).substr(0, 16), build, run.epoch.empty() ? "-" : run.epoch));
+                             iso_time(run.created_unix_ns).substr(0, 16), source.product,
+                             run.epoch.empty() ? "-" : run.epoch));
   if (!run.synthetic.empty()) page.paragraph("Made up: " + run.synthetic);
   page.heading("Verdicts");
   page.table(verdicts_table(run));

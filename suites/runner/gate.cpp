@@ -78,6 +78,7 @@ class Gate {
     warn_of_bridges();
     warn_of_unknown_products();
     warn_of_idle_patterns();
+    warn_of_skipped();
     return std::move(report_);
   }
 
@@ -253,6 +254,15 @@ class Gate {
           "a change of it cannot be told from the machine's");
   }
 
+  // Nothing guards a cell that does not run.
+  void warn_of_skipped() {
+    std::map<std::string, std::vector<std::string>> by_reason;
+    for (const auto& cell : run_.cells)
+      if (cell.status == CellStatus::kSkipped) by_reason[cell.reason].push_back(cell.name);
+    for (const auto& [reason, cells] : by_reason)
+      report_.warnings.push_back(fmt::format("skipped: {}: {}", join(cells, ", "), reason));
+  }
+
   // What the settings say of facts and no fact of the run answers to. The defaults name facts that not every machine
   // has.
   void warn_of_idle_patterns() {
@@ -341,7 +351,8 @@ class Gate {
     std::vector<std::string> seen;
     for (const Pin& pin : request_.pins) {
       if (!pin.ended_by.empty() || pin.class_hash != run_.fingerprint.class_hash) continue;
-      if (!pin.epoch.empty() && pin.epoch != run_.epoch) continue;
+      // In a new epoch a cell's launches are amber until a bridge is there; one that was skipped has not even those.
+      if (!pin.epoch.empty() && pin.epoch != run_.epoch && !was_skipped(pin.identity_hash)) continue;
       if (std::find(seen.begin(), seen.end(), pin.identity_hash) != seen.end()) continue;
       seen.push_back(pin.identity_hash);
       if (has_rows(pin.identity_hash) || !belongs_here(pin) || is_left_out(run_, pin.cell)) continue;
@@ -368,6 +379,12 @@ class Gate {
     row.verdict.verdict = Verdict::kBroken;
     row.verdict.text = "nothing was measured" + (reasons.empty() ? "" : "; " + join(reasons, "; "));
     report_.rows.push_back(std::move(row));
+  }
+
+  bool was_skipped(const std::string& identity) const {
+    return std::any_of(run_.cells.begin(), run_.cells.end(), [&](const auto& cell) {
+      return cell.identity_hash == identity && cell.status == CellStatus::kSkipped;
+    });
   }
 
   // An ok cell has rows already, of its numbers or of why they are none.

@@ -393,6 +393,24 @@ TEST_F(GateOverNights, AFirstNightOfAnUnknownProductIsSaid) {
   EXPECT_NE(report.warnings[0].find("gate.facts does not say which product that is"), std::string::npos);
 }
 
+TEST_F(GateOverNights, ASkippedCellIsSaidAndSilentInANewEpochToo) {
+  const Stored accepted = run_of({"r-1"});
+  keep(accepted);
+  request_.pins = {pin_of(accepted)};
+  Stored tonight = run_of({"r-2", 2, "new", "6.2"});
+  Cell skipped = tonight.cells[0];
+  tonight.cells[0].identity_hash = "another";
+  tonight.cells[0].name = "two";
+  skipped.status = baselines::CellStatus::kSkipped;
+  skipped.reason = "needs 1 GPU; this machine has none";
+  tonight.cells.push_back(skipped);
+  const auto report = judge(tonight);
+  EXPECT_EQ(row(report, analysis::kRunRow).cell, "one");
+  EXPECT_EQ(row(report, analysis::kRunRow).verdict.text,
+            "no number for 1 night; 3 fail the gate (gate.max_silent_nights)");
+  EXPECT_EQ(report.warnings, std::vector<std::string>{"skipped: one: needs 1 GPU; this machine has none"});
+}
+
 TEST_F(GateOverNights, AMetricThatWentMissingIsBroken) {
   request_.pins = {pin_of(run_of({"r-1"})), pin_of(run_of({"r-1"}), "peak_memory")};
   Stored tonight = run_of({"r-2", 2, "new"});
