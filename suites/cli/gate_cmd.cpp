@@ -229,6 +229,9 @@ Result<int> accept(const Parsed& parsed, const Settings& settings) {
   MB_TRY(baselines::append_pins(file, accepted.pins));
   for (const std::string& why : accepted.left_out) say(fmt::format("left out: {}\n", why));
   fmt::print("{} baselines of run {} accepted into {}\n", accepted.pins.size(), request.run.id, file);
+  if (!accepted.too_few.empty())
+    say(fmt::format("{}: the gate judges from {} on; accept again with further nights (--with RUN)\n",
+                    join(accepted.too_few, ", "), analysis::kFewestBaselineLaunches));
   return 0;
 }
 

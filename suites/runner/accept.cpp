@@ -123,6 +123,10 @@ Result<Acceptance> accept_runs(const AcceptRequest& request) {
                   "nothing was accepted; --only takes the other cells");
     const Nights nights = nights_of(request, cell, out);
     MB_TRY(check_launches(nights));
+    size_t launches = 0;
+    for (const baselines::Cell* night : nights.cells) launches += night->launches.size();
+    if (launches < analysis::kFewestBaselineLaunches)
+      out.too_few.push_back(fmt::format("cell {} has {} launch{}", cell.name, launches, launches == 1 ? "" : "es"));
     for (const std::string& metric : analysis::gated_metrics(cell))
       out.pins.push_back(pin_of(request, nights, metric, out.pins.size()));
   }

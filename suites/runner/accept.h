@@ -26,6 +26,7 @@ struct AcceptRequest {
 struct Acceptance {
   std::vector<baselines::Pin> pins;   // not written yet
   std::vector<std::string> left_out;  // "run r-2, cell b: why": nights of `more` that are no evidence of a cell
+  std::vector<std::string> too_few;   // "cell a has 3 launches": fewer than the gate judges from
 };
 
 // Errors: a run none of whose facts is the product's (roles.fault), a run that is given twice or shares a launch with

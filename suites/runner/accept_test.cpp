@@ -56,6 +56,10 @@ TEST(Accept, NightsOfOneProductAreOneBaselineACellAndMetric) {
     EXPECT_EQ(pin.steps, 12);
   }
   EXPECT_TRUE(accepted->left_out.empty());
+  EXPECT_TRUE(accepted->too_few.empty());
+  const auto alone = accept_runs(request_of(run_of("r-1", 100), {}));
+  ASSERT_TRUE(alone.has_value()) << format(alone.error());
+  EXPECT_EQ(alone->too_few, (std::vector<std::string>{"cell a has 3 launches", "cell b has 3 launches"}));
 }
 
 TEST(Accept, ARunWithoutAProductIsNoBaseline) {
