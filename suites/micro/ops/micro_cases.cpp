@@ -2,6 +2,17 @@
 #include "suites/micro/ops/micro_cases.h"
 
 namespace mbb::suites {
+namespace {
+
+// A dense layer, one of experts and one that predicts a further token, with as many experts as a GPU holds.
+MicroCase deepseek_slice(const std::string& recipe) {
+  return {"deepseek-v3-16-experts/" + recipe,
+          {"model=deepseek-v3", "num_layers=2", "moe_first_dense_layers=1", "num_experts=16", "moe_router_num_groups=4",
+           "moe_router_group_topk=2", "mtp_num_layers=1", "vocab_size=32000", "seq_length=4096", "recipe=" + recipe,
+           "use_precision_aware_optimizer=true"}};
+}
+
+}  // namespace
 
 const std::vector<MicroCase>& micro_cases() {
   static const std::vector<MicroCase> cases{
@@ -51,14 +62,9 @@ const std::vector<MicroCase>& micro_cases() {
       {"mixtral-8x7b/router",
        {"model=mixtral-8x7b", "num_layers=1", "seq_length=4096", "mbs=2", "recipe=bf16", "moe_router_fusion=true"}},
       {"gpt-oss-20b/bf16", {"model=gpt-oss-20b", "num_layers=1", "seq_length=4096", "mbs=2", "recipe=bf16"}},
-      {"deepseek-v3-16-experts/bf16",
-       {"model=deepseek-v3", "num_layers=2", "moe_first_dense_layers=1", "num_experts=16", "moe_router_num_groups=4",
-        "moe_router_group_topk=2", "mtp_num_layers=1", "vocab_size=32000", "seq_length=4096", "recipe=bf16",
-        "use_precision_aware_optimizer=true"}},
-      {"deepseek-v3-16-experts/fp8_current",
-       {"model=deepseek-v3", "num_layers=2", "moe_first_dense_layers=1", "num_experts=16", "moe_router_num_groups=4",
-        "moe_router_group_topk=2", "mtp_num_layers=1", "vocab_size=32000", "seq_length=4096", "recipe=fp8_current",
-        "use_precision_aware_optimizer=true"}},
+      deepseek_slice("bf16"),
+      deepseek_slice("fp8_current"),
+      deepseek_slice("fp8_blockwise"),
       {"unfused-attention/bf16",
        {"model=llama3-8b", "num_layers=1", "seq_length=2048", "recipe=bf16", "attention_backend=unfused",
         "masked_softmax_fusion=false"}},
