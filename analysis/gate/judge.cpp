@@ -309,11 +309,17 @@ SeriesVerdict confirm(const SeriesEvidence& evidence, const SeriesVerdict& suspe
   }
   // Earlier nights may have been slower where tonight's product is not: a regression that was mended.
   const double half = student_t_two_sided(kLevel, t.degrees) * t.sigma;
-  v.verdict = std::expm1(t.change + half) < options.material ? Verdict::kSame : Verdict::kInconclusive;
-  if (v.verdict == Verdict::kSame) take(v, again, t);
-  v.text += fmt::format("; {} fresh launches {} ({}, 95 % up to {})", fresh.size(),
-                        v.verdict == Verdict::kSame ? "are as the baseline" : "do not confirm it",
-                        signed_percent(std::expm1(t.change)), signed_percent(std::expm1(t.change + half)));
+  const std::string theirs = fmt::format("{}, 95 % up to {}", signed_percent(std::expm1(t.change)),
+                                         signed_percent(std::expm1(t.change + half)));
+  if (std::expm1(t.change + half) < options.material) {
+    v.verdict = Verdict::kSame;
+    take(v, again, t);
+    v.text = fmt::format("{} fresh launches are as the baseline ({}), where there had been {}", fresh.size(), theirs,
+                         suspected.text);
+    return v;
+  }
+  v.verdict = Verdict::kInconclusive;
+  v.text += fmt::format("; {} fresh launches do not confirm it ({})", fresh.size(), theirs);
   return v;
 }
 

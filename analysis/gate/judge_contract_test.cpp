@@ -292,6 +292,8 @@ TEST(Gate, AMendedRegressionIsGreenTheNightItIsMended) {
   EXPECT_EQ(verdict.verdict, Verdict::kSame) << verdict.text;
   EXPECT_LT(verdict.high, 0.01) << "the change is that of the launches which decided";
   EXPECT_EQ(verdict.launches, 5U);
+  EXPECT_TRUE(verdict.text.starts_with("5 fresh launches are as the baseline (+0.0")) << verdict.text;
+  EXPECT_TRUE(verdict.text.ends_with("where there had been " + suspected.text)) << verdict.text;
   EXPECT_TRUE(settles(cell, {100, 100.1, 99.9, 100.2, 100}));
   EXPECT_FALSE(settles(cell, {101, 101.1, 100.9, 101.2, 101}));
   EXPECT_FALSE(settles(cell, {}));

@@ -161,8 +161,9 @@ Result<RunOptions> options_of(const Parsed& parsed, const Settings& settings, co
 
 Result<int> gate(const Parsed& parsed) {
   const auto named = parsed.value("--run");
-  const std::string asked = named ? *named : parsed.positionals.empty() ? "" : parsed.positionals[0];
+  std::string asked = named ? *named : parsed.positionals.empty() ? "" : parsed.positionals[0];
   MB_ASSIGN(const auto only, fail_on(parsed));
+  if (asked.ends_with(".toml")) asked = std::filesystem::path(asked).stem();  // as the suite will call itself
   MB_TRY(check_options(parsed));
   const auto read = settings_of(parsed);
   if (!read) return finish_with(parsed, asked, read.error());
@@ -187,7 +188,7 @@ Result<int> gate(const Parsed& parsed) {
   if (parsed.positionals.empty())
     return fail(ErrorCode::kBadArgument, "gate needs a suite to run, or --run RUN to judge one that has run",
                 "`mbbench list suites` lists them");
-  const auto suite = suite_of(parsed, settings, asked);
+  const auto suite = suite_of(parsed, settings, parsed.positionals[0]);
   if (!suite) return finish_with(parsed, asked, suite.error());
   auto outcome = start_run(*suite, options);
   if (!outcome) return finish_with(parsed, suite->name, outcome.error());

@@ -88,6 +88,8 @@ TEST_F(GateCommand, BadInputIsNamed) {
   EXPECT_EQ(run("gate nothing.toml --junit-xml j.xml").status, 4);
   EXPECT_NE(text_of(folder_ / "j.xml").find("errors=\"1\""), std::string::npos) << text_of(folder_ / "j.xml");
   EXPECT_EQ(run("gate nothing.toml --export-markdown m.md").status, 4);
+  EXPECT_NE(text_of(folder_ / "j.xml").find("mbbench gate nothing\""), std::string::npos)
+      << "as the suite calls itself";
   EXPECT_EQ(text_of(folder_ / "m.md").find("product"), std::string::npos) << text_of(folder_ / "m.md");
   std::ofstream(folder_ / "mbbench-baselines.jsonl") << "not json\n";
   const Answer bad = run("gate small.toml --launches 1 --quiet");

@@ -130,6 +130,10 @@ Result<Acceptance> accept_runs(const AcceptRequest& request) {
     for (const std::string& metric : analysis::gated_metrics(cell))
       out.pins.push_back(pin_of(request, nights, metric, out.pins.size()));
   }
+  if (out.pins.empty() && !request.only.empty())
+    return fail(ErrorCode::kNotFound,
+                fmt::format("run {} has no ok cell that --only {} names", request.run.id, join(request.only, ", ")),
+                "`mbbench show` lists its cells");
   if (out.pins.empty())
     return fail(ErrorCode::kNotFound, fmt::format("run {} has no ok cell to accept", request.run.id),
                 "`mbbench show` says why");

@@ -95,6 +95,8 @@ TEST(Accept, AllCellsOrNoneAndWhatIsLeftOutIsSaid) {
   AcceptRequest only = request_of(lost, {});
   only.only = {"a"};
   EXPECT_EQ(accept_runs(only)->pins.size(), 2U);
+  only.only = {"c", "d*"};
+  EXPECT_EQ(accept_runs(only).error().what, "run r-1 has no ok cell that --only c, d* names");
 
   Stored broken = run_of("r-2", 101);
   broken.cells[1].status = CellStatus::kBroken, broken.cells[1].reason = "ended by signal 9";
