@@ -48,9 +48,9 @@ std::vector<Knob> fusion_knobs() {
                    choice("fused", AttentionBackend::kFused, "cuDNN, else flash"),
                    choice("unfused", AttentionBackend::kUnfused,
                           "scores, softmax and context as ops of their own, whose matrices exist")},
-       .doc = "What computes the attention core. Packs take flash; forms that neither fused nor flash knows (sinks, "
-              "relative bias, dropout, fp32) take a general kernel. Why a choice was made or refused is kept with the "
-              "launch."},
+       .doc =
+           "What computes the attention core. Forms that neither fused nor flash knows (sinks, relative bias, dropout, "
+           "fp32) take a general kernel. Why a choice was made or refused is kept with the launch."},
   };
 }
 

@@ -65,32 +65,30 @@ std::vector<FloorRow> floor_attention_rows(FloorContext& context, const std::vec
         s, scale, f.qkv, f.out, context.pool.input(Element::kBf16, out), lse, context.pool.output(qkv * 2), workspace};
     for (const std::string backend : {"cudnn", "cudnn-deterministic", "flash"}) {
       const bool deterministic = backend == "cudnn-deterministic";
-      FloorRow row;
-      row.section = "attention", row.uses = c.name, row.work = attention_forward_flops(s);
-      row.seq = s.seq, row.head_dim = s.head_dim;
-      row.name = backend + " forward";
-      if (backend != "flash") {
-        auto bytes = cudnn ? (*cudnn)->workspace(s, scale, deterministic) : tl::unexpected(cudnn.error());
-        if (bytes && *bytes > FloorPool::kScratch - (int64_t{16} << 20))
-          bytes = fail(ErrorCode::kOutOfMemory, fmt::format("workspace of {} bytes", *bytes));
-        if (!bytes) {
-          row.skipped = bytes.error().what;
-          rows.push_back(row);
-          continue;
+      for (const bool backward : {false, true}) {
+        if (deterministic && !backward) continue;  // the forward is cudnn's
+        FloorRow row;
+        row.section = "attention", row.uses = c.name;
+        row.seq = s.seq, row.head_dim = s.head_dim;
+        row.work = attention_forward_flops(s) * (backward ? 2.5 : 1.0);
+        row.name = backend + (backward ? " backward" : " forward");
+        if (backend != "flash") {
+          auto bytes = cudnn ? (*cudnn)->workspace(s, scale, deterministic, backward) : tl::unexpected(cudnn.error());
+          if (bytes && *bytes > FloorPool::kScratch - (int64_t{16} << 20))
+            bytes = fail(ErrorCode::kOutOfMemory, fmt::format("workspace of {} bytes", *bytes));
+          if (!bytes) {
+            row.skipped = bytes.error().what;
+            rows.push_back(row);
+            continue;
+          }
         }
-      }
-      if (!deterministic) {
         run(context, rows, row, [&] {
-          return backend == "flash" ? flash_forward(f, context.launch.stream)
-                                    : (*cudnn)->forward(f, workspace, context.launch.stream);
+          if (backend == "flash")
+            return backward ? flash_backward(b, context.launch.stream) : flash_forward(f, context.launch.stream);
+          return backward ? (*cudnn)->backward(b, deterministic, context.launch.stream)
+                          : (*cudnn)->forward(f, workspace, context.launch.stream);
         });
       }
-      row.name = backend + " backward";
-      row.work *= 2.5;
-      run(context, rows, row, [&] {
-        return backend == "flash" ? flash_backward(b, context.launch.stream)
-                                  : (*cudnn)->backward(b, deterministic, context.launch.stream);
-      });
     }
   }
   return rows;

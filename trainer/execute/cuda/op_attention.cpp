@@ -107,11 +107,7 @@ bool cudnn_takes(const OpCall& call, const AttentionShape& shape, float scale, b
     return false;
   }
   if (call.device.refused(key)) return false;
-  if (backward && shape.packs > 0) {
-    call.device.refuse(key, std::string("cuDNN: ") + kNoPackedBackward + "; our own kernel computes it");
-    return false;
-  }
-  const auto bytes = cudnn->workspace(shape, scale, call.device.deterministic());
+  const auto bytes = cudnn->workspace(shape, scale, call.device.deterministic(), backward);
   if (!bytes) call.device.refuse(key, bytes.error().what + "; our own kernel computes it");
   return bytes.has_value();
 }
@@ -240,14 +236,14 @@ Status own_rows(const OpCall& call, size_t starts, int64_t tokens, int64_t besid
 
 Status cudnn_forward(const OpCall& call, const AttentionForward& f) {
   CudnnAttention* const cudnn = call.device.cudnn();
-  MB_ASSIGN(const int64_t bytes, cudnn->workspace(f.shape, f.scale, call.device.deterministic()));
+  MB_ASSIGN(const int64_t bytes, cudnn->workspace(f.shape, f.scale, call.device.deterministic(), false));
   MB_ASSIGN(void* const workspace, call.device.scratch(bytes));
   return cudnn->forward(f, workspace, call.device.stream());
 }
 
 Status cudnn_backward(const OpCall& call, AttentionBackward b) {
   CudnnAttention* const cudnn = call.device.cudnn();
-  MB_ASSIGN(const int64_t bytes, cudnn->workspace(b.shape, b.scale, call.device.deterministic()));
+  MB_ASSIGN(const int64_t bytes, cudnn->workspace(b.shape, b.scale, call.device.deterministic(), true));
   MB_ASSIGN(b.workspace, call.device.scratch(bytes));
   return cudnn->backward(b, call.device.deterministic(), call.device.stream());
 }

@@ -128,15 +128,8 @@ TEST_F(PackedAttention, EveryBackendTrainsLikeTheOracle) {
     for (const bool graphs : {false, true}) {
       const Trained device = trained(on_device(c, graphs), kLonger);
       EXPECT_LT(furthest(device, exact), bound) << name(backend) << " graphs " << graphs;
-      // Where cuDNN is asked, it computes the forward, and why it does not compute the backward is said.
-      const bool asked = backend == AttentionBackend::kFused || backend == AttentionBackend::kAuto;
-      int backward = 0;
-      for (const std::string& note : device.notes) {
-        if (note.find("our own kernel computes it") == std::string::npos) continue;
-        EXPECT_TRUE(note.starts_with("attention backward") && asked) << name(backend) << ": " << note;
-        ++backward;
-      }
-      EXPECT_EQ(backward, asked ? 1 : 0) << name(backend);
+      for (const std::string& note : device.notes)  // cuDNN, where it is asked, computes both ways
+        EXPECT_EQ(note.find("our own kernel computes it"), std::string::npos) << name(backend) << ": " << note;
     }
   }
 }
@@ -149,6 +142,13 @@ TEST_F(PackedAttention, TwoRunsAreOneBitByBit) {
   const Trained first = trained(on_device(c), kLonger), second = trained(on_device(c), kLonger);
   EXPECT_FALSE(first.losses.empty());
   EXPECT_EQ(first.losses, second.losses);
+  // Of cuDNN, where it is here, the forward alone repeats: a note says why our kernel computes the backward.
+  const auto says = [&](const char* start, const char* what) {
+    return std::any_of(first.notes.begin(), first.notes.end(), [&](const std::string& note) {
+      return note.starts_with(start) && note.find(what) != std::string::npos;
+    });
+  };
+  EXPECT_TRUE(says("attention backward", "repeats bit by bit") || says("cuDNN", "our own kernels compute attention"));
 }
 
 }  // namespace

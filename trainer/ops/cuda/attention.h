@@ -57,18 +57,15 @@ Status flash_forward(const AttentionForward& args, cudaStream_t stream);
 int64_t flash_backward_workspace(const AttentionShape& shape);  // delta [b, heads, s] fp32
 Status flash_backward(const AttentionBackward& args, cudaStream_t stream);
 
-// Of cuDNN's backward of packs, as a card found it.
-inline constexpr const char* kNoPackedBackward =
-    "its backward of packs is not used: 9.19 gave wrong gradients and illegal instructions on an H100";
-
-// cuDNN's fused attention: bf16, grouped heads, causal or not, sliding windows, narrower values; of packs the forward.
-// Plans are cached by shape, those of packs by the most sequences they hold, whatever the sequences' lengths. make()
-// fails with the reason when this build or machine lacks it.
+// cuDNN's fused attention: bf16, grouped heads, causal or not, sliding windows, narrower values, packs. Plans are
+// cached by shape, those of packs by the most sequences they hold, whatever the sequences' lengths. make() fails with
+// the reason when this build or machine lacks it.
 class CudnnAttention {
  public:
   static Result<std::unique_ptr<CudnnAttention>> make();
   virtual ~CudnnAttention() = default;
-  virtual Result<int64_t> workspace(const AttentionShape& shape, float scale, bool deterministic) = 0;
+  // Bytes that the forward or the backward needs, or why cuDNN does not compute it.
+  virtual Result<int64_t> workspace(const AttentionShape& shape, float scale, bool deterministic, bool backward) = 0;
   virtual Status forward(const AttentionForward& args, void* workspace, cudaStream_t stream) = 0;
   virtual Status backward(const AttentionBackward& args, bool deterministic, cudaStream_t stream) = 0;
   virtual size_t version() const = 0;  // as 91900

@@ -27,10 +27,17 @@ namespace fe = cudnn_frontend;
 using Graph = fe::graph::Graph;
 using Tensor = std::shared_ptr<fe::graph::Tensor_attributes>;
 
-enum Uid : int64_t { kQ = 1, kK, kV, kO, kStats, kDo, kDq, kDk, kDv, kLengths, kOffsets };
+enum Uid : int64_t { kQ = 1, kK, kV, kO, kStats, kDo, kDq, kDk, kDv, kLengths, kKeyLengths, kOffsets };
 
 // Rows of different widths in a pack: each has its own table of where sequences begin (ragged_tables()), by this place.
+// A gradient must have its operand's table: where the tables of q and dq, k and dk or v and dv differed, 9.14 gave
+// wrong gradients on an H200, or an illegal instruction. Statistics and the output may have tables of their own.
 enum Rows { kPackedRows, kOutRows, kStatsRows };
+
+// The frontend knows how many tokens a pack has, both ways, from 1.28 on. Before, its workspace for the backward was
+// too small for statistics whose heads stand apart.
+constexpr bool kFrontendTakesPacks = CUDNN_FRONTEND_VERSION >= 12800;
+constexpr size_t kPackedBackward = 90600;  // cuDNN itself: grouped heads, and workspaces by tokens
 
 Status good(fe::error_t error, const char* doing) {
   if (error.is_good()) return {};
@@ -62,7 +69,7 @@ AllHeads heads_of(const AttentionShape& s) {
 
 // What a graph knows of a pack: sequences' lengths and, by width of rows, where they begin.
 struct Ragged {
-  Tensor lengths;
+  Tensor lengths, key_lengths;
   std::array<Tensor, kPackWidths> offsets;
 };
 Ragged ragged(Graph& graph, const AttentionShape& s) {
@@ -77,6 +84,7 @@ Ragged ragged(Graph& graph, const AttentionShape& s) {
                             .set_data_type(type));
   };
   r.lengths = table("lengths", kLengths, s.packs, fe::DataType_t::INT32);
+  r.key_lengths = table("key lengths", kKeyLengths, s.packs, fe::DataType_t::INT32);
   for (int i = 0; i < kPackWidths; ++i)
     r.offsets[static_cast<size_t>(i)] = table("offsets", kOffsets + i, s.packs + 1, fe::DataType_t::INT64);
   return r;
@@ -91,7 +99,8 @@ int64_t sequences(const AttentionShape& s) {
 }
 
 void set_layout(fe::graph::Tensor_attributes& tensor, const AttentionShape& s, const Heads& h, const Ragged& r) {
-  tensor.set_dim({sequences(s), h.count, h.length, h.width}).set_stride({h.row, h.width, s.batch * h.row, 1});
+  const int64_t next = s.packs > 0 ? h.length * h.row : h.row;  // of a pack by the table
+  tensor.set_dim({sequences(s), h.count, h.length, h.width}).set_stride({next, h.width, s.batch * h.row, 1});
   if (s.packs > 0) tensor.set_ragged_offset(offsets_of(r, h.rows));
 }
 
@@ -116,8 +125,8 @@ void set_stats(fe::graph::Tensor_attributes& tensor, const AttentionShape& s, co
 }
 
 struct Plan {
-  std::shared_ptr<Graph> forward, backward;
-  int64_t workspace = 0;
+  std::shared_ptr<Graph> graph;
+  int64_t workspace = 0;  // cuDNN's own
 };
 
 std::shared_ptr<Graph> new_graph() {
@@ -147,53 +156,80 @@ void mask(Options& options, const AttentionShape& s) {
   if (s.window > 0) options.set_diagonal_band_left_bound(s.window);
 }
 
-Result<Plan> build(const AttentionShape& s, float scale, bool deterministic, cudnnHandle_t handle) {
-  if (s.packs > 0 && s.batch != 1)
-    return fail(ErrorCode::kBadArgument, "cuDNN attention: more than one pack a micro-batch");
-  const AllHeads h = heads_of(s);
-  Plan plan;
-  plan.forward = new_graph();
-  {
-    Graph& g = *plan.forward;
-    auto options = fe::graph::SDPA_attributes().set_name("forward").set_generate_stats(true).set_attn_scale(scale);
-    const Ragged r = ragged(g, s);
-    mask(options, s);
-    if (s.packs > 0) {
-      options.set_padding_mask(true).set_seq_len_q(r.lengths).set_seq_len_kv(r.lengths);
-      options.set_max_total_seq_len_q(s.seq).set_max_total_seq_len_kv(s.seq);
-    }
-    auto [out, stats] = g.sdpa(head_view(g, "q", kQ, s, h.q, r), head_view(g, "k", kK, s, h.k, r),
-                               head_view(g, "v", kV, s, h.v, r), options);
-    set_output(out, kO, s, h.out, r);
-    stats->set_output(true);
-    set_stats(*stats, s, r);
-    MB_TRY(finish(g, handle, "planning the forward"));
-  }
-  int64_t forward_bytes = 0, backward_bytes = 0;
-  MB_TRY(good(plan.forward->get_workspace_size(forward_bytes), "sizing"));
-  plan.workspace = forward_bytes;
-  if (s.packs > 0) return plan;
-  plan.backward = new_graph();
-  {
-    Graph& g = *plan.backward;
-    auto options = fe::graph::SDPA_backward_attributes().set_name("backward").set_attn_scale(scale);
-    options.set_deterministic_algorithm(deterministic);
-    const Ragged r;
-    mask(options, s);
-    fe::graph::Tensor_attributes saved;
-    saved.set_name("stats");
-    set_stats(saved, s, r);
-    auto [dq, dk, dv] = g.sdpa_backward(head_view(g, "q", kQ, s, h.q, r), head_view(g, "k", kK, s, h.k, r),
-                                        head_view(g, "v", kV, s, h.v, r), head_view(g, "o", kO, s, h.out, r),
-                                        head_view(g, "do", kDo, s, h.out, r), g.tensor(saved), options);
-    set_output(dq, kDq, s, h.q, r);
-    set_output(dk, kDk, s, h.k, r);
-    set_output(dv, kDv, s, h.v, r);
-    MB_TRY(finish(g, handle, "planning the backward"));
-  }
-  MB_TRY(good(plan.backward->get_workspace_size(backward_bytes), "sizing"));
-  plan.workspace = std::max(forward_bytes, backward_bytes);
+// That sequences end, and how many tokens all have: without that the backward's workspace holds each at its longest.
+template <typename Options>
+void see_packs(Options& options, const AttentionShape& s, const Ragged& r) {
+  if (s.packs == 0) return;
+  options.set_padding_mask(true).set_seq_len_q(r.lengths).set_seq_len_kv(r.key_lengths);
+  if constexpr (kFrontendTakesPacks) options.set_max_total_seq_len_q(s.seq).set_max_total_seq_len_kv(s.seq);
+}
+
+// Why cuDNN does not compute a pack.
+Status takes_pack(const AttentionShape& s, bool deterministic, bool backward) {
+  const auto refuse = [](std::string why) {
+    return fail(ErrorCode::kUnavailable, "cuDNN attention: " + std::move(why));
+  };
+  if (s.packs == 0) return {};
+  if (s.batch != 1) return fail(ErrorCode::kBadArgument, "cuDNN attention: more than one pack a micro-batch");
+  if (!kFrontendTakesPacks)
+    return refuse(fmt::format("packs need cudnn-frontend 1.28, this build has {}.{}", CUDNN_FRONTEND_MAJOR_VERSION,
+                              CUDNN_FRONTEND_MINOR_VERSION));
+  if (!backward) return {};
+  const size_t version = fe::detail::get_backend_version();
+  if (version < kPackedBackward)
+    return refuse(
+        fmt::format("its backward of packs needs cuDNN 9.6, here is {}.{}", version / 10000, version / 100 % 100));
+  if (deterministic)
+    return refuse("its backward of packs that repeats bit by bit keeps all scores of all sequences at their longest");
+  if (s.head_dim % 16 != 0 || s.value_dim() % 16 != 0)
+    return refuse(
+        fmt::format("its backward of packs with heads of {} and {}, which sixteens do not divide, keeps all "
+                    "sequences at their longest",
+                    s.head_dim, s.value_dim()));
+  return {};
+}
+
+Result<Plan> planned(std::shared_ptr<Graph> graph, cudnnHandle_t handle, const char* doing) {
+  Plan plan{std::move(graph)};
+  MB_TRY(finish(*plan.graph, handle, doing));
+  MB_TRY(good(plan.graph->get_workspace_size(plan.workspace), doing));
   return plan;
+}
+
+Result<Plan> build_forward(const AttentionShape& s, float scale, cudnnHandle_t handle) {
+  const AllHeads h = heads_of(s);
+  auto graph = new_graph();
+  auto options = fe::graph::SDPA_attributes().set_name("forward").set_generate_stats(true).set_attn_scale(scale);
+  const Ragged r = ragged(*graph, s);
+  mask(options, s);
+  see_packs(options, s, r);
+  auto [out, stats] = graph->sdpa(head_view(*graph, "q", kQ, s, h.q, r), head_view(*graph, "k", kK, s, h.k, r),
+                                  head_view(*graph, "v", kV, s, h.v, r), options);
+  set_output(out, kO, s, h.out, r);
+  stats->set_output(true);
+  set_stats(*stats, s, r);
+  return planned(std::move(graph), handle, "planning the forward");
+}
+
+Result<Plan> build_backward(const AttentionShape& s, float scale, bool deterministic, cudnnHandle_t handle) {
+  const AllHeads h = heads_of(s);
+  auto graph = new_graph();
+  auto options = fe::graph::SDPA_backward_attributes().set_name("backward").set_attn_scale(scale);
+  options.set_deterministic_algorithm(deterministic);
+  const Ragged r = ragged(*graph, s);
+  mask(options, s);
+  see_packs(options, s, r);
+  fe::graph::Tensor_attributes saved;
+  saved.set_name("stats");
+  set_stats(saved, s, r);
+  auto [dq, dk, dv] =
+      graph->sdpa_backward(head_view(*graph, "q", kQ, s, h.q, r), head_view(*graph, "k", kK, s, h.k, r),
+                           head_view(*graph, "v", kV, s, h.v, r), head_view(*graph, "o", kO, s, h.out, r),
+                           head_view(*graph, "do", kDo, s, h.out, r), graph->tensor(saved), options);
+  set_output(dq, kDq, s, h.q, r);
+  set_output(dk, kDk, s, h.k, r);
+  set_output(dv, kDv, s, h.v, r);
+  return planned(std::move(graph), handle, "planning the backward");
 }
 
 // Pointers to the first query, key and value head of a packed row, or of the rows that stand apart.
@@ -207,14 +243,11 @@ Packed split(const void* qkv, const void* kv, const AttentionShape& s) {
   return {base, keys, keys + s.kv_heads * head_bytes};
 }
 
-// The backward's log-sum-exp where a head has more of them than there are queries: a copy without the others.
-int64_t stats_bytes(const AttentionShape& s) {
-  return s.apart() ? (s.batch * s.heads * s.seq * 4 + 255) / 256 * 256 : 0;
-}
-
-// In front of cuDNN's own workspace lie a pack's tables.
-int64_t tables_bytes(const AttentionShape& s) {
-  return s.packs == 0 ? 0 : (ragged_bytes(s.packs) + 255) / 256 * 256;
+// In front of cuDNN's own workspace: a pack's tables, or the backward's log-sum-exp where a head has more of them than
+// there are queries, a copy without the others.
+int64_t front_bytes(const AttentionShape& s, bool backward) {
+  const int64_t copy = backward && s.apart() ? s.batch * s.heads * s.seq * 4 : 0;
+  return ((s.packs > 0 ? ragged_bytes(s.packs) : copy) + 255) / 256 * 256;
 }
 
 // Log-sum-exps of the queries alone, in front of the workspace where they are a part of more.
@@ -231,13 +264,13 @@ Result<const float*> own_stats(const AttentionBackward& a, cudaStream_t stream) 
 using Pointers = std::unordered_map<int64_t, void*>;
 
 // Makes a pack's tables and names them.
-Status add_tables(const AttentionForward& a, void* workspace, cudaStream_t stream, Pointers* pointers) {
-  const AttentionShape& s = a.shape;
+Status add_tables(const AttentionShape& s, const AttentionPacks& packs, void* workspace, cudaStream_t stream,
+                  Pointers* pointers) {
   if (s.packs == 0) return {};
   int64_t widths[kPackWidths]{};
   widths[kPackedRows] = s.packed_row(), widths[kOutRows] = s.out_row(), widths[kStatsRows] = 1;
-  MB_TRY(ragged_tables(a.packs.starts, s.packs, s.seq, widths, workspace, {stream, {}, 0}));
-  (*pointers)[kLengths] = ragged_lengths(workspace);
+  MB_TRY(ragged_tables(packs.starts, s.packs, s.seq, widths, workspace, {stream, {}, 0}));
+  (*pointers)[kLengths] = (*pointers)[kKeyLengths] = ragged_lengths(workspace);
   for (int i = 0; i < kPackWidths; ++i) (*pointers)[kOffsets + i] = ragged_offsets(workspace, s.packs, i);
   return {};
 }
@@ -250,32 +283,32 @@ class Cudnn final : public CudnnAttention {
     fe::detail::destroy_handle(handle_);
   }
 
-  Result<int64_t> workspace(const AttentionShape& shape, float scale, bool deterministic) override {
-    MB_ASSIGN(const auto plan, plan_of(shape, scale, deterministic));
-    return plan->workspace + tables_bytes(shape) + stats_bytes(shape);
+  Result<int64_t> workspace(const AttentionShape& shape, float scale, bool deterministic, bool backward) override {
+    MB_ASSIGN(const auto plan, plan_of(shape, scale, deterministic, backward));
+    return front_bytes(shape, backward) + plan->workspace;
   }
 
   Status forward(const AttentionForward& a, void* workspace, cudaStream_t stream) override {
-    MB_ASSIGN(const auto plan, plan_of(a.shape, a.scale, last_deterministic_));
+    MB_ASSIGN(const auto plan, plan_of(a.shape, a.scale, false, false));
     const Packed in = split(a.qkv, a.kv, a.shape);
     Pointers pointers{{kQ, in.q}, {kK, in.k}, {kV, in.v}, {kO, a.out}, {kStats, a.lse}};
-    MB_TRY(add_tables(a, workspace, stream, &pointers));
+    MB_TRY(add_tables(a.shape, a.packs, workspace, stream, &pointers));
     MB_TRY(on(stream));
-    auto* const own = static_cast<char*>(workspace) + tables_bytes(a.shape);
-    return ran(plan->forward->execute(handle_, pointers, own), "forward");
+    auto* const own = static_cast<char*>(workspace) + front_bytes(a.shape, false);
+    return ran(plan->graph->execute(handle_, pointers, own), "forward");
   }
 
   Status backward(const AttentionBackward& a, bool deterministic, cudaStream_t stream) override {
-    if (a.shape.packs > 0) return fail(ErrorCode::kUnavailable, std::string("cuDNN attention: ") + kNoPackedBackward);
-    MB_ASSIGN(const auto plan, plan_of(a.shape, a.scale, deterministic));
+    MB_ASSIGN(const auto plan, plan_of(a.shape, a.scale, deterministic, true));
     const Packed in = split(a.qkv, a.kv, a.shape), grad = split(a.dqkv, a.dkv, a.shape);
     MB_ASSIGN(const float* const lse, own_stats(a, stream));
     Pointers pointers{
         {kQ, in.q},    {kK, in.k},    {kV, in.v},    {kO, const_cast<void*>(a.out)},   {kDo, const_cast<void*>(a.dout)},
         {kDq, grad.q}, {kDk, grad.k}, {kDv, grad.v}, {kStats, const_cast<float*>(lse)}};
+    MB_TRY(add_tables(a.shape, a.packs, a.workspace, stream, &pointers));
     MB_TRY(on(stream));
-    auto* const own = static_cast<char*>(a.workspace) + stats_bytes(a.shape);
-    return ran(plan->backward->execute(handle_, pointers, own), "backward");
+    auto* const own = static_cast<char*>(a.workspace) + front_bytes(a.shape, true);
+    return ran(plan->graph->execute(handle_, pointers, own), "backward");
   }
 
   size_t version() const override { return fe::detail::get_backend_version(); }
@@ -288,22 +321,23 @@ class Cudnn final : public CudnnAttention {
     return fail(ErrorCode::kUnavailable, "cuDNN attention: setting the stream failed");
   }
 
-  Result<const Plan*> plan_of(const AttentionShape& s, float scale, bool deterministic) {
+  // The forward is the same whether it must repeat bit by bit or not.
+  Result<const Plan*> plan_of(const AttentionShape& s, float scale, bool deterministic, bool backward) {
+    MB_TRY(takes_pack(s, deterministic, backward));
     int32_t scale_bits = 0;
     std::memcpy(&scale_bits, &scale, sizeof(scale));
     const Key key{s.batch,  s.seq,    s.heads, s.kv_heads, s.head_dim, s.value_dim(),
-                  s.causal, s.window, s.packs, s.keys,     scale_bits, deterministic};
+                  s.causal, s.window, s.packs, s.keys,     scale_bits, backward ? 1 + (deterministic ? 1 : 0) : 0};
     auto at = plans_.find(key);
     if (at == plans_.end()) {
-      MB_ASSIGN(auto plan, build(s, scale, deterministic, handle_));
+      MB_ASSIGN(auto plan,
+                backward ? build_backward(s, scale, deterministic, handle_) : build_forward(s, scale, handle_));
       at = plans_.emplace(key, std::move(plan)).first;
     }
-    last_deterministic_ = deterministic;
     return &at->second;
   }
 
   cudnnHandle_t handle_;
-  bool last_deterministic_ = false;  // the forward is the same either way; it reuses whichever plan exists
   std::map<Key, Plan> plans_;
 };
 

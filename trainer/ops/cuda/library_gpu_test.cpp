@@ -223,7 +223,8 @@ AttentionReference attention_reference(const AttentionShape& s, double scale, co
       const size_t g = h / (H / G), qo = b * row + h * D, ko = b * row + (H + g) * D,
                    vo = b * row + (H + G) * D + g * V;
       for (size_t i = 0; i < S; ++i) {
-        const size_t begin = spans.empty() ? 0 : spans[i].first, o = (i * B + b) * H * V + h * V;
+        const size_t o = (i * B + b) * H * V + h * V, window = s.window > 0 ? static_cast<size_t>(s.window) : S;
+        const size_t begin = std::max(spans.empty() ? 0 : spans[i].first, i + 1 < window ? 0 : i + 1 - window);
         const size_t keys = s.causal ? i + 1 : spans.empty() ? S : spans[i].second;
         double top = -1e30, sum = 0, delta = 0;
         for (size_t j = begin; j < keys; ++j) {
@@ -286,12 +287,17 @@ TEST_F(Attention, FlashAndCudnnMatchTheReference) {
   auto cudnn = CudnnAttention::make();
   if (!cudnn) std::printf("cuDNN not compared: %s\n", format(cudnn.error()).c_str());
   const std::vector<int32_t> starts{0, 1, 70, 70, 200, 290, 290};  // two empty ones, and tokens behind the last
-  for (AttentionShape s : {AttentionShape{2, 200, 4, 2, 64, true}, AttentionShape{1, 256, 4, 1, 128, true},
-                           AttentionShape{1, 130, 2, 2, 128, false}, AttentionShape{2, 64, 3, 3, 64, false},
-                           AttentionShape{2, 256, 3, 3, 192, true, 0, 128},
-                           AttentionShape{.seq = 300, .heads = 4, .kv_heads = 2, .head_dim = 64, .packs = 7},
-                           AttentionShape{.seq = 300, .heads = 4, .kv_heads = 1, .packs = 7},
-                           AttentionShape{.seq = 300, .heads = 2, .kv_heads = 2, .causal = false, .packs = 7}}) {
+  for (AttentionShape s :
+       {AttentionShape{2, 200, 4, 2, 64, true}, AttentionShape{1, 256, 4, 1, 128, true},
+        AttentionShape{1, 130, 2, 2, 128, false}, AttentionShape{2, 64, 3, 3, 64, false},
+        AttentionShape{2, 256, 3, 3, 192, true, 0, 128},
+        AttentionShape{.seq = 300, .heads = 4, .kv_heads = 2, .head_dim = 64, .packs = 7},
+        AttentionShape{.seq = 300, .heads = 4, .kv_heads = 1, .packs = 7},
+        AttentionShape{.seq = 300, .heads = 2, .kv_heads = 2, .causal = false, .packs = 7},
+        AttentionShape{.seq = 300, .heads = 4, .kv_heads = 2, .causal = false, .packs = 7},
+        AttentionShape{.seq = 300, .heads = 4, .kv_heads = 1, .window = 50, .packs = 7},
+        AttentionShape{2, 130, 4, 2, 64, true, 40},
+        AttentionShape{.seq = 300, .heads = 3, .kv_heads = 3, .head_dim = 192, .value_width = 128, .packs = 7}}) {
     const PackFixture pack(s.packs > 0 ? starts : std::vector<int32_t>{}, s.seq);
     const auto row = static_cast<size_t>(s.packed_row()), tokens = static_cast<size_t>(s.seq * s.batch);
     const auto q = static_cast<size_t>(s.out_row());
@@ -302,28 +308,47 @@ TEST_F(Attention, FlashAndCudnnMatchTheReference) {
     for (const bool use_cudnn : {false, true}) {
       if (use_cudnn ? !cudnn : !plan_flash_forward(s)) continue;
       SCOPED_TRACE(testing::Message() << (use_cudnn ? "cudnn" : "flash") << " s" << s.seq << " d" << s.head_dim
-                                      << " values " << s.value_dim() << " causal " << s.causal << " packs " << s.packs
-                                      << " seed " << seed_);
+                                      << " values " << s.value_dim() << " causal " << s.causal << " window " << s.window
+                                      << " packs " << s.packs << " seed " << seed_);
       Tensor out(Element::kBf16, tokens * q), lse(Element::kF32, static_cast<size_t>(s.batch * s.heads * s.seq)),
           dqkv(Element::kBf16, tokens * row);
-      int64_t bytes = flash_backward_workspace(s);
+      int64_t forward_bytes = 0, bytes = flash_backward_workspace(s);
       if (use_cudnn) {
-        auto wanted = (*cudnn)->workspace(s, scale, false);
-        ASSERT_TRUE(wanted.has_value()) << format(wanted.error());
-        bytes = *wanted;
+        auto forward = (*cudnn)->workspace(s, scale, false, false),
+             backward = (*cudnn)->workspace(s, scale, false, true);
+        ASSERT_TRUE(forward && backward) << format(forward ? backward.error() : forward.error());
+        forward_bytes = *forward, bytes = *backward;
       }
-      DeviceBytes workspace(static_cast<size_t>(bytes));
+      DeviceBytes forward_workspace(static_cast<size_t>(forward_bytes)), workspace(static_cast<size_t>(bytes));
       const AttentionForward f{s, scale, qkv.get(), out.get(), lse.floats(), pack.packs()};
-      expect_ok(use_cudnn ? (*cudnn)->forward(f, workspace.get(), nullptr) : flash_forward(f, nullptr));
+      expect_ok(use_cudnn ? (*cudnn)->forward(f, forward_workspace.get(), nullptr) : flash_forward(f, nullptr));
       EXPECT_LT(relative_error(out.pull(), ref.out), 1e-2);
       EXPECT_LT(relative_error(lse.pull(), ref.lse), 1e-3);
-      if (use_cudnn && s.packs > 0) continue;  // kNoPackedBackward
       const AttentionBackward b{s,          scale,           qkv.get(),   out.get(), dout.get(), lse.floats(),
                                 dqkv.get(), workspace.get(), pack.packs()};
       expect_ok(use_cudnn ? (*cudnn)->backward(b, false, nullptr) : flash_backward(b, nullptr));
       EXPECT_LT(relative_error(dqkv.pull(), ref.dqkv), 1.5e-2);
     }
   }
+}
+
+// A backward of packs that would hold every sequence at the pack's length, or is not there, is refused by name; the
+// forward stays.
+TEST_F(Attention, CudnnSaysWhichPacksItsBackwardDoesNotTake) {
+  auto cudnn = CudnnAttention::make();
+  if (!cudnn) GTEST_SKIP() << format(cudnn.error());
+  const auto why = [&](const AttentionShape& s, bool deterministic) {
+    EXPECT_TRUE((*cudnn)->workspace(s, 0.125F, deterministic, false).has_value());
+    const auto bytes = (*cudnn)->workspace(s, 0.125F, deterministic, true);
+    if (bytes) return std::string();
+    EXPECT_EQ(bytes.error().code, ErrorCode::kUnavailable);
+    return bytes.error().what;
+  };
+  AttentionShape s{.seq = 300, .heads = 4, .kv_heads = 2, .head_dim = 64, .packs = 7};
+  EXPECT_EQ(why(s, false), "");
+  EXPECT_NE(why(s, true).find("repeats bit by bit"), std::string::npos) << why(s, true);
+  s.head_dim = 72;
+  EXPECT_NE(why(s, false).find("heads of 72 and 72"), std::string::npos) << why(s, false);
 }
 
 }  // namespace
