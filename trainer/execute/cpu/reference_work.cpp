@@ -12,7 +12,7 @@ namespace {
 constexpr int kSize = 64;
 constexpr int kProducts = 10;
 
-struct Matrices {
+struct alignas(64) Matrices {  // where the thread's storage begins moves with each link
   std::array<float, kSize * kSize> a{}, b{}, c{};
   Matrices() {
     a.fill(0.5F);
