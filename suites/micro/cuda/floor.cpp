@@ -2,13 +2,10 @@
 // copies.
 #include <fmt/core.h>
 
-#include <chrono>
 #include <cstdlib>
-#include <cstring>
-#include <fstream>
-#include <map>
 #include <nlohmann/json.hpp>
 
+#include "profiler/base/file.h"
 #include "profiler/host/gpus.h"
 #include "suites/micro/cuda/floor_bench.h"
 #include "trainer/ops/cuda/status.h"
@@ -128,37 +125,29 @@ Status run(const Options& options) {
                            "reading the SM count"));
   MB_ASSIGN(const auto pool, FloorPool::make(int64_t{10} << 30, int64_t{24} << 30, stream, launch));
   Stopwatch watch(stream);
-  FloorContext context{*pool, watch, launch, options.seconds, options.only};
+  json document{{"format", "mbbench-floor/1"}, {"seconds", options.seconds}, {"rows", json::array()}};
+  double copy = 0.0;
+  Status written;
+  // The file is whole after every row, so that a run that is cut short leaves what it measured.
+  const auto keep = [&](const FloorRow& row) {
+    if (row.section == "copy") copy = row.rate();
+    print(row, copy);
+    std::fflush(stdout);
+    document["rows"].push_back(to_json(row));
+    document["environment"] = environment(watch.nvml());
+    if (!options.out.empty() && written) written = write_file(options.out, document.dump(1) + "\n", Flush::kLater);
+  };
+  FloorContext context{*pool, watch, launch, options.seconds, options.only, keep};
   std::vector<FloorCase> cases;
   for (const FloorCase& c : floor_cases())
     if (options.cases.empty() || options.cases.find("," + c.name + ",") != std::string::npos) cases.push_back(c);
   if (cases.empty()) return fail(ErrorCode::kNotFound, "no case is called" + options.cases);
-
-  std::vector<FloorRow> rows;
-  double copy = 0.0;
-  const auto keep = [&](std::vector<FloorRow> more) {
-    for (FloorRow& row : more) {
-      if (row.section == "copy") copy = row.rate();
-      print(row, copy);
-      rows.push_back(std::move(row));
-    }
-    std::fflush(stdout);
-  };
-  keep(floor_copy(context));
-  keep(floor_attention_rows(context, cases));
-  keep(floor_kernels(context, cases.front()));
-  MB_ASSIGN(auto grouped, floor_grouped_rows(context));
-  keep(std::move(grouped));
-  MB_ASSIGN(auto gemms, floor_gemm_rows(context, cases));
-  keep(std::move(gemms));
-  if (options.out.empty()) return {};
-  json document{
-      {"format", "mbbench-floor/1"}, {"environment", environment(watch.nvml())}, {"seconds", options.seconds}};
-  for (const FloorRow& row : rows) document["rows"].push_back(to_json(row));
-  std::ofstream file(options.out);
-  file << document.dump(1) << "\n";
-  if (!file.flush()) return fail(ErrorCode::kIo, "writing " + options.out + ": " + std::strerror(errno));
-  return {};
+  floor_copy(context);
+  floor_attention_rows(context, cases);
+  floor_kernels(context, cases.front());
+  MB_TRY(floor_grouped_rows(context));
+  MB_TRY(floor_gemm_rows(context, cases));
+  return written;
 }
 
 }  // namespace

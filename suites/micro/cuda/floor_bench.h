@@ -1,6 +1,8 @@
-// The measurements behind mbbench-floor, one function a section; results are rows that the program prints and stores.
+// The measurements behind mbbench-floor, one function a section; each row is handed over as soon as it
+// is measured, to be printed and stored.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -57,12 +59,13 @@ struct FloorContext {
   trainer::cuda::Launch launch;
   double seconds = 0.5;
   std::string only;  // substring of section/name/uses; empty: everything
+  std::function<void(FloorRow)> keep;
 };
 
-std::vector<FloorRow> floor_copy(FloorContext& context);
-Result<std::vector<FloorRow>> floor_gemm_rows(FloorContext& context, const std::vector<FloorCase>& cases);
-std::vector<FloorRow> floor_attention_rows(FloorContext& context, const std::vector<FloorCase>& cases);
-std::vector<FloorRow> floor_kernels(FloorContext& context, const FloorCase& c);
-Result<std::vector<FloorRow>> floor_grouped_rows(FloorContext& context);
+void floor_copy(FloorContext& context);
+Status floor_gemm_rows(FloorContext& context, const std::vector<FloorCase>& cases);
+void floor_attention_rows(FloorContext& context, const std::vector<FloorCase>& cases);
+void floor_kernels(FloorContext& context, const FloorCase& c);
+Status floor_grouped_rows(FloorContext& context);
 
 }  // namespace mbb::suites

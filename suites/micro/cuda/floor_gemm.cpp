@@ -73,7 +73,7 @@ Result<FloorRow> measure(FloorContext& context, Gemm& gemm, const GemmProblem& p
 
 }  // namespace
 
-Result<std::vector<FloorRow>> floor_gemm_rows(FloorContext& context, const std::vector<FloorCase>& cases) {
+Status floor_gemm_rows(FloorContext& context, const std::vector<FloorCase>& cases) {
   MB_ASSIGN(const auto gemm, Gemm::make());
   std::vector<std::pair<GemmProblem, std::string>> wanted;
   std::map<std::string, size_t> seen;
@@ -89,15 +89,14 @@ Result<std::vector<FloorRow>> floor_gemm_rows(FloorContext& context, const std::
       }
     }
   }
-  std::vector<FloorRow> rows;
   for (const auto& [problem, uses] : wanted) {
     if (!context.only.empty() && ("gemm " + key(problem) + " " + uses).find(context.only) == std::string::npos)
       continue;
     MB_ASSIGN(FloorRow row, measure(context, *gemm, problem));
     row.uses = uses;
-    rows.push_back(std::move(row));
+    context.keep(std::move(row));
   }
-  return rows;
+  return {};
 }
 
 }  // namespace mbb::suites
