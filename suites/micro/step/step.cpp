@@ -8,11 +8,13 @@
 #include <algorithm>
 #include <cstdlib>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "profiler/base/clock.h"
 #include "profiler/capture/telemetry.h"
+#include "profiler/host/gpus.h"
 #include "suites/project/projector.h"
 #include "suites/project/step_account.h"
 #include "trainer/data/rng.h"
@@ -33,7 +35,7 @@ constexpr const char* kUsage =
     "cuda|cpu]\n"
     "             [--name TEXT]   (of the case, for the line that is printed; default the model's)\n"
     "             [--ops N]   (also N steps op by op, and where the step's time went)\n"
-    "             [--hardware KEY]   (whose ceilings and peaks; default h100-sxm)\n"
+    "             [--hardware KEY]   (whose ceilings and peaks; default this machine's card, elsewhere h100-sxm)\n"
     "             [--tune whole|brief]  (only choose GEMM algorithms into host.gemm_tuning_file, as `mbbench tune`)\n"
     "             [KNOB=VALUE ...]\n";
 
@@ -44,7 +46,7 @@ constexpr uint64_t kPowerCap = 0x4;  // NVML's throttle reason
 
 struct Options {
   Config config;
-  std::string name, hardware = "h100-sxm";
+  std::string name, hardware;
   int64_t ops = 0;
   std::string tune;
 };
@@ -210,9 +212,17 @@ Result<Watched> watch(const Layout& layout, const StepPrograms& programs, const 
   return watched;
 }
 
+// The key of the first GPU here; of another card where none of the table is.
+std::string hardware_here() {
+  const auto gpus = profiler::list_gpus().gpus;
+  const auto known = gpus.empty() ? std::nullopt : match_device(gpus.front().model);
+  return known ? known->key : kDefaultHardware;
+}
+
 Status run(const Options& options, int64_t start_ns) {
-  MB_ASSIGN(const CostTable table, find_costs(options.hardware));
-  MB_ASSIGN(const Hardware hardware, find_hardware(options.hardware));
+  const std::string key = options.hardware.empty() ? hardware_here() : options.hardware;
+  MB_ASSIGN(const CostTable table, find_costs(key));
+  MB_ASSIGN(const Hardware hardware, find_hardware(key));
   MB_ASSIGN(const Layout layout, resolve(options.config));
   MB_ASSIGN(const StepPrograms programs, build_programs(layout));
   const auto& train_config = layout.config.train;
@@ -257,6 +267,7 @@ Status run(const Options& options, int64_t start_ns) {
     std::string text;
     if (!result.op_ns.empty()) {
       MB_ASSIGN(const StepAccount account, account_step(table, programs.programs[0], best_times(result), ms));
+      line["ceilings"] = key + (table.measured ? "" : ", scaled from another card's");
       line.update(to_json(account));
       text = format(account, kKindsShown);
     }
