@@ -62,17 +62,25 @@ struct RankTimeline {
 };
 
 // When the last member of each collective arrived.
-using Arrivals = std::unordered_map<uint64_t, int64_t>;
-
-Arrivals last_arrivals(const Trace& trace) {
-  Arrivals arrivals;
-  for (const Span& span : trace.spans) {
-    if (span.collective == 0 || !is_comm(span.kind)) continue;
-    auto [entry, added] = arrivals.try_emplace(span.collective, span.start_ns);
-    if (!added) entry->second = std::max(entry->second, span.start_ns);
+class Arrivals {
+ public:
+  explicit Arrivals(const Trace& trace) : counted_(trace.spans.size() + 1, std::numeric_limits<int64_t>::min()) {
+    for (const Span& span : trace.spans) {
+      if (span.collective == 0 || !is_comm(span.kind)) continue;
+      int64_t& last = span.collective < counted_.size()
+                          ? counted_[span.collective]
+                          : others_.try_emplace(span.collective, span.start_ns).first->second;
+      last = std::max(last, span.start_ns);
+    }
   }
-  return arrivals;
-}
+  int64_t at(uint64_t collective) const {
+    return collective < counted_.size() ? counted_[collective] : others_.at(collective);
+  }
+
+ private:
+  std::vector<int64_t> counted_;  // by id: replays count theirs from 1
+  std::unordered_map<uint64_t, int64_t> others_;
+};
 
 std::map<int32_t, RankTimeline> timelines(const Trace& trace) {
   std::vector<std::vector<uint32_t>> by_track(trace.tracks.size());
@@ -115,19 +123,20 @@ size_t comm_index(SpanKind kind) {
 // order of time: then all of them together are one pass.
 class Sweep {
  public:
-  Sweep(const Trace& trace, const RankTimeline& line, const Arrivals& arrivals, SlotTable& slots)
+  // `slots`: nullptr where nobody asks for the times of ops.
+  Sweep(const Trace& trace, const RankTimeline& line, const Arrivals& arrivals, SlotTable* slots)
       : trace_(trace), line_(line), arrivals_(arrivals), slots_(slots) {
     rewind();
   }
 
-  StepTimes run(const StepWindow& window, bool per_op);
+  StepTimes run(const StepWindow& window);
 
  private:
   struct Active {
     int64_t end_ns;
     int64_t arrival_ns;  // comm: when the last member of the collective arrived
     uint32_t slot;
-    uint32_t span;
+    uint32_t track;
     Class of;
     size_t comm;  // CommKind, of comm
   };
@@ -157,12 +166,12 @@ class Sweep {
   void split(Class of, int64_t from, int64_t length);
   IdleCause idle_cause(int64_t from, const Span* next) const;
   const Launch* launch_of(const Span& span) const;
-  StepTimes take(bool per_op);
+  StepTimes take();
 
   const Trace& trace_;
   const RankTimeline& line_;
   const Arrivals& arrivals_;
-  SlotTable& slots_;
+  SlotTable* slots_;
   std::vector<Cursor> cursors_;  // a heap; tracks that are not at their end
   std::vector<Active> active_;
   std::array<int64_t, kClasses> running_{};
@@ -185,19 +194,25 @@ void Sweep::rewind() {
 }
 
 void Sweep::advance() {
-  std::pop_heap(cursors_.begin(), cursors_.end());
-  Cursor& cursor = cursors_.back();
+  Cursor& cursor = cursors_.front();
   const std::vector<uint32_t>& track = line_.tracks[cursor.track];
   if (++cursor.at == track.size()) {
+    std::pop_heap(cursors_.begin(), cursors_.end());
     cursors_.pop_back();
     return;
   }
   cursor.start_ns = trace_.spans[track[cursor.at]].start_ns;
-  std::push_heap(cursors_.begin(), cursors_.end());
+  // Down to its place; mostly its track goes on and it stays where it is.
+  for (size_t at = 0, child = 1; child < cursors_.size(); at = child, child = 2 * at + 1) {
+    if (child + 1 < cursors_.size() && cursors_[child] < cursors_[child + 1]) ++child;
+    if (!(cursors_[at] < cursors_[child])) return;
+    std::swap(cursors_[at], cursors_[child]);
+  }
 }
 
 void Sweep::count(const Active& active, int64_t from, const StepWindow& window) {
-  if (active.slot >= tallies_.size()) tallies_.resize(slots_.slots().size());
+  if (slots_ == nullptr) return;
+  if (active.slot >= tallies_.size()) tallies_.resize(slots_->slots().size());
   Tally& tally = tallies_[active.slot];
   if (tally.spans++ == 0) touched_.push_back(active.slot);
   tally.busy_ns += std::min(active.end_ns, window.end_ns) - std::max(from, window.start_ns);
@@ -208,9 +223,8 @@ void Sweep::admit_until(int64_t now, const StepWindow& window) {
   for (; next_start() <= now; advance()) {
     const Span& span = next_span();
     if (span.end_ns <= now) continue;
-    Active active{span.end_ns,         span.start_ns,
-                  slots_.slot(span),   static_cast<uint32_t>(&span - trace_.spans.data()),
-                  class_of(span.kind), 0};
+    Active active{span.end_ns, span.start_ns,       slots_ != nullptr ? slots_->slot(span) : 0,
+                  span.track,  class_of(span.kind), 0};
     if (active.of == kCommClass) {
       active.comm = comm_index(span.kind);
       ++running_comm_[active.comm];
@@ -229,7 +243,7 @@ void Sweep::retire(int64_t now) {
       ++i;
       continue;
     }
-    last_track_ = trace_.spans[one.span].track;
+    last_track_ = one.track;
     --running_[one.of];
     if (one.of == kCommClass) --running_comm_[one.comm];
     active_[i] = active_.back();
@@ -255,7 +269,7 @@ void Sweep::split(Class of, int64_t from, int64_t length) {
     if (one.of != of) continue;
     const int64_t share = each + (over > 0 ? 1 : 0);
     over -= over > 0 ? 1 : 0;
-    tallies_[one.slot].exclusive_ns += share;
+    if (slots_ != nullptr) tallies_[one.slot].exclusive_ns += share;
     if (of != kCommClass) continue;
     out_.comm[one.comm].exposed_ns += share;
     if (from < one.arrival_ns) out_.comm[one.comm].waiting_ns += share;
@@ -300,12 +314,12 @@ IdleCause Sweep::idle_cause(int64_t from, const Span* next) const {
   return same_track ? IdleCause::kLaunchGap : IdleCause::kDependencyWait;
 }
 
-StepTimes Sweep::take(bool per_op) {
+StepTimes Sweep::take() {
   StepTimes times{out_, {}};
   for (const uint32_t slot : touched_) {
-    const Slot& key = slots_.slots()[slot];
+    const Slot& key = slots_->slots()[slot];
     const Tally& tally = tallies_[slot];
-    if (per_op) times.ops.push_back({key.op, key.kind, tally.exclusive_ns, tally.busy_ns, tally.spans});
+    times.ops.push_back({key.op, key.kind, tally.exclusive_ns, tally.busy_ns, tally.spans});
     tallies_[slot] = {};
   }
   touched_.clear();
@@ -314,10 +328,10 @@ StepTimes Sweep::take(bool per_op) {
   return times;
 }
 
-StepTimes Sweep::run(const StepWindow& window, bool per_op) {
+StepTimes Sweep::run(const StepWindow& window) {
   out_ = StepBreakdown{.rank = window.rank, .step = window.step};
   out_.total_ns = std::max<int64_t>(0, window.end_ns - window.start_ns);
-  if (out_.total_ns == 0) return take(per_op);
+  if (out_.total_ns == 0) return take();
   if (window.start_ns < position_) rewind();
   int64_t now = window.start_ns;
   retire(now);
@@ -339,7 +353,7 @@ StepTimes Sweep::run(const StepWindow& window, bool per_op) {
     retire(now);
   }
   position_ = window.end_ns;
-  return take(per_op);
+  return take();
 }
 
 double percent(int64_t part, int64_t whole) {
@@ -383,8 +397,8 @@ double StepBreakdown::overlap_pct() const {
 }
 
 std::vector<StepTimes> break_down(const Trace& trace, const BreakdownOptions& options) {
-  SlotTable slots(trace.strings.size());
-  const Arrivals arrivals = last_arrivals(trace);
+  SlotTable slots(options.per_op ? trace.strings.size() : 0);
+  const Arrivals arrivals(trace);
   const std::map<int32_t, RankTimeline> lines = timelines(trace);
   static const RankTimeline kSilent;  // a rank with a window and no track was idle throughout
   std::map<int32_t, Sweep> sweeps;
@@ -393,8 +407,8 @@ std::vector<StepTimes> break_down(const Trace& trace, const BreakdownOptions& op
   for (const StepWindow& window : trace.steps) {
     const auto line = lines.find(window.rank);
     const RankTimeline& of = line == lines.end() ? kSilent : line->second;
-    auto [sweep, added] = sweeps.try_emplace(window.rank, trace, of, arrivals, slots);
-    all.push_back(sweep->second.run(window, options.per_op));
+    auto [sweep, added] = sweeps.try_emplace(window.rank, trace, of, arrivals, options.per_op ? &slots : nullptr);
+    all.push_back(sweep->second.run(window));
   }
   return all;
 }

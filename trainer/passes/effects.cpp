@@ -7,8 +7,10 @@
 #include <array>
 #include <cmath>
 #include <functional>
+#include <limits>
 #include <string_view>
 #include <unordered_map>
+#include <utility>
 
 #include "profiler/base/text.h"
 #include "trainer/program/attr_fields.h"
@@ -190,23 +192,30 @@ std::vector<OpMark> op_marks(const Program& program) {
 }
 
 OpEdits op_edits(const std::vector<OpMark>& before, const std::vector<OpMark>& after) {
-  std::unordered_map<uint64_t, std::vector<size_t>> by_path;  // of `after`, the last first
-  for (size_t i = after.size(); i-- > 0;) by_path[after[i].path].push_back(i);
+  // Ops of `after` that have one path, as a chain from the first on.
+  constexpr size_t kEnd = std::numeric_limits<size_t>::max();
+  std::vector<size_t> next(after.size(), kEnd);
+  std::unordered_map<uint64_t, size_t> first_of(after.size());
+  for (size_t i = after.size(); i-- > 0;) {
+    const auto [first, added] = first_of.try_emplace(after[i].path, i);
+    if (!added) next[i] = std::exchange(first->second, i);
+  }
   OpEdits edits;
   std::vector<size_t> places;
+  size_t paired = 0;
   for (const OpMark& mark : before) {
-    std::vector<size_t>& same = by_path[mark.path];
-    if (same.empty()) {
+    const auto first = first_of.find(mark.path);
+    if (first == first_of.end() || first->second == kEnd) {
       ++edits.gone;
       continue;
     }
-    const size_t at = same.back();
-    same.pop_back();
+    const size_t at = std::exchange(first->second, next[first->second]);
+    ++paired;
     edits.changed += after[at].content != mark.content;
     edits.moved += after[at].place != mark.place;
     if (after[at].place == mark.place) places.push_back(at);
   }
-  for (const auto& [path, left] : by_path) edits.added += static_cast<int64_t>(left.size());
+  edits.added = static_cast<int64_t>(after.size() - paired);
   edits.reordered = out_of_order(places);
   return edits;
 }

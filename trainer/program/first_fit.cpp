@@ -67,7 +67,7 @@ class PlacedList {
   }
 
  private:
-  static constexpr size_t kMost = 256;
+  static constexpr size_t kMost = 64;
   struct Block {
     std::vector<Placed> list;  // never empty
     int64_t end = 0;           // the last
@@ -178,6 +178,7 @@ class FirstFit {
       end += aligned(fits_[*next].bytes);
     }
     bottoms_.assign(fits_.size(), end);
+    full_.assign(families_.size(), end);
     for (auto i = next; i != order.end(); ++i) {
       SizeClass& of = classes_[{aligned(fits_[*i].bytes), life(*i).family}];
       of.fits.push_back(*i);
@@ -252,14 +253,18 @@ class FirstFit {
 
   int64_t bottom_of_long(uint32_t fit, SizeClass& of, int64_t bytes) {
     const Verdict* verdicts = families_.verdicts(life(fit).family);
+    const auto always = [&](const Placed& other) { return verdicts[other.family] == Verdict::kTogether; };
+    if (!of.searched_back) {
+      int64_t& full = full_[life(fit).family];
+      full = all_.lowest(full, std::min(bytes, MemoryPlan::kAlign), always);
+      of.lowest = full;
+    }
+    of.lowest = all_.lowest(of.lowest, bytes, always);
     if (!of.searched_back) {
       of.searched_back = true;
       search_back_long(of, bytes);
       search_back_waiting(of, bytes);
     }
-    if (waits_in_call(life(fit))) return bottoms_[fit];
-    of.lowest = all_.lowest(of.lowest, bytes,
-                            [&](const Placed& other) { return verdicts[other.family] == Verdict::kTogether; });
     return std::max(of.lowest, bottoms_[fit]);
   }
 
@@ -352,6 +357,7 @@ class FirstFit {
   BriefList brief_;
   std::vector<std::pair<int64_t, int64_t>> found_;           // by the search at hand
   std::map<std::pair<int64_t, size_t>, SizeClass> classes_;  // by size and family
+  std::vector<int64_t> full_;                                // of each family: below, all bytes are taken
   std::vector<int64_t> bottoms_;                             // of each buffer: nothing fits lower
 };
 

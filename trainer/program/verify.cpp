@@ -4,10 +4,12 @@
 #include <fmt/core.h>
 
 #include <algorithm>
+#include <array>
 #include <compare>
 #include <map>
 #include <set>
 #include <tuple>
+#include <unordered_map>
 
 #include "trainer/ops/message_peers.h"
 #include "trainer/ops/table.h"
@@ -54,11 +56,16 @@ bool together(const Op& a, const Op& b) {
 }
 
 Status check_paths(const Segment& segment) {
-  std::map<std::string_view, std::vector<const Op*>> by_path;
+  std::unordered_map<std::string_view, const Op*> last_of;
+  std::vector<const Op*> before(segment.ops.size(), nullptr);  // of each op, the one before it that has its path
+  last_of.reserve(segment.ops.size());
   for (const Op& op : segment.ops) {
-    for (const Op* other : by_path[op.path])
+    const Op*& last = last_of[op.path];
+    const auto index = [&](const Op* of) { return static_cast<size_t>(of - segment.ops.data()); };
+    for (const Op* other = last; other != nullptr; other = before[index(other)])
       if (together(op, *other)) return broken(op, "its path is taken in segment " + segment.name);
-    by_path[op.path].push_back(&op);
+    before[index(&op)] = last;
+    last = &op;
   }
   return {};
 }
@@ -67,71 +74,57 @@ bool from_outside(const Tensor& t) {
   return t.scope == Scope::kPersistent || t.category == Category::kInput || t.category == Category::kStep;
 }
 
-// Views of each storage.
-std::vector<std::vector<TensorId>> views_of(const Program& program) {
-  std::vector<std::vector<TensorId>> views(program.tensors.size());
-  for (size_t i = 0; i < program.tensors.size(); ++i)
-    if (program.tensors[i].view_of != kNoTensor)
-      views[static_cast<size_t>(program.tensors[i].view_of)].push_back(static_cast<TensorId>(i));
-  return views;
-}
-
-// Tensors that lose their value when `id` is written: those whose bytes all lie among its bytes.
-std::vector<std::vector<TensorId>> covered_by(const Program& program,
-                                              const std::vector<std::vector<TensorId>>& sharing) {
-  const auto covers = [&](const Tensor& whole, const Tensor& part) {
-    return whole.view_offset_bytes <= part.view_offset_bytes &&
-           part.view_offset_bytes + part.bytes() <= whole.view_offset_bytes + whole.bytes();
-  };
-  std::vector<std::vector<TensorId>> covered(program.tensors.size());
-  for (size_t i = 0; i < program.tensors.size(); ++i) {
-    const Tensor& t = program.tensors[i];
-    // A flat bucket has a view a weight, and those are accumulated into, not overwritten: only values of a call or of
-    // a micro-batch can be lost.
-    if (t.scope == Scope::kStep || t.scope == Scope::kPersistent) continue;
-    const TensorId storage = program.storage(static_cast<TensorId>(i));
-    std::vector<TensorId> others = sharing[static_cast<size_t>(storage)];
-    others.push_back(storage);
-    for (TensorId other : others)
-      if (other != static_cast<TensorId>(i) && covers(t, program.tensor(other))) covered[i].push_back(other);
-  }
-  return covered;
-}
-
 // Follows the walk with what each tensor holds: per slot the micro-batch, or the call, whose value is in it.
 class Flow {
  public:
   explicit Flow(const Program& program)
-      : p_(program), views_(views_of(program)), covered_(covered_by(program, views_)) {
+      : p_(program), sharing_(program.tensors.size()), known_(program.tensors.size()), lists_(program.segments.size()) {
     size_t slots = 0;
-    for (size_t i = 0; i < program.tensors.size(); ++i) {
+    for (size_t i = 0; i < known_.size(); ++i) {
       const Tensor& t = program.tensors[i];
       const TensorId storage = program.storage(static_cast<TensorId>(i));
-      known_.push_back(
-          {slots, std::max(1, t.ring), storage, t.scope, from_outside(t) || from_outside(program.tensor(storage))});
-      slots += static_cast<size_t>(known_.back().ring);
+      known_[i] = {slots,
+                   t.view_offset_bytes,
+                   t.view_offset_bytes + t.bytes(),
+                   std::max(1, t.ring),
+                   storage,
+                   t.scope,
+                   from_outside(t) || from_outside(program.tensor(storage))};
+      slots += static_cast<size_t>(known_[i].ring);
+      sharing_[static_cast<size_t>(storage)].push_back(static_cast<TensorId>(i));
     }
+    for (std::vector<TensorId>& all : sharing_)
+      std::stable_sort(all.begin(), all.end(), [&](TensorId a, TensorId b) { return known(a).begin < known(b).begin; });
+    find_covered();
     held_.assign(slots, kNothing);
     storage_written_.resize(program.tensors.size());
   }
 
-  Status visit(int call_index, const Call& call, const Op& op) {
-    for (TensorId id : op.in)
-      if (!holds(id, call_index, call)) return broken(op, unreadable(id, call));
-    for (TensorId id : op.out) {
-      const Known& t = known(id);
+  Status visit(int call_index, const Call& call) {
+    List& list = list_of(call);
+    if (!list.made) list.touches = touches_of(call);
+    for (const Touch& touch : list.touches) {
+      if (!touch.writes) {
+        if (!holds(touch.id, call_index, call)) return broken(*touch.op, unreadable(touch.id, call));
+        continue;
+      }
+      const Known& t = known(touch.id);
       int64_t& held = held_[place(t, call)];
       const int64_t value = value_of(t, call_index, call);
       const bool lives_in_calls = t.scope != Scope::kPersistent && t.scope != Scope::kStep;
-      if (lives_in_calls && held == value && std::find(op.in.begin(), op.in.end(), id) == op.in.end())
-        return broken(op, p_.tensor(id).path + " has a second writer");
+      if (lives_in_calls && held == value && !touch.updates)
+        return broken(*touch.op, p_.tensor(touch.id).path + " has a second writer");
       held = value;
       storage_written_[static_cast<size_t>(t.storage)] = 1;
-      for (TensorId lost : covered_[static_cast<size_t>(id)]) {
+      for (TensorId lost : covered_[static_cast<size_t>(touch.id)]) {
         int64_t& there = held_[place(known(lost), call)];
         if (there != kNothing) there = kOverwritten;
       }
     }
+    // What lives in one call alone goes the same way in all calls that run the same ops.
+    if (!list.made)
+      std::erase_if(list.touches, [&](const Touch& touch) { return ends_with_call(known(touch.id).storage); });
+    list.made = true;
     return {};
   }
 
@@ -141,15 +134,69 @@ class Flow {
 
   // Of a tensor what the walk asks for, close together: it asks at every op of every call.
   struct Known {
-    size_t first = 0;  // its slots in held_
+    size_t first = 0;            // its slots in held_
+    int64_t begin = 0, end = 0;  // its bytes of its storage
     int ring = 1;
     TensorId storage = kNoTensor;
     Scope scope = Scope::kCall;
     bool outside = false;  // it holds a value whatever the step does
   };
+
+  // An op reads or writes a tensor.
+  struct Touch {
+    const Op* op = nullptr;
+    TensorId id = kNoTensor;
+    bool writes = false;
+    bool updates = false;  // reads what it writes
+  };
+  // What calls of one segment touch that run the same of its ops: in order, without what always holds a value.
+  struct List {
+    bool made = false;
+    std::vector<Touch> touches;
+  };
+
+  List& list_of(const Call& call) {
+    auto& lists = lists_[static_cast<size_t>(call.segment)];
+    if (!is_micro_batched(p_.segment(call).kind)) return lists[0];
+    return lists[(call.micro_batch == 0 ? 1 : 0) + (call.micro_batch == p_.micro_batches - 1 ? 2 : 0)];
+  }
+
+  std::vector<Touch> touches_of(const Call& call) const {
+    std::vector<Touch> touches;
+    for (const Op& op : p_.segment(call).ops) {
+      if (!runs_in(p_, call, op)) continue;
+      for (const TensorId id : op.in)
+        if (!known(id).outside) touches.push_back({&op, id, false, false});
+      for (const TensorId id : op.out)
+        touches.push_back({&op, id, true, std::find(op.in.begin(), op.in.end(), id) != op.in.end()});
+    }
+    return touches;
+  }
+
+  bool ends_with_call(TensorId storage) const {
+    const std::vector<TensorId>& all = sharing_[static_cast<size_t>(storage)];
+    return std::all_of(all.begin(), all.end(),
+                       [&](TensorId id) { return known(id).scope == Scope::kCall && !known(id).outside; });
+  }
+
+  // Tensors that lose their value when one is written: those whose bytes all lie among its bytes.
+  void find_covered() {
+    covered_.resize(known_.size());
+    for (size_t i = 0; i < known_.size(); ++i) {
+      const Known& t = known_[i];
+      // A flat bucket has a view a weight, and those are accumulated into, not overwritten: only values of a call or
+      // of a micro-batch can be lost.
+      if (t.scope == Scope::kStep || t.scope == Scope::kPersistent) continue;
+      for (const TensorId other : sharing_[static_cast<size_t>(t.storage)])
+        if (other != static_cast<TensorId>(i) && t.begin <= known(other).begin && known(other).end <= t.end)
+          covered_[i].push_back(other);
+    }
+  }
+
   const Known& known(TensorId id) const { return known_[static_cast<size_t>(id)]; }
   static size_t place(const Known& t, const Call& call) {
-    return t.first + (t.scope == Scope::kMicroBatch ? static_cast<size_t>(call.micro_batch % t.ring) : 0);
+    if (t.ring == 1 || t.scope != Scope::kMicroBatch) return t.first;
+    return t.first + static_cast<size_t>(call.micro_batch % t.ring);
   }
 
   // Call-scoped values live in one call; the others in a micro-batch or in the step.
@@ -157,35 +204,25 @@ class Flow {
     if (t.scope == Scope::kCall) return call_index;
     return t.scope == Scope::kMicroBatch ? call.micro_batch : 0;
   }
-  int64_t held(TensorId id, const Call& call) const { return held_[place(known(id), call)]; }
-  // A flat buffer counts as written when any of its views was.
   bool holds(TensorId id, int call_index, const Call& call) const {
     const Known& t = known(id);
-    if (t.outside || held_[place(t, call)] == value_of(t, call_index, call)) return true;
+    const int64_t held = held_[place(t, call)];
+    if (held == value_of(t, call_index, call)) return true;
+    // A flat buffer counts as written when any of its views was.
     if (t.scope == Scope::kStep && storage_written_[static_cast<size_t>(t.storage)] != 0) return true;
-    return held(id, call) == kNothing && holds_by_parts(id, call_index, call);
-  }
-  // A tensor nobody writes by its own name: part of one that holds a value, or put together from such parts.
-  bool holds_by_parts(TensorId id, int call_index, const Call& call) const {
-    const Tensor& t = p_.tensor(id);
-    const TensorId storage = p_.storage(id);
-    std::vector<TensorId> sharing = views_[static_cast<size_t>(storage)];
-    sharing.push_back(storage);
-    std::vector<std::pair<int64_t, int64_t>> written;  // bytes [begin, end)
-    for (TensorId other : sharing) {
-      const Tensor& part = p_.tensor(other);
-      if (held(other, call) != value_of(known(other), call_index, call)) continue;
-      written.emplace_back(part.view_offset_bytes, part.view_offset_bytes + part.bytes());
+    // A tensor nobody wrote by its own name: part of one that holds a value, or put together from such parts.
+    if (held != kNothing) return false;
+    int64_t end = t.begin;
+    for (const TensorId other : sharing_[static_cast<size_t>(t.storage)]) {
+      const Known& part = known(other);
+      if (part.begin <= end && held_[place(part, call)] == value_of(part, call_index, call))
+        end = std::max(end, part.end);
     }
-    std::sort(written.begin(), written.end());
-    int64_t end = t.view_offset_bytes;
-    for (const auto& [first, last] : written)
-      if (first <= end) end = std::max(end, last);
-    return end >= t.view_offset_bytes + t.bytes();
+    return end >= t.end;
   }
   std::string unreadable(TensorId id, const Call& call) const {
     const Tensor& t = p_.tensor(id);
-    const int64_t value = held(id, call);
+    const int64_t value = held_[place(known(id), call)];
     if (value == kOverwritten) return "reads " + t.path + " after another value took its bytes";
     if (t.scope == Scope::kMicroBatch && value > call.micro_batch)
       return fmt::format("reads {} of micro-batch {} after micro-batch {} took slot {} of its {}", t.path,
@@ -194,16 +231,18 @@ class Flow {
   }
 
   const Program& p_;
-  std::vector<std::vector<TensorId>> views_;
+  std::vector<std::vector<TensorId>> sharing_;  // of a storage: itself and its views, by offset
   std::vector<std::vector<TensorId>> covered_;
   std::vector<Known> known_;
   std::vector<int64_t> held_;  // by Known::first and slot
   std::vector<char> storage_written_;
+  std::vector<std::array<List, 4>> lists_;  // of each segment, by whether the micro-batch is the first and the last
 };
 
 Status check_flow(const Program& program) {
   Flow flow(program);
-  return walk(program, [&](int c, const Call& call, int, const Op& op) -> Status { return flow.visit(c, call, op); });
+  for (size_t c = 0; c < program.schedule.size(); ++c) MB_TRY(flow.visit(static_cast<int>(c), program.schedule[c]));
+  return {};
 }
 
 // One communication of a rank, as the other members must see it too.
