@@ -19,8 +19,9 @@ void put_messages_at_ends(Program& program) {
   for (Segment& segment : program.segments) {
     if (!is_micro_batched(segment.kind)) continue;
     const auto rank = [](const Op& op) { return !is_batched(op) ? 1 : receives(op) ? 0 : 2; };
-    std::stable_sort(segment.ops.begin(), segment.ops.end(),
-                     [&](const Op& a, const Op& b) { return rank(a) < rank(b); });
+    const auto before = [&](const Op& a, const Op& b) { return rank(a) < rank(b); };
+    if (std::is_sorted(segment.ops.begin(), segment.ops.end(), before)) continue;  // sorting would move all of them
+    std::stable_sort(segment.ops.begin(), segment.ops.end(), before);
   }
 }
 

@@ -2,6 +2,7 @@
 #include "trainer/program/finish.h"
 
 #include <algorithm>
+#include <limits>
 #include <map>
 #include <set>
 
@@ -13,10 +14,15 @@
 namespace mbb::trainer {
 namespace {
 
-// Where a storage is used: places of segments in time, and in each the last op that reads it.
+// Where a storage is used: places of segments in time.
 struct Use {
-  std::set<int> places;
-  std::map<int, size_t> last_read;  // place -> op index
+  int first = std::numeric_limits<int>::max(), last = -1;
+  bool outside_micro_batches = false;  // a use is
+  int last_read = -1;                  // the last place that reads it,
+  size_t last_read_op = 0;             // and the last op there that does
+
+  bool used() const { return last >= 0; }
+  bool crosses_calls() const { return first < last; }
 };
 
 std::vector<Use> uses_of(const Program& program, const SegmentOrder& order) {
@@ -24,33 +30,39 @@ std::vector<Use> uses_of(const Program& program, const SegmentOrder& order) {
   for (size_t s = 0; s < program.segments.size(); ++s) {
     const auto& ops = program.segments[s].ops;
     const int place = order.place[s];
+    const bool outside = !is_micro_batched(program.segments[s].kind);
+    const auto touch = [&](TensorId id) -> Use& {
+      Use& use = uses[static_cast<size_t>(program.storage(id))];
+      use.first = std::min(use.first, place);
+      use.last = std::max(use.last, place);
+      use.outside_micro_batches = use.outside_micro_batches || outside;
+      return use;
+    };
     for (size_t o = 0; o < ops.size(); ++o) {
       for (TensorId id : ops[o].in) {
-        Use& use = uses[static_cast<size_t>(program.storage(id))];
-        use.places.insert(place);
-        use.last_read[place] = o;
+        Use& use = touch(id);
+        if (place < use.last_read) continue;
+        use.last_read = place;
+        use.last_read_op = o;
       }
-      for (TensorId id : ops[o].out) uses[static_cast<size_t>(program.storage(id))].places.insert(place);
+      for (TensorId id : ops[o].out) touch(id);
     }
   }
   return uses;
 }
 
-void set_scopes(Program& program, const SegmentOrder& order, const std::vector<Use>& uses) {
+void set_scopes(Program& program, const std::vector<Use>& uses) {
   for (size_t i = 0; i < program.tensors.size(); ++i) {
     Tensor& t = program.tensors[i];
-    if (t.view_of != kNoTensor || t.scope != Scope::kCall || uses[i].places.size() < 2) continue;
-    for (int place : uses[i].places)
-      MB_CHECK(is_micro_batched(program.segments[static_cast<size_t>(order.segment[static_cast<size_t>(place)])].kind),
-               "crosses calls outside micro-batches, and is not marked step or persistent: " + t.path);
+    if (t.view_of != kNoTensor || t.scope != Scope::kCall || !uses[i].crosses_calls()) continue;
+    MB_CHECK(!uses[i].outside_micro_batches,
+             "crosses calls outside micro-batches, and is not marked step or persistent: " + t.path);
     t.scope = Scope::kMicroBatch;
   }
 }
 
 bool read_after(const Use& use, int place, size_t op) {
-  for (const auto& [p, o] : use.last_read)
-    if (p > place || (p == place && o > op)) return true;
-  return false;
+  return use.last_read > place || (use.last_read == place && use.last_read_op > op);
 }
 
 // out takes the bytes of in, or in those of out when only out outlives the call.
@@ -93,11 +105,11 @@ void size_rings(Program& program, const SegmentOrder& order) {
   const std::vector<Use> uses = uses_of(program, order);  // again: in-place ops have changed who owns which bytes
   const auto in_ring = [&](size_t i) {
     const Tensor& t = program.tensors[i];
-    return t.view_of == kNoTensor && t.scope == Scope::kMicroBatch && !uses[i].places.empty();
+    return t.view_of == kNoTensor && t.scope == Scope::kMicroBatch && uses[i].used();
   };
   const auto span_of = [&](size_t i) {
     const auto segment = [&](int place) { return order.segment[static_cast<size_t>(place)]; };
-    return LifeSpan{segment(*uses[i].places.begin()), segment(*uses[i].places.rbegin())};
+    return LifeSpan{segment(uses[i].first), segment(uses[i].last)};
   };
   std::set<LifeSpan> spans;
   for (size_t i = 0; i < program.tensors.size(); ++i)
@@ -117,7 +129,7 @@ void size_rings(Program& program, const SegmentOrder& order) {
 void finish_program(Program& program) {
   const SegmentOrder order = segment_order(program);
   const std::vector<Use> uses = uses_of(program, order);
-  set_scopes(program, order, uses);
+  set_scopes(program, uses);
   alias_in_place(program, order, uses);
   size_rings(program, order);
 }

@@ -12,12 +12,11 @@ struct Run {
   int64_t start, count;
 };
 
-std::vector<Run> runs_of(const Positions& positions, int64_t rows) {
-  if (positions.whole()) return {{0, rows}};
-  std::vector<Run> runs;
+template <typename Visit>
+void each_run(const Positions& positions, int64_t rows, Visit&& visit) {
+  if (positions.whole()) return visit(Run{0, rows});
   for (int64_t first = 0; first < rows; first += positions.run)
-    runs.push_back({positions.at(first), std::min(positions.run, rows - first)});
-  return runs;
+    visit(Run{positions.at(first), std::min(positions.run, rows - first)});
 }
 
 double pairs_in_window(const Run& queries, const Run& keys, int64_t window) {
@@ -77,9 +76,10 @@ Positions gathered_positions(int64_t sequence, int size) {
 double visible_pairs(const Positions& queries, int64_t query_rows, const Positions& keys, int64_t key_rows,
                      int64_t window) {
   double pairs = 0;
-  for (const Run& q : runs_of(queries, query_rows))
-    for (const Run& k : runs_of(keys, key_rows))
-      pairs += window > 0 ? pairs_in_window(q, k, window) : pairs_below(q, k);
+  each_run(queries, query_rows, [&](const Run& q) {
+    each_run(keys, key_rows,
+             [&](const Run& k) { pairs += window > 0 ? pairs_in_window(q, k, window) : pairs_below(q, k); });
+  });
   return pairs;
 }
 

@@ -21,7 +21,14 @@ namespace {
 struct Cursor {
   size_t call = 0;
   size_t op = 0;
-  size_t index = 0;  // walk position
+  size_t index = 0;                          // walk position
+  std::vector<ReplaySite>* sites = nullptr;  // of the call
+};
+
+// When a slot's bytes were last used.
+struct SlotTimes {
+  int64_t written = 0;  // end of the last write
+  int64_t read = 0;     // and of the last read
 };
 
 struct RankState {
@@ -33,8 +40,8 @@ struct RankState {
   int64_t issued = 0;    // when the host has issued the ops so far
   std::array<int64_t, kStreams> stream_free{};
   std::array<int64_t, kStreams> batch_from{};  // when the stream came free for the batch it is in; -1: in none
-  std::vector<int64_t> written;                // slot -> end of the last write
-  std::vector<int64_t> read;                   // end of the last read
+  std::vector<SlotTimes> slots;
+  std::vector<uint32_t> turn;  // of each ring: micro-batch of the call mod its size
   uint32_t first_track = 0;
   std::array<size_t, kGroupKinds.size()> collectives{};  // calls so far
 };
@@ -129,8 +136,8 @@ class Replayer {
         if (by_site != nullptr) set_durations(*sites, player, *by_site);
       }
       state.sites = sites.get();
-      state.written.resize(sites->slots);
-      state.read.resize(sites->slots);
+      state.slots.resize(sites->slots);
+      state.turn.resize(sites->rings.size());
       state.batch_from.fill(-1);
       state.first_track = static_cast<uint32_t>(result_.trace.tracks.size());
       for (int s = 0; s < kStreams; ++s)
@@ -193,10 +200,16 @@ class Replayer {
       const Call& call = program.schedule[r.at.call];
       const bool batched = is_micro_batched(program.segment(call).kind);
       if (batched && call.micro_batch >= count) continue;
-      const std::vector<ReplaySite>& sites = r.sites->segments[static_cast<size_t>(call.segment)];
+      std::vector<ReplaySite>& sites = r.sites->segments[static_cast<size_t>(call.segment)];
+      if (r.at.op == 0) enter(r, sites, call);
       for (; r.at.op < sites.size(); ++r.at.op)
         if (!batched || runs(sites[r.at.op].when, call.micro_batch == 0, call.micro_batch == count - 1)) return;
     }
+  }
+
+  static void enter(RankState& r, std::vector<ReplaySite>& sites, const Call& call) {
+    r.at.sites = &sites;
+    for (size_t i = 0; i < r.turn.size(); ++i) r.turn[i] = static_cast<uint32_t>(call.micro_batch) % r.sites->rings[i];
   }
 
   // Runs the next op of a rank if nobody else must arrive first.
@@ -204,12 +217,12 @@ class Replayer {
     RankState& r = ranks_[static_cast<size_t>(player)];
     if (done(r)) return false;
     const Call& call = r.program->schedule[r.at.call];
-    ReplaySite& site = r.sites->segments[static_cast<size_t>(call.segment)][r.at.op];
-    const int64_t ready = std::max(ready_ns(r, site, call.micro_batch), r.issued + options_.issue_ns);
+    ReplaySite& site = (*r.at.sites)[r.at.op];
+    const int64_t ready = std::max(ready_ns(r, site), r.issued + options_.issue_ns);
     const int64_t duration = by_position_ != nullptr ? (*by_position_)(player, r.at.index) : site.ns;
     int64_t end = ready + duration;
     uint64_t collective = 0;
-    if (site.meets != Meeting::kNone && !meet(player, r, site, call, ready, duration, end, collective)) return false;
+    if (site.meets != Meeting::kNone && !meet(player, r, site, ready, duration, end, collective)) return false;
     r.issued += options_.issue_ns;
     finish(r, site, call, ready, end, collective);
     r.arrived = false;
@@ -219,13 +232,17 @@ class Replayer {
     return true;
   }
 
-  static int64_t ready_ns(const RankState& r, const ReplaySite& site, int micro_batch) {
+  static SlotTimes& slot(RankState& r, const SlotKey& key) { return r.slots[key.first + r.turn[key.ring]]; }
+
+  static int64_t ready_ns(RankState& r, const ReplaySite& site) {
     const auto stream = static_cast<size_t>(site.stream);
     const bool joins = site.batched && r.batch_from[stream] >= 0;
     int64_t ready = joins ? r.batch_from[stream] : r.stream_free[stream];
-    for (const SlotKey& key : r.sites->in(site)) ready = std::max(ready, r.written[key.at(micro_batch)]);
-    for (const SlotKey& key : r.sites->out(site))
-      ready = std::max({ready, r.written[key.at(micro_batch)], r.read[key.at(micro_batch)]});
+    for (const SlotKey& key : r.sites->in(site)) ready = std::max(ready, slot(r, key).written);
+    for (const SlotKey& key : r.sites->out(site)) {
+      const SlotTimes& times = slot(r, key);
+      ready = std::max({ready, times.written, times.read});
+    }
     return ready;
   }
 
@@ -241,10 +258,9 @@ class Replayer {
     return *found;
   }
 
-  bool meet(int player, RankState& r, const ReplaySite& site, const Call& call, int64_t ready, int64_t duration,
-            int64_t& end, uint64_t& collective) {
-    const Op& op = r.program->segment(call).ops[r.at.op];
-    const auto& attrs = std::get<CommAttrs>(op.attrs);
+  bool meet(int player, RankState& r, const ReplaySite& site, int64_t ready, int64_t duration, int64_t& end,
+            uint64_t& collective) {
+    const CommAttrs& attrs = *site.comm;
     if (site.meets != Meeting::kCollective)
       return message(player, attrs, site.meets == Meeting::kReceive, ready, duration, end, collective);
     Group& meets = group(attrs.group, player);
@@ -309,10 +325,10 @@ class Replayer {
       r.batch_from[stream] = r.stream_free[stream];
     r.stream_free[stream] = std::max(r.stream_free[stream], end);
     for (const SlotKey& key : r.sites->in(site)) {
-      int64_t& last = r.read[key.at(call.micro_batch)];
+      int64_t& last = slot(r, key).read;
       last = std::max(last, end);
     }
-    for (const SlotKey& key : r.sites->out(site)) r.written[key.at(call.micro_batch)] = end;
+    for (const SlotKey& key : r.sites->out(site)) slot(r, key).written = end;
     if (!options_.spans) return;
     const Segment& segment = r.program->segment(call);
     if (site.name == 0) site.name = strings_.intern(segment.ops[r.at.op].path);

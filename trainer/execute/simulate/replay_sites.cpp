@@ -34,17 +34,20 @@ uint32_t ring_of(const Tensor& tensor) {
 }  // namespace
 
 ReplaySites::ReplaySites(const Program& program) {
-  std::vector<uint32_t> rings(program.tensors.size(), 1), first(program.tensors.size());
+  std::vector<uint32_t> widest(program.tensors.size(), 1), first(program.tensors.size());
   for (size_t i = 0; i < program.tensors.size(); ++i) {
-    uint32_t& ring = rings[static_cast<size_t>(program.storage(static_cast<TensorId>(i)))];
+    uint32_t& ring = widest[static_cast<size_t>(program.storage(static_cast<TensorId>(i)))];
     ring = std::max(ring, ring_of(program.tensors[i]));
   }
-  for (size_t i = 0; i < rings.size(); ++i) {
+  for (size_t i = 0; i < widest.size(); ++i) {
     first[i] = static_cast<uint32_t>(slots);
-    slots += rings[i];
+    slots += widest[i];
   }
   const auto add = [&](TensorId id) {
-    keys.push_back({first[static_cast<size_t>(program.storage(id))], ring_of(program.tensor(id))});
+    const uint32_t ring = ring_of(program.tensor(id));
+    const auto known = std::find(rings.begin(), rings.end(), ring);
+    keys.push_back({first[static_cast<size_t>(program.storage(id))], static_cast<uint32_t>(known - rings.begin())});
+    if (known == rings.end()) rings.push_back(ring);
   };
   for (const Segment& segment : program.segments) {
     std::vector<ReplaySite>& sites = segments.emplace_back();
@@ -60,6 +63,7 @@ ReplaySites::ReplaySites(const Program& program) {
       site.stream = op.stream;
       site.track = track_of(op);
       site.meets = meeting_of(op);
+      if (site.meets != Meeting::kNone) site.comm = &std::get<CommAttrs>(op.attrs);
       site.batched = is_batched(op);
       site.kind = span_kind(op);
       site.phase = phase_of(segment.kind, op);

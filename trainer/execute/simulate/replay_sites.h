@@ -10,11 +10,10 @@
 
 namespace mbb::trainer {
 
-// A tensor's bytes in a call: number `first` + micro-batch mod `ring`.
+// A tensor's bytes in a call: number `first` + micro-batch mod ring.
 struct SlotKey {
   uint32_t first = 0;
-  uint32_t ring = 1;
-  size_t at(int micro_batch) const { return ring == 1 ? first : first + static_cast<uint32_t>(micro_batch) % ring; }
+  uint32_t ring = 0;  // of ReplaySites::rings
 };
 
 enum class Meeting : uint8_t { kNone, kCollective, kSend, kReceive };
@@ -26,6 +25,7 @@ struct ReplaySite {
   Stream track = Stream::kCompute;  // drawn on
   Meeting meets = Meeting::kNone;
   bool batched = false;
+  const CommAttrs* comm = nullptr;  // of the program's op, where it communicates
   profiler::SpanKind kind = profiler::SpanKind::kCompute;
   profiler::Phase phase = profiler::Phase::kNone;
   profiler::StringId name = 0;  // of the path, once it ran
@@ -37,6 +37,7 @@ struct ReplaySites {
 
   std::vector<std::vector<ReplaySite>> segments;
   std::vector<SlotKey> keys;
+  std::vector<uint32_t> rings = {1};  // the sizes that there are
   size_t slots = 0;
 
   std::span<const SlotKey> in(const ReplaySite& s) const {
