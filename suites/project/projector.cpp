@@ -118,6 +118,7 @@ class Projector {
     trainer::ClassReplayOptions walk;
     walk.micro_batches = micro_batches;
     walk.spans = options_.parts;
+    walk.paths = trace != nullptr;
     walk.issue_ns = std::llround(table_.issue_us * 1e3 * table_.term(CostTerm::kHost).factor);
     MB_ASSIGN(trainer::Replay replayed,
               trainer::replay_classes(

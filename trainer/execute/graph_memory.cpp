@@ -31,20 +31,20 @@ int64_t captured_ops(const Program& program, const MemoryPlan& plan, std::span<c
     return positions;
   }
   std::vector<GraphStep> steps;
-  std::vector<uint64_t> identities;  // of all positions, one behind another
-  std::vector<size_t> begin{0};      // of each position's, and the end
+  std::vector<const Op*> op_of;
   walk(program, [&](int index, const Call& call, int, const Op& op) {
     steps.push_back({op.path, index, program.segment(call).kind == SegmentKind::kOptimizer});
-    add_identity(program, plan, call, op, identities);
-    begin.push_back(identities.size());
+    op_of.push_back(&op);
   });
   std::set<std::vector<uint64_t>> graphs;
+  std::vector<uint64_t> identity;
   int64_t ops = 0;
   for (const GraphPiece& piece : graph_pieces(steps, scopes)) {
     if (!piece.captured) continue;
-    const auto first = identities.begin() + static_cast<std::ptrdiff_t>(begin[piece.begin]);
-    const auto last = identities.begin() + static_cast<std::ptrdiff_t>(begin[piece.end]);
-    if (graphs.emplace(first, last).second) ops += static_cast<int64_t>(piece.end - piece.begin);
+    identity.clear();
+    for (size_t i = piece.begin; i < piece.end; ++i)
+      add_identity(program, plan, program.schedule[static_cast<size_t>(steps[i].call)], *op_of[i], identity);
+    if (graphs.insert(identity).second) ops += static_cast<int64_t>(piece.end - piece.begin);
   }
   return ops;
 }

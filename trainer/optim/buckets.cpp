@@ -31,34 +31,32 @@ struct WeightUse {
 };
 
 std::vector<WeightUse> uses_of_weights(const Program& program) {
-  std::map<TensorId, WeightUse> uses;
-  std::map<TensorId, TensorId> weight_of_grad;
+  constexpr size_t kNone = std::numeric_limits<size_t>::max();
+  std::vector<WeightUse> uses;
+  std::vector<size_t> of_weight(program.tensors.size(), kNone), of_grad(program.tensors.size(), kNone);
   for (size_t i = 0; i < program.tensors.size(); ++i) {
-    const auto id = static_cast<TensorId>(i);
     if (program.tensors[i].main_grad == kNoTensor) continue;
-    uses[id].weight = id;
-    weight_of_grad[program.tensors[i].main_grad] = id;
+    of_weight[i] = of_grad[static_cast<size_t>(program.tensors[i].main_grad)] = uses.size();
+    uses.emplace_back().weight = static_cast<TensorId>(i);
   }
   size_t at = 0;
   for (const Segment& segment : program.segments) {
     for (const Op& op : segment.ops) {
       ++at;
       for (TensorId id : op.in) {
-        const auto found = uses.find(id);
-        if (found == uses.end() || found->second.first_read < at) continue;
-        found->second.first_read = at;
-        found->second.chunk = segment.chunk;
+        const size_t of = of_weight[static_cast<size_t>(id)];
+        if (of == kNone || uses[of].first_read < at) continue;
+        uses[of].first_read = at;
+        uses[of].chunk = segment.chunk;
       }
       for (TensorId id : op.out)
-        if (const auto found = weight_of_grad.find(id); found != weight_of_grad.end()) {
-          uses.at(found->second).last_write = at;
-          uses.at(found->second).deferred = segment.kind == SegmentKind::kWgrad;
+        if (const size_t of = of_grad[static_cast<size_t>(id)]; of != kNone) {
+          uses[of].last_write = at;
+          uses[of].deferred = segment.kind == SegmentKind::kWgrad;
         }
     }
   }
-  std::vector<WeightUse> all;
-  for (auto& [id, use] : uses) all.push_back(std::move(use));
-  return all;
+  return uses;
 }
 
 // A layer is a unit; what lies between two layers is one too, named after its first weight.

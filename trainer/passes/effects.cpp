@@ -7,9 +7,7 @@
 #include <array>
 #include <cmath>
 #include <functional>
-#include <limits>
 #include <string_view>
-#include <unordered_map>
 #include <utility>
 
 #include "profiler/base/text.h"
@@ -192,24 +190,24 @@ std::vector<OpMark> op_marks(const Program& program) {
 }
 
 OpEdits op_edits(const std::vector<OpMark>& before, const std::vector<OpMark>& after) {
-  // Ops of `after` that have one path, as a chain from the first on.
-  constexpr size_t kEnd = std::numeric_limits<size_t>::max();
-  std::vector<size_t> next(after.size(), kEnd);
-  std::unordered_map<uint64_t, size_t> first_of(after.size());
-  for (size_t i = after.size(); i-- > 0;) {
-    const auto [first, added] = first_of.try_emplace(after[i].path, i);
-    if (!added) next[i] = std::exchange(first->second, i);
-  }
+  std::vector<std::pair<uint64_t, size_t>> by_path;  // of `after`
+  by_path.reserve(after.size());
+  for (size_t i = 0; i < after.size(); ++i) by_path.emplace_back(after[i].path, i);
+  std::sort(by_path.begin(), by_path.end());
+  std::vector<size_t> taken(after.size(), 0);  // at the first of a path in by_path: how many of it are paired
   OpEdits edits;
   std::vector<size_t> places;
   size_t paired = 0;
   for (const OpMark& mark : before) {
-    const auto first = first_of.find(mark.path);
-    if (first == first_of.end() || first->second == kEnd) {
+    const auto first = static_cast<size_t>(
+        std::lower_bound(by_path.begin(), by_path.end(), std::pair{mark.path, size_t{0}}) - by_path.begin());
+    const size_t next = first == after.size() ? first : first + taken[first];
+    if (next == after.size() || by_path[next].first != mark.path) {
       ++edits.gone;
       continue;
     }
-    const size_t at = std::exchange(first->second, next[first->second]);
+    ++taken[first];
+    const size_t at = by_path[next].second;
     ++paired;
     edits.changed += after[at].content != mark.content;
     edits.moved += after[at].place != mark.place;

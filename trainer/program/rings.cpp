@@ -56,13 +56,16 @@ bool meet(const Calls& a, const Calls& b) {
   return false;
 }
 
+// The calls of both ends of a span, by micro-batch.
+struct SpanCalls {
+  std::vector<int> begin, end;
+};
+
 // Places that slots of equal size need when all spans have `period` slots: each slot takes the first place that is free
-// whenever it is taken.
-int places_of(const Program& program, const std::set<LifeSpan>& spans, int period) {
+// whenever it is taken. `enough` stands for as many and more.
+int places_of(const Program& program, const std::vector<SpanCalls>& spans, int period, int enough) {
   std::vector<Calls> places;
-  for (const LifeSpan& span : spans) {
-    const std::vector<int> begin = calls_of(program, span.first);
-    const std::vector<int> end = calls_of(program, span.second);
+  for (const auto& [begin, end] : spans) {
     for (int slot = 0; slot < std::min(period, program.micro_batches); ++slot) {
       Calls taken(program.schedule.size() / 64 + 1, 0);
       for (auto m = static_cast<size_t>(slot); m < begin.size(); m += static_cast<size_t>(period))
@@ -71,6 +74,7 @@ int places_of(const Program& program, const std::set<LifeSpan>& spans, int perio
       auto place = std::find_if(places.begin(), places.end(), [&](const Calls& other) { return !meet(taken, other); });
       if (place == places.end()) {
         places.push_back(std::move(taken));
+        if (places.size() == static_cast<size_t>(enough)) return enough;
         continue;
       }
       for (size_t c = 0; c < taken.size(); ++c) (*place)[c] |= taken[c];
@@ -83,15 +87,18 @@ int places_of(const Program& program, const std::set<LifeSpan>& spans, int perio
 
 std::map<LifeSpan, int> ring_sizes(const Program& program, const std::set<LifeSpan>& spans) {
   std::map<LifeSpan, int> rings;
-  std::set<LifeSpan> crossing;  // spans of chunks that take turns
+  std::vector<LifeSpan> crossing;  // spans of chunks that take turns
+  std::vector<SpanCalls> calls_of_crossing;
   int widest = 0;
   int total = 0;
   for (const LifeSpan& span : spans) {
-    const int ring = ring_of(calls_of(program, span.first), calls_of(program, span.second));
+    SpanCalls calls{calls_of(program, span.first), calls_of(program, span.second)};
+    const int ring = ring_of(calls.begin, calls.end);
     rings[span] = ring;
     if (span.first == span.second || program.segments[static_cast<size_t>(span.second)].kind == SegmentKind::kForward)
       continue;
-    crossing.insert(span);
+    crossing.push_back(span);
+    calls_of_crossing.push_back(std::move(calls));
     widest = std::max(widest, ring);
     total += ring;
   }
@@ -102,7 +109,7 @@ std::map<LifeSpan, int> ring_sizes(const Program& program, const std::set<LifeSp
   // it follow at once, because micro-batches then change places from turn to turn.
   int fewest = total, period = 0;
   for (int tried = widest; tried <= (widest + group - 1) / group * group + group; ++tried) {
-    const int places = places_of(program, crossing, tried);
+    const int places = places_of(program, calls_of_crossing, tried, fewest);
     if (places < fewest) fewest = places, period = tried;
   }
   if (period > 0)

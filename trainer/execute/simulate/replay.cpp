@@ -331,7 +331,7 @@ class Replayer {
     for (const SlotKey& key : r.sites->out(site)) slot(r, key).written = end;
     if (!options_.spans) return;
     const Segment& segment = r.program->segment(call);
-    if (site.name == 0) site.name = strings_.intern(segment.ops[r.at.op].path);
+    if (site.name == 0 && options_.paths) site.name = strings_.intern(segment.ops[r.at.op].path);
     profiler::Span span;
     span.start_ns = start;
     span.end_ns = end;

@@ -39,6 +39,7 @@ struct ClassReplayOptions {
   // Host time to issue one op: none starts before those before it are issued. 0: the host is never late.
   int64_t issue_ns = 0;
   bool spans = true;  // off: only the step's length
+  bool paths = true;  // off: spans without the paths of their ops
 };
 
 // The same for a world of any size: ranks of a class do the same at the same time, so that one of each, the lowest,
