@@ -48,6 +48,14 @@ class CallSets {
       for (uint64_t left = bits[word]; left != 0; left &= left - 1)
         visit(word * 64 + static_cast<size_t>(std::countr_zero(left)));
   }
+  // Of those calls the ones that are in `among` too.
+  template <typename Visit>
+  void each_call(size_t number, const CallBits& among, Visit&& visit) const {
+    const CallBits& bits = sets_[number];
+    for (size_t word = 0; word < bits.size(); ++word)
+      for (uint64_t left = bits[word] & among[word]; left != 0; left &= left - 1)
+        visit(word * 64 + static_cast<size_t>(std::countr_zero(left)));
+  }
   // After the last number(): meets() answers from here on.
   void compare_all();
   bool meets(size_t a, size_t b) const { return meets_[a * sets_.size() + b] != 0; }

@@ -240,19 +240,43 @@ struct FamilyBuffers {
   }
 };
 
-// Live bytes at each op of a call, without what is always alive.
-std::vector<int64_t> live_in_call(const Items& items, const FamilyBuffers& families, int call, size_t ops) {
-  std::vector<int64_t> live(ops + 1, 0);
+// A set of calls of a family that a call lies in: by LifeFamilies::Sets, whole or a part.
+struct AliveIn {
+  size_t family = 0;
+  size_t set = 0;
+};
+
+// Of each of some calls, in their order, the families that are alive in it.
+std::vector<std::vector<AliveIn>> alive_in(const Items& items, const FamilyBuffers& families, size_t all_calls,
+                                           const std::vector<int>& calls) {
+  CallBits asked = items.sets.none();
+  std::vector<size_t> place(all_calls);
+  for (size_t i = 0; i < calls.size(); ++i) {
+    set(asked, calls[i]);
+    place[static_cast<size_t>(calls[i])] = i;
+  }
+  std::vector<std::vector<AliveIn>> alive(calls.size());
   for (size_t f = 0; f < families.items.size(); ++f) {
+    if (families.items[f].empty()) continue;
     const LifeFamilies::Sets& sets = items.families.sets(f);
-    if (items.sets.contains(sets[0], call)) live[0] += families.bytes[f];
-    for (size_t part = 0; part + 1 < sets.size(); ++part) {
-      if (!items.sets.contains(sets[part + 1], call)) continue;
-      for (const Item* item : families.items[f]) {
-        const LifePart& alive = item->life.parts[part];
-        live[static_cast<size_t>(alive.first)] += item->buffer.bytes;
-        if (static_cast<size_t>(alive.last) < ops) live[static_cast<size_t>(alive.last) + 1] -= item->buffer.bytes;
-      }
+    for (size_t s = 0; s < sets.size(); ++s)
+      items.sets.each_call(sets[s], asked, [&](size_t call) { alive[place[call]].push_back({f, s}); });
+  }
+  return alive;
+}
+
+// Live bytes at each op of a call, without what is always alive.
+std::vector<int64_t> live_in_call(const FamilyBuffers& families, const std::vector<AliveIn>& alive_here, size_t ops) {
+  std::vector<int64_t> live(ops + 1, 0);
+  for (const auto& [f, set] : alive_here) {
+    if (set == 0) {
+      live[0] += families.bytes[f];
+      continue;
+    }
+    for (const Item* item : families.items[f]) {
+      const LifePart& alive = item->life.parts[set - 1];
+      live[static_cast<size_t>(alive.first)] += item->buffer.bytes;
+      if (static_cast<size_t>(alive.last) < ops) live[static_cast<size_t>(alive.last) + 1] -= item->buffer.bytes;
     }
   }
   std::partial_sum(live.begin(), live.end(), live.begin());
@@ -295,9 +319,12 @@ void find_peak(const Program& program, const Items& items, MemoryPlan& plan) {
     if (item.life.always && item.space == Space::kDevice) plan.peak_live_bytes += item.buffer.bytes;
   const int64_t base = plan.peak_live_bytes;
   const FamilyBuffers families(items);
-  for (const int c : calls_of_each_kind(program, items.sets)) {
+  const std::vector<int> calls = calls_of_each_kind(program, items.sets);
+  const std::vector<std::vector<AliveIn>> alive = alive_in(items, families, program.schedule.size(), calls);
+  for (size_t i = 0; i < calls.size(); ++i) {
+    const int c = calls[i];
     const size_t ops = program.segment(program.schedule[static_cast<size_t>(c)]).ops.size();
-    const std::vector<int64_t> live = live_in_call(items, families, c, ops);
+    const std::vector<int64_t> live = live_in_call(families, alive[i], ops);
     for (size_t o = 0; o < live.size(); ++o) {
       if (base + live[o] <= plan.peak_live_bytes) continue;
       plan.peak_live_bytes = base + live[o];

@@ -228,7 +228,7 @@ class Replayer {
     r.arrived = false;
     ++r.at.op;
     ++r.at.index;
-    settle(r);
+    if (r.at.op == r.at.sites->size() || (*r.at.sites)[r.at.op].when != When::kAlways) settle(r);
     return true;
   }
 
