@@ -13,12 +13,12 @@ namespace {
 
 using Ops = std::vector<Op>;
 
-// Who reads a tensor, over all segments.
-std::map<TensorId, int> count_readers(const Program& program) {
-  std::map<TensorId, int> readers;
+// How many read each tensor, over all segments.
+std::vector<int> count_readers(const Program& program) {
+  std::vector<int> readers(program.tensors.size(), 0);
   for (const Segment& segment : program.segments)
     for (const Op& op : segment.ops)
-      for (const TensorId id : op.in) ++readers[id];
+      for (const TensorId id : op.in) ++readers[static_cast<size_t>(id)];
   return readers;
 }
 
@@ -36,10 +36,10 @@ bool writes(const Op& op, TensorId id) {
 }
 
 // The GEMM takes the sum's place: it writes the sum's output and reads the residual last.
-bool into_gemm(Ops& ops, size_t sum, size_t branch, const std::map<TensorId, int>& readers) {
+bool into_gemm(Ops& ops, size_t sum, size_t branch, const std::vector<int>& readers) {
   const TensorId product = ops[sum].in[branch], residual = ops[sum].in[1 - branch];
   const int at = writer_before(ops, product, static_cast<int>(sum));
-  if (at < 0 || readers.at(product) != 1) return false;
+  if (at < 0 || readers.at(static_cast<size_t>(product)) != 1) return false;
   Op& gemm = ops[static_cast<size_t>(at)];
   const OpKind* fused = gemm.kind == &kGemm         ? &kGemmAdd
                         : gemm.kind == &kGemmScaled ? &kGemmScaledAdd
@@ -56,12 +56,12 @@ bool into_gemm(Ops& ops, size_t sum, size_t branch, const std::map<TensorId, int
 }
 
 // Both variants of the norm's backward (first micro-batch and later ones) take the sum's place.
-bool into_norm_grad(Ops& ops, size_t sum, size_t part, const std::map<TensorId, int>& readers) {
+bool into_norm_grad(Ops& ops, size_t sum, size_t part, const std::vector<int>& readers) {
   const TensorId dx = ops[sum].in[part], residual = ops[sum].in[1 - part];
   std::vector<size_t> norms;
   for (size_t i = 0; i < sum; ++i)
     if (writes(ops[i], dx)) norms.push_back(i);
-  if (norms.empty() || readers.at(dx) != 1) return false;
+  if (norms.empty() || readers.at(static_cast<size_t>(dx)) != 1) return false;
   for (const size_t i : norms)
     if (ops[i].kind != &kRmsNormGrad) return false;
   if (writer_before(ops, residual, static_cast<int>(norms.front())) < 0 &&
@@ -76,7 +76,7 @@ bool into_norm_grad(Ops& ops, size_t sum, size_t part, const std::map<TensorId, 
   return true;
 }
 
-void fuse_sums(Program& program, int segment, bool (*into)(Ops&, size_t, size_t, const std::map<TensorId, int>&)) {
+void fuse_sums(Program& program, int segment, bool (*into)(Ops&, size_t, size_t, const std::vector<int>&)) {
   Ops& ops = program.segments[static_cast<size_t>(segment)].ops;
   const auto readers = count_readers(program);
   std::set<size_t> gone;
@@ -156,7 +156,7 @@ void fuse_swiglu(Program& program, int forward, int backward) {
   Ops& back = program.segments[static_cast<size_t>(backward)].ops;
   gone.clear();
   for (size_t i = 0; i < back.size(); ++i) {
-    if (back[i].kind != &kSwigluGrad || readers.at(back[i].in[0]) != 1) continue;
+    if (back[i].kind != &kSwigluGrad || readers.at(static_cast<size_t>(back[i].in[0])) != 1) continue;
     const int at = product_before(back, back[i].in[0], i, Role::kDgrad);
     if (at < 0) continue;
     Op gemm = back[static_cast<size_t>(at)];

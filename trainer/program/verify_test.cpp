@@ -82,6 +82,31 @@ TEST_F(Planted, AReadBeforeTheWrite) {
   expect_refused("layers.0.mlp.norm.fwd", "before anything wrote it");
 }
 
+TEST_F(Planted, AReadBeforeTheWriteInOneKindOfMicroBatch) {
+  // A value of one call, which goes the same way in all calls that run the same ops: each such kind is looked at.
+  ASSERT_GE(program_.micro_batches, 2);
+  auto& ops = program_.segments[0].ops;
+  const auto in_call = [&](const Op& o) {
+    if (o.out.empty()) return false;
+    const TensorId out = o.out[0];
+    const auto reads = [&](const Op& other) {
+      return std::find(other.in.begin(), other.in.end(), out) != other.in.end();
+    };
+    const auto shares = [&](const Tensor& t) { return t.view_of == out; };
+    return program_.tensor(out).scope == Scope::kCall && program_.tensor(out).view_of == kNoTensor &&
+           std::any_of(ops.begin(), ops.end(), reads) &&
+           std::none_of(program_.tensors.begin(), program_.tensors.end(), shares);
+  };
+  const auto writer = std::find_if(ops.begin(), ops.end(), in_call);
+  ASSERT_NE(writer, ops.end());
+  for (const When when : {When::kFirst, When::kNotFirst, When::kLast, When::kNotLast}) {
+    writer->when = when;
+    expect_refused("(", "before anything wrote it");
+  }
+  writer->when = When::kAlways;
+  EXPECT_TRUE(verify(program_).has_value());
+}
+
 TEST_F(Planted, AReadOfAnotherMicroBatchsValue) {
   // The backward of each micro-batch before its forward.
   std::swap(program_.schedule[0], program_.schedule[2]);

@@ -53,6 +53,21 @@ Config config_of(const Mapping& m) {
   return config;
 }
 
+TEST_P(ReplayOfClasses, WithoutPathsHasTheSameSpansWithoutNames) {
+  const Built b = build(config_of(GetParam()));
+  const auto named = replay_classes(b.layout.mesh, b.programs.programs, cost);
+  const auto bare = replay_classes(b.layout.mesh, b.programs.programs, cost, {.paths = false});
+  ASSERT_TRUE(named.has_value() && bare.has_value());
+  EXPECT_EQ(named->step_ns, bare->step_ns);
+  ASSERT_FALSE(named->trace.spans.empty());
+  std::vector<profiler::Span> spans = named->trace.spans;
+  for (profiler::Span& span : spans) {
+    EXPECT_NE(span.op, 0u);
+    span.name = span.op = 0;
+  }
+  EXPECT_EQ(spans, bare->trace.spans);
+}
+
 TEST_P(ReplayOfClasses, EqualsThatOfAllRanks) {
   const Built b = build(config_of(GetParam()));
   ASSERT_FALSE(b.programs.programs.empty());
