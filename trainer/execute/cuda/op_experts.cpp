@@ -1,5 +1,7 @@
 // CUDA functions of mixture-of-experts layers.
 #include <array>
+#include <cstddef>
+#include <optional>
 #include <string>
 
 #include "trainer/execute/cuda/expert_pieces.h"
@@ -244,34 +246,68 @@ Status grouped_bias_grad_op(const OpCall& call) {
 
 namespace {
 
-// The products of few experts and bf16 tokens by kernels of their own; false: not such a one.
-Result<bool> few_experts(const OpCall& call, const GemmAttrs& a) {
-  const Operand &left = call.in[0], &right = call.in[1], &out = call.out[0];
-  const auto is = [](const Operand& o, DType dtype) { return o.tensor->dtype == dtype; };
-  const auto takes = [&](const RouterProduct& p) { return router_product_takes(p, {left.data, right.data, out.data}); };
+struct RouterRole {
+  GemmRole role;
+  RouterProduct shape;
+};
+
+// What a product of bf16 tokens or weights is to its router; nullopt: operands of other types.
+std::optional<RouterRole> router_role(const OpCall& call, const GemmAttrs& a) {
+  const Shape &left = call.in[0].shape(), &right = call.in[1].shape();
+  const auto types = [&](DType first, DType out) {
+    return call.in[0].tensor->dtype == first && call.in[1].tensor->dtype == DType::kBf16 &&
+           call.out[0].tensor->dtype == out;
+  };
+  if (!a.trans_a && a.trans_b && !a.accumulate && types(DType::kBf16, DType::kF32))
+    return RouterRole{GemmRole::kFprop, {left.rows(), left.cols(), right.rows()}};
+  const RouterProduct backward{left.rows(), right.cols(), left.cols()};
+  if (!a.trans_a && !a.trans_b && !a.accumulate && types(DType::kF32, DType::kBf16))
+    return RouterRole{GemmRole::kDgrad, backward};
+  if (a.trans_a && !a.trans_b && types(DType::kF32, DType::kF32)) return RouterRole{GemmRole::kWgrad, backward};
+  return std::nullopt;
+}
+
+// By kernels of their own.
+Status few_experts(const OpCall& call, const RouterRole& r, bool accumulate) {
   const Launch launch = call.device.launch();
-  if (!is(right, DType::kBf16)) return false;
-  if (!a.trans_a && a.trans_b && !a.accumulate && is(left, DType::kBf16) && is(out, DType::kF32)) {
-    const RouterProduct p{left.shape().rows(), left.shape().cols(), right.shape().rows()};
-    if (!takes(p)) return false;
-    MB_TRY(router_logits(p, left.data, right.data, out.as<float>(), launch));
-    return true;
+  const Operand &left = call.in[0], &right = call.in[1], &out = call.out[0];
+  if (r.role == GemmRole::kFprop) return router_logits(r.shape, left.data, right.data, out.as<float>(), launch);
+  if (r.role == GemmRole::kDgrad) return router_dgrad(r.shape, left.as<const float>(), right.data, out.data, launch);
+  MB_ASSIGN(void* const workspace, call.device.scratch(router_wgrad_workspace(r.shape, launch)));
+  return router_wgrad(r.shape, left.as<const float>(), right.data, out.as<float>(), accumulate, workspace, launch);
+}
+
+// By the library in bf16: fp32 gradients are three bf16 parts, which a product holds one behind the other (dgrad) or
+// below each other (wgrad).
+Status many_experts(const OpCall& call, const RouterRole& r, bool accumulate) {
+  const Launch launch = call.device.launch();
+  const Operand &left = call.in[0], &right = call.in[1], &out = call.out[0];
+  const RouterProduct& s = r.shape;
+  const int64_t parts_rows = 3 * padded_experts(s), parts_bytes = (s.tokens * parts_rows * 2 + 255) / 256 * 256;
+  GemmProblem p;
+  GemmBuffers b;
+  b.a = left.data, b.b = right.data, b.d = out.data, b.workspace = call.device.gemm_workspace();
+  if (r.role == GemmRole::kFprop) {
+    p.m = s.tokens, p.n = s.experts, p.k = s.hidden, p.b_transposed = true, p.d = Element::kF32;
+  } else {
+    const bool dgrad = r.role == GemmRole::kDgrad;
+    MB_ASSIGN(void* const scratch, call.device.scratch(parts_bytes + parts_rows * s.hidden * (dgrad ? 2 : 4)));
+    void* const behind = static_cast<std::byte*>(scratch) + parts_bytes;
+    MB_TRY(router_split_gradients(s, left.as<const float>(), scratch, launch));
+    b.a = scratch;
+    if (dgrad) {
+      MB_TRY(router_stack_weights(s, right.data, behind, launch));
+      b.b = behind;
+      p.m = s.tokens, p.n = s.hidden, p.k = parts_rows;
+    } else {
+      b.d = behind;
+      p.m = parts_rows, p.n = s.hidden, p.k = s.tokens, p.a_transposed = true, p.d = Element::kF32;
+    }
   }
-  if (!is(left, DType::kF32)) return false;
-  if (!a.trans_a && !a.trans_b && !a.accumulate && is(out, DType::kBf16)) {
-    const RouterProduct p{left.shape().rows(), right.shape().cols(), left.shape().cols()};
-    if (!takes(p)) return false;
-    MB_TRY(router_dgrad(p, left.as<const float>(), right.data, out.data, launch));
-    return true;
-  }
-  if (a.trans_a && !a.trans_b && is(out, DType::kF32)) {
-    const RouterProduct p{left.shape().rows(), right.shape().cols(), left.shape().cols()};
-    if (!takes(p)) return false;
-    MB_ASSIGN(void* const workspace, call.device.scratch(router_wgrad_workspace(p, launch)));
-    MB_TRY(router_wgrad(p, left.as<const float>(), right.data, out.as<float>(), a.accumulate, workspace, launch));
-    return true;
-  }
-  return false;
+  p.alignment = gemm_alignment(b);
+  MB_TRY(call.device.gemm().run(p, b, call.device.stream()));
+  if (r.role != GemmRole::kWgrad) return {};
+  return router_sum_parts(s, static_cast<const float*>(b.d), out.as<float>(), accumulate, launch);
 }
 
 }  // namespace
@@ -279,8 +315,12 @@ Result<bool> few_experts(const OpCall& call, const GemmAttrs& a) {
 // Logits are fp32 and so is their gradient: where operands differ in type both become fp32 first.
 Status router_gemm_op(const OpCall& call) {
   const auto& a = call.attrs<GemmAttrs>();
-  MB_ASSIGN(const bool done, few_experts(call, a));
-  if (done) return {};
+  if (const auto role = router_role(call, a)) {
+    const auto addresses = {static_cast<const void*>(call.in[0].data), static_cast<const void*>(call.in[1].data),
+                            static_cast<const void*>(call.out[0].data)};
+    if (router_product_takes(role->shape, addresses)) return few_experts(call, *role, a.accumulate);
+    if (router_parts_take(role->shape, addresses)) return many_experts(call, *role, a.accumulate);
+  }
   const Shape &left = call.in[0].shape(), &right = call.in[1].shape();
   GemmProblem p;
   p.m = a.trans_a ? left.cols() : left.rows();

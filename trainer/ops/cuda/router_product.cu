@@ -117,6 +117,48 @@ __global__ void router_wgrad_sum_kernel(RouterProduct p, const float* partials, 
   dweights[at] = (accumulate ? dweights[at] : 0.0f) + sum;
 }
 
+__global__ void __launch_bounds__(kBlock)
+    router_split_kernel(const float* x, uint32_t count, uint32_t experts, uint32_t padded, bf16* parts) {
+  const uint32_t at = blockIdx.x * kBlock + threadIdx.x;
+  if (at >= count) return;
+  const uint32_t row = at / padded, e = at - row * padded;
+  const float all = e < experts ? x[int64_t{row} * experts + e] : 0.0f;
+  const float high = rounded<bf16>(all), middle = rounded<bf16>(all - high);
+  bf16* const to = parts + int64_t{row} * 3 * padded + e;
+  to[0] = from_float<bf16>(high);
+  to[padded] = from_float<bf16>(middle);
+  to[2 * padded] = from_float<bf16>(all - high - middle);
+}
+
+// In 16-byte pieces.
+__global__ void __launch_bounds__(kBlock)
+    router_stack_kernel(const uint4* weights, int64_t there, int64_t count, uint4* stack) {
+  const int64_t at = int64_t{blockIdx.x} * kBlock + threadIdx.x;
+  if (at >= count) return;
+  const uint4 piece = at < there ? weights[at] : uint4{};
+#pragma unroll
+  for (int part = 0; part < 3; ++part) stack[part * count + at] = piece;
+}
+
+// In four sums.
+__global__ void __launch_bounds__(kBlock)
+    router_sum_parts_kernel(const float4* parts, int64_t part, int64_t count, float4* dweights, bool accumulate) {
+  const int64_t at = int64_t{blockIdx.x} * kBlock + threadIdx.x;
+  if (at >= count) return;
+  const float4 high = parts[at], middle = parts[at + part], low = parts[at + 2 * part];
+  float4 sum = accumulate ? dweights[at] : float4{};
+  sum.x += low.x + middle.x + high.x;
+  sum.y += low.y + middle.y + high.y;
+  sum.z += low.z + middle.z + high.z;
+  sum.w += low.w + middle.w + high.w;
+  dweights[at] = sum;
+}
+
+bool all_aligned(std::initializer_list<const void*> addresses) {
+  return std::all_of(addresses.begin(), addresses.end(),
+                     [](const void* p) { return reinterpret_cast<uintptr_t>(p) % 16 == 0; });
+}
+
 int64_t across(const RouterProduct& p) {
   return (p.hidden + kColumns - 1) / kColumns;
 }
@@ -127,9 +169,7 @@ int64_t runs_of(const RouterProduct& p, const Launch& launch) {
 }  // namespace
 
 bool router_product_takes(const RouterProduct& shape, std::initializer_list<const void*> addresses) {
-  return shape.tokens > 0 && shape.experts <= kMost && shape.hidden % 8 == 0 &&
-         std::all_of(addresses.begin(), addresses.end(),
-                     [](const void* p) { return reinterpret_cast<uintptr_t>(p) % 16 == 0; });
+  return shape.tokens > 0 && shape.experts <= kMost && shape.hidden % 8 == 0 && all_aligned(addresses);
 }
 
 Status router_logits(const RouterProduct& p, const void* x, const void* weights, float* logits, const Launch& launch) {
@@ -160,6 +200,39 @@ Status router_wgrad(const RouterProduct& p, const float* dlogits, const void* x,
   router_wgrad_sum_kernel<<<blocks((p.experts * p.hidden + kBlock - 1) / kBlock), kBlock, 0, launch.stream>>>(
       p, partials, runs, dweights, accumulate);
   return launched("router_wgrad_sum");
+}
+
+int64_t padded_experts(const RouterProduct& p) {
+  return (p.experts + 7) / 8 * 8;
+}
+
+bool router_parts_take(const RouterProduct& shape, std::initializer_list<const void*> addresses) {
+  return shape.tokens > 0 && shape.experts % 4 == 0 && shape.hidden % 8 == 0 &&
+         shape.tokens * padded_experts(shape) < int64_t{1} << 31 && all_aligned(addresses);
+}
+
+Status router_split_gradients(const RouterProduct& p, const float* dlogits, void* parts, const Launch& launch) {
+  const int64_t padded = padded_experts(p), count = p.tokens * padded;
+  router_split_kernel<<<blocks((count + kBlock - 1) / kBlock), kBlock, 0, launch.stream>>>(
+      dlogits, static_cast<uint32_t>(count), static_cast<uint32_t>(p.experts), static_cast<uint32_t>(padded),
+      static_cast<bf16*>(parts));
+  return launched("router_split_gradients");
+}
+
+Status router_stack_weights(const RouterProduct& p, const void* weights, void* stack, const Launch& launch) {
+  const int64_t count = padded_experts(p) * p.hidden / 8;
+  router_stack_kernel<<<blocks((count + kBlock - 1) / kBlock), kBlock, 0, launch.stream>>>(
+      static_cast<const uint4*>(weights), p.experts * p.hidden / 8, count, static_cast<uint4*>(stack));
+  return launched("router_stack_weights");
+}
+
+Status router_sum_parts(const RouterProduct& p, const float* parts, float* dweights, bool accumulate,
+                        const Launch& launch) {
+  const int64_t count = p.experts * p.hidden / 4;
+  router_sum_parts_kernel<<<blocks((count + kBlock - 1) / kBlock), kBlock, 0, launch.stream>>>(
+      reinterpret_cast<const float4*>(parts), padded_experts(p) * p.hidden / 4, count,
+      reinterpret_cast<float4*>(dweights), accumulate);
+  return launched("router_sum_parts");
 }
 
 }  // namespace mbb::trainer::cuda
