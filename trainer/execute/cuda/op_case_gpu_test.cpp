@@ -95,6 +95,20 @@ void add_block_cases(std::vector<OpCase>& all) {
                  &kLatentPack,
                  {{{40, 2, 3 * 48}}, {{40, 2, 16}}, {{40, 2, 3 * 56}}},
                  LatentAttrs{3, 32, 16, 24}});
+  all.push_back({"latent_pack/long-odd",
+                 &kLatentPack,
+                 {{{6, 2, 3 * 306}}, {{6, 2, 301}}, {{6, 2, 3 * 8}}},
+                 LatentAttrs{3, 5, 301, 3}});
+  all.push_back({"scale_by/wide", &kScaleBy, {{{70, 2, 264}}}, ScaleByAttrs{0.3, 0.3}});
+  all.push_back({"scale_by/odd", &kScaleBy, {{{3, 1, 9}}}, ScaleByAttrs{0.3, 0.3}});
+  // Rows longer than what a block has on its way, the last part not whole.
+  const CaseInput maxima{{10}, DType::kF32, Fill::kPositive};
+  all.push_back({"cross_entropy/max-wide", &kCrossEntropyMax, {{{5, 2, 16408}}}, NoAttrs{}, false});
+  all.push_back({"cross_entropy/sum-wide",
+                 &kCrossEntropySum,
+                 {{{5, 2, 16408}}, maxima, integers({5, 2}, 16408)},
+                 EmbeddingAttrs{},
+                 false});
   all.push_back({"bias_add/wide", &kBiasAdd, {{{70, 2, 264}}, weight({264})}, BiasAttrs{}});
   all.push_back({"bias_add/long", &kBiasAdd, {{{701, 1, 72}}, weight({72})}, BiasAttrs{}});
   all.push_back({"qk_norm/wide", &kQkNorm, {{{40, 2, 512}}, weight({64}), weight({64})}, QkNormAttrs{4, 2, 64}});
@@ -112,6 +126,8 @@ void add_expert_cases(std::vector<OpCase>& all) {
   const GemmAttrs logits{false, true, false, true};
   all.push_back({"router_gemm/few", &kRouterGemm, {{{70, 2, 2312}}, weight({5, 2312})}, logits});
   all.push_back({"router_gemm/many", &kRouterGemm, {{{70, 2, 264}}, weight({24, 264})}, logits});
+  all.push_back({"router_gemm/many-fours", &kRouterGemm, {{{70, 2, 264}}, weight({12, 264})}, logits});
+  all.push_back({"router_gemm/many-odd", &kRouterGemm, {{{70, 2, 264}}, weight({10, 264})}, logits});
   const CaseInput weights{{600, 2}, DType::kF32, Fill::kPositive};
   all.push_back({"dispatch_plan/dropless",
                  &kDispatchPlan,
@@ -141,6 +157,10 @@ void add_expert_cases(std::vector<OpCase>& all) {
   all.push_back({"combine/padded", &kCombine, {{{150, 264}}, some, {{60, 2}}}, DispatchAttrs{.rows = 150}});
   all.push_back({"permute/wide", &kPermute, {{{60, 1, 264}}, rows}, DispatchAttrs{4, 120, 0, false}});
   all.push_back({"combine/wide", &kCombine, {{{120, 264}}, rows, {{60, 2}}}, DispatchAttrs{4, 120, 0, false}});
+  // More rows than a thread has on their way.
+  const CaseInput eleven = integers({12, 11}, 132, Fill::kDistinct);
+  all.push_back({"permute/eleven", &kPermute, {{{12, 1, 2312}}, eleven}, DispatchAttrs{4, 132, 0, false}});
+  all.push_back({"combine/eleven", &kCombine, {{{132, 2312}}, eleven, {{12, 11}}}, DispatchAttrs{4, 132, 0, false}});
   all.push_back({"grouped_gemm/wide",
                  &kGroupedGemm,
                  {{{700, 136}}, weight({5, 200, 136}), integers({2, 5}, 700, Fill::kSegments)},

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <initializer_list>
+#include <numeric>
 #include <optional>
 
 #include "trainer/data/rng.h"
@@ -373,11 +374,16 @@ __global__ void bias_dropout_add_kernel(Dropout p, const T* residual, const T* x
   }
 }
 
-template <typename T>
+template <int kWidth, typename T>
 __global__ void multiply_kernel(const T* x, float factor, T* y, int64_t count) {
-  const int64_t stride = int64_t{gridDim.x} * blockDim.x;
-  for (int64_t at = int64_t{blockIdx.x} * blockDim.x + threadIdx.x; at < count; at += stride)
-    y[at] = from_float<T>(to_float(x[at]) * factor);
+  const int64_t stride = int64_t{gridDim.x} * blockDim.x * kWidth;
+  for (int64_t at = (int64_t{blockIdx.x} * blockDim.x + threadIdx.x) * kWidth; at < count; at += stride) {
+    float value[kWidth];
+    load<kWidth>(x + at, value);
+#pragma unroll
+    for (int i = 0; i < kWidth; ++i) value[i] *= factor;
+    store<kWidth>(y + at, value);
+  }
 }
 
 template <typename T>
@@ -400,36 +406,49 @@ __global__ void latent_pack_kernel(LatentAttrs a, int64_t tokens, const T* q, co
   }
 }
 
-// Queries, and keys with values, back from the packed rows. Both kernels copy elements, or 16-byte pieces of them where
-// all parts are whole pieces: T is either.
+// Queries, and keys with values, back from the packed rows: a block a token. Both kernels copy elements, or 16-byte
+// pieces of them where all parts are whole pieces: T is either.
 template <typename T>
-__global__ void latent_unpack_kernel(LatentAttrs a, int64_t tokens, const T* dpacked, T* dq, T* dkv) {
-  const int64_t head_key = a.nope + a.rope, queries = a.heads * head_key, width = 2 * queries + a.heads * a.value;
-  const int64_t pair = a.nope + a.value, out = queries + a.heads * pair, stride = int64_t{gridDim.x} * blockDim.x;
-  for (int64_t at = int64_t{blockIdx.x} * blockDim.x + threadIdx.x; at < tokens * out; at += stride) {
-    const int64_t token = at / out, i = at % out;
-    const T* from = dpacked + token * width;
-    if (i < queries) {
-      dq[token * queries + i] = from[i];
-    } else {
-      const int64_t e = i - queries, head = e / pair, inner = e % pair;
-      dkv[token * a.heads * pair + e] = inner < a.nope ? from[queries + head * head_key + inner]
-                                                       : from[2 * queries + head * a.value + inner - a.nope];
-    }
+__global__ void __launch_bounds__(kBlock) latent_unpack_kernel(LatentAttrs a, const T* dpacked, T* dq, T* dkv) {
+  const int head_key = a.nope + a.rope, queries = a.heads * head_key, pair = a.nope + a.value, pairs = a.heads * pair;
+  const int64_t token = blockIdx.x;
+  const T* const from = dpacked + token * (2 * queries + a.heads * a.value);
+  for (int i = static_cast<int>(threadIdx.x); i < queries; i += kBlock) dq[token * queries + i] = from[i];
+  for (int e = static_cast<int>(threadIdx.x); e < pairs; e += kBlock) {
+    const int head = e / pair, inner = e - head * pair;
+    dkv[token * pairs + e] =
+        inner < a.nope ? from[queries + head * head_key + inner] : from[2 * queries + head * a.value + inner - a.nope];
   }
 }
 
-// The rotary key, which all heads share: a sum over heads in order.
-template <typename T>
-__global__ void latent_key_grad_kernel(LatentAttrs a, int64_t tokens, const T* dpacked, T* dkey) {
-  const int64_t head_key = a.nope + a.rope, queries = a.heads * head_key, width = 2 * queries + a.heads * a.value;
-  const int64_t stride = int64_t{gridDim.x} * blockDim.x;
-  for (int64_t at = int64_t{blockIdx.x} * blockDim.x + threadIdx.x; at < tokens * a.rope; at += stride) {
-    const T* from = dpacked + at / a.rope * width + queries + a.nope + at % a.rope;
-    float sum = 0.0f;
-#pragma unroll 8
-    for (int head = 0; head < a.heads; ++head) sum += to_float(from[head * head_key]);
-    dkey[at] = from_float<T>(sum);
+// The rotary key, which all heads share: a block a token. Every strand of threads sums its heads in order, then strands
+// are added in theirs.
+template <int kWidth, typename T>
+__global__ void __launch_bounds__(kBlock) latent_key_grad_kernel(LatentAttrs a, const T* dpacked, T* dkey) {
+  __shared__ __align__(16) float sums[kBlock * kWidth];
+  const int head_key = a.nope + a.rope, queries = a.heads * head_key, thread = static_cast<int>(threadIdx.x);
+  const int lanes = min(max(a.rope / kWidth, 1), kBlock), strands = kBlock / lanes, across = lanes * kWidth;
+  const int64_t token = blockIdx.x;
+  const T* const from = dpacked + token * (2 * queries + a.heads * a.value) + queries + a.nope;
+  for (int base = 0; base < a.rope; base += across) {
+    const int column = base + thread % lanes * kWidth;
+    float sum[kWidth] = {};
+#pragma unroll 4
+    for (int head = thread / lanes; head < a.heads && column < a.rope; head += strands) {
+      if (thread >= strands * lanes) break;
+      float value[kWidth];
+      load<kWidth>(from + head * head_key + column, value);
+#pragma unroll
+      for (int i = 0; i < kWidth; ++i) sum[i] += value[i];
+    }
+    __syncthreads();
+    store<kWidth>(sums + thread * kWidth, sum);
+    __syncthreads();
+    for (int e = thread; e < min(across, a.rope - base); e += kBlock) {
+      float all = 0.0f;
+      for (int s = 0; s < strands; ++s) all += sums[s * across + e];
+      dkey[token * a.rope + base + e] = from_float<T>(all);
+    }
   }
 }
 
@@ -558,8 +577,11 @@ Status dropout(const Dropout& p, const void* x, void* y, const Launch& launch) {
 
 Status multiply(Element element, const void* x, float factor, void* y, int64_t count, const Launch& launch) {
   return by_element("multiply", element, [&]<typename T>(T) {
-    multiply_kernel<T>
-        <<<grid_for(count), kBlock, 0, launch.stream>>>(static_cast<const T*>(x), factor, static_cast<T*>(y), count);
+    by_width(count, {x, y}, [&](auto width) {
+      constexpr int kWidth = decltype(width)::value;
+      multiply_kernel<kWidth, T><<<grid_for(count / kWidth), kBlock, 0, launch.stream>>>(
+          static_cast<const T*>(x), factor, static_cast<T*>(y), count);
+    });
   });
 }
 
@@ -586,9 +608,8 @@ void pack(const LatentAttrs& a, int64_t tokens, const void* q, const void* key, 
 
 template <typename T>
 void unpack(const LatentAttrs& a, int64_t tokens, const void* dpacked, void* dq, void* dkv, cudaStream_t stream) {
-  const int64_t out = int64_t{a.heads} * (2 * a.nope + a.rope + a.value);
-  latent_unpack_kernel<T><<<grid_for(tokens * out), kBlock, 0, stream>>>(a, tokens, static_cast<const T*>(dpacked),
-                                                                         static_cast<T*>(dq), static_cast<T*>(dkv));
+  latent_unpack_kernel<T><<<static_cast<unsigned>(tokens), kBlock, 0, stream>>>(
+      a, static_cast<const T*>(dpacked), static_cast<T*>(dq), static_cast<T*>(dkv));
 }
 
 }  // namespace
@@ -609,8 +630,10 @@ Status latent_unpack_grad(Element element, const LatentAttrs& a, int64_t tokens,
   if (pieces) unpack<uint4>(*pieces, tokens, dpacked, dq, dkv, launch.stream);
   return by_element("latent_unpack_grad", element, [&]<typename T>(T) {
     if (!pieces) unpack<T>(a, tokens, dpacked, dq, dkv, launch.stream);
-    latent_key_grad_kernel<T><<<grid_for(tokens * a.rope), kBlock, 0, launch.stream>>>(
-        a, tokens, static_cast<const T*>(dpacked), static_cast<T*>(dkey));
+    by_width(std::gcd(a.nope, std::gcd(a.rope, a.value)), {dpacked}, [&](auto width) {
+      latent_key_grad_kernel<decltype(width)::value, T><<<static_cast<unsigned>(tokens), kBlock, 0, launch.stream>>>(
+          a, static_cast<const T*>(dpacked), static_cast<T*>(dkey));
+    });
   });
 }
 

@@ -26,6 +26,16 @@ __device__ __forceinline__ void store(T* to, const float (&from)[kWidth]) {
     to[0] = from_float<T>(from[0]);
 }
 
+// What load reads, unpacked when needed.
+template <typename T>
+struct Raw1 {
+  T value;
+  __device__ __forceinline__ void load(const T* from) { value = *from; }
+  __device__ __forceinline__ void unpack(float (&to)[1]) const { to[0] = to_float(value); }
+};
+template <int kWidth, typename T>
+using RawValues = std::conditional_t<kWidth == 8, Raw8<T>, Raw1<T>>;
+
 template <typename Call>
 void by_width(int64_t cols, std::initializer_list<const void*> addresses, Call&& call) {
   const bool wide = cols % 8 == 0 && std::all_of(addresses.begin(), addresses.end(), [](const void* p) {

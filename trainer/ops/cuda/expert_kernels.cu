@@ -150,21 +150,35 @@ __global__ void clear_unmarked_kernel(Routed r, T* buffer) {
   }
 }
 
-// Sum over a token's rows, each times its weight (1 without weights).
+// Sum over a token's rows in their order, each times its weight (1 without weights); kRows of them are on their way.
+constexpr int kGatherBlock = 128;
 template <int kWidth, typename T>
-__global__ void gather_kernel(Routed r, const T* buffer, const float* weights, T* y) {
+__global__ void __launch_bounds__(kGatherBlock) gather_kernel(Routed r, const T* buffer, const float* weights, T* y) {
+  constexpr int kRows = 8;
   const int64_t token = blockIdx.x;
   for (int64_t c = int64_t{threadIdx.x} * kWidth; c < r.hidden; c += int64_t{blockDim.x} * kWidth) {
     float sum[kWidth] = {};
-#pragma unroll 4
-    for (int64_t j = 0; j < r.top_k; ++j) {
-      const int32_t row = r.rows[token * r.top_k + j];
-      const float weight = weights != nullptr ? weights[token * r.top_k + j] : 1.0f;
-      if (row < 0) continue;
-      float value[kWidth];
-      load<kWidth>(buffer + row * r.hidden + c, value);
+    for (int64_t first = token * r.top_k; first < (token + 1) * r.top_k; first += kRows) {
+      int32_t row[kRows];
+      float weight[kRows];
+      RawValues<kWidth, T> raw[kRows];
 #pragma unroll
-      for (int i = 0; i < kWidth; ++i) sum[i] += weight * value[i];
+      for (int j = 0; j < kRows; ++j) {
+        const bool there = first + j < (token + 1) * r.top_k;
+        row[j] = there ? r.rows[first + j] : -1;
+        weight[j] = there && weights != nullptr ? weights[first + j] : 1.0f;
+      }
+#pragma unroll
+      for (int j = 0; j < kRows; ++j)
+        if (row[j] >= 0) raw[j].load(buffer + row[j] * r.hidden + c);
+#pragma unroll
+      for (int j = 0; j < kRows; ++j) {
+        if (row[j] < 0) continue;
+        float value[kWidth];
+        raw[j].unpack(value);
+#pragma unroll
+        for (int i = 0; i < kWidth; ++i) sum[i] += weight[j] * value[i];
+      }
     }
     store<kWidth>(y + token * r.hidden + c, sum);
   }
@@ -301,7 +315,7 @@ Status gather(const char* name, const Routed& r, const void* buffer, const float
               const Launch& launch) {
   return by_element(name, r.element, [&]<typename T>(T) {
     by_width(r.hidden, {buffer, y}, [&](auto width) {
-      gather_kernel<decltype(width)::value, T><<<blocks(r.tokens), kBlock, 0, launch.stream>>>(
+      gather_kernel<decltype(width)::value, T><<<blocks(r.tokens), kGatherBlock, 0, launch.stream>>>(
           r, static_cast<const T*>(buffer), weights, static_cast<T*>(y));
     });
   });
