@@ -104,7 +104,22 @@ KernelPlan plan_elementwise(const char* kernel, int64_t count, int bytes_per_ele
   return plan;
 }
 
-Result<KernelPlan> plan_quantize(const char* kernel, RowShape shape, int bytes_per_element) {
+int64_t quantize_tiles(RowShape shape, int outputs) {
+  return ceil_div(shape.cols, 128 / outputs) * ceil_div(shape.rows, 128);
+}
+
+KernelPlan plan_amax(const char* kernel, RowShape shape, int vectors, int bytes_per_element, Sms sms) {
+  KernelPlan plan;
+  plan.kernel = kernel;
+  plan.block = 256;
+  plan.vectors = vectors;
+  const int64_t runs = ceil_div(shape.rows * shape.cols / 8, int64_t{256} * vectors);
+  plan.grid_x = std::clamp<int64_t>(runs, 1, int64_t{8} * std::max(sms.count, 1));
+  plan.bytes = shape.rows * shape.cols * bytes_per_element;
+  return plan;
+}
+
+Result<KernelPlan> plan_quantize(const char* kernel, RowShape shape, int outputs, int bytes_per_element) {
   if (shape.cols % 8 != 0 || shape.rows % 16 != 0)
     return fail(
         ErrorCode::kBadArgument,
@@ -114,25 +129,19 @@ Result<KernelPlan> plan_quantize(const char* kernel, RowShape shape, int bytes_p
   KernelPlan plan;
   plan.kernel = kernel;
   plan.block = 256;
-  plan.grid_x = ceil_div(shape.cols, 128);
-  plan.grid_y = ceil_div(shape.rows, 128);
+  plan.grid_x = quantize_tiles(shape, outputs);
   plan.bytes = shape.rows * shape.cols * bytes_per_element;
   return plan;
 }
 
-int64_t quantize_once_tiles(RowShape shape, int outputs) {
-  return ceil_div(shape.cols, 128 / outputs) * ceil_div(shape.rows, 128);
-}
-
 Result<KernelPlan> plan_quantize_once(const char* kernel, RowShape shape, int outputs, int bytes_per_element,
                                       SharedMemory shared, Sms sms) {
-  MB_ASSIGN(KernelPlan plan, plan_quantize(kernel, shape, bytes_per_element));
+  MB_ASSIGN(KernelPlan plan, plan_quantize(kernel, shape, outputs, bytes_per_element));
   constexpr int64_t kTile = 128 * 128 * 2, kTurned = 128 * 128, kOfDriver = 1 << 10;  // tops: in the driver's share
   constexpr int64_t kAll = kQuantizeOnceWaiting * kTile + kTurned + 32;
   plan.smem_bytes = static_cast<int>(kQuantizeOnceWaiting * kTile);
   const int64_t an_sm = kAll > shared.of_block ? 0 : std::min<int64_t>(shared.of_sm / (kAll + kOfDriver), 2);
-  plan.grid_x = std::min(quantize_once_tiles(shape, outputs), an_sm * std::max(sms.count - sms.margin, 1));
-  plan.grid_y = 1;
+  plan.grid_x = std::min(plan.grid_x, an_sm * std::max(sms.count - sms.margin, 1));
   plan.vectors = kQuantizeOnceWaiting + kQuantizeOnceKept;
   return plan;
 }

@@ -51,17 +51,20 @@ KernelPlan plan_norm_weight_grad(int64_t partials, int64_t cols);
 // Grid-stride element-wise kernels on `count` elements, 8 a thread; bytes_per_element read + written.
 KernelPlan plan_elementwise(const char* kernel, int64_t count, int bytes_per_element, Sms sms);
 
-// 128 x 128 tiles: quantize, and write both q [rows, cols] and its transpose [cols, rows].
-Result<KernelPlan> plan_quantize(const char* kernel, RowShape shape, int bytes_per_element);
+// The largest magnitude: blocks that walk with `vectors` of 8 values a thread on their way.
+KernelPlan plan_amax(const char* kernel, RowShape shape, int vectors, int bytes_per_element, Sms sms);
+// A block a tile of 128 rows x 128 results (`outputs` a column): quantize, and write both q [rows, cols] and its
+// transpose [cols, rows].
+int64_t quantize_tiles(RowShape shape, int outputs);
+Result<KernelPlan> plan_quantize(const char* kernel, RowShape shape, int outputs, int bytes_per_element);
 
-// The same in one launch whose blocks wait for each other (quantize_once_kernel.cuh), at most two an SM: tiles of 128 x
-// 128 results, of which a block keeps kQuantizeOnceWaiting in shared memory and kQuantizeOnceKept in registers; the
-// others are read twice. `outputs` results a column. grid_x 0: no block fits an SM.
+// The same in one launch whose blocks wait for each other (quantize_once_kernel.cuh), at most two an SM; of its
+// tiles a block keeps kQuantizeOnceWaiting in shared memory and kQuantizeOnceKept in registers; the others are read
+// twice. grid_x 0: no block fits an SM.
 constexpr int kQuantizeOnceWaiting = 3, kQuantizeOnceKept = 2;
 struct SharedMemory {
   int64_t of_block = 227 << 10, of_sm = 228 << 10;  // the most a block may ask for, and all blocks of an SM have
 };
-int64_t quantize_once_tiles(RowShape shape, int outputs);
 Result<KernelPlan> plan_quantize_once(const char* kernel, RowShape shape, int outputs, int bytes_per_element,
                                       SharedMemory shared, Sms sms);
 

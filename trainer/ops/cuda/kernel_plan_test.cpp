@@ -54,6 +54,17 @@ TEST(KernelPlan, QuantizeOnceFillsTwoBlocksAnSmOrSaysNone) {
   EXPECT_EQ(grid({8190, 4096}, 1, {}, {132, 0}), -1);
 }
 
+TEST(KernelPlan, TwoLaunchesOfQuantizationWalkThenTakeATileABlock) {
+  EXPECT_EQ(plan_amax("a", {1, 8192 * 4096}, 4, 2, {132, 0}).grid_x, 132 * 8);
+  EXPECT_EQ(plan_amax("a", {1, 256 * 8 * 4 + 8}, 4, 2, {132, 0}).grid_x, 2);
+  EXPECT_EQ(plan_amax("a", {1, 8}, 4, 2, {132, 0}).grid_x, 1);
+  const auto one = plan_quantize("q", {144, 264}, 1, 4), two = plan_quantize("q", {144, 264}, 2, 10);
+  ASSERT_TRUE(one.has_value() && two.has_value());
+  EXPECT_EQ(one->grid_x, 2 * 3);
+  EXPECT_EQ(two->grid_x, 2 * 5);  // 64 columns of two outputs
+  EXPECT_FALSE(plan_quantize("q", {140, 264}, 1, 4).has_value());
+}
+
 TEST(KernelPlan, PrintsOneLine) {
   const auto plan = plan_norm_forward({8192, 4096}, Element::kBf16, Element::kBf16, false, {132, 0});
   ASSERT_TRUE(plan.has_value());

@@ -1,5 +1,6 @@
 // Launches of the FP8 quantization kernels.
 #include <algorithm>
+#include <type_traits>
 
 #include "trainer/ops/cuda/kernels.h"
 #include "trainer/ops/cuda/quantize_once_kernel.cuh"
@@ -13,21 +14,26 @@ const bf16* b16(const void* x) {
 }
 
 template <typename Producer>
+int tiles_across(RowShape shape) {
+  constexpr int64_t kAcross = 128 / Producer::kOutputs;
+  return static_cast<int>((shape.cols + kAcross - 1) / kAcross);
+}
+
+template <typename Producer>
 Status run(const char* kernel, const Quantize& a, Producer produce, int read_bytes, const Launch& launch) {
   const int written = (a.q != nullptr) + (a.qt != nullptr);
-  MB_ASSIGN(const auto plan, plan_quantize(kernel, a.shape, read_bytes + written * Producer::kOutputs));
-  const dim3 grid(static_cast<unsigned>(plan.grid_x), static_cast<unsigned>(plan.grid_y));
-  auto* q = static_cast<uint8_t*>(a.q);
-  auto* qt = static_cast<uint8_t*>(a.qt);
-  if (a.to == Element::kE4m3)
-    quantize_kernel<Producer, __NV_E4M3><<<grid, 256, 0, launch.stream>>>(
-        produce, a.shape.rows, a.shape.cols, {a.amax, a.scale, a.found_amax, a.inverse_scale}, q, qt);
-  else if (a.to == Element::kE5m2)
-    quantize_kernel<Producer, __NV_E5M2><<<grid, 256, 0, launch.stream>>>(
-        produce, a.shape.rows, a.shape.cols, {a.amax, a.scale, a.found_amax, a.inverse_scale}, q, qt);
-  else
-    return fail(ErrorCode::kBadArgument, std::string(kernel) + ": target type " + name(a.to) + " is not an FP8 type");
-  return launched(kernel);
+  MB_ASSIGN(const auto plan,
+            plan_quantize(kernel, a.shape, Producer::kOutputs, read_bytes + written * Producer::kOutputs));
+  const auto start = [&](auto kind) {
+    quantize_kernel<Producer, decltype(kind)::value>
+        <<<static_cast<unsigned>(plan.grid_x), static_cast<unsigned>(plan.block), 0, launch.stream>>>(
+            produce, a.shape.rows, a.shape.cols, tiles_across<Producer>(a.shape),
+            {a.amax, a.scale, a.found_amax, a.inverse_scale}, static_cast<uint8_t*>(a.q), static_cast<uint8_t*>(a.qt));
+    return launched(kernel);
+  };
+  if (a.to == Element::kE4m3) return start(std::integral_constant<__nv_fp8_interpretation_t, __NV_E4M3>{});
+  if (a.to == Element::kE5m2) return start(std::integral_constant<__nv_fp8_interpretation_t, __NV_E5M2>{});
+  return fail(ErrorCode::kBadArgument, std::string(kernel) + ": target type " + name(a.to) + " is not an FP8 type");
 }
 
 struct OnceDevice {
@@ -73,11 +79,9 @@ Status start_once(const KernelPlan& plan, const Quantize& a, Producer produce, c
   config.stream = launch.stream;
   config.attrs = &together;
   config.numAttrs = 1;
-  constexpr int64_t kAcross = 128 / Producer::kOutputs;
-  const int64_t across = (a.shape.cols + kAcross - 1) / kAcross,
-                tiles = quantize_once_tiles(a.shape, Producer::kOutputs);
+  const int64_t tiles = quantize_tiles(a.shape, Producer::kOutputs);
   const OnceScale by{static_cast<uint32_t*>(a.partials), a.found_amax, a.inverse_scale};
-  return ok(cudaLaunchKernelEx(&config, kernel, produce, a.shape.rows, a.shape.cols, static_cast<int>(across),
+  return ok(cudaLaunchKernelEx(&config, kernel, produce, a.shape.rows, a.shape.cols, tiles_across<Producer>(a.shape),
                                static_cast<int>(tiles), by, static_cast<uint8_t*>(a.q), static_cast<uint8_t*>(a.qt)),
             plan.kernel);
 }
@@ -102,11 +106,9 @@ Status amax(const char* kernel, RowShape shape, Producer produce, float* out, in
   if (shape.rows * shape.cols / 8 >= int64_t{1} << 32)
     return fail(ErrorCode::kBadArgument, std::string(kernel) + ": more than 2^32 vectors of 8 elements");
   // With several vectors in flight a thread needs a long walk: a few blocks an SM.
-  const auto plan = plan_elementwise(kernel, shape.rows * shape.cols, read_bytes, launch.sms);
-  const int64_t grid =
-      Producer::kInFlight > 1 ? std::min<int64_t>(plan.grid_x, int64_t{launch.sms.count} * 8) : plan.grid_x;
-  amax_kernel<<<static_cast<unsigned>(grid), static_cast<unsigned>(plan.block), 0, launch.stream>>>(produce, shape.rows,
-                                                                                                    shape.cols, out);
+  const auto plan = plan_amax(kernel, shape, kAmaxInFlight<Producer>, read_bytes, launch.sms);
+  amax_kernel<<<static_cast<unsigned>(plan.grid_x), static_cast<unsigned>(plan.block), 0, launch.stream>>>(
+      produce, shape.rows, shape.cols, out);
   return launched(kernel);
 }
 
@@ -152,28 +154,29 @@ int64_t quantize_once_partials(const Launch& launch) {
 }
 
 Status quantize_once(const Quantize& args, const void* x, const Launch& launch) {
-  return run_once("quantize_once", args, PlainOnce{b16(x), args.shape.cols}, 2, launch);
+  return run_once("quantize_once", args, PlainProducer{b16(x), args.shape.cols}, 2, launch);
 }
 
 bool quantize_norm_once_fits(RowShape shape, const Launch& launch) {
   const auto device = once_device();
   if (!device || !device->cooperative) return false;
   const auto plan = plan_quantize_once("quantize_norm_once", shape, 1, 4, device->shared, launch.sms);
-  return plan && quantize_once_tiles(shape, 1) <= plan->grid_x * kQuantizeOnceWaiting;
+  return plan && quantize_tiles(shape, 1) <= plan->grid_x * kQuantizeOnceWaiting;
 }
 
 Status quantize_norm_once(const Quantize& args, const NormForward& norm, const Launch& launch) {
   return run_once("quantize_norm_once", args,
-                  NormOnce{b16(norm.x), b16(norm.weight), norm.rstd, args.shape.cols, norm.eps}, 2, launch);
+                  NormOnce{{b16(norm.x), b16(norm.weight), norm.rstd, args.shape.cols}, norm.rstd, norm.eps}, 2,
+                  launch);
 }
 
 Status quantize_swiglu_once(const Quantize& args, const void* gate_up, const Launch& launch) {
-  return run_once("quantize_swiglu_once", args, SwigluOnce{b16(gate_up), args.shape.cols}, 4, launch);
+  return run_once("quantize_swiglu_once", args, SwigluProducer{b16(gate_up), args.shape.cols}, 4, launch);
 }
 
 Status quantize_swiglu_backward_once(const Quantize& args, const void* gate_up, const void* dy, const Launch& launch) {
-  return run_once("quantize_swiglu_backward_once", args, SwigluBackwardOnce{b16(gate_up), b16(dy), args.shape.cols}, 6,
-                  launch);
+  return run_once("quantize_swiglu_backward_once", args, SwigluBackwardProducer{b16(gate_up), b16(dy), args.shape.cols},
+                  6, launch);
 }
 
 }  // namespace mbb::trainer::cuda

@@ -1,104 +1,11 @@
-// FP8 quantization in 128 x 128 tiles, written plain and transposed; producers compute the values instead of loading
-// them.
+// FP8 quantization in two launches, and what the one launch (quantize_once_kernel.cuh) shares with them: 128 x 128
+// tiles written plain and transposed; producers compute the values instead of loading them.
 #pragma once
 
 #include "trainer/ops/cuda/activation.cuh"
 #include "trainer/ops/cuda/vector.cuh"
 
 namespace mbb::trainer::cuda {
-
-// A producer gives, for 8 columns of a row of [rows, cols], kOutputs sets of 8 values; set o belongs to columns o*cols
-// + column.
-struct PlainProducer {
-  static constexpr int kOutputs = 1;
-  static constexpr int kInFlight = 4;
-  const bf16* x;
-  int64_t cols;
-  __device__ void operator()(int64_t row, int64_t column, float (&out)[1][8]) const {
-    load8(x + row * cols + column, out[0]);
-  }
-};
-
-struct NormProducer {
-  static constexpr int kOutputs = 1;
-  static constexpr int kInFlight = 1;
-  const bf16* x;
-  const bf16* weight;
-  const float* rstd;
-  int64_t cols;
-  __device__ void operator()(int64_t row, int64_t column, float (&out)[1][8]) const {
-    float w[8];
-    load8(x + row * cols + column, out[0]);
-    load8(weight + column, w);
-    const float r = rstd[row];
-#pragma unroll
-    for (int i = 0; i < 8; ++i) out[0][i] = rounded<bf16>(out[0][i] * r * w[i]);
-  }
-};
-
-struct SwigluProducer {
-  static constexpr int kOutputs = 1;
-  static constexpr int kInFlight = 1;
-  const bf16* gate_up;
-  int64_t cols;
-  __device__ void operator()(int64_t row, int64_t column, float (&out)[1][8]) const {
-    float up[8];
-    load8(gate_up + row * 2 * cols + column, out[0]);
-    load8(gate_up + row * 2 * cols + cols + column, up);
-#pragma unroll
-    for (int i = 0; i < 8; ++i) out[0][i] = rounded<bf16>(silu(out[0][i]) * up[i]);
-  }
-};
-
-struct SwigluBackwardProducer {
-  static constexpr int kOutputs = 2;
-  static constexpr int kInFlight = 1;
-  const bf16* gate_up;
-  const bf16* dy;
-  int64_t cols;
-  __device__ void operator()(int64_t row, int64_t column, float (&out)[2][8]) const {
-    float d[8];
-    load8(gate_up + row * 2 * cols + column, out[0]);
-    load8(gate_up + row * 2 * cols + cols + column, out[1]);
-    load8(dy + row * cols + column, d);
-#pragma unroll
-    for (int i = 0; i < 8; ++i) {
-      float dgate, dup;
-      swiglu_gradient(out[0][i], out[1][i], d[i], dgate, dup);
-      out[0][i] = rounded<bf16>(dgate);
-      out[1][i] = rounded<bf16>(dup);
-    }
-  }
-};
-
-// amax as the bit pattern of a non-negative float; NaN compares above infinity and so survives. A thread has
-// Producer::kInFlight vectors in flight; the host keeps the count of vectors below 2^32.
-template <typename Producer>
-__global__ void amax_kernel(Producer produce, int64_t rows, int64_t cols, float* amax) {
-  constexpr uint32_t kUnroll = Producer::kInFlight;
-  const auto vectors = static_cast<uint32_t>(cols / 8);
-  const auto count = static_cast<uint32_t>(rows * (cols / 8));
-  const uint32_t stride = gridDim.x * blockDim.x;
-  unsigned int top = 0;
-  for (uint64_t first = blockIdx.x * blockDim.x + threadIdx.x; first < count; first += uint64_t{stride} * kUnroll) {
-    float values[kUnroll][Producer::kOutputs][8] = {};
-#pragma unroll
-    for (uint32_t u = 0; u < kUnroll; ++u) {
-      const uint64_t at = first + uint64_t{u} * stride;
-      if (at >= count) continue;
-      const uint32_t row = rows == 1 ? 0 : static_cast<uint32_t>(at) / vectors;
-      produce(row, int64_t{static_cast<uint32_t>(at) - row * vectors} * 8, values[u]);
-    }
-#pragma unroll
-    for (uint32_t u = 0; u < kUnroll; ++u)
-#pragma unroll
-      for (int o = 0; o < Producer::kOutputs; ++o)
-#pragma unroll
-        for (int i = 0; i < 8; ++i) top = max(top, __float_as_uint(fabsf(values[u][o][i])));
-  }
-  top = __reduce_max_sync(0xffffffffu, top);
-  if ((threadIdx.x & 31) == 0) atomicMax(reinterpret_cast<unsigned int*>(amax), top);
-}
 
 __device__ __forceinline__ float tensor_scale(float amax, float fp8_max) {
   if (!(amax > 0.0f) || isinf(amax)) return 1.0f;  // zero, NaN or infinity
@@ -113,42 +20,279 @@ __device__ __forceinline__ int tile_word(int column, int row_word) {
 }
 
 // Output o of a block's tile, transposed through shared memory: 16 rows of a column a store.
-template <int kOutputs>
-__device__ __forceinline__ void write_transposed(uint32_t* tile, const uint32_t (&words)[2][kOutputs][4][2], int o,
-                                                 int64_t row0, int64_t column0, int64_t rows, int64_t cols,
-                                                 uint8_t* qt) {
-  const int column_group = threadIdx.x & 15, row_group = threadIdx.x >> 4;
+// In two approximate instructions (2 units in the last place each), without the slow paths of a division: kernels that
+// have many values on their way stay free of branches. Where the exponential overflows the quotient is 0.
+__device__ __forceinline__ float quick_sigmoid(float x) {
+  float power, quotient;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(power) : "f"(x * -1.4426950408889634f));
+  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(quotient) : "f"(1.0f + power));
+  return quotient;
+}
+
+// A producer gives, for 8 columns of a row of [rows, cols], kOutputs sets of 8 values as bf16 holds them; set o belongs
+// to columns o * cols + column. A thread has kReads lines of 8 stored values of each of kInFlight rows on their way
+// before it makes the first value. With kOnce a line need not stay in L2. kStored: the line is the values.
+template <bool kOnce>
+__device__ __forceinline__ uint4 load_line(const bf16* from) {
+  const auto* line = reinterpret_cast<const uint4*>(from);
+  return kOnce ? __ldcs(line) : *line;
+}
+__device__ __forceinline__ void unpack(const uint4& line, float (&to)[8]) {
+  load8(reinterpret_cast<const bf16*>(&line), to);
+}
+
+struct PlainProducer {
+  static constexpr int kReads = 1, kOutputs = 1, kInFlight = 4;
+  static constexpr bool kStored = true;
+  const bf16* x;
+  int64_t cols;
+  template <bool kOnce>
+  __device__ void read(int64_t row, int64_t column, uint4 (&lines)[1]) const {
+    lines[0] = load_line<kOnce>(x + row * cols + column);
+  }
+  __device__ void make(int64_t, int64_t, const uint4 (&lines)[1], float (&out)[1][8]) const {
+    unpack(lines[0], out[0]);
+  }
+};
+
+// An RMSNorm's output; in the one launch a block reads what others of the grid wrote.
+struct NormProducer {
+  static constexpr int kReads = 1, kOutputs = 1, kInFlight = 4;
+  static constexpr bool kStored = false;
+  const bf16* x;
+  const bf16* weight;
+  const float* rstd;
+  int64_t cols;
+  template <bool kOnce>
+  __device__ void read(int64_t row, int64_t column, uint4 (&lines)[1]) const {
+    lines[0] = load_line<kOnce>(x + row * cols + column);
+  }
+  __device__ void make(int64_t row, int64_t column, const uint4 (&lines)[1], float (&out)[1][8]) const {
+    float w[8];
+    unpack(lines[0], out[0]);
+    load8(weight + column, w);
+    const float r = __ldcg(rstd + row);
 #pragma unroll
-  for (int part = 0; part < 2; ++part) {
+    for (int i = 0; i < 8; ++i) out[0][i] = rounded<bf16>(out[0][i] * r * w[i]);
+  }
+};
+
+struct SwigluProducer {
+  static constexpr int kReads = 2, kOutputs = 1, kInFlight = 4;
+  static constexpr bool kStored = false;
+  const bf16* gate_up;
+  int64_t cols;
+  template <bool kOnce>
+  __device__ void read(int64_t row, int64_t column, uint4 (&lines)[2]) const {
+    lines[0] = load_line<kOnce>(gate_up + row * 2 * cols + column);
+    lines[1] = load_line<kOnce>(gate_up + row * 2 * cols + cols + column);
+  }
+  __device__ void make(int64_t, int64_t, const uint4 (&lines)[2], float (&out)[1][8]) const {
+    float up[8];
+    unpack(lines[0], out[0]);
+    unpack(lines[1], up);
+#pragma unroll
+    for (int i = 0; i < 8; ++i) out[0][i] = rounded<bf16>(out[0][i] * quick_sigmoid(out[0][i]) * up[i]);
+  }
+};
+
+struct SwigluBackwardProducer {
+  static constexpr int kReads = 3, kOutputs = 2, kInFlight = 2;
+  static constexpr bool kStored = false;
+  const bf16* gate_up;
+  const bf16* dy;
+  int64_t cols;
+  template <bool kOnce>
+  __device__ void read(int64_t row, int64_t column, uint4 (&lines)[3]) const {
+    lines[0] = load_line<kOnce>(gate_up + row * 2 * cols + column);
+    lines[1] = load_line<kOnce>(gate_up + row * 2 * cols + cols + column);
+    lines[2] = load_line<kOnce>(dy + row * cols + column);
+  }
+  __device__ void make(int64_t, int64_t, const uint4 (&lines)[3], float (&out)[2][8]) const {
+    float d[8];
+    unpack(lines[0], out[0]);
+    unpack(lines[1], out[1]);
+    unpack(lines[2], d);
+#pragma unroll
+    for (int i = 0; i < 8; ++i) {
+      const float gate = out[0][i], up = out[1][i], s = quick_sigmoid(gate);
+      out[0][i] = rounded<bf16>(d[i] * up * s * (1.0f + gate * (1.0f - s)));
+      out[1][i] = rounded<bf16>(d[i] * gate * s);
+    }
+  }
+};
+
+// A tile is 128 rows of 128 results: 128 columns of one output, or 64 columns of two. A thread has 8 lines of 8
+// results each: 8 rows, or 4 rows of each output.
+struct TilePlace {
+  int row, column;  // of the thread's first line, in the tile
+};
+
+template <int kOutputs>
+__device__ __forceinline__ TilePlace tile_place() {
+  const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
+  if constexpr (kOutputs == 1) {
+    return {(warp * 2 + (lane >> 4)) * 8, (lane & 15) * 8};
+  }
+  // The bits of a row group are dealt so that a warp's words of a turned tile lie in different banks.
+  const int group = (lane >> 3 & 1) << 1 | (lane >> 4) << 4 | (warp & 1) | (warp >> 1) << 2;
+  return {group * 4, (lane & 7) * 8};
+}
+
+// Results as bf16. Rows and columns that are not there repeat others, which changes no maximum and is not written.
+template <typename Producer, bool kOnce>
+__device__ __forceinline__ void load_lines(const Producer& produce, int64_t row, int64_t column, int64_t rows,
+                                           int64_t cols, uint4 (&lines)[8]) {
+  constexpr int kOutputs = Producer::kOutputs, kRows = 8 / kOutputs;
+  constexpr int kBatch = Producer::kStored ? kRows : Producer::kInFlight;
+  column = min(column, cols - 8);
+#pragma unroll
+  for (int first = 0; first < kRows; first += kBatch) {
+    uint4 raw[kBatch][Producer::kReads];
+#pragma unroll
+    for (int r = 0; r < kBatch; ++r) produce.template read<kOnce>(min(row + first + r, rows - 1), column, raw[r]);
+#pragma unroll
+    for (int r = 0; r < kBatch; ++r) {
+      if constexpr (Producer::kStored) {
+        lines[first + r] = raw[r][0];
+      } else {
+        float values[kOutputs][8];
+        produce.make(min(row + first + r, rows - 1), column, raw[r], values);
+#pragma unroll
+        for (int o = 0; o < kOutputs; ++o) store8(reinterpret_cast<bf16*>(&lines[o * kRows + first + r]), values[o]);
+      }
+    }
+  }
+}
+
+// Magnitudes of bf16 order as their bits do; NaN stands above infinity.
+template <int kLines>
+__device__ __forceinline__ uint32_t larger(uint32_t top, const uint4 (&lines)[kLines]) {
+#pragma unroll
+  for (int l = 0; l < kLines; ++l) {
+    top = __vmaxu2(top, lines[l].x & 0x7fff7fffu);
+    top = __vmaxu2(top, lines[l].y & 0x7fff7fffu);
+    top = __vmaxu2(top, lines[l].z & 0x7fff7fffu);
+    top = __vmaxu2(top, lines[l].w & 0x7fff7fffu);
+  }
+  return top;
+}
+// A warp's largest magnitude into `amax`, a non-negative float.
+__device__ __forceinline__ void raise_top(float* amax, uint32_t top) {
+  top = __reduce_max_sync(0xffffffffu, max(top & 0xffffu, top >> 16));
+  if ((threadIdx.x & 31) == 0) atomicMax(reinterpret_cast<unsigned int*>(amax), top << 16);
+}
+
+template <__nv_fp8_interpretation_t kKind>
+__device__ __forceinline__ uint2 codes_of(const uint4& line, float scale) {
+  float v[8];
+  load8(reinterpret_cast<const bf16*>(&line), v);
+#pragma unroll
+  for (float& x : v) x *= scale;
+  return make_uint2(pack_fp8<kKind>(v[0], v[1], v[2], v[3]), pack_fp8<kKind>(v[4], v[5], v[6], v[7]));
+}
+
+struct TileAt {
+  int64_t row, column;  // of the tile's corner, in a matrix of `cols` columns an output
+};
+
+template <int kOutputs>
+__device__ __forceinline__ TileAt tile_at(int tile, int tiles_across) {
+  const int down = tile / tiles_across;
+  return {int64_t{down} * 128, int64_t{tile - down * tiles_across} * (128 / kOutputs)};
+}
+
+// Writes a tile's codes, plain and turned through shared memory.
+template <int kOutputs, __nv_fp8_interpretation_t kKind>
+__device__ __forceinline__ void write_tile(const uint4 (&lines)[8], float scale, TileAt at, int64_t rows, int64_t cols,
+                                           uint8_t* q, uint8_t* qt, uint32_t* turned) {
+  constexpr int kRows = 8 / kOutputs;
+  const TilePlace place = tile_place<kOutputs>();
+  const int64_t row = at.row + place.row, column = at.column + place.column;
+  uint2 codes[8];
+#pragma unroll
+  for (int l = 0; l < 8; ++l) {
+    codes[l] = codes_of<kKind>(lines[l], scale);
+    const int64_t own_row = row + l % kRows;
+    if (q != nullptr && own_row < rows && column < cols)
+      *reinterpret_cast<uint2*>(q + (own_row * kOutputs + l / kRows) * cols + column) = codes[l];
+  }
+  if (qt == nullptr) return;
+  __syncthreads();  // the tile before has been read
+#pragma unroll
+  for (int four = 0; four < 2; ++four) {  // lines of four rows that lie below each other
+    const int row_word = kOutputs == 1 ? place.row / 4 + four : place.row / 4;
+    const int first = kOutputs == 1 ? place.column : four * 64 + place.column;
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      const uint32_t a = words[part][o][0][half], b = words[part][o][1][half];
-      const uint32_t c = words[part][o][2][half], d = words[part][o][3][half];
+      const uint2* l = codes + four * 4;
+      const uint32_t a = half ? l[0].y : l[0].x, b = half ? l[1].y : l[1].x;
+      const uint32_t c = half ? l[2].y : l[2].x, d = half ? l[3].y : l[3].x;
       const uint32_t ab_low = __byte_perm(a, b, 0x5140), cd_low = __byte_perm(c, d, 0x5140);
       const uint32_t ab_high = __byte_perm(a, b, 0x7362), cd_high = __byte_perm(c, d, 0x7362);
-      const int at = column_group * 8 + half * 4, row_word = row_group * 2 + part;
-      tile[tile_word(at + 0, row_word)] = __byte_perm(ab_low, cd_low, 0x5410);
-      tile[tile_word(at + 1, row_word)] = __byte_perm(ab_low, cd_low, 0x7632);
-      tile[tile_word(at + 2, row_word)] = __byte_perm(ab_high, cd_high, 0x5410);
-      tile[tile_word(at + 3, row_word)] = __byte_perm(ab_high, cd_high, 0x7632);
+      const int word = first + half * 4;
+      turned[tile_word(word + 0, row_word)] = __byte_perm(ab_low, cd_low, 0x5410);
+      turned[tile_word(word + 1, row_word)] = __byte_perm(ab_low, cd_low, 0x7632);
+      turned[tile_word(word + 2, row_word)] = __byte_perm(ab_high, cd_high, 0x5410);
+      turned[tile_word(word + 3, row_word)] = __byte_perm(ab_high, cd_high, 0x7632);
     }
   }
   __syncthreads();
   const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
   const int chunk = lane & 7;  // 16 rows of a column
+  const int64_t out_row = at.row + chunk * 16;
 #pragma unroll
   for (int it = 0; it < 4; ++it) {
     const int group = warp * 4 + it;
-    const int out_column = ((group >> 3) * 4 + (lane >> 3)) * 8 + (group & 7);
-    const int64_t out_row = row0 + chunk * 16;
-    if (out_row >= rows || column0 + out_column >= cols) continue;
+    const int result = ((group >> 3) * 4 + (lane >> 3)) * 8 + (group & 7);
+    const int output = kOutputs == 1 ? 0 : result >> 6;
+    const int64_t out_column = at.column + (kOutputs == 1 ? result : result & 63);
+    if (out_row >= rows || out_column >= cols) continue;
     uint4 value;
-    value.x = tile[tile_word(out_column, chunk * 4 + 0)];
-    value.y = tile[tile_word(out_column, chunk * 4 + 1)];
-    value.z = tile[tile_word(out_column, chunk * 4 + 2)];
-    value.w = tile[tile_word(out_column, chunk * 4 + 3)];
-    *reinterpret_cast<uint4*>(qt + (o * cols + column0 + out_column) * rows + out_row) = value;
+    value.x = turned[tile_word(result, chunk * 4 + 0)];
+    value.y = turned[tile_word(result, chunk * 4 + 1)];
+    value.z = turned[tile_word(result, chunk * 4 + 2)];
+    value.w = turned[tile_word(result, chunk * 4 + 3)];
+    *reinterpret_cast<uint4*>(qt + (output * cols + out_column) * rows + out_row) = value;
   }
+}
+
+// A thread has kAmaxInFlight vectors on their way; the host keeps the count of vectors below 2^32.
+template <typename Producer>
+constexpr int kAmaxInFlight = Producer::kStored ? 4 : 2;
+
+template <typename Producer>
+__global__ void __launch_bounds__(256) amax_kernel(Producer produce, int64_t rows, int64_t cols, float* amax) {
+  constexpr int kBatch = kAmaxInFlight<Producer>, kOutputs = Producer::kOutputs;
+  const auto vectors = static_cast<uint32_t>(cols / 8), count = static_cast<uint32_t>(rows * (cols / 8));
+  uint32_t top = 0;
+  for (uint64_t base = uint64_t{blockIdx.x} * 256 * kBatch + threadIdx.x; base < count;
+       base += uint64_t{gridDim.x} * 256 * kBatch) {
+    uint4 raw[kBatch][Producer::kReads];
+    uint32_t row[kBatch];
+    int64_t column[kBatch];
+#pragma unroll
+    for (int u = 0; u < kBatch; ++u) {
+      const auto at = static_cast<uint32_t>(min(base + u * 256, uint64_t{count} - 1));
+      row[u] = rows == 1 ? 0 : at / vectors;
+      column[u] = int64_t{at - row[u] * vectors} * 8;
+      produce.template read<false>(row[u], column[u], raw[u]);
+    }
+#pragma unroll
+    for (int u = 0; u < kBatch; ++u) {
+      if constexpr (Producer::kStored) {
+        top = larger(top, raw[u]);
+      } else {
+        float values[kOutputs][8];
+        uint4 lines[kOutputs];
+        produce.make(row[u], column[u], raw[u], values);
+#pragma unroll
+        for (int o = 0; o < kOutputs; ++o) store8(reinterpret_cast<bf16*>(&lines[o]), values[o]);
+        top = larger(top, lines);
+      }
+    }
+  }
+  raise_top(amax, top);
 }
 
 struct QuantizeScale {
@@ -156,52 +300,20 @@ struct QuantizeScale {
   float *found_amax, *inverse;
 };
 
+// A block a tile, from the last to the first: the pass that found amax ended there, and their tail may still be in L2.
 template <typename Producer, __nv_fp8_interpretation_t kKind>
-__global__ void __launch_bounds__(256)
-    quantize_kernel(Producer produce, int64_t rows, int64_t cols, QuantizeScale by, uint8_t* q, uint8_t* qt) {
-  __shared__ uint32_t tile[128 * 32];
+__global__ void __launch_bounds__(256, 4) quantize_kernel(Producer produce, int64_t rows, int64_t cols,
+                                                          int tiles_across, QuantizeScale by, uint8_t* q, uint8_t* qt) {
   constexpr int kOutputs = Producer::kOutputs;
+  __shared__ uint32_t turned[128 * 32];
+  const TilePlace place = tile_place<kOutputs>();
+  const TileAt at = tile_at<kOutputs>(static_cast<int>(gridDim.x - 1 - blockIdx.x), tiles_across);
+  uint4 lines[8];
+  load_lines<Producer, false>(produce, at.row + place.row, at.column + place.column, rows, cols, lines);
   const float scale = by.given != nullptr ? *by.given : tensor_scale(*by.amax, kKind == __NV_E4M3 ? 448.0f : 57344.0f);
-  if (blockIdx.x == 0 && blockIdx.y == 0 && threadIdx.x == 0) *by.inverse = 1.0f / scale;
-  unsigned int top = 0;
-  // Last rows first: the pass that found amax ended there, and their tail may still be in L2.
-  const int64_t row0 = int64_t{gridDim.y - 1 - blockIdx.y} * 128, column0 = int64_t{blockIdx.x} * 128;
-  const int column_group = threadIdx.x & 15, row_group = threadIdx.x >> 4;
-  const int64_t column = column0 + column_group * 8;
-  uint32_t words[2][kOutputs][4][2] = {};
-#pragma unroll
-  for (int part = 0; part < 2; ++part) {
-#pragma unroll
-    for (int r = 0; r < 4; ++r) {
-      const int64_t row = row0 + row_group * 8 + part * 4 + r;
-      if (row >= rows || column >= cols) continue;
-      float values[kOutputs][8];
-      produce(row, column, values);
-#pragma unroll
-      for (int o = 0; o < kOutputs; ++o) {
-#pragma unroll
-        for (int i = 0; i < 8; ++i) {
-          if (by.found_amax != nullptr) top = max(top, __float_as_uint(fabsf(values[o][i])));
-          values[o][i] *= scale;
-        }
-        words[part][o][r][0] = pack_fp8<kKind>(values[o][0], values[o][1], values[o][2], values[o][3]);
-        words[part][o][r][1] = pack_fp8<kKind>(values[o][4], values[o][5], values[o][6], values[o][7]);
-        if (q != nullptr)
-          *reinterpret_cast<uint2*>(q + row * cols * kOutputs + o * cols + column) =
-              make_uint2(words[part][o][r][0], words[part][o][r][1]);
-      }
-    }
-  }
-  if (by.found_amax != nullptr) {
-    top = __reduce_max_sync(0xffffffffu, top);
-    if ((threadIdx.x & 31) == 0) atomicMax(reinterpret_cast<unsigned int*>(by.found_amax), top);
-  }
-  if (qt == nullptr) return;
-#pragma unroll
-  for (int o = 0; o < kOutputs; ++o) {
-    if (o > 0) __syncthreads();
-    write_transposed<kOutputs>(tile, words, o, row0, column0, rows, cols, qt);
-  }
+  if (blockIdx.x == 0 && threadIdx.x == 0) *by.inverse = 1.0f / scale;
+  if (by.found_amax != nullptr) raise_top(by.found_amax, larger(0, lines));
+  write_tile<kOutputs, kKind>(lines, scale, at, rows, cols, q, qt, turned);
 }
 
 }  // namespace mbb::trainer::cuda
