@@ -12,8 +12,8 @@ int64_t ceil_div(int64_t a, int64_t b) {
   return (a + b - 1) / b;
 }
 
-// `most_threads`: what a row is spread over before threads hold several vectors.
-Result<KernelPlan> row_plan(const char* kernel, RowShape shape, int64_t most_threads) {
+// A thread holds one vector of a row where a block has as many threads.
+Result<KernelPlan> row_plan(const char* kernel, RowShape shape) {
   if (shape.cols % 8 != 0 || shape.cols <= 0 || shape.cols > 32768)
     return fail(ErrorCode::kBadArgument,
                 fmt::format("{}: rows of {} elements; the hidden size must be a multiple of 8 and at most 32768",
@@ -21,7 +21,7 @@ Result<KernelPlan> row_plan(const char* kernel, RowShape shape, int64_t most_thr
   KernelPlan plan;
   plan.kernel = kernel;
   const int64_t vectors = shape.cols / 8;
-  plan.vectors = vectors <= most_threads ? 1 : vectors <= 1024 ? 2 : 4;
+  plan.vectors = vectors <= 1024 ? 1 : 4;
   plan.block = static_cast<int>(ceil_div(ceil_div(vectors, plan.vectors), 32) * 32);
   return plan;
 }
@@ -69,7 +69,7 @@ std::string format(const KernelPlan& plan) {
 }
 
 Result<KernelPlan> plan_norm_forward(RowShape shape, Element in, Element out, bool residual, Sms sms) {
-  MB_ASSIGN(auto plan, row_plan("rmsnorm_forward", shape, 512));
+  MB_ASSIGN(auto plan, row_plan("rmsnorm_forward", shape));
   const int64_t resident = std::max(1, 2048 / plan.block);
   plan.grid_x = std::clamp<int64_t>((sms.count - sms.margin) * resident, 1, std::max<int64_t>(1, shape.rows));
   const int64_t elements = shape.rows * shape.cols;
@@ -78,7 +78,7 @@ Result<KernelPlan> plan_norm_forward(RowShape shape, Element in, Element out, bo
 }
 
 Result<KernelPlan> plan_norm_backward(RowShape shape, Element in, bool residual, Sms sms) {
-  MB_ASSIGN(auto plan, row_plan("rmsnorm_backward", shape, 1024));
+  MB_ASSIGN(auto plan, row_plan("rmsnorm_backward", shape));
   const int64_t resident = std::max(1, 1024 / plan.block);
   plan.grid_x = std::clamp<int64_t>((sms.count - sms.margin) * resident, 1, std::max<int64_t>(1, shape.rows));
   plan.bytes = shape.rows * shape.cols * bytes_of(in) * (residual ? 4 : 3) + shape.rows * 4;
@@ -88,7 +88,7 @@ Result<KernelPlan> plan_norm_backward(RowShape shape, Element in, bool residual,
 KernelPlan plan_norm_weight_grad(int64_t partials, int64_t cols) {
   KernelPlan plan;
   plan.kernel = "norm_weight_grad";
-  plan.block = 256;  // 32 columns by 8 strands of rows
+  plan.block = 1024;  // 32 columns by 32 strands of rows
   plan.grid_x = ceil_div(cols, 32);
   plan.bytes = (partials + 2) * cols * 4;
   return plan;

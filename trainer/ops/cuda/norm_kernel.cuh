@@ -22,6 +22,20 @@ __device__ __forceinline__ void store_partials(float* partials, int64_t cols, in
   }
 }
 
+// All threads get the block's sums, behind one barrier: calls alternate between two scratches.
+template <int kSums>
+__device__ __forceinline__ void row_sums(float (&x)[kSums], float (*scratch)[32]) {
+  const int warp = threadIdx.x >> 5, lane = threadIdx.x & 31, warps = (blockDim.x + 31) >> 5;
+#pragma unroll
+  for (int n = 0; n < kSums; ++n) {
+    x[n] = warp_sum(x[n]);
+    if (lane == 0) scratch[n][warp] = x[n];
+  }
+  __syncthreads();
+#pragma unroll
+  for (int n = 0; n < kSums; ++n) x[n] = warp_sum(lane < warps ? scratch[n][lane] : 0.0f);
+}
+
 template <typename T>
 struct NormForwardParams {
   const T *x, *residual, *weight, *bias;
@@ -31,23 +45,29 @@ struct NormForwardParams {
   float eps, weight_offset;
 };
 
+// Where registers allow it (one vector a thread) the next row is on its way while this row's sums are waited for.
 template <typename T, int kVectors, bool kLayer>
-__global__ void __launch_bounds__(kVectors == 4 ? 1024 : 512) norm_forward_kernel(NormForwardParams<T> p) {
-  __shared__ float scratch[32];
+__global__ void __launch_bounds__(1024) norm_forward_kernel(NormForwardParams<T> p) {
+  constexpr bool kAhead = kVectors == 1;
+  __shared__ float scratch[2][1][32];
   const float inverse_cols = 1.0f / static_cast<float>(p.cols);
   unsigned int amax = 0;
+  int turn = 0;
+  Raw8<T> next[kVectors];
+  const auto fetch = [&](int64_t row, int v) {
+    const int64_t column = (int64_t{v} * blockDim.x + threadIdx.x) * 8;
+    if (column < p.cols && row < p.rows) next[v].load(p.x + row * p.cols + column);
+  };
+  if constexpr (kAhead) fetch(blockIdx.x, 0);
   for (int64_t row = blockIdx.x; row < p.rows; row += gridDim.x) {
-    float x[kVectors][8];
-    float total = 0.0f;
+    float x[kVectors][8] = {};
+    float total[1] = {0.0f};
 #pragma unroll
     for (int v = 0; v < kVectors; ++v) {
       const int64_t column = (int64_t{v} * blockDim.x + threadIdx.x) * 8;
-      if (column >= p.cols) {
-#pragma unroll
-        for (int i = 0; i < 8; ++i) x[v][i] = 0.0f;
-        continue;
-      }
-      load8(p.x + row * p.cols + column, x[v]);
+      if (column >= p.cols) continue;
+      if constexpr (!kAhead) fetch(row, v);
+      next[v].unpack(x[v]);
       if (p.residual != nullptr) {
         float r[8];
         load8(p.residual + row * p.cols + column, r);
@@ -56,22 +76,25 @@ __global__ void __launch_bounds__(kVectors == 4 ? 1024 : 512) norm_forward_kerne
         store8(p.sum + row * p.cols + column, x[v]);
       }
 #pragma unroll
-      for (int i = 0; i < 8; ++i) total += kLayer ? x[v][i] : x[v][i] * x[v][i];
+      for (int i = 0; i < 8; ++i) total[0] += kLayer ? x[v][i] : x[v][i] * x[v][i];
     }
-    total = block_sum(total, scratch);
+    if constexpr (kAhead) fetch(row + gridDim.x, 0);
+    row_sums(total, scratch[turn]);
+    turn ^= 1;
     float mean = 0.0f;
     if constexpr (kLayer) {
-      mean = total * inverse_cols;
-      total = 0.0f;
+      mean = total[0] * inverse_cols;
+      total[0] = 0.0f;
 #pragma unroll
       for (int v = 0; v < kVectors; ++v) {
         if ((int64_t{v} * blockDim.x + threadIdx.x) * 8 >= p.cols) continue;
 #pragma unroll
-        for (int i = 0; i < 8; ++i) total += (x[v][i] - mean) * (x[v][i] - mean);
+        for (int i = 0; i < 8; ++i) total[0] += (x[v][i] - mean) * (x[v][i] - mean);
       }
-      total = block_sum(total, scratch);
+      row_sums(total, scratch[turn]);
+      turn ^= 1;
     }
-    const float rstd = rsqrtf(total * inverse_cols + p.eps);
+    const float rstd = rsqrtf(total[0] * inverse_cols + p.eps);
     if (threadIdx.x == 0) {
       p.rstd[row] = rstd;
       if constexpr (kLayer) p.mean[row] = mean;
@@ -105,33 +128,68 @@ struct NormBackwardParams {
   float weight_offset;
 };
 
+struct NormRow {
+  float rstd, sum, dot;
+};
+
+// dx of a row from x_hat and g, see norm_backward_kernel.
+template <typename T, int kVectors>
+__device__ __forceinline__ void store_gradient(const NormBackwardParams<T>& p, int64_t row,
+                                               const float (&x)[kVectors][8], const float (&g)[kVectors][8],
+                                               const Raw8<T> (&residual)[kVectors], NormRow of, unsigned int& amax) {
+#pragma unroll
+  for (int v = 0; v < kVectors; ++v) {
+    const int64_t column = (int64_t{v} * blockDim.x + threadIdx.x) * 8;
+    if (column >= p.cols) continue;
+    float r[8] = {};
+    if (p.dresidual != nullptr) residual[v].unpack(r);
+#pragma unroll
+    for (int i = 0; i < 8; ++i) {
+      r[i] = rounded<T>(r[i] + of.rstd * (g[v][i] - of.sum - x[v][i] * of.dot));
+      amax = max(amax, __float_as_uint(fabsf(r[i])));
+    }
+    store8(p.dx + row * p.cols + column, r);
+  }
+}
+
 // x_hat = (x - mean) * rstd, g = dy * w: dx = rstd * (g - mean(g)[LayerNorm] - x_hat * mean(g * x_hat)).
 // Where registers allow it (one vector a thread) the next row's x and dy are on their way while this row's sums are
 // waited for.
 template <typename T, int kVectors, bool kLayer>
 __global__ void __launch_bounds__(1024) norm_backward_kernel(NormBackwardParams<T> p) {
-  constexpr bool kAhead = kVectors == 1;
-  __shared__ float scratch[2][32];
+  constexpr bool kAhead = kVectors == 1, kKeepsWeight = kAhead && !kLayer && sizeof(T) == 2;
+  constexpr int kSums = kLayer ? 2 : 1;
+  __shared__ float scratch[2][kSums][32];
   const float inverse_cols = 1.0f / static_cast<float>(p.cols);
   float dweight[kVectors][8] = {}, dbias[kLayer ? kVectors : 1][8] = {};
   unsigned int amax = 0;
-  Raw8<T> next_x[kVectors], next_dy[kVectors];
+  int turn = 0;
+  Raw8<T> next_x[kVectors], next_dy[kVectors], weight[kVectors];
+  float next_rstd = 0.0f, next_mean = 0.0f;
+#pragma unroll
+  for (int v = 0; v < kVectors; ++v) {
+    const int64_t column = (int64_t{v} * blockDim.x + threadIdx.x) * 8;
+    if (kKeepsWeight && column < p.cols) weight[v].load(p.weight + column);
+  }
   const auto fetch = [&](int64_t row) {
+    if (row >= p.rows) return;
+    next_rstd = p.rstd[row];
+    if constexpr (kLayer) next_mean = p.mean[row];
 #pragma unroll
     for (int v = 0; v < kVectors; ++v) {
       const int64_t column = (int64_t{v} * blockDim.x + threadIdx.x) * 8;
-      if (column >= p.cols || row >= p.rows) continue;
+      if (column >= p.cols) continue;
       next_x[v].load(p.x + row * p.cols + column);
       next_dy[v].load(p.dy + row * p.cols + column);
     }
   };
   if constexpr (kAhead) fetch(blockIdx.x);
   for (int64_t row = blockIdx.x; row < p.rows; row += gridDim.x) {
-    const float rstd = p.rstd[row], mean = kLayer ? p.mean[row] : 0.0f;
-    float x[kVectors][8], g[kVectors][8];
     if constexpr (!kAhead) fetch(row);
+    const float rstd = next_rstd, mean = next_mean;
+    float x[kVectors][8], g[kVectors][8];
     Raw8<T> residual[kVectors];
-    float dot = 0.0f, sum = 0.0f;
+    float sums[kSums] = {};
 #pragma unroll
     for (int v = 0; v < kVectors; ++v) {
       const int64_t column = (int64_t{v} * blockDim.x + threadIdx.x) * 8;
@@ -146,54 +204,43 @@ __global__ void __launch_bounds__(1024) norm_backward_kernel(NormBackwardParams<
       const int64_t column = (int64_t{v} * blockDim.x + threadIdx.x) * 8;
       if (column >= p.cols) continue;
       float w[8];
-      load8(p.weight + column, w);
+      if constexpr (!kKeepsWeight) weight[v].load(p.weight + column);
+      weight[v].unpack(w);
 #pragma unroll
       for (int i = 0; i < 8; ++i) {
         x[v][i] = (x[v][i] - mean) * rstd;
         dweight[v][i] += g[v][i] * x[v][i];
         if constexpr (kLayer) dbias[v][i] += g[v][i];
         g[v][i] *= p.weight_offset + w[i];
-        dot += g[v][i] * x[v][i];
-        if constexpr (kLayer) sum += g[v][i];
+        sums[0] += g[v][i] * x[v][i];
+        if constexpr (kLayer) sums[1] += g[v][i];
       }
     }
-    dot = block_sum(dot, scratch[0]) * inverse_cols;
-    if constexpr (kLayer) sum = block_sum(sum, scratch[1]) * inverse_cols;
-#pragma unroll
-    for (int v = 0; v < kVectors; ++v) {
-      const int64_t column = (int64_t{v} * blockDim.x + threadIdx.x) * 8;
-      if (column >= p.cols) continue;
-      float r[8] = {};
-      if (p.dresidual != nullptr) residual[v].unpack(r);
-#pragma unroll
-      for (int i = 0; i < 8; ++i) {
-        r[i] = rounded<T>(r[i] + rstd * (g[v][i] - sum - x[v][i] * dot));
-        amax = max(amax, __float_as_uint(fabsf(r[i])));
-      }
-      store8(p.dx + row * p.cols + column, r);
-    }
+    row_sums(sums, scratch[turn]);
+    turn ^= 1;
+    const float dot = sums[0] * inverse_cols, sum = kLayer ? sums[kSums - 1] * inverse_cols : 0.0f;
+    store_gradient<T, kVectors>(p, row, x, g, residual, {rstd, sum, dot}, amax);
   }
   store_partials<kVectors>(p.partials, p.cols, blockIdx.x, dweight);
   if constexpr (kLayer) store_partials<kVectors>(p.partials, p.cols, int64_t{gridDim.x} + blockIdx.x, dbias);
   raise_amax(p.amax, amax);
 }
 
-// 32 columns a block; 8 strands each sum every eighth partial row, then are added in strand order: always the same
-// order.
-__global__ void norm_weight_grad_kernel(const float* partials, int64_t count, int64_t cols, float* out,
-                                        bool accumulate) {
-  __shared__ float strands[8][33];
+// 32 columns a block; 32 strands each sum every 32nd partial row, then a warp adds a column's: always the same order.
+__global__ void __launch_bounds__(1024)
+    norm_weight_grad_kernel(const float* partials, int64_t count, int64_t cols, float* out, bool accumulate) {
+  __shared__ float strands[32][33];
   const int lane = threadIdx.x & 31, strand = threadIdx.x >> 5;
-  const int64_t column = int64_t{blockIdx.x} * 32 + lane;
+  const int64_t column = int64_t{blockIdx.x} * 32 + lane, own = int64_t{blockIdx.x} * 32 + strand;
   float sum = 0.0f;
-  if (column < cols)
-    for (int64_t row = strand; row < count; row += 8) sum += partials[row * cols + column];
+  if (column < cols) {
+#pragma unroll 8
+    for (int64_t row = strand; row < count; row += 32) sum += partials[row * cols + column];
+  }
   strands[strand][lane] = sum;
   __syncthreads();
-  if (strand != 0 || column >= cols) return;
-#pragma unroll
-  for (int i = 1; i < 8; ++i) sum += strands[i][lane];
-  out[column] = accumulate ? out[column] + sum : sum;
+  sum = warp_sum(strands[lane][strand]);
+  if (lane == 0 && own < cols) out[own] = accumulate ? out[own] + sum : sum;
 }
 
 }  // namespace mbb::trainer::cuda
