@@ -41,33 +41,55 @@ Status over_rows(const char* kernel, const CrossEntropy& args, const Launch& lau
   return launched(kernel);
 }
 
-// Rows from here on are worth a block with an SM for itself.
-constexpr int64_t kWideVocab = 65536;
-constexpr int kRowBytes = 200 * 1024;
+// Rows from here on are held in shared memory by a block, or by a cluster of blocks: three an SM, so that one computes
+// while others copy.
+constexpr int64_t kHeldVocab = 16384, kPartBytes = 72 * 1024;
 
-Status ce_fused_wide(const CrossEntropy& args, float* sum_exp, float* target_logit, const Launch& launch) {
-  MB_TRY(ok(cudaFuncSetAttribute(ce_fused_wide_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kRowBytes),
-            "cross entropy of wide rows"));
-  ce_fused_wide_kernel<<<static_cast<unsigned>(args.rows), kWideThreads, kRowBytes, launch.stream>>>(
-      params<bf16>(args), kRowBytes / 16, sum_exp, target_logit);
-  return launched("ce_fused_wide");
+// Blocks of a row; 0: rows that are not held.
+int parts_of(const CrossEntropy& a) {
+  const uintptr_t addresses = reinterpret_cast<uintptr_t>(a.logits) | reinterpret_cast<uintptr_t>(a.gradient);
+  if (a.element != Element::kBf16 || a.scalar || a.vocab % 8 != 0 || a.vocab < kHeldVocab || a.rows == 0 ||
+      addresses % 16 != 0)
+    return 0;
+  for (int parts = 1; parts <= kMostParts; parts *= 2)
+    if (a.vocab * 2 <= parts * kPartBytes) return parts;
+  return 0;
+}
+
+template <int kThreads>
+Status start_held(const CrossEntropy& a, int parts, float* sum_exp, float* target_logit, const Launch& launch) {
+  const auto kernel = ce_fused_held_kernel<kThreads>;
+  const auto part = static_cast<int>((a.vocab / 8 + parts - 1) / parts);
+  MB_TRY(ok(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, part * 16), "ce_fused_held"));
+  MB_TRY(
+      ok(cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout, cudaSharedmemCarveoutMaxShared),
+         "ce_fused_held"));
+  cudaLaunchAttribute cluster;
+  cluster.id = cudaLaunchAttributeClusterDimension;
+  cluster.val.clusterDim = {static_cast<unsigned>(parts), 1, 1};
+  cudaLaunchConfig_t config{};
+  config.gridDim = dim3(static_cast<unsigned>(a.rows * parts));
+  config.blockDim = dim3(kThreads);
+  config.dynamicSmemBytes = static_cast<size_t>(part) * 16;
+  config.stream = launch.stream;
+  config.attrs = &cluster;
+  config.numAttrs = 1;
+  return ok(cudaLaunchKernelEx(&config, kernel, params<bf16>(a), part, sum_exp, target_logit), "ce_fused_held");
 }
 
 }  // namespace
 
 Status ce_row_max(const CrossEntropy& args, float* max, const Launch& launch) {
-  return over_rows("ce_row_max", args, launch,
-                   [&](auto p, auto width, unsigned grid, unsigned block, cudaStream_t stream) {
-                     ce_row_max_kernel<decltype(width)::value><<<grid, block, 0, stream>>>(p, max);
-                   });
+  return over_rows("ce_row_max", args, launch, [&](auto p, auto width, unsigned grid, unsigned, cudaStream_t stream) {
+    ce_row_max_kernel<decltype(width)::value><<<grid, kOnePassThreads, 0, stream>>>(p, max);
+  });
 }
 
 Status ce_sum_exp(const CrossEntropy& args, const float* max, float* sum_exp, float* target_logit,
                   const Launch& launch) {
-  return over_rows(
-      "ce_sum_exp", args, launch, [&](auto p, auto width, unsigned grid, unsigned block, cudaStream_t stream) {
-        ce_sum_exp_kernel<decltype(width)::value><<<grid, block, 0, stream>>>(p, max, sum_exp, target_logit);
-      });
+  return over_rows("ce_sum_exp", args, launch, [&](auto p, auto width, unsigned grid, unsigned, cudaStream_t stream) {
+    ce_sum_exp_kernel<decltype(width)::value><<<grid, kOnePassThreads, 0, stream>>>(p, max, sum_exp, target_logit);
+  });
 }
 
 Status ce_gradient(const CrossEntropy& args, const float* max, const float* sum_exp, const Launch& launch) {
@@ -80,9 +102,10 @@ Status ce_gradient(const CrossEntropy& args, const float* max, const float* sum_
 Status ce_fused(const CrossEntropy& args, float* sum_exp, float* target_logit, const Launch& launch) {
   if (args.first != 0)
     return fail(ErrorCode::kBadArgument, "ce_fused: needs the whole vocabulary; use the vocabulary-parallel pieces");
-  if (args.element == Element::kBf16 && !args.scalar && args.vocab % 8 == 0 && args.vocab >= kWideVocab &&
-      args.rows > 0)
-    return ce_fused_wide(args, sum_exp, target_logit, launch);
+  if (const int parts = parts_of(args); parts == 1)
+    return start_held<512>(args, parts, sum_exp, target_logit, launch);
+  else if (parts > 1)
+    return start_held<384>(args, parts, sum_exp, target_logit, launch);
   return over_rows("ce_fused", args, launch,
                    [&](auto p, auto width, unsigned grid, unsigned block, cudaStream_t stream) {
                      ce_fused_kernel<decltype(width)::value><<<grid, block, 0, stream>>>(p, sum_exp, target_logit);

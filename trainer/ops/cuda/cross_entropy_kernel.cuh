@@ -2,7 +2,9 @@
 // kWidth is how many logits a thread reads at once: 8, or 1 where rows are not 16-byte vectors.
 #pragma once
 
-#include "trainer/ops/cuda/vector.cuh"
+#include "trainer/ops/cuda/by_width.cuh"
+#include "trainer/ops/cuda/mma.cuh"
+#include "trainer/ops/cuda/wgmma.cuh"
 
 namespace mbb::trainer::cuda {
 
@@ -31,6 +33,32 @@ __device__ __forceinline__ void load_logits(const T* row, int64_t column, int64_
     }
   } else {
     x[0] = column < real ? to_float(row[column]) : -INFINITY;
+  }
+}
+
+// Calls with the logits of a thread, kWidth at a time; of wide ones four times as many are on their way.
+template <int kWidth, typename T, typename Call>
+__device__ __forceinline__ void over_logits(const CrossEntropyParams<T>& p, const T* row, Call&& call) {
+  constexpr int kInFlight = kWidth == 8 ? 4 : 1;
+  const int vocab = static_cast<int>(p.vocab), real = static_cast<int>(p.real);
+  const int step = static_cast<int>(blockDim.x) * kWidth;
+  for (int first = static_cast<int>(threadIdx.x) * kWidth; first < vocab; first += kInFlight * step) {
+    RawValues<kWidth, T> raw[kInFlight];
+#pragma unroll
+    for (int u = 0; u < kInFlight; ++u) raw[u].load(row + min(first + u * step, vocab - kWidth));
+#pragma unroll
+    for (int u = 0; u < kInFlight; ++u) {
+      const int column = first + u * step;
+      if (column >= vocab) break;
+      float x[kWidth];
+      raw[u].unpack(x);
+      if (column + kWidth > real) {
+#pragma unroll
+        for (int i = 0; i < kWidth; ++i)
+          if (column + i >= real) x[i] = -INFINITY;
+      }
+      call(x);
+    }
   }
 }
 
@@ -73,34 +101,32 @@ __device__ void write_gradient(const T* row, T* to, int64_t vocab, int64_t real,
   }
 }
 
+inline constexpr int kOnePassThreads = 256;  // they have more than one vector each on their way
 template <int kWidth, typename T>
-__global__ void ce_row_max_kernel(CrossEntropyParams<T> p, float* max) {
+__global__ void __launch_bounds__(kOnePassThreads) ce_row_max_kernel(CrossEntropyParams<T> p, float* max) {
   __shared__ float scratch[32];
   const T* row = p.logits + int64_t{blockIdx.x} * p.vocab;
   float top = -INFINITY;
-  for (int64_t column = threadIdx.x * kWidth; column < p.vocab; column += blockDim.x * kWidth) {
-    float x[kWidth];
-    load_logits<kWidth>(row, column, p.real, x);
+  over_logits<kWidth>(p, row, [&](const float(&x)[kWidth]) {
 #pragma unroll
     for (int i = 0; i < kWidth; ++i) top = fmaxf(top, x[i]);
-  }
+  });
   top = block_max(top, scratch);
   if (threadIdx.x == 0) max[blockIdx.x] = top;
 }
 
 // target_logit: relative to the maximum; 0 where the target is another rank's or none.
 template <int kWidth, typename T>
-__global__ void ce_sum_exp_kernel(CrossEntropyParams<T> p, const float* max, float* sum_exp, float* target_logit) {
+__global__ void __launch_bounds__(kOnePassThreads)
+    ce_sum_exp_kernel(CrossEntropyParams<T> p, const float* max, float* sum_exp, float* target_logit) {
   __shared__ float scratch[32];
   const T* row = p.logits + int64_t{blockIdx.x} * p.vocab;
   const float top = max[blockIdx.x];
   float sum = 0.0f;
-  for (int64_t column = threadIdx.x * kWidth; column < p.vocab; column += blockDim.x * kWidth) {
-    float x[kWidth];
-    load_logits<kWidth>(row, column, p.real, x);
+  over_logits<kWidth>(p, row, [&](const float(&x)[kWidth]) {
 #pragma unroll
     for (int i = 0; i < kWidth; ++i) sum += __expf(x[i] - top);
-  }
+  });
   sum = block_sum(sum, scratch);
   if (threadIdx.x != 0) return;
   const int64_t target = p.targets[blockIdx.x] - p.first;
@@ -133,63 +159,162 @@ __global__ void ce_fused_kernel(CrossEntropyParams<T> p, float* sum_exp, float* 
                          id < 0 ? 0.0f : 1.0f);
 }
 
-// As ce_fused_kernel for wide bf16 rows of 16-byte vectors: one block an SM keeps the first `kept` vectors of its row
-// in shared memory, so that only the rest is read again (from L2).
-inline constexpr int kWideThreads = 1024;
-__global__ void __launch_bounds__(kWideThreads, 1)
-    ce_fused_wide_kernel(CrossEntropyParams<bf16> p, int kept, float* sum_exp, float* target) {
-  extern __shared__ __align__(16) uint4 row_part[];
-  __shared__ float scratch[32];
-  const bf16* const row = p.logits + int64_t{blockIdx.x} * p.vocab;
-  const auto* const from = reinterpret_cast<const uint4*>(row);
-  auto* const to = reinterpret_cast<uint4*>(p.gradient + int64_t{blockIdx.x} * p.vocab);
-  const int vectors = static_cast<int>(p.vocab / 8);
-  const int32_t id = p.targets[blockIdx.x];
-  const float target_logit = id >= 0 ? to_float(row[id]) : 0.0f;
+__device__ __forceinline__ float exp2_fast(float x) {
+  float y;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+
+// What a cluster of blocks needs: its place, and a barrier in two halves.
+__device__ __forceinline__ int cluster_rank() {
+  uint32_t rank;
+  asm volatile("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
+  return static_cast<int>(rank);
+}
+__device__ __forceinline__ int cluster_size() {
+  uint32_t size;
+  asm volatile("mov.u32 %0, %%cluster_nctarank;" : "=r"(size));
+  return static_cast<int>(size);
+}
+__device__ __forceinline__ void cluster_arrive() {
+  asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
+}
+__device__ __forceinline__ void cluster_wait() {
+  asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
+}
+__device__ __forceinline__ void held_logits(const uint4* held, int at, int real, float (&x)[8]) {
+  load8(reinterpret_cast<const bf16*>(held + at), x);
+  if (at * 8 + 8 <= real) return;
+#pragma unroll
+  for (int i = 0; i < 8; ++i)
+    if (at * 8 + i >= real) x[i] = -INFINITY;
+}
+
+// A block's part of a row in shared memory: `count` vectors from the one that holds logit `first`, of which `real`
+// logits count, copied in pieces of `piece` vectors.
+constexpr int kMostParts = 8, kPieces = 4;
+constexpr float kLog2e = 1.4426950408889634f;
+struct HeldPart {
+  uint4* held;
+  uint64_t* arrived;  // [kPieces]
+  int first, count, real, piece;
+};
+
+__device__ __forceinline__ void start_copies(const HeldPart& part, const bf16* from) {
+  for (int i = 0; i < kPieces; ++i) barrier_init(shared_address(part.arrived + i), 1);
+  barriers_ready();
+  for (int i = 0; i < kPieces; ++i) {
+    const int at = i * part.piece, bytes = max(min(part.piece, part.count - at), 0) * 16;
+    const uint32_t barrier = shared_address(part.arrived + i);
+    barrier_expect(barrier, static_cast<uint32_t>(bytes));
+    if (bytes == 0) continue;
+    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(
+                     shared_address(part.held + at)),
+                 "l"(from + int64_t{at} * 8), "r"(bytes), "r"(barrier)
+                 : "memory");
+  }
+}
+
+// Of the part, pieces as they arrive.
+__device__ __forceinline__ SoftmaxSum held_softmax_sum(const HeldPart& part, float* scratch) {
   SoftmaxSum mine;
-  constexpr int kUnroll = 4;
-  for (int base = static_cast<int>(threadIdx.x); base < vectors; base += kWideThreads * kUnroll) {
-    uint4 raw[kUnroll];
-#pragma unroll
-    for (int u = 0; u < kUnroll; ++u)
-      if (base + u * kWideThreads < vectors) raw[u] = from[base + u * kWideThreads];
-#pragma unroll
-    for (int u = 0; u < kUnroll; ++u) {
-      const int at = base + u * kWideThreads;
-      if (at >= vectors) continue;
-      if (at < kept) row_part[at] = raw[u];
+  for (int i = 0; i < kPieces; ++i) {
+    barrier_wait(shared_address(part.arrived + i), 0);
+    const int end = min((i + 1) * part.piece, part.count);
+#pragma unroll 2
+    for (int at = i * part.piece + static_cast<int>(threadIdx.x); at < end; at += static_cast<int>(blockDim.x)) {
       float x[8];
-      load_logits<8>(reinterpret_cast<const bf16*>(&raw[u]), 0, p.real - int64_t{at} * 8, x);
-      float top = x[0];
+      held_logits(part.held, at, part.real, x);
+      float high = x[0];
 #pragma unroll
-      for (int i = 1; i < 8; ++i) top = fmaxf(top, x[i]);
-      if (top == -INFINITY) continue;
-      if (top > mine.max) {
-        mine.sum *= __expf(mine.max - top);
-        mine.max = top;
+      for (int e = 1; e < 8; ++e) high = fmaxf(high, x[e]);
+      if (high > mine.max) {
+        mine.sum *= exp2_fast((mine.max - high) * kLog2e);
+        mine.max = high;
       }
+      if (mine.max == -INFINITY) continue;
+      const float shift = mine.max * kLog2e;
 #pragma unroll
-      for (int i = 0; i < 8; ++i) mine.sum += __expf(x[i] - mine.max);
+      for (int e = 0; e < 8; ++e) mine.sum += exp2_fast(fmaf(x[e], kLog2e, -shift));
     }
   }
   const float top = block_max(mine.max, scratch);
-  const float sum = block_sum(mine.max == -INFINITY ? 0.0f : mine.sum * __expf(mine.max - top), scratch);
-  if (threadIdx.x == 0) {
-    sum_exp[blockIdx.x] = sum;
-    target[blockIdx.x] = id < 0 ? 0.0f : target_logit - top;
+  return {top, block_sum(mine.max == -INFINITY ? 0.0f : mine.sum * exp2_fast((mine.max - top) * kLog2e), scratch)};
+}
+
+// Of the row: every block writes its part's into all blocks' `pairs`. Behind cluster_arrive() of the same phase.
+__device__ __forceinline__ SoftmaxSum row_of_parts(SoftmaxSum mine, float2* pairs, int rank, int size) {
+  cluster_wait();
+  if (static_cast<int>(threadIdx.x) < size) {
+    uint32_t there;
+    asm volatile("mapa.shared::cluster.u32 %0, %1, %2;"
+                 : "=r"(there)
+                 : "r"(shared_address(pairs + rank)), "r"(threadIdx.x));
+    asm volatile("st.shared::cluster.v2.f32 [%0], {%1, %2};" ::"r"(there), "f"(mine.max), "f"(mine.sum) : "memory");
   }
-  __syncthreads();  // every thread has read the target's logit before its gradient overwrites it
-  const float inverse = 1.0f / sum, weight = id < 0 ? 0.0f : 1.0f;
-#pragma unroll 4
-  for (int at = static_cast<int>(threadIdx.x); at < vectors; at += kWideThreads) {
-    const uint4 raw = at < kept ? row_part[at] : from[at];
-    float x[8];
-    load_logits<8>(reinterpret_cast<const bf16*>(&raw), 0, p.real - int64_t{at} * 8, x);
+  __syncwarp();
+  cluster_arrive();
+  cluster_wait();
+  SoftmaxSum row;
+  for (int i = 0; i < size; ++i) row.max = fmaxf(row.max, pairs[i].x);
+  for (int i = 0; i < size; ++i)
+    row.sum += pairs[i].x == -INFINITY ? 0.0f : pairs[i].y * exp2_fast((pairs[i].x - row.max) * kLog2e);
+  return row;
+}
+
+// The part's gradient for target `id` of the row.
+__device__ __forceinline__ void write_held_gradient(const HeldPart& part, SoftmaxSum row, int32_t id, uint4* to) {
+  const float offset = -fmaf(row.max, kLog2e, log2f(row.sum));
+  const int own = id - part.first;
+#pragma unroll 2
+  for (int at = static_cast<int>(threadIdx.x); at < part.count; at += static_cast<int>(blockDim.x)) {
+    uint4 line{};
+    if (id >= 0) {
+      float x[8];
+      held_logits(part.held, at, part.real, x);
 #pragma unroll
-    for (int i = 0; i < 8; ++i)
-      x[i] = weight == 0.0f ? 0.0f : __expf(x[i] - top) * inverse - (at * 8 + i == id ? 1.0f : 0.0f);
-    store8(reinterpret_cast<bf16*>(to + at), x);
+      for (int e = 0; e < 8; ++e) x[e] = exp2_fast(fmaf(x[e], kLog2e, offset));
+      if (own >= at * 8 && own < at * 8 + 8) {
+#pragma unroll
+        for (int e = 0; e < 8; ++e) x[e] -= at * 8 + e == own ? 1.0f : 0.0f;
+      }
+      store8(reinterpret_cast<bf16*>(&line), x);
+    }
+    __stcs(to + at, line);
   }
+}
+
+// As ce_fused_kernel for bf16 rows of 16-byte vectors: a cluster of at most kMostParts blocks keeps a row in shared
+// memory, `vectors_a_part` each, so that device memory is read once.
+template <int kThreads>
+__global__ void __launch_bounds__(kThreads, 3)
+    ce_fused_held_kernel(CrossEntropyParams<bf16> p, int vectors_a_part, float* sum_exp, float* target) {
+  extern __shared__ __align__(128) uint4 held[];
+  __shared__ uint64_t arrived[kPieces];
+  __shared__ float2 pairs[kMostParts];  // of all blocks of the row: maximum, sum relative to it
+  __shared__ float scratch[32];
+  const int rank = cluster_rank(), size = cluster_size(), vectors = static_cast<int>(p.vocab / 8);
+  const int64_t row = blockIdx.x / static_cast<unsigned>(size);
+  const int begin = min(rank * vectors_a_part, vectors), first = begin * 8;
+  const HeldPart part{held,
+                      arrived,
+                      first,
+                      min(vectors_a_part, vectors - begin),
+                      static_cast<int>(p.real) - first,
+                      (vectors_a_part + kPieces - 1) / kPieces};
+  if (threadIdx.x == 0) start_copies(part, p.logits + row * p.vocab + first);
+  __syncthreads();
+  cluster_arrive();  // the row's blocks are all there before one writes into another's memory
+  const int32_t id = p.targets[row];
+  const SoftmaxSum of_row = row_of_parts(held_softmax_sum(part, scratch), pairs, rank, size);
+  if (threadIdx.x == 0) {
+    const int own = id - first;
+    if (rank == 0) sum_exp[row] = of_row.sum;
+    if (id < 0 && rank == 0) target[row] = 0.0f;
+    if (id >= 0 && own >= 0 && own < part.count * 8)
+      target[row] = to_float(reinterpret_cast<const bf16*>(held)[own]) - of_row.max;
+  }
+  write_held_gradient(part, of_row, id, reinterpret_cast<uint4*>(p.gradient + row * p.vocab + first));
 }
 
 // One block: total[0] (+)= sum of log(sum_exp) - target, total[1] (+)= rows with a target, in doubles and a fixed
