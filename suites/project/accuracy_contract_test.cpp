@@ -1,5 +1,6 @@
 // What projections are worth: the errors on published steps and on our own that the shipped table states are those that
 // come out, and a fit finds what was put in.
+#include "baselines/kernels/cost_files.h"
 #include "suites/project/accuracy.h"
 
 #include <gtest/gtest.h>
@@ -94,6 +95,19 @@ TEST(Accuracy, TheTableStatesWhoseErrorsByFamily) {
     EXPECT_EQ((*plain)[i].projected_ns, projected->step_ns);
   }
   EXPECT_GT(moved, 20);
+}
+
+TEST(Accuracy, EveryTableStatesTheErrorsOnOurOwnSteps) {
+  for (const baselines::CostFile& file : baselines::cost_files()) {
+    const auto costs = find_costs(std::string(file.hardware));
+    ASSERT_TRUE(costs.has_value());
+    const auto cases = measured_cases(*costs);
+    ASSERT_TRUE(cases.has_value()) << file.path;
+    const auto own = errors_of(*cases, *costs);
+    ASSERT_TRUE(own.has_value()) << file.path;
+    EXPECT_GE(own->size(), 5u) << file.path;
+    expect_stated(*own, costs->published.ours, file.hardware.data());
+  }
 }
 
 TEST(Accuracy, ErrorsThatTwoStepsShareCancelInTheirRatio) {

@@ -93,11 +93,16 @@ nlohmann::json errors_json(const trainer::PublishedAccuracy& a) {
 
 std::vector<std::string> accuracy_lines(const trainer::CostTable& costs) {
   const trainer::PublishedAccuracy& a = costs.published;
-  if (a.rows == 0) return {"No published step was compared with this table."};
   const auto errors = [](const trainer::StepErrors& e) {
     return fmt::format("{}, {}, {} of {}", format_percent(e.median), format_percent(e.p90),
                        format_percent(e.coverage, 0), e.rows);
   };
+  if (a.rows == 0 && a.ours.rows == 0) return {"No published step was compared with this table."};
+  if (a.rows == 0)
+    return {
+        fmt::format("Our programs as projected, step error (median, p90, inside the 80 % interval) on our own steps, "
+                    "one card, {}; no published step was compared with this table.",
+                    errors(a.ours))};
   return {
       fmt::format("Our programs as projected, step error (median, p90, inside the 80 % interval): on published H100 "
                   "steps of other trainers, dense {}; with experts {}; on our own steps, one H100, {}.",
