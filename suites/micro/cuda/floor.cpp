@@ -24,7 +24,8 @@ struct Options {
 
 constexpr const char* kUsage =
     "mbbench-floor [--out FILE] [--seconds S] [--only TEXT] [--cases NAME,...]\n"
-    "  Measures GEMMs (up to 16 cuBLASLt algorithms each), attention, our memory-bound kernels, grouped products and "
+    "  Measures GEMMs (the best of the algorithms that cuBLASLt offers), attention, our memory-bound kernels, grouped "
+    "products and "
     "the "
     "copy bandwidth.\n"
     "  --seconds S    sustained time of each measurement, a quarter of it warm-up (default 0.5)\n"

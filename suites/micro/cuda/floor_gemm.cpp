@@ -1,4 +1,5 @@
-// GEMM floors: up to 16 cuBLASLt algorithms are timed, the best three again, and the winner for the sustained time.
+// GEMM floors: the algorithms that cuBLASLt offers are timed, the best three again, and the winner for the sustained
+// time.
 #include <fmt/core.h>
 
 #include <algorithm>
@@ -41,7 +42,7 @@ Result<FloorRow> measure(FloorContext& context, Gemm& gemm, const GemmProblem& p
   row.section = "gemm";
   row.name = key(problem);
   row.work = gemm_flops(problem);
-  auto candidates = gemm.candidates(problem, 16);
+  auto candidates = gemm.candidates(problem, kOfferedAlgorithms);
   if (!candidates) {
     row.skipped = candidates.error().what;
     return row;

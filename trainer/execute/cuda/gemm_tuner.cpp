@@ -63,10 +63,10 @@ int calls_for(float slice_ms, float call_ms) {
 }  // namespace
 
 TuneEffort TuneEffort::quick() {
-  return {16, 0.0f, {{5.0f, 1, 3}, {30.0f, 3, 1}}};
+  return {kOfferedAlgorithms, 0.0f, {{5.0f, 1, 3}, {30.0f, 3, 1}}};
 }
 TuneEffort TuneEffort::brief() {
-  return {8, 0.0f, {{3.0f, 1, 2}, {12.0f, 2, 1}}};
+  return {kOfferedAlgorithms, 0.0f, {{3.0f, 1, 2}, {12.0f, 2, 1}}};
 }
 TuneEffort TuneEffort::thorough() {
   return {160, 60.0f, {{2.0f, 1, 40}, {4.0f, 2, 12}, {8.0f, 4, 5}, {20.0f, 5, 1}}};

@@ -14,7 +14,7 @@ struct TuneStage {
 };
 
 struct TuneEffort {
-  int candidates = 16;
+  int candidates = kOfferedAlgorithms;
   float warm_ms = 0.0f;  // of load before the first slice
   std::vector<TuneStage> stages;
 

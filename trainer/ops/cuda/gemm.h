@@ -24,6 +24,8 @@ using cudaStream_t = CUstream_st*;
 namespace mbb::trainer::cuda {
 
 inline constexpr int64_t kGemmWorkspace = int64_t{32} << 20;
+// As many as cuBLASLt's heuristic has for a problem, however many are asked for.
+inline constexpr int kOfferedAlgorithms = 8;
 
 // Scales of an FP8 operand's inner blocks instead of one of the whole operand.
 enum class BlockScaling { kNone, kRows, kSquare };  // 1 x 128, 128 x 128
@@ -83,8 +85,9 @@ class Gemm {
   static Result<std::unique_ptr<Gemm>> make();
   virtual ~Gemm() = default;
 
-  // Up to `limit` algorithms: the library's heuristic's, best guess first (a handful), then whatever other tile, stage,
-  // cluster, swizzle and option it admits for the problem. An empty list is an error that names the problem.
+  // Up to `limit` algorithms: the library's heuristic's, best guess first, then whatever other tile, stage, cluster,
+  // swizzle and option it admits for the problem, in no order of merit and found by trying. An empty list is an
+  // error that names the problem.
   virtual Result<std::vector<GemmCandidate>> candidates(const GemmProblem& problem, int limit) = 0;
   // From now on run() uses this algorithm for the problem; without a choice it uses the heuristic's first.
   virtual Status choose(const GemmProblem& problem, const GemmAlgorithm& algorithm) = 0;
