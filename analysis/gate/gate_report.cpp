@@ -98,8 +98,10 @@ NightLaunches launch_values(const baselines::Cell& cell, const std::string& metr
   const StepTime time = step_time(copy);  // marks the warm-up
   if (metric == "step_time") return time.launch_medians;
   NightLaunches values;
+  const auto quiet = quiet_launches(copy);
   for (const baselines::Launch& launch : copy.launches) {
     if (!is_good(launch)) continue;
+    if (metric == "cpu_step_ratio" && std::find(quiet.begin(), quiet.end(), &launch) == quiet.end()) continue;
     const double value = metric == "cpu_step_time"    ? cpu_step_ns(launch)
                          : metric == "cpu_step_ratio" ? cpu_step_ratio(launch)
                          : metric == "last_loss"      ? (launch.steps.empty() ? 0.0 : launch.steps.back().loss)

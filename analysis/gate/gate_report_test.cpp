@@ -44,6 +44,24 @@ TEST(GateReport, TextOfALogIsText) {
   EXPECT_EQ(text.find(kGateMarker, 1), std::string::npos) << "one marker\n" << text;
 }
 
+TEST(GateReport, ALaunchThatSharedItsCoreIsNoValueOfTheNight) {
+  baselines::Cell cell;
+  cell.result_class = baselines::ResultClass::kFunctionalCpu;
+  cell.ranks = 1;
+  for (const bool shared : {false, true, false, false}) {
+    baselines::Launch& launch = cell.launches.emplace_back();
+    launch.index = static_cast<int>(cell.launches.size()) - 1;
+    for (int i = 0; i < 60; ++i) {
+      baselines::Step& step = launch.steps.emplace_back();
+      step.index = i;
+      step.wall_ns = step.cpu_ns = shared ? 6'000'000 : 4'000'000;
+      step.reference_ns = shared ? 1'250'000 : 1'000'000;
+    }
+  }
+  EXPECT_EQ(launch_values(cell, "cpu_step_ratio"), (NightLaunches{4, 4, 4}));
+  EXPECT_EQ(launch_values(cell, "cpu_step_time").size(), 4U);
+}
+
 TEST(GateReport, ANightWithoutAJudgementIsAnErrorAndAnUnstableOneIsUndecided) {
   EXPECT_EQ(gate_exit_status(report_of({})), 4);
   EXPECT_EQ(gate_exit_status(report_of({row("a", kRunRow, Verdict::kInconclusive, "no number for 1 night")})), 4);

@@ -232,12 +232,23 @@ void add_cpu_time(Writer& writer, const Cell& cell) {
   for (const auto& [metric, of_launch] :
        {std::pair{"cpu_step_time", &cpu_step_ns}, {"cpu_step_ratio", &cpu_step_ratio}}) {
     std::vector<double> medians;
-    for (const Launch& launch : cell.launches)
+    const auto add = [&](const Launch& launch) {
       if (const double value = of_launch(launch); is_good(launch) && value > 0.0) medians.push_back(value);
+    };
+    size_t disturbed = 0;
+    if (of_launch == &cpu_step_ratio) {
+      for (const Launch* launch : quiet_launches(cell)) add(*launch);
+      disturbed = static_cast<size_t>(good_launches(cell)) - medians.size();
+    } else {
+      for (const Launch& launch : cell.launches) add(launch);
+    }
     if (medians.empty()) continue;
     const Estimate e = over_launches(medians);
     writer.add(metric, e.value, e.low, e.high,
-               medians.size() < 2 ? "" : fmt::format("95 % over {} launches", medians.size()),
+               medians.size() < 2 ? ""
+               : disturbed > 0
+                   ? fmt::format("95 % over {} launches; {} more shared their core", medians.size(), disturbed)
+                   : fmt::format("95 % over {} launches", medians.size()),
                static_cast<int>(medians.size()));
   }
 }
@@ -315,6 +326,25 @@ std::string_view cpu_metric(const Cell& cell) {
   const auto has_reference = [](const Launch& launch) { return !is_good(launch) || cpu_step_ratio(launch) > 0; };
   const bool all = std::all_of(cell.launches.begin(), cell.launches.end(), has_reference);
   return all && !cell.launches.empty() ? "cpu_step_ratio" : "cpu_step_time";
+}
+
+std::vector<const Launch*> quiet_launches(const Cell& cell) {
+  std::vector<std::pair<double, const Launch*>> by_work;
+  std::vector<const Launch*> good;
+  for (const Launch& launch : cell.launches) {
+    if (!is_good(launch)) continue;
+    good.push_back(&launch);
+    std::vector<double> work;
+    for (const Step& step : launch.steps)
+      if (is_timed(step) && step.reference_ns > 0) work.push_back(static_cast<double>(step.reference_ns));
+    if (!work.empty()) by_work.emplace_back(median(work), &launch);
+  }
+  if (by_work.size() < good.size() || good.empty()) return good;
+  const double least = std::min_element(by_work.begin(), by_work.end())->first;
+  std::vector<const Launch*> quiet;
+  for (const auto& [work, launch] : by_work)
+    if (work <= kQuietWork * least) quiet.push_back(launch);
+  return quiet.size() < kQuietLaunches ? good : quiet;
 }
 
 double cpu_step_ratio(const Launch& launch) {

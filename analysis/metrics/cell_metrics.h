@@ -43,6 +43,12 @@ StepTime step_time(baselines::Cell& cell, StepClock clock = StepClock::kWall);
 double cpu_step_ns(const baselines::Launch& launch);
 // The same over the fixed work beside each step (the mean of that before and after it); 0 where none was done.
 double cpu_step_ratio(const baselines::Launch& launch);
+// The good launches that cpu_step_ratio is taken from. A neighbour on the core slows the fixed work by a quarter and a
+// step by a half, so that their ratio does not take it out: launches whose fixed work took over kQuietWork of what it
+// took in the quickest one are left out, as long as kQuietLaunches stay. Without fixed work: all good launches.
+std::vector<const baselines::Launch*> quiet_launches(const baselines::Cell& cell);
+inline constexpr double kQuietWork = 1.03;
+inline constexpr size_t kQuietLaunches = 3;
 // What speed on the CPU is judged by: cpu_step_ratio where every good launch did the fixed work, else cpu_step_time.
 std::string_view cpu_metric(const baselines::Cell& cell);
 

@@ -279,6 +279,34 @@ TEST(CellMetrics, FixedWorkBesideAStepTakesTheMachineOut) {
   EXPECT_EQ(cpu_metric(cell), "cpu_step_time") << "of launches that cannot be held against each other";
 }
 
+TEST(CellMetrics, ALaunchWhoseFixedWorkTookLongerSharedItsCore) {
+  // As seen: a neighbour slows the fixed work by a quarter and a step by a half.
+  const auto cell = [](const std::vector<bool>& shared) {
+    std::vector<Launch> launches;
+    for (size_t n = 0; n < shared.size(); ++n) {
+      Launch& l = launches.emplace_back(launch_of(static_cast<int>(n), 1'000'000));
+      for (auto& step : l.steps) {
+        step.cpu_ns = shared[n] ? 6'000'000 : 4'000'000;
+        step.reference_ns = shared[n] ? 1'250'000 : 1'000'000 + static_cast<int64_t>(n) * 4'000;
+      }
+    }
+    Cell c = cell_of(launches);
+    c.result_class = baselines::ResultClass::kFunctionalCpu;
+    return c;
+  };
+  Cell some = cell({false, true, false, true, false});
+  EXPECT_EQ(quiet_launches(some).size(), 3u);
+  ASSERT_TRUE(fill_metrics(some, {}));
+  EXPECT_NEAR(find(some, "cpu_step_ratio")->value, 4.0, 0.05);
+  EXPECT_NE(find(some, "cpu_step_ratio")->interval.find("2 more shared their core"), std::string::npos);
+  // Alike in all of them: nothing tells them apart. Too few quiet ones: better all than two.
+  EXPECT_EQ(quiet_launches(cell({true, true, true, true})).size(), 4u);
+  EXPECT_EQ(quiet_launches(cell({false, true, true, false, true})).size(), 5u);
+  Cell without = cell({false, false, false, true});
+  for (auto& step : without.launches[0].steps) step.reference_ns = 0;
+  EXPECT_EQ(quiet_launches(without).size(), 4u);
+}
+
 TEST(CellMetrics, EveryMetricSaysHowManyLaunchesItRestsOn) {
   StepBreakdown b;
   b.total_ns = 1000;
