@@ -1,5 +1,4 @@
-// Kernels of router_product.h with their launches. Experts that are not there
-// have zeros.
+// Kernels of router_product.h with their launches. Experts that are not there have zeros.
 #include "trainer/ops/cuda/router_product.h"
 
 #include <algorithm>
@@ -18,8 +17,7 @@ __device__ __forceinline__ void load_logits(const float* row, int experts, float
   for (int e = 0; e < kMost; ++e) to[e] = e < experts ? row[e] : 0.0f;
 }
 
-// A warp has four tokens, so that weights are read a quarter as often; its 32
-// sums end in its 32 lanes.
+// A warp has four tokens, so that weights are read a quarter as often; its 32 sums end in its 32 lanes.
 __global__ void __launch_bounds__(kBlock)
     router_logits_kernel(RouterProduct p, const bf16* x, const bf16* weights, float* logits) {
   constexpr int kTokens = 4;

@@ -1,6 +1,5 @@
-// Products of a router, bound by the tokens' bytes: bf16
-// tokens [tokens, hidden] and weights [experts, hidden], fp32 logits [tokens,
-// experts] and gradients, sums in fp32 and in a fixed order.
+// Products of a router, bound by the tokens' bytes: bf16 tokens [tokens, hidden] and weights [experts, hidden], fp32
+// logits [tokens, experts] and gradients, sums in fp32 and in a fixed order.
 #pragma once
 
 #include <initializer_list>
