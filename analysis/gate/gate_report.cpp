@@ -97,15 +97,12 @@ NightLaunches launch_values(const baselines::Cell& cell, const std::string& metr
   baselines::Cell copy = cell;
   const StepTime time = step_time(copy);  // marks the warm-up
   if (metric == "step_time") return time.launch_medians;
+  if (metric == "cpu_step_time" || metric == "cpu_step_ratio") return cpu_values(copy, metric).values;
   NightLaunches values;
-  const auto quiet = quiet_launches(copy);
   for (const baselines::Launch& launch : copy.launches) {
     if (!is_good(launch)) continue;
-    if (metric == "cpu_step_ratio" && std::find(quiet.begin(), quiet.end(), &launch) == quiet.end()) continue;
-    const double value = metric == "cpu_step_time"    ? cpu_step_ns(launch)
-                         : metric == "cpu_step_ratio" ? cpu_step_ratio(launch)
-                         : metric == "last_loss"      ? (launch.steps.empty() ? 0.0 : launch.steps.back().loss)
-                                                      : peak_of(copy, launch);
+    const double value =
+        metric == "last_loss" ? (launch.steps.empty() ? 0.0 : launch.steps.back().loss) : peak_of(copy, launch);
     if (std::isfinite(value) && value > 0) values.push_back(value);
   }
   return values;

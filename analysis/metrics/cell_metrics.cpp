@@ -229,27 +229,13 @@ void add_tracing(Writer& writer, const Cell& cell) {
 // Of a cell of one CPU rank. The warm-up marks are those of the wall clock.
 void add_cpu_time(Writer& writer, const Cell& cell) {
   if (cell.result_class != baselines::ResultClass::kFunctionalCpu || cell.ranks != 1) return;
-  for (const auto& [metric, of_launch] :
-       {std::pair{"cpu_step_time", &cpu_step_ns}, {"cpu_step_ratio", &cpu_step_ratio}}) {
-    std::vector<double> medians;
-    const auto add = [&](const Launch& launch) {
-      if (const double value = of_launch(launch); is_good(launch) && value > 0.0) medians.push_back(value);
-    };
-    size_t disturbed = 0;
-    if (of_launch == &cpu_step_ratio) {
-      for (const Launch* launch : quiet_launches(cell)) add(*launch);
-      disturbed = static_cast<size_t>(good_launches(cell)) - medians.size();
-    } else {
-      for (const Launch& launch : cell.launches) add(launch);
-    }
-    if (medians.empty()) continue;
-    const Estimate e = over_launches(medians);
-    writer.add(metric, e.value, e.low, e.high,
-               medians.size() < 2 ? ""
-               : disturbed > 0
-                   ? fmt::format("95 % over {} launches; {} more shared their core", medians.size(), disturbed)
-                   : fmt::format("95 % over {} launches", medians.size()),
-               static_cast<int>(medians.size()));
+  for (const char* metric : {"cpu_step_time", "cpu_step_ratio"}) {
+    const CpuValues of = cpu_values(cell, metric);
+    if (of.values.empty()) continue;
+    const Estimate e = over_launches(of.values);
+    std::string interval = of.values.size() < 2 ? "" : fmt::format("95 % over {} launches", of.values.size());
+    if (!interval.empty() && of.disturbed > 0) interval += fmt::format("; {} more shared their core", of.disturbed);
+    writer.add(metric, e.value, e.low, e.high, interval, static_cast<int>(of.values.size()));
   }
 }
 
@@ -309,10 +295,17 @@ Status write_metrics(Cell& cell, const StepTime& time, const std::vector<StepBre
   return {};
 }
 
+std::vector<const Launch*> good(const Cell& cell) {
+  std::vector<const Launch*> launches;
+  for (const Launch& launch : cell.launches)
+    if (is_good(launch)) launches.push_back(&launch);
+  return launches;
+}
+
 }  // namespace
 
 int good_launches(const Cell& cell) {
-  return static_cast<int>(std::count_if(cell.launches.begin(), cell.launches.end(), is_good));
+  return static_cast<int>(good(cell).size());
 }
 
 double cpu_step_ns(const Launch& launch) {
@@ -329,22 +322,30 @@ std::string_view cpu_metric(const Cell& cell) {
 }
 
 std::vector<const Launch*> quiet_launches(const Cell& cell) {
-  std::vector<std::pair<double, const Launch*>> by_work;
-  std::vector<const Launch*> good;
-  for (const Launch& launch : cell.launches) {
-    if (!is_good(launch)) continue;
-    good.push_back(&launch);
+  const std::vector<const Launch*> all = good(cell);
+  std::vector<double> work_of;
+  for (const Launch* launch : all) {
     std::vector<double> work;
-    for (const Step& step : launch.steps)
+    for (const Step& step : launch->steps)
       if (is_timed(step) && step.reference_ns > 0) work.push_back(static_cast<double>(step.reference_ns));
-    if (!work.empty()) by_work.emplace_back(median(work), &launch);
+    if (work.empty()) return all;
+    work_of.push_back(median(work));
   }
-  if (by_work.size() < good.size() || good.empty()) return good;
-  const double least = std::min_element(by_work.begin(), by_work.end())->first;
   std::vector<const Launch*> quiet;
-  for (const auto& [work, launch] : by_work)
-    if (work <= kQuietWork * least) quiet.push_back(launch);
-  return quiet.size() < kQuietLaunches ? good : quiet;
+  for (size_t i = 0; i < all.size(); ++i)
+    if (work_of[i] <= kQuietWork * *std::min_element(work_of.begin(), work_of.end())) quiet.push_back(all[i]);
+  return quiet.size() < kQuietLaunches ? all : quiet;
+}
+
+CpuValues cpu_values(const Cell& cell, std::string_view metric) {
+  CpuValues out;
+  const bool ratio = metric == "cpu_step_ratio";
+  const std::vector<const Launch*> launches = ratio ? quiet_launches(cell) : good(cell);
+  for (const Launch* launch : launches)
+    if (const double value = ratio ? cpu_step_ratio(*launch) : cpu_step_ns(*launch); value > 0.0)
+      out.values.push_back(value);
+  out.disturbed = good_launches(cell) - static_cast<int>(launches.size());
+  return out;
 }
 
 double cpu_step_ratio(const Launch& launch) {

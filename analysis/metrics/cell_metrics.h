@@ -49,6 +49,12 @@ double cpu_step_ratio(const baselines::Launch& launch);
 std::vector<const baselines::Launch*> quiet_launches(const baselines::Cell& cell);
 inline constexpr double kQuietWork = 1.03;
 inline constexpr size_t kQuietLaunches = 3;
+// cpu_step_time (ns) of the good launches, or cpu_step_ratio of the quiet ones.
+struct CpuValues {
+  std::vector<double> values;
+  int disturbed = 0;  // good launches that were left out
+};
+CpuValues cpu_values(const baselines::Cell& cell, std::string_view metric);
 // What speed on the CPU is judged by: cpu_step_ratio where every good launch did the fixed work, else cpu_step_time.
 std::string_view cpu_metric(const baselines::Cell& cell);
 
