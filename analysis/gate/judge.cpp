@@ -19,7 +19,10 @@ using baselines::Verdict;
 constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
 constexpr double kPseudoMedianEfficiency = 0.955;  // asymptotic, normal samples
 constexpr double kHuber = 4.0;                     // residuals beyond this many robust sigmas are drawn in
-constexpr size_t kFewestNightsForSigma = 5;
+constexpr double kHuberMove = 2.0;                 // the same of moves from night to night
+constexpr double kHuberMoveMean = 0.9205;          // mean square of normal numbers that are drawn in so
+constexpr double kMoveDegrees = 0.6;  // of one move: two thirds as neighbours share a night, less for the drawing in
+constexpr double kAssumedMoves = 8;   // that options.night_sigma counts as
 
 // One night in logarithms, so that changes are relative.
 struct Night {
@@ -46,8 +49,9 @@ std::vector<Night> nights_of(const std::vector<NightLaunches>& all) {
 struct Variances {
   double launch = 0;  // of one launch about its night
   double launch_degrees = 1;
-  double night = 0;  // of a night's centre beyond what its launches explain
-  double night_degrees = std::numeric_limits<double>::infinity();  // infinite: assumed, not estimated
+  double night = 0;   // of a night's centre beyond what its launches explain
+  double centre = 0;  // of a night's centre in all, with as many launches as is usual
+  double centre_degrees = 1;
 };
 
 // Pooled over all nights; a wild launch counts as kHuber sigmas at most.
@@ -71,26 +75,39 @@ void launch_variance(const std::vector<Night>& nights, Variances& v) {
   v.launch = sum / v.launch_degrees;
 }
 
-// From differences of neighbouring nights, so that a step in the series is one odd difference and not a variance.
+// The night variance under which moves from night to night are as large as they should be (Paule and Mandel), where
+// what is assumed of nights counts as kAssumedMoves moves: few nights shrink towards it, many speak for themselves. Of
+// neighbouring nights, so that a step in the series is one odd move and not a variance.
 void night_variance(const std::vector<Night>& baseline, const std::vector<Night>& since, double least, Variances& v) {
-  std::vector<double> moves;
-  double explained = 0.0;
-  const auto add = [&](const std::vector<Night>& nights) {
-    for (size_t i = 0; i + 1 < nights.size(); ++i) {
-      moves.push_back(std::abs(nights[i + 1].centre - nights[i].centre));
-      explained += v.launch / kPseudoMedianEfficiency *
-                   (1.0 / static_cast<double>(nights[i].launches) + 1.0 / static_cast<double>(nights[i + 1].launches));
-    }
+  struct Move {
+    double square;
+    double explained;  // variance that launches alone give it
   };
-  add(baseline);
-  add(since);
-  v.night = least * least;
-  if (moves.size() < kFewestNightsForSigma) return;
-  const double move = 1.4826 * median(moves);
-  const double estimated = 0.5 * (move * move - explained / static_cast<double>(moves.size()));
-  if (estimated <= v.night) return;
-  v.night = estimated;
-  v.night_degrees = 0.6 * static_cast<double>(moves.size());  // a median of |move| is worth less than its count
+  std::vector<Move> moves;
+  const auto of_launches = [&](const Night& night) {
+    return v.launch / kPseudoMedianEfficiency / static_cast<double>(night.launches);
+  };
+  double usual = 0.0;
+  for (const auto* nights : {&baseline, &since})
+    for (size_t i = 0; i < nights->size(); ++i) {
+      usual += of_launches((*nights)[i]) / static_cast<double>(baseline.size() + since.size());
+      if (i == 0) continue;
+      const double move = (*nights)[i].centre - (*nights)[i - 1].centre;
+      moves.push_back({move * move, of_launches((*nights)[i - 1]) + of_launches((*nights)[i])});
+    }
+  const auto count = static_cast<double>(moves.size());
+  const double assumed = least * least;
+  const auto too_small = [&](double night) {
+    double sum = kAssumedMoves * (assumed + usual) / (night + usual);
+    for (const Move& move : moves)
+      sum += std::min(move.square / (2.0 * night + move.explained), kHuberMove * kHuberMove) / kHuberMoveMean;
+    return sum > kAssumedMoves + count;
+  };
+  double low = assumed, high = 1.0;
+  for (int i = 0; i < 60 && too_small(low); ++i) (too_small(0.5 * (low + high)) ? low : high) = 0.5 * (low + high);
+  v.night = low;
+  v.centre = v.night + usual;
+  v.centre_degrees = kMoveDegrees * (kAssumedMoves + count);
 }
 
 struct Group {
@@ -121,10 +138,12 @@ WindowTest test_window(std::span<const Night> window, const Group& baseline, con
   t.nights = window.size();
   t.change = now.centre - baseline.centre;
   t.sigma = std::sqrt(of_launches + of_nights);
-  const double night_part = std::isinf(v.night_degrees) ? 0.0 : of_nights * of_nights / v.night_degrees;
+  // Satterthwaite. What nights add is known as the spread of their centres is, of which it is only a part.
+  const double of_centres = v.centre * (1.0 / now.nights + 1.0 / baseline.nights);
   const double launch_part = of_launches * of_launches / v.launch_degrees;
+  const double night_part = of_centres * of_centres / v.centre_degrees;
   const double all = of_launches + of_nights;
-  t.degrees = launch_part + night_part > 0 ? std::min(1e6, all * all / (launch_part + night_part)) : 1e6;
+  t.degrees = std::min(1e6, all * all / (launch_part + night_part));
   t.p_slower = 1.0 - student_t_cdf(t.change / t.sigma, t.degrees);
   t.p_faster = student_t_cdf(t.change / t.sigma, t.degrees);
   return t;
@@ -176,6 +195,12 @@ void describe(SeriesVerdict& v) {
   v.text = fmt::format("{} (95 % {}..{}) over {} night{}, {} launches; one night can tell {}", signed_percent(v.change),
                        signed_percent(v.low), signed_percent(v.high), v.nights, v.nights == 1 ? "" : "s", v.launches,
                        signed_percent(v.detectable));
+  if (v.verdict == Verdict::kSame) v.text += fmt::format("; at most {} (95 %, one-sided)", signed_percent(v.at_most));
+}
+
+// What the change is under with kLevel: one-sided, as "not materially slower" is a claim about one side.
+double at_most(const WindowTest& t) {
+  return t.change + student_t_quantile(kLevel, t.degrees) * t.sigma;
 }
 
 void take(SeriesVerdict& v, const SeriesEvidence& evidence, const WindowTest& t) {
@@ -183,6 +208,7 @@ void take(SeriesVerdict& v, const SeriesEvidence& evidence, const WindowTest& t)
   v.change = std::expm1(t.change);
   v.low = std::expm1(t.change - half);
   v.high = std::expm1(t.change + half);
+  v.at_most = std::expm1(at_most(t));
   v.nights = t.nights;
   v.launches = launches_in(evidence, t.nights);
 }
@@ -210,7 +236,7 @@ SeriesVerdict verdict_of(const SeriesEvidence& evidence, const SeriesTest& test,
     describe(v);
   } else {
     take(v, evidence, test.steadiest());
-    v.verdict = v.high < options.material ? Verdict::kSame : Verdict::kInconclusive;
+    v.verdict = v.at_most < options.material ? Verdict::kSame : Verdict::kInconclusive;
     describe(v);
   }
   return v;
@@ -308,10 +334,9 @@ SeriesVerdict confirm(const SeriesEvidence& evidence, const SeriesVerdict& suspe
     return v;
   }
   // Earlier nights may have been slower where tonight's product is not: a regression that was mended.
-  const double half = student_t_two_sided(kLevel, t.degrees) * t.sigma;
-  const std::string theirs = fmt::format("{}, 95 % up to {}", signed_percent(std::expm1(t.change)),
-                                         signed_percent(std::expm1(t.change + half)));
-  if (std::expm1(t.change + half) < options.material) {
+  const std::string theirs =
+      fmt::format("{}, 95 % up to {}", signed_percent(std::expm1(t.change)), signed_percent(std::expm1(at_most(t))));
+  if (std::expm1(at_most(t)) < options.material) {
     v.verdict = Verdict::kSame;
     take(v, again, t);
     v.text = fmt::format("{} fresh launches are as the baseline ({}), where there had been {}", fresh.size(), theirs,

@@ -1,7 +1,8 @@
 // Is the product slower than its baseline? From launches of nights to a verdict that a team can be woken for.
 //
 // A launch, not a step, is the unit of evidence. Launches of one night share that night's machine state, so two
-// variances are told apart: of launches inside a night and of nights. Means of the last 1, 2, 3, 5, 7, 10 and 14 nights
+// variances are told apart: of launches inside a night and of nights; of the latter few nights say little, and what is
+// assumed of them counts as some more. Means of the last 1, 2, 3, 5, 7, 10 and 14 nights
 // are each held against the baseline: a large change shows the first night, a small one as nights add up. A cell that
 // fails this screen is only suspected; fresh launches must confirm it before it is red. Both steps are one-sided, and
 // the screen is corrected over the cells of the suite (Holm) and the windows (Bonferroni). Nobody launches afresh to
@@ -31,8 +32,8 @@ struct SeriesEvidence {
 struct GateOptions {
   double false_red = 0.05;       // chance that a night's screen suspects any cell of a suite without cause
   double confirm_alpha = 0.002;  // of the confirmation, one-sided; of a suite's screen for faster cells
-  double material = 0.01;        // a change under this is called same when the interval excludes more
-  double night_sigma = 0.001;    // of nights, relative: assumed until enough nights tell it, and never less
+  double material = 0.01;        // called same: slower by less than this, one-sided at 95 %
+  double night_sigma = 0.001;    // of nights, relative: assumed of few nights, learnt from many, and never less
   std::vector<size_t> windows = {1, 2, 3, 5, 7, 10, 14};
 };
 
@@ -69,6 +70,7 @@ struct SeriesVerdict {
   double change = std::numeric_limits<double>::quiet_NaN();
   double low = std::numeric_limits<double>::quiet_NaN();  // 95 %
   double high = std::numeric_limits<double>::quiet_NaN();
+  double at_most = std::numeric_limits<double>::quiet_NaN();     // the change, 95 % one-sided: what `same` rests on
   double detectable = std::numeric_limits<double>::quiet_NaN();  // seen tonight with power 0.9
   size_t nights = 0;                                             // of the window that decided
   size_t launches = 0;                                           // in that window
