@@ -49,8 +49,8 @@ std::vector<Knob> fusion_knobs() {
                    choice("unfused", AttentionBackend::kUnfused,
                           "scores, softmax and context as ops of their own, whose matrices exist")},
        .doc =
-           "What computes the attention core. Forms that neither fused nor flash knows (sinks, relative bias, dropout, "
-           "fp32) take a general kernel. Why a choice was made or refused is kept with the launch."},
+           "What computes the attention core. Forms that neither fused nor flash knows (relative bias, dropout, fp32) "
+           "take a general kernel. Why a choice was made or refused is kept with the launch."},
   };
 }
 

@@ -6,6 +6,7 @@
 
 #include "trainer/execute/cuda/op_call.h"
 #include "trainer/ops/cuda/general_attention.h"
+#include "trainer/ops/cuda/sink_kernels.h"
 #include "trainer/ops/cuda/status.h"
 #include "trainer/ops/relative_bucket.h"
 
@@ -26,22 +27,27 @@ AttentionShape attention_shape(const OpCall& call, size_t qkv, size_t starts) {
           .value_width = a.value_dim(),
           .packs = a.packed ? call.in[starts].elements() : 0};
 }
-// Where both stand; a weight comes before the starts, and then the general kernel alone computes the op.
-constexpr size_t kForwardQkv = 0, kForwardStarts = 1, kBackwardQkv = 1, kBackwardStarts = 4;
+// Where they stand: the weight (sinks or bias table) first among the extras, the starts last.
+constexpr size_t kForwardQkv = 0, kForwardWeight = 1, kBackwardQkv = 1, kBackwardWeight = 4;
+size_t forward_starts(const OpCall& call) {
+  return call.in.size() - 1;
+}
+size_t backward_starts(const OpCall& call) {
+  const auto& a = call.attrs<AttentionAttrs>();
+  return call.in.size() - (a.has_weight() && a.accumulate ? 2 : 1);  // the main gradient to add to comes last
+}
 AttentionShape forward_shape(const OpCall& call) {
-  return attention_shape(call, kForwardQkv, call.in.size() - 1);
+  return attention_shape(call, kForwardQkv, forward_starts(call));
 }
 AttentionShape backward_shape(const OpCall& call) {
-  const auto& a = call.attrs<AttentionAttrs>();
-  const size_t behind = a.has_weight() && a.accumulate ? 2 : 1;  // the main gradient to add to comes last
-  return attention_shape(call, kBackwardQkv, call.in.size() - behind);
+  return attention_shape(call, kBackwardQkv, backward_starts(call));
 }
 
 // Why the general kernel alone computes it; null: the fused ones may.
 const char* general_alone(const AttentionAttrs& a, Element element) {
   if (element != Element::kBf16) return "fp32";
   if (a.window > 0 && !a.causal) return "a window that looks both ways";
-  if (a.has_weight()) return "sinks or a position bias";
+  if (a.relative_buckets > 0) return "a position bias";
   if (a.dropout > 0) return "dropout inside attention";
   return nullptr;
 }
@@ -179,6 +185,11 @@ Status add_tables(const OpCall& call, const AttentionAttrs& a, GeneralAttention*
   return {};
 }
 
+// Of sinks or table: this op's heads.
+const std::byte* weight_of(const AttentionAttrs& a, const Operand& weight) {
+  return weight.as<const std::byte>() + bytes_of(weight.tensor->dtype, static_cast<size_t>(first_weight(a)));
+}
+
 // The gradient of sinks or table is of all of this rank's heads, of which the op may have a part: the others get none.
 Result<float*> weight_gradient(const OpCall& call, const AttentionAttrs& a) {
   if (!a.has_weight()) return static_cast<float*>(nullptr);
@@ -205,10 +216,7 @@ Result<GeneralAttention> general(const OpCall& call, const Operand& q, const Ope
   g.q_row = q.shape().cols(), g.kv_row = kv.shape().cols();
   g.key_offset = packed ? int64_t{a.heads} * a.head_dim : 0;
   g.value_offset = g.key_offset + int64_t{a.kv_heads} * a.head_dim;
-  if (a.has_weight()) {
-    const Operand& weight = call.in[first++];
-    g.weight = weight.as<std::byte>() + bytes_of(weight.tensor->dtype, static_cast<size_t>(first_weight(a)));
-  }
+  if (a.has_weight()) g.weight = weight_of(a, call.in[first++]);
   MB_TRY(add_tables(call, a, &g));
   if (a.dropout > 0) {
     g.samples = call.in[first].as<const int32_t>();
@@ -248,20 +256,41 @@ Status cudnn_backward(const OpCall& call, AttentionBackward b) {
   return cudnn->backward(b, call.device.deterministic(), call.device.stream());
 }
 
+// Around the fused kernels, which know no sinks (sink_kernels.h).
+Status add_sinks(const OpCall& call, const AttentionForward& f) {
+  const auto& a = call.attrs<AttentionAttrs>();
+  if (!a.sinks) return {};
+  const AttentionShape& s = f.shape;
+  return apply_sinks({s.seq, s.batch, s.heads, s.value_dim(), s.seq}, weight_of(a, call.in[kForwardWeight]), f.out,
+                     f.lse, call.device.launch());
+}
+Status add_sink_gradient(const OpCall& call, const AttentionBackward& b, size_t weight) {
+  const auto& a = call.attrs<AttentionAttrs>();
+  if (!a.sinks) return {};
+  const AttentionShape& s = b.shape;
+  const SinkShape shape{s.seq, s.batch, s.heads, s.value_dim(), b.lse_rows > 0 ? b.lse_rows : s.seq};
+  MB_ASSIGN(void* const workspace, call.device.scratch(sink_gradient_workspace(shape)));
+  MB_ASSIGN(float* const dsinks, weight_gradient(call, a));
+  return sink_gradient(shape, weight_of(a, call.in[weight]), b.out, b.dout, b.lse, dsinks, a.accumulate, workspace,
+                       call.device.launch());
+}
+
 Status forward_with(const OpCall& call, AttentionKernel kernel) {
   const auto& a = call.attrs<AttentionAttrs>();
   const AttentionShape shape = forward_shape(call);
   AttentionForward f{shape, a.scale, call.in[0].data, call.out[0].data, call.out[1].as<float>()};
-  if (a.packed) f.packs.starts = call.in[kForwardStarts].as<const int32_t>();
-  switch (kernel) {
-    case AttentionKernel::kCudnn: return cudnn_forward(call, f);
-    case AttentionKernel::kFlash:
-      if (a.packed) MB_TRY(own_rows(call, kForwardStarts, shape.seq, 0, &f.packs));
-      return flash_forward(f, call.device.stream());
-    case AttentionKernel::kGeneral: break;
+  if (kernel == AttentionKernel::kGeneral) {
+    MB_ASSIGN(const GeneralAttention g, general(call, call.in[0], call.in[0], kForwardWeight));
+    return general_attention_forward(g, f.out, f.lse, call.device.launch());
   }
-  MB_ASSIGN(const GeneralAttention g, general(call, call.in[0], call.in[0], 1));
-  return general_attention_forward(g, f.out, f.lse, call.device.launch());
+  if (a.packed) f.packs.starts = call.in[forward_starts(call)].as<const int32_t>();
+  if (kernel == AttentionKernel::kCudnn) {
+    MB_TRY(cudnn_forward(call, f));
+  } else {
+    if (a.packed) MB_TRY(own_rows(call, forward_starts(call), shape.seq, 0, &f.packs));
+    MB_TRY(flash_forward(f, call.device.stream()));
+  }
+  return add_sinks(call, f);
 }
 
 Status backward_with(const OpCall& call, AttentionKernel kernel) {
@@ -271,20 +300,26 @@ Status backward_with(const OpCall& call, AttentionKernel kernel) {
   AttentionBackward b{shape,           a.scale,         call.in[1].data,
                       call.in[2].data, call.in[0].data, call.in[3].as<const float>(),
                       dqkv.data,       nullptr};
-  if (a.packed) b.packs.starts = call.in[kBackwardStarts].as<const int32_t>();
-  if (kernel == AttentionKernel::kCudnn) return cudnn_backward(call, b);
-  if (kernel == AttentionKernel::kFlash) {
-    const int64_t bytes = flash_backward_workspace(shape);
-    if (a.packed) MB_TRY(own_rows(call, kBackwardStarts, shape.seq, bytes, &b.packs));
-    MB_ASSIGN(b.workspace, call.device.scratch(bytes));
-    return flash_backward(b, call.device.stream());
+  if (a.packed) b.packs.starts = call.in[backward_starts(call)].as<const int32_t>();
+  switch (kernel) {
+    case AttentionKernel::kCudnn: MB_TRY(cudnn_backward(call, b)); break;
+    case AttentionKernel::kFlash: {
+      const int64_t bytes = flash_backward_workspace(shape);
+      if (a.packed) MB_TRY(own_rows(call, backward_starts(call), shape.seq, bytes, &b.packs));
+      MB_ASSIGN(b.workspace, call.device.scratch(bytes));
+      MB_TRY(flash_backward(b, call.device.stream()));
+      break;
+    }
+    case AttentionKernel::kGeneral: {
+      MB_ASSIGN(const GeneralAttention g, general(call, call.in[1], call.in[1], kBackwardWeight));
+      MB_ASSIGN(void* const workspace, call.device.scratch(general_attention_workspace(g)));
+      MB_ASSIGN(float* const dweight, weight_gradient(call, a));
+      return general_attention_backward(
+          g, {b.out, b.dout, b.lse, call.in[3].shape()[2], a.first_query, dqkv.data, dqkv.data, dweight, workspace},
+          call.device.launch());
+    }
   }
-  MB_ASSIGN(const GeneralAttention g, general(call, call.in[1], call.in[1], 4));
-  MB_ASSIGN(void* const workspace, call.device.scratch(general_attention_workspace(g)));
-  MB_ASSIGN(float* const dweight, weight_gradient(call, a));
-  return general_attention_backward(
-      g, {b.out, b.dout, b.lse, call.in[3].shape()[2], a.first_query, dqkv.data, dqkv.data, dweight, workspace},
-      call.device.launch());
+  return add_sink_gradient(call, b, kBackwardWeight);
 }
 
 // Nothing wrote the starts yet: a few sequences of one length, then tokens that nobody reads.
@@ -314,7 +349,8 @@ Status tune(const OpCall& call, const Operand& qkv, const AttentionShape& shape,
   if (cudnn_takes(call, shape, a.scale, backward)) able.push_back(AttentionKernel::kCudnn);
   if (flash_takes(shape)) able.push_back(AttentionKernel::kFlash);
   if (able.empty()) return {};
-  if (a.packed) MB_TRY(plausible_starts(call, call.in[backward ? kBackwardStarts : kForwardStarts], shape.seq));
+  if (a.packed)
+    MB_TRY(plausible_starts(call, call.in[backward ? backward_starts(call) : forward_starts(call)], shape.seq));
   std::string said;
   std::vector<double> times;
   for (const AttentionKernel kernel : able) {
@@ -387,11 +423,12 @@ Status cross_attention_grad_op(const OpCall& call) {
   const size_t first = a.has_weight() ? 1 : 0;
   MB_ASSIGN(const Apart with, apart(call, call.in[1], call.in[2], true));
   if (with.kernel == AttentionKernel::kCudnn) {
-    AttentionBackward b{with.shape,      a.scale,         call.in[1].data,
-                        call.in[3].data, call.in[0].data, call.in[4].as<const float>() + a.first_query,
-                        call.out[0].data};
-    b.kv = call.in[2].data, b.dkv = call.out[1].data, b.lse_rows = call.in[4].shape()[2];
-    return cudnn_backward(call, b);
+    AttentionBackward b{with.shape,          a.scale,         call.in[1].data,
+                        call.in[3].data,     call.in[0].data, call.in[4].as<const float>() + a.first_query,
+                        call.out[first].data};
+    b.kv = call.in[2].data, b.dkv = call.out[first + 1].data, b.lse_rows = call.in[4].shape()[2];
+    MB_TRY(cudnn_backward(call, b));
+    return add_sink_gradient(call, b, 5);
   }
   MB_ASSIGN(const GeneralAttention g, general(call, call.in[1], call.in[2], 5));
   MB_ASSIGN(void* const workspace, call.device.scratch(general_attention_workspace(g)));

@@ -119,6 +119,16 @@ void add_block_cases(std::vector<OpCase>& all) {
   a.window = 50;
   a.sinks = true;
   all.push_back({"attention/long-window-sinks", &kAttention, {{{150, 2, 512}}, weight({4})}, a});
+  a.backend = AttentionBackend::kFlash;
+  all.push_back({"attention/long-window-sinks-flash", &kAttention, {{{150, 2, 512}}, weight({4})}, a});
+  a.backend = AttentionBackend::kAuto;
+  a.window = 0;
+  all.push_back({"attention/d64-sinks", &kAttention, {{{333, 2, 512}}, weight({4})}, a});
+  a.packed = true;
+  all.push_back({"attention/d64-packed-sinks",
+                 &kAttention,
+                 {{{610, 1, 512}}, weight({4}), integers({9}, 600, Fill::kStarts)},
+                 a});
 }
 
 void add_expert_cases(std::vector<OpCase>& all) {
