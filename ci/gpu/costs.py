@@ -1,6 +1,7 @@
 """Prints the measured half of a card's cost table (baselines/kernels/<card>.toml).
 
-    costs.py FLOOR [MICRO ...]     FLOOR: `mbbench-floor --out`; MICRO: `mbbench micro --benchmark_out`
+    costs.py FLOOR[,FLOOR...] [MICRO ...]     FLOOR: `mbbench-floor --out`, the first to have a row wins;
+                                              MICRO: `mbbench micro --benchmark_out`
 
 [kernel] copy bandwidth and shares of it by op kind (median over tensors that do not stay in L2), [attention] of cuDNN
 fitted by head dimension, [gemm] by role. Network, terms with their uncertainties, and whole steps are written by hand.
@@ -31,6 +32,14 @@ def products(rows):
     return found
 
 
+def merged(floors):
+    rows = {}
+    for floor in floors:
+        for row in floor["rows"]:
+            rows.setdefault((row["section"], row["name"], row.get("seq"), row.get("head_dim"), row["uses"]), row)
+    return list(rows.values())
+
+
 def fit(points):
     """(rate, keys at half of it, us) of points (FLOPs, keys of a row, ms) with the smallest largest error, and that."""
     best = None
@@ -55,6 +64,8 @@ def attention(rows, direction):
         if row["section"] == "attention" and row["name"].startswith(f"cudnn {direction}") and "ms" in row:
             flops = row["flops"] * (LIKE_FORWARD if direction == "backward" else 1)
             by_dimension[row["head_dim"]].append((flops, row["seq"], row["ms"]))
+    if not by_dimension:
+        return {}
     fits, most = {}, max(by_dimension, key=lambda d: len(by_dimension[d]))
     fits[most] = fit(by_dimension[most])
     _, _, half, us = fits[most]
@@ -81,16 +92,21 @@ def rows_of(table):
 
 
 def main():
-    floor = json.loads(pathlib.Path(sys.argv[1]).read_text())
-    rows = floor["rows"]
-    print(f"# {floor['environment']['device']}, {floor['seconds']} s a row")
-    print("[kernel]\ncopy_gb_s =", round(1e3 * next(r["tb_s"] for r in rows if r["section"] == "copy")))
+    floors = [json.loads(pathlib.Path(name).read_text()) for name in sys.argv[1].split(",")]
+    rows = merged(floors)
+    print(f"# {floors[0]['environment']['device']}, {floors[0]['seconds']} s a row")
+    print("[kernel]")
+    for row in rows:
+        if row["section"] == "copy":
+            print("copy_gb_s =", round(1e3 * row["tb_s"]))
     print("[kernel.shares]")
     for kind, share in shares(sys.argv[2:]).items():
         print(f"{kind} = {share:.2f}")
     print("\n[attention]")
     for direction in ("forward", "backward"):
         fits = attention(rows, direction)
+        if not fits:
+            continue
         cells = ", ".join(f"[{d}, {rate:.0f}, {half}, {us}]" for d, (_, rate, half, us) in fits.items())
         worst = max(error for error, *_ in fits.values() if error is not None)
         print(f"{direction} = [{cells}]  # within {100 * worst:.0f} %")
