@@ -122,18 +122,30 @@ __global__ void kept_experts_kernel(int64_t pairs, const int32_t* experts, const
   if (i < pairs) kept[i] = rows[i] < 0 ? -1 : experts[i];
 }
 
-// A block a token: its row is read once.
-template <typename T>
+// A block a token: its row is read once, kHeld vectors a thread at a time, each group then written row by row.
+template <typename T, int kHeld>
 __global__ void permute_kernel(Routed r, const T* x, T* buffer) {
   const int64_t token = blockIdx.x;
   const int32_t* const rows = r.rows + token * r.top_k;
   for (int64_t j = threadIdx.x; j < r.top_k; j += blockDim.x)
     if (rows[j] >= 0) r.marks[rows[j]] = 1;
-  for (int64_t c = threadIdx.x; c < r.hidden; c += blockDim.x) {
-    const T value = x[token * r.hidden + c];
+  for (int64_t first = threadIdx.x; first < r.hidden; first += int64_t{kHeld} * blockDim.x) {
+    T value[kHeld];
+#pragma unroll
+    for (int u = 0; u < kHeld; ++u)
+      if (first + u * blockDim.x < r.hidden) value[u] = x[token * r.hidden + first + u * blockDim.x];
     for (int64_t j = 0; j < r.top_k; ++j) {
       const int64_t row = rows[j];
-      if (row >= 0) buffer[row * r.hidden + c] = value;
+      if (row < 0) continue;
+#pragma unroll
+      for (int u = 0; u < kHeld; ++u) {
+        T* const to = buffer + row * r.hidden + first + u * blockDim.x;
+        if (first + u * blockDim.x >= r.hidden) continue;
+        if constexpr (kHeld > 1)
+          __stcs(to, value[u]);
+        else
+          *to = value[u];
+      }
     }
   }
 }
@@ -297,12 +309,14 @@ Status permute(const Routed& r, const void* x, void* buffer, const Launch& launc
   if (r.hidden % piece == 0 && (reinterpret_cast<uintptr_t>(x) | reinterpret_cast<uintptr_t>(buffer)) % 16 == 0) {
     Routed pieces = r;
     pieces.hidden /= piece;
-    permute_kernel<uint4><<<blocks(r.tokens), kBlock, 0, launch.stream>>>(pieces, static_cast<const uint4*>(x),
-                                                                          static_cast<uint4*>(buffer));
+    // Many rows a token: what is written leaves L2 at once.
+    const auto kernel = r.top_k >= 4 ? permute_kernel<uint4, 4> : permute_kernel<uint4, 1>;
+    kernel<<<blocks(r.tokens), kBlock, 0, launch.stream>>>(pieces, static_cast<const uint4*>(x),
+                                                           static_cast<uint4*>(buffer));
     MB_TRY(launched("permute"));
   } else {
     MB_TRY(by_element("permute", r.element, [&]<typename T>(T) {
-      permute_kernel<T>
+      permute_kernel<T, 1>
           <<<blocks(r.tokens), kBlock, 0, launch.stream>>>(r, static_cast<const T*>(x), static_cast<T*>(buffer));
     }));
   }

@@ -14,8 +14,19 @@ TEST(KernelPlan, NormRowsFitTheBlock) {
     ASSERT_TRUE(plan.has_value());
     EXPECT_GE(int64_t{plan->block} * plan->vectors * 8, cols);
     EXPECT_LE(plan->block, 1024);
-    EXPECT_EQ(plan->vectors, cols <= 8192 ? 1 : 4);
+    EXPECT_EQ(plan->vectors, cols == 1600 || cols == 4096 ? 2 : cols <= 8192 ? 1 : 4);
   }
+}
+
+TEST(KernelPlan, NormBlocksTakeARowEachOrLeaveTheMarginFree) {
+  const auto grid = [](int64_t cols, bool residual, int margin) {
+    return plan_norm_forward({100000, cols}, Element::kBf16, Element::kBf16, residual, {132, margin})->grid_x;
+  };
+  EXPECT_EQ(grid(4096, false, 0), 100000);
+  EXPECT_EQ(grid(4096, false, 16), 116 * 4);
+  EXPECT_EQ(grid(7168, true, 0), 100000);
+  EXPECT_EQ(grid(7168, false, 0), 132 * 2);
+  EXPECT_EQ(grid(128, false, 0), 132 * 64);
 }
 
 TEST(KernelPlan, SmMarginShrinksThePersistentGrid) {
@@ -69,7 +80,7 @@ TEST(KernelPlan, TwoLaunchesOfQuantizationWalkThenTakeATileABlock) {
 TEST(KernelPlan, PrintsOneLine) {
   const auto plan = plan_norm_forward({8192, 4096}, Element::kBf16, Element::kBf16, false, {132, 0});
   ASSERT_TRUE(plan.has_value());
-  EXPECT_EQ(format(*plan), "rmsnorm_forward grid 528x1 block 512 vectors 1 smem 0 B, 134.3 MB");
+  EXPECT_EQ(format(*plan), "rmsnorm_forward grid 8192x1 block 256 vectors 2 smem 0 B, 134.3 MB");
 }
 
 TEST(GemmProblem, RolesHaveTheirForms) {

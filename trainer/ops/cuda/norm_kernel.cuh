@@ -9,7 +9,8 @@ namespace mbb::trainer::cuda {
 __device__ __forceinline__ void raise_amax(float* to, unsigned int amax) {
   if (to == nullptr) return;
   amax = __reduce_max_sync(0xffffffffu, amax);
-  if ((threadIdx.x & 31) == 0) atomicMax(reinterpret_cast<unsigned int*>(to), amax);
+  auto* const bits = reinterpret_cast<unsigned int*>(to);
+  if ((threadIdx.x & 31) == 0 && amax > __ldcg(bits)) atomicMax(bits, amax);
 }
 
 template <int kVectors>
@@ -45,40 +46,49 @@ struct NormForwardParams {
   float eps, weight_offset;
 };
 
-// Where registers allow it (one vector a thread) the next row is on its way while this row's sums are waited for.
+template <typename T>
+__device__ __forceinline__ void add_rounded(const Raw8<T>& raw, float (&x)[8]) {
+  float more[8];
+  raw.unpack(more);
+#pragma unroll
+  for (int i = 0; i < 8; ++i) x[i] = rounded<T>(x[i] + more[i]);
+}
+
+// With one vector a thread the next row is on its way while this row's sums are waited for; with two, all of a row's
+// loads come before its sums, and other blocks of the SM work while they are waited for.
 template <typename T, int kVectors, bool kLayer>
-__global__ void __launch_bounds__(1024) norm_forward_kernel(NormForwardParams<T> p) {
-  constexpr bool kAhead = kVectors == 1;
+__global__ void __launch_bounds__(kVectors == 2 ? 512 : 1024) norm_forward_kernel(NormForwardParams<T> p) {
+  constexpr bool kAhead = kVectors == 1, kWeightFirst = kVectors == 2;
   __shared__ float scratch[2][1][32];
   const float inverse_cols = 1.0f / static_cast<float>(p.cols);
+  const auto column_of = [](int v) { return (int64_t{v} * blockDim.x + threadIdx.x) * 8; };
   unsigned int amax = 0;
   int turn = 0;
-  Raw8<T> next[kVectors];
-  const auto fetch = [&](int64_t row, int v) {
-    const int64_t column = (int64_t{v} * blockDim.x + threadIdx.x) * 8;
-    if (column < p.cols && row < p.rows) next[v].load(p.x + row * p.cols + column);
+  Raw8<T> next[kVectors], residual[kVectors], weight[kVectors];
+  const auto fetch = [&](Raw8<T>(&to)[kVectors], const T* from, int64_t row) {
+#pragma unroll
+    for (int v = 0; v < kVectors; ++v)
+      if (column_of(v) < p.cols && row < p.rows) to[v].load(from + row * p.cols + column_of(v));
   };
-  if constexpr (kAhead) fetch(blockIdx.x, 0);
+  if constexpr (kAhead) fetch(next, p.x, blockIdx.x);
   for (int64_t row = blockIdx.x; row < p.rows; row += gridDim.x) {
+    if constexpr (!kAhead) fetch(next, p.x, row);
+    if (p.residual != nullptr) fetch(residual, p.residual, row);
+    if constexpr (kWeightFirst) fetch(weight, p.weight, 0);
     float x[kVectors][8] = {};
     float total[1] = {0.0f};
 #pragma unroll
     for (int v = 0; v < kVectors; ++v) {
-      const int64_t column = (int64_t{v} * blockDim.x + threadIdx.x) * 8;
-      if (column >= p.cols) continue;
-      if constexpr (!kAhead) fetch(row, v);
+      if (column_of(v) >= p.cols) continue;
       next[v].unpack(x[v]);
       if (p.residual != nullptr) {
-        float r[8];
-        load8(p.residual + row * p.cols + column, r);
-#pragma unroll
-        for (int i = 0; i < 8; ++i) x[v][i] = rounded<T>(x[v][i] + r[i]);
-        store8(p.sum + row * p.cols + column, x[v]);
+        add_rounded(residual[v], x[v]);
+        store8(p.sum + row * p.cols + column_of(v), x[v]);
       }
 #pragma unroll
       for (int i = 0; i < 8; ++i) total[0] += kLayer ? x[v][i] : x[v][i] * x[v][i];
     }
-    if constexpr (kAhead) fetch(row + gridDim.x, 0);
+    if constexpr (kAhead) fetch(next, p.x, row + gridDim.x);
     row_sums(total, scratch[turn]);
     turn ^= 1;
     float mean = 0.0f;
@@ -87,7 +97,7 @@ __global__ void __launch_bounds__(1024) norm_forward_kernel(NormForwardParams<T>
       total[0] = 0.0f;
 #pragma unroll
       for (int v = 0; v < kVectors; ++v) {
-        if ((int64_t{v} * blockDim.x + threadIdx.x) * 8 >= p.cols) continue;
+        if (column_of(v) >= p.cols) continue;
 #pragma unroll
         for (int i = 0; i < 8; ++i) total[0] += (x[v][i] - mean) * (x[v][i] - mean);
       }
@@ -101,17 +111,17 @@ __global__ void __launch_bounds__(1024) norm_forward_kernel(NormForwardParams<T>
     }
 #pragma unroll
     for (int v = 0; v < kVectors; ++v) {
-      const int64_t column = (int64_t{v} * blockDim.x + threadIdx.x) * 8;
-      if (column >= p.cols) continue;
+      if (column_of(v) >= p.cols) continue;
       float w[8], b[8] = {};
-      load8(p.weight + column, w);
-      if constexpr (kLayer) load8(p.bias + column, b);
+      if constexpr (!kWeightFirst) weight[v].load(p.weight + column_of(v));
+      weight[v].unpack(w);
+      if constexpr (kLayer) load8(p.bias + column_of(v), b);
 #pragma unroll
       for (int i = 0; i < 8; ++i) {
         x[v][i] = rounded<T>((x[v][i] - mean) * rstd * (p.weight_offset + w[i]) + b[i]);
         amax = max(amax, __float_as_uint(fabsf(x[v][i])));
       }
-      if (p.y != nullptr) store8(p.y + row * p.cols + column, x[v]);
+      if (p.y != nullptr) store8(p.y + row * p.cols + column_of(v), x[v]);
     }
   }
   raise_amax(p.amax, amax);
