@@ -77,12 +77,13 @@ def attention(rows, direction):
 
 
 def shares(files):
-    """{op kind: share of copy bandwidth}, of rows whose operands are large enough to say."""
+    """{op kind: share of copy bandwidth, operands counted once}, of rows whose operands are large enough to say."""
     found = collections.defaultdict(list)
     for file in files:
         for row in json.loads(pathlib.Path(file).read_text())["benchmarks"]:
             if "share" in row and "GB/s" in row:
-                found[re.split(r"[:/]", row["name"].split("/", 2)[2])[0]].append(row["share"])
+                found[re.split(r"[:/]", row["name"].split("/", 2)[2])[0]].append(
+                    row["share"] * (1 - row.get("again_MiB", 0) / row["MiB"]))
     return {kind: statistics.median(found[kind]) for kind in sorted(found)}
 
 

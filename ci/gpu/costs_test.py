@@ -27,8 +27,12 @@ def main():
         {"section": "gemm", "name": "m8 n16 k32 tn bf16 bf16 fp32 beta1", "uses": "a qkv wgrad x0", "tflop_s": 650},
         {"section": "gemm", "name": "m8 n16 k32 nt e4m3 e5m2 bf16 beta0", "uses": "a fc1 dgrad x8", "tflop_s": 1300},
         {"section": "gemm", "name": "m9 n16 k32 nt e4m3 e5m2 bf16 beta0", "uses": "a fc1 dgrad x8", "skipped": "no"}]
-    micro = {"benchmarks": [{"name": "llama3-8b/bf16/rmsnorm:bf16/8192x1x4096/iterations:1", "GB/s": 1, "share": 0.75},
-                            {"name": "other/bf16/rmsnorm:bf16/4096x7168/iterations:1", "GB/s": 1, "share": 0.85},
+    micro = {"benchmarks": [{"name": "llama3-8b/bf16/rmsnorm:bf16/8192x1x4096/iterations:1", "GB/s": 1, "share": 0.75,
+                             "MiB": 128},
+                            {"name": "other/bf16/rmsnorm:bf16/4096x7168/iterations:1", "GB/s": 1, "share": 0.85,
+                             "MiB": 112},
+                            {"name": "other/fp8/quantize:bf16/8192x4096/iterations:1", "GB/s": 1, "share": 0.90,
+                             "MiB": 192, "again_MiB": 64},
                             {"name": "llama3-8b/bf16/add:bf16/8x8/iterations:1", "GB/s": 1},
                             {"name": "llama3-8b/bf16/gemm:fprop:bf16/8x8/iterations:1", "TFLOP/s": 1, "share": 1}]}
     with tempfile.TemporaryDirectory() as folder:
@@ -37,7 +41,8 @@ def main():
         case.write_text(json.dumps(micro))
         text = subprocess.run([sys.executable, str(HERE / "costs.py"), str(floor), str(case)], check=True,
                               capture_output=True, text=True).stdout
-    for part in ("copy_gb_s = 4271", "rmsnorm = 0.80", "forward = [[64, 300, 360, 8], [128, 600, 360, 8]]",
+    for part in ("copy_gb_s = 4271", "rmsnorm = 0.80", "quantize = 0.60",
+                 "forward = [[64, 300, 360, 8], [128, 600, 360, 8]]",
                  "backward = [[64, 210, 980, 43], [128, 420, 980, 43]]",
                  "[gemm.bf16]\nfprop = [\n  [2, 16, 32, 600.0], [8, 16, 32, 700.0],\n]\ndgrad = [\n]\n",
                  "wgrad_accumulate = [\n  [8, 16, 32, 650.0],\n]", "[gemm.fp8]", "[8, 16, 32, 1300.0]"):

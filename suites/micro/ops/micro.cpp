@@ -1,5 +1,6 @@
 // mbbench-micro: every op kind that one rank runs, alone, at model shapes, against the ceilings of the same card in the
-// same run: copy bandwidth for what moves bytes, a large cuBLASLt product for what multiplies.
+// same run: for what moves bytes the bandwidth of a large copy, and the time of a copy of as many bytes (launch and
+// ramp are a good part of 30 us); for what multiplies a large cuBLASLt product.
 //
 // An op is timed at its place in a real step, on what the ops before it wrote, so that routing plans, labels and scales
 // are real ones. Google Benchmark names, filters and stores (--benchmark_filter, --benchmark_out,
@@ -32,9 +33,12 @@ using trainer::cuda::ok;
 
 // Ops on less stay in L2 when they are repeated: their rate is no memory bandwidth.
 constexpr double kSmallBytes = 64.0 * (1 << 20);
+// Of a ceiling: until the clock has come down to what the power limit allows.
+constexpr double kCeilingSeconds = 0.5;
 
 struct Ceilings {
   double copy_gb_s = 0;  // read and written
+  double l2_bytes = 0;
   double bf16_tflop_s = 0, fp8_tflop_s = 0, fp32_tflop_s = 0;
 };
 
@@ -46,6 +50,19 @@ struct DeviceMemory {
     return ok(cudaMalloc(reinterpret_cast<void**>(&data), static_cast<size_t>(bytes)), "taking memory for a ceiling");
   }
 };
+
+// ms of a copy that reads `bytes` and writes as many.
+Result<double> copy_ms(Stopwatch& watch, cudaStream_t stream, int64_t bytes, double seconds) {
+  DeviceMemory memory;
+  MB_TRY(memory.take(2 * bytes));
+  const auto copy = [&] {
+    return ok(
+        cudaMemcpyAsync(memory.data + bytes, memory.data, static_cast<size_t>(bytes), cudaMemcpyDeviceToDevice, stream),
+        "copying");
+  };
+  MB_ASSIGN(const Timing timing, watch.sustained(copy, seconds));
+  return timing.ms;
+}
 
 Result<double> product_ceiling(Stopwatch& watch, cudaStream_t stream, Element element, double seconds) {
   constexpr int64_t n = 8192;
@@ -78,19 +95,12 @@ Result<Ceilings> measure_ceilings(double seconds) {
   MB_TRY(ok(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "opening the device"));
   Ceilings c;
   Stopwatch watch(stream);
-  {
-    constexpr int64_t bytes = int64_t{2} << 30;
-    DeviceMemory memory;
-    MB_TRY(memory.take(2 * bytes));
-    MB_ASSIGN(const Timing timing, watch.sustained(
-                                       [&] {
-                                         return ok(cudaMemcpyAsync(memory.data + bytes, memory.data, bytes,
-                                                                   cudaMemcpyDeviceToDevice, stream),
-                                                   "copying");
-                                       },
-                                       seconds));
-    c.copy_gb_s = 2.0 * bytes / timing.ms * 1e-6;
-  }
+  int l2 = 0;
+  MB_TRY(ok(cudaDeviceGetAttribute(&l2, cudaDevAttrL2CacheSize, 0), "reading the size of L2"));
+  c.l2_bytes = l2;
+  constexpr int64_t bytes = int64_t{2} << 30;
+  MB_ASSIGN(const double ms, copy_ms(watch, stream, bytes, seconds));
+  c.copy_gb_s = 2.0 * bytes / ms * 1e-6;
   MB_ASSIGN(c.bf16_tflop_s, product_ceiling(watch, stream, Element::kBf16, seconds));
   MB_ASSIGN(c.fp8_tflop_s, product_ceiling(watch, stream, Element::kE4m3, seconds));
   MB_ASSIGN(c.fp32_tflop_s, product_ceiling(watch, stream, Element::kF32, seconds));
@@ -173,6 +183,7 @@ struct Micro {
   std::vector<std::unique_ptr<Stage>> stages;
   Stage* open = nullptr;
   Ceilings ceilings;
+  std::map<int64_t, double> copies;  // ms by bytes read; 0: no room
   double seconds = 0.1;
   int failures = 0;
 
@@ -180,6 +191,17 @@ struct Micro {
   void choose(Stage& stage) {
     if (open != nullptr && open != &stage) open->close();
     open = &stage;
+  }
+  // ms of a copy of as many bytes, in one place as the op's calls are.
+  double copy_of(double bytes) {
+    const int64_t half = static_cast<int64_t>(bytes / 2) / 16 * 16;
+    const auto [found, is_new] = copies.try_emplace(half, 0.0);
+    cudaStream_t stream = nullptr;
+    if (!is_new || cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking) != cudaSuccess) return found->second;
+    Stopwatch watch(stream);
+    if (const auto ms = copy_ms(watch, stream, half, seconds)) found->second = *ms;
+    cudaStreamDestroy(stream);
+    return found->second;
   }
 };
 
@@ -207,12 +229,16 @@ void measure(benchmark::State& state, Micro& micro, Stage& stage, const OpRow& r
   }
   for (auto _ : state) state.SetIterationTime(timing->ms * 1e-3);
   const bool moves = row.flops == 0;
-  const double rate = moves ? row.bytes / timing->ms * 1e-6 : row.flops / timing->ms * 1e-9;
+  const double again = row.again > micro.ceilings.l2_bytes ? row.again : 0.0, bytes = row.bytes + again;
+  const double rate = moves ? bytes / timing->ms * 1e-6 : row.flops / timing->ms * 1e-9;
   const double ceiling = ceiling_of(row, micro.ceilings);
   const auto add = [&](const char* name, double value) { state.counters[name] = value; };
   add(moves ? "GB/s" : "TFLOP/s", rate);
   if (ceiling > 0 && (!moves || row.bytes >= kSmallBytes)) add("share", rate / ceiling);
-  add("MiB", row.bytes / (1 << 20));
+  if (moves && row.bytes >= kSmallBytes)
+    if (const double copy = micro.copy_of(bytes); copy > 0) add("share_at_size", copy / timing->ms);
+  add("MiB", bytes / (1 << 20));
+  add("again_MiB", again / (1 << 20));
   add("fastest_us", timing->ms_min * 1e3);
   add("slowest_us", timing->ms_max * 1e3);
   add("calls", timing->calls);
@@ -220,12 +246,14 @@ void measure(benchmark::State& state, Micro& micro, Stage& stage, const OpRow& r
   add("power_w", timing->power_w);
 }
 
-// A line an op; a share only where the operands cannot stay in L2.
+// A line an op; shares only where the operands cannot stay in L2: of the ceiling, and of a copy of as many bytes. MiB
+// and what follows from it count the second read of inputs larger than L2 whose tensorwise scale is found first
+// (`again`), though L2 may hold the part of them that was read last.
 class Table : public benchmark::BenchmarkReporter {
  public:
   bool ReportContext(const Context&) override {
-    fmt::print("{:<96} {:>10} {:>15} {:>9} {:>8} {:>7} {:>6} {:>6}\n", "op", "us", "fastest..", "MiB", "GB/s",
-               "TFLOP/s", "share", "MHz/W");
+    fmt::print("{:<96} {:>10} {:>15} {:>9} {:>7} {:>8} {:>7} {:>6} {:>7} {:>6}\n", "op", "us", "fastest..", "MiB",
+               "again", "GB/s", "TFLOP/s", "share", "at size", "MHz/W");
     return true;
   }
   void ReportRuns(const std::vector<Run>& runs) override {
@@ -242,10 +270,12 @@ class Table : public benchmark::BenchmarkReporter {
         const auto value = get(name);
         return value ? fmt::format("{:.{}f}", *value * factor, digits) : std::string("-");
       };
-      fmt::print("{:<96} {:>10.1f} {:>15} {:>9} {:>8} {:>7} {:>6} {:>6}\n", run.benchmark_name().substr(0, 96),
+      fmt::print("{:<96} {:>10.1f} {:>15} {:>9} {:>7} {:>8} {:>7} {:>6} {:>7} {:>6}\n",
+                 run.benchmark_name().substr(0, 96),
                  run.GetAdjustedRealTime() / benchmark::GetTimeUnitMultiplier(run.time_unit) * 1e6,
-                 text("fastest_us", 1, 1) + ".." + text("slowest_us", 1, 1), text("MiB", 1, 1), text("GB/s", 1, 0),
-                 text("TFLOP/s", 1, 0), text("share", 100, 0), text("sm_mhz", 1, 0) + "/" + text("power_w", 1, 0));
+                 text("fastest_us", 1, 1) + ".." + text("slowest_us", 1, 1), text("MiB", 1, 1), text("again_MiB", 1, 0),
+                 text("GB/s", 1, 0), text("TFLOP/s", 1, 0), text("share", 100, 0), text("share_at_size", 100, 0),
+                 text("sm_mhz", 1, 0) + "/" + text("power_w", 1, 0));
     }
     std::fflush(stdout);
   }
@@ -253,7 +283,7 @@ class Table : public benchmark::BenchmarkReporter {
 
 constexpr const char* kUsage =
     "mbbench micro [--seconds S] [--settings \"key=value ...\"] [--benchmark_filter=TEXT] [--benchmark_out=FILE ...]\n"
-    "  --seconds S       device time of each op, a quarter of it warm-up (default 0.1)\n"
+    "  --seconds S       device time of each op, a quarter of it warm-up (default 0.1); of a ceiling at least 0.5\n"
     "  --settings TEXT   ops of this configuration instead of the list's\n";
 
 struct Options {
@@ -332,7 +362,7 @@ Result<int> run(const Options& options) {
           ->UseManualTime();
   }
   if (!options.list) {
-    MB_ASSIGN(micro.ceilings, measure_ceilings(std::max(options.seconds, 0.2)));
+    MB_ASSIGN(micro.ceilings, measure_ceilings(std::max(options.seconds, kCeilingSeconds)));
     MB_TRY(describe_run(micro.ceilings));
   }
   Table table;

@@ -37,6 +37,21 @@ TEST(MicroCases, HoldEveryOpKindOfOneRank) {
   EXPECT_EQ(missing, kElsewhere);
 }
 
+TEST(MicroCases, InputsOfATensorwiseScaleAreReadTwice) {
+  const auto built = build_case({"model=llama3-8b", "num_layers=1", "recipe=fp8_current"});
+  ASSERT_TRUE(built.has_value()) << format(built.error());
+  std::set<std::string> twice;
+  for (const OpRow& row : built->rows) {
+    if (row.again == 0) continue;
+    twice.insert(row.kind);
+    EXPECT_LT(row.again, row.bytes) << row.name;
+  }
+  EXPECT_TRUE(twice.contains("quantize") && twice.contains("swiglu_quantize")) << twice.size();
+  const auto delayed = build_case({"model=llama3-8b", "num_layers=1", "recipe=fp8_delayed"});
+  ASSERT_TRUE(delayed.has_value()) << format(delayed.error());
+  for (const OpRow& row : delayed->rows) EXPECT_FALSE(row.kind == "quantize_delayed" && row.again > 0) << row.name;
+}
+
 TEST(MicroCases, SettingsAreReadAsTheProgramReadsThem) {
   const auto built = build_case({"model=llama3-8b", "num_layers=none"});
   ASSERT_FALSE(built.has_value());
