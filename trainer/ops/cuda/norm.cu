@@ -23,7 +23,7 @@ Status forward(const NormForward& a, const KernelPlan& plan, cudaStream_t stream
                                a.weight_offset};
   const dim3 grid(static_cast<unsigned>(plan.grid_x)), block(static_cast<unsigned>(plan.block));
   if (plan.vectors == 1) norm_forward_kernel<T, 1, kLayer><<<grid, block, 0, stream>>>(p);
-  if (plan.vectors == 2) norm_forward_kernel<T, 2, kLayer><<<grid, block, 0, stream>>>(p);
+  if (plan.vectors == 2) norm_forward_row_kernel<T, kLayer><<<grid, block, 0, stream>>>(p);
   if (plan.vectors == 4) norm_forward_kernel<T, 4, kLayer><<<grid, block, 0, stream>>>(p);
   return launched("norm_forward");
 }

@@ -1,4 +1,5 @@
-// RMSNorm and LayerNorm kernels: a block holds one row in registers and walks rows with a grid stride.
+// RMSNorm and LayerNorm kernels: a block holds one row in registers; but for norm_forward_row_kernel it walks rows with
+// a grid stride.
 #pragma once
 
 #include "trainer/ops/cuda/vector.cuh"
@@ -46,49 +47,40 @@ struct NormForwardParams {
   float eps, weight_offset;
 };
 
-template <typename T>
-__device__ __forceinline__ void add_rounded(const Raw8<T>& raw, float (&x)[8]) {
-  float more[8];
-  raw.unpack(more);
-#pragma unroll
-  for (int i = 0; i < 8; ++i) x[i] = rounded<T>(x[i] + more[i]);
-}
-
-// With one vector a thread the next row is on its way while this row's sums are waited for; with two, all of a row's
-// loads come before its sums, and other blocks of the SM work while they are waited for.
+// Where registers allow it (one vector a thread) the next row is on its way while this row's sums are waited for.
 template <typename T, int kVectors, bool kLayer>
-__global__ void __launch_bounds__(kVectors == 2 ? 512 : 1024) norm_forward_kernel(NormForwardParams<T> p) {
-  constexpr bool kAhead = kVectors == 1, kWeightFirst = kVectors == 2;
+__global__ void __launch_bounds__(1024) norm_forward_kernel(NormForwardParams<T> p) {
+  constexpr bool kAhead = kVectors == 1;
   __shared__ float scratch[2][1][32];
   const float inverse_cols = 1.0f / static_cast<float>(p.cols);
-  const auto column_of = [](int v) { return (int64_t{v} * blockDim.x + threadIdx.x) * 8; };
   unsigned int amax = 0;
   int turn = 0;
-  Raw8<T> next[kVectors], residual[kVectors], weight[kVectors];
-  const auto fetch = [&](Raw8<T>(&to)[kVectors], const T* from, int64_t row) {
-#pragma unroll
-    for (int v = 0; v < kVectors; ++v)
-      if (column_of(v) < p.cols && row < p.rows) to[v].load(from + row * p.cols + column_of(v));
+  Raw8<T> next[kVectors];
+  const auto fetch = [&](int64_t row, int v) {
+    const int64_t column = (int64_t{v} * blockDim.x + threadIdx.x) * 8;
+    if (column < p.cols && row < p.rows) next[v].load(p.x + row * p.cols + column);
   };
-  if constexpr (kAhead) fetch(next, p.x, blockIdx.x);
+  if constexpr (kAhead) fetch(blockIdx.x, 0);
   for (int64_t row = blockIdx.x; row < p.rows; row += gridDim.x) {
-    if constexpr (!kAhead) fetch(next, p.x, row);
-    if (p.residual != nullptr) fetch(residual, p.residual, row);
-    if constexpr (kWeightFirst) fetch(weight, p.weight, 0);
     float x[kVectors][8] = {};
     float total[1] = {0.0f};
 #pragma unroll
     for (int v = 0; v < kVectors; ++v) {
-      if (column_of(v) >= p.cols) continue;
+      const int64_t column = (int64_t{v} * blockDim.x + threadIdx.x) * 8;
+      if (column >= p.cols) continue;
+      if constexpr (!kAhead) fetch(row, v);
       next[v].unpack(x[v]);
       if (p.residual != nullptr) {
-        add_rounded(residual[v], x[v]);
-        store8(p.sum + row * p.cols + column_of(v), x[v]);
+        float r[8];
+        load8(p.residual + row * p.cols + column, r);
+#pragma unroll
+        for (int i = 0; i < 8; ++i) x[v][i] = rounded<T>(x[v][i] + r[i]);
+        store8(p.sum + row * p.cols + column, x[v]);
       }
 #pragma unroll
       for (int i = 0; i < 8; ++i) total[0] += kLayer ? x[v][i] : x[v][i] * x[v][i];
     }
-    if constexpr (kAhead) fetch(next, p.x, row + gridDim.x);
+    if constexpr (kAhead) fetch(row + gridDim.x, 0);
     row_sums(total, scratch[turn]);
     turn ^= 1;
     float mean = 0.0f;
@@ -97,7 +89,7 @@ __global__ void __launch_bounds__(kVectors == 2 ? 512 : 1024) norm_forward_kerne
       total[0] = 0.0f;
 #pragma unroll
       for (int v = 0; v < kVectors; ++v) {
-        if (column_of(v) >= p.cols) continue;
+        if ((int64_t{v} * blockDim.x + threadIdx.x) * 8 >= p.cols) continue;
 #pragma unroll
         for (int i = 0; i < 8; ++i) total[0] += (x[v][i] - mean) * (x[v][i] - mean);
       }
@@ -111,18 +103,86 @@ __global__ void __launch_bounds__(kVectors == 2 ? 512 : 1024) norm_forward_kerne
     }
 #pragma unroll
     for (int v = 0; v < kVectors; ++v) {
-      if (column_of(v) >= p.cols) continue;
+      const int64_t column = (int64_t{v} * blockDim.x + threadIdx.x) * 8;
+      if (column >= p.cols) continue;
       float w[8], b[8] = {};
-      if constexpr (!kWeightFirst) weight[v].load(p.weight + column_of(v));
-      weight[v].unpack(w);
-      if constexpr (kLayer) load8(p.bias + column_of(v), b);
+      load8(p.weight + column, w);
+      if constexpr (kLayer) load8(p.bias + column, b);
 #pragma unroll
       for (int i = 0; i < 8; ++i) {
         x[v][i] = rounded<T>((x[v][i] - mean) * rstd * (p.weight_offset + w[i]) + b[i]);
         amax = max(amax, __float_as_uint(fabsf(x[v][i])));
       }
-      if (p.y != nullptr) store8(p.y + row * p.cols + column_of(v), x[v]);
+      if (p.y != nullptr) store8(p.y + row * p.cols + column, x[v]);
     }
+  }
+  raise_amax(p.amax, amax);
+}
+
+// As norm_forward_kernel, a row a block: all of a thread's vectors are on their way at once, and other blocks of the SM
+// work while these wait.
+template <typename T, bool kLayer>
+__global__ void __launch_bounds__(512) norm_forward_row_kernel(NormForwardParams<T> p) {
+  constexpr int kVectors = 2;
+  __shared__ float scratch[2][1][32];
+  const float inverse_cols = 1.0f / static_cast<float>(p.cols);
+  const int64_t row = blockIdx.x;
+  const int cols = static_cast<int>(p.cols);
+  const auto column_of = [](int v) { return (v * static_cast<int>(blockDim.x) + static_cast<int>(threadIdx.x)) * 8; };
+  const auto fetch = [&](Raw8<T>(&to)[kVectors], const T* from) {
+#pragma unroll
+    for (int v = 0; v < kVectors; ++v)
+      if (column_of(v) < cols) to[v].load(from + column_of(v));
+  };
+  Raw8<T> raw[kVectors], residual[kVectors], weight[kVectors];
+  fetch(raw, p.x + row * cols);
+  if (p.residual != nullptr) fetch(residual, p.residual + row * cols);
+  fetch(weight, p.weight);
+  float x[kVectors][8] = {};
+  float total[1] = {0.0f};
+#pragma unroll
+  for (int v = 0; v < kVectors; ++v) {
+    if (column_of(v) >= cols) continue;
+    raw[v].unpack(x[v]);
+    if (p.residual != nullptr) {
+      float r[8];
+      residual[v].unpack(r);
+#pragma unroll
+      for (int i = 0; i < 8; ++i) x[v][i] = rounded<T>(x[v][i] + r[i]);
+      store8(p.sum + row * cols + column_of(v), x[v]);
+    }
+#pragma unroll
+    for (int i = 0; i < 8; ++i) total[0] += kLayer ? x[v][i] : x[v][i] * x[v][i];
+  }
+  row_sums(total, scratch[0]);
+  float mean = 0.0f;
+  if constexpr (kLayer) {
+    mean = total[0] * inverse_cols;
+    total[0] = 0.0f;
+#pragma unroll
+    for (int v = 0; v < kVectors; ++v) {
+      if (column_of(v) >= cols) continue;
+#pragma unroll
+      for (int i = 0; i < 8; ++i) total[0] += (x[v][i] - mean) * (x[v][i] - mean);
+    }
+    row_sums(total, scratch[1]);
+  }
+  const float rstd = rsqrtf(total[0] * inverse_cols + p.eps);
+  if (threadIdx.x == 0) p.rstd[row] = rstd;
+  if (kLayer && threadIdx.x == 0) p.mean[row] = mean;
+  unsigned int amax = 0;
+#pragma unroll
+  for (int v = 0; v < kVectors; ++v) {
+    if (column_of(v) >= cols) continue;
+    float w[8], b[8] = {};
+    weight[v].unpack(w);
+    if constexpr (kLayer) load8(p.bias + column_of(v), b);
+#pragma unroll
+    for (int i = 0; i < 8; ++i) {
+      x[v][i] = rounded<T>((x[v][i] - mean) * rstd * (p.weight_offset + w[i]) + b[i]);
+      amax = max(amax, __float_as_uint(fabsf(x[v][i])));
+    }
+    if (p.y != nullptr) store8(p.y + row * cols + column_of(v), x[v]);
   }
   raise_amax(p.amax, amax);
 }
