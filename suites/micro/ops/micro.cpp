@@ -200,6 +200,7 @@ struct Micro {
     if (!is_new || cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking) != cudaSuccess) return found->second;
     Stopwatch watch(stream);
     if (const auto ms = copy_ms(watch, stream, half, seconds)) found->second = *ms;
+    cudaGetLastError();  // no room: not the next op's error
     cudaStreamDestroy(stream);
     return found->second;
   }
