@@ -256,13 +256,13 @@ Status cudnn_backward(const OpCall& call, AttentionBackward b) {
   return cudnn->backward(b, call.device.deterministic(), call.device.stream());
 }
 
-// Around the fused kernels, which know no sinks (sink_kernels.h).
-Status add_sinks(const OpCall& call, const AttentionForward& f) {
+// Around the fused kernels, which know no sinks (sink_kernels.h); `weight`: where they stand among the operands.
+Status add_sinks(const OpCall& call, const AttentionForward& f, size_t weight) {
   const auto& a = call.attrs<AttentionAttrs>();
   if (!a.sinks) return {};
   const AttentionShape& s = f.shape;
-  return apply_sinks({s.seq, s.batch, s.heads, s.value_dim(), s.seq}, weight_of(a, call.in[kForwardWeight]), f.out,
-                     f.lse, call.device.launch());
+  return apply_sinks({s.seq, s.batch, s.heads, s.value_dim(), s.seq}, weight_of(a, call.in[weight]), f.out, f.lse,
+                     call.device.launch());
 }
 Status add_sink_gradient(const OpCall& call, const AttentionBackward& b, size_t weight) {
   const auto& a = call.attrs<AttentionAttrs>();
@@ -290,7 +290,7 @@ Status forward_with(const OpCall& call, AttentionKernel kernel) {
     if (a.packed) MB_TRY(own_rows(call, forward_starts(call), shape.seq, 0, &f.packs));
     MB_TRY(flash_forward(f, call.device.stream()));
   }
-  return add_sinks(call, f);
+  return add_sinks(call, f, kForwardWeight);
 }
 
 Status backward_with(const OpCall& call, AttentionKernel kernel) {
@@ -413,7 +413,10 @@ Status cross_attention_op(const OpCall& call) {
   MB_ASSIGN(const Apart with, apart(call, call.in[0], call.in[1], false));
   AttentionForward f{with.shape, a.scale, call.in[0].data, call.out[0].data, call.out[1].as<float>()};
   f.kv = call.in[1].data;
-  if (with.kernel == AttentionKernel::kCudnn) return cudnn_forward(call, f);
+  if (with.kernel == AttentionKernel::kCudnn) {
+    MB_TRY(cudnn_forward(call, f));
+    return add_sinks(call, f, 2);
+  }
   MB_ASSIGN(const GeneralAttention g, general(call, call.in[0], call.in[1], 2));
   return general_attention_forward(g, call.out[0].data, call.out[1].as<float>(), call.device.launch());
 }
