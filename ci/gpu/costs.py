@@ -5,6 +5,7 @@
 
 [kernel] copy bandwidth and shares of it by op kind (median over tensors that do not stay in L2), [attention] of cuDNN
 fitted by head dimension, [gemm] by role. Network, terms with their uncertainties, and whole steps are written by hand.
+Exit status 0; 4 where a file cannot be read, 64 where the arguments are wrong.
 """
 import collections
 import json
@@ -16,6 +17,24 @@ import sys
 
 ROLES = ("fprop", "dgrad", "wgrad", "wgrad_accumulate")
 LIKE_FORWARD = 0.8  # the backward's FLOPs are counted 2.5 times the forward's there, twice here
+
+
+def fail(status, text):
+    print(f"costs.py: {text}", file=sys.stderr)
+    sys.exit(status)
+
+
+def read(name, keys, writer):
+    """A JSON document with these keys."""
+    try:
+        document = json.loads(pathlib.Path(name).read_text())
+    except OSError as error:
+        fail(4, f"{name} cannot be read: {error.strerror}")
+    except ValueError:
+        document = None
+    if not isinstance(document, dict) or any(key not in document for key in keys):
+        fail(4, f"{name} is not what `{writer}` writes: no JSON with {', '.join(keys)}")
+    return document
 
 
 def products(rows):
@@ -80,7 +99,7 @@ def shares(files):
     """{op kind: share of copy bandwidth, operands counted once}, of rows whose operands are large enough to say."""
     found = collections.defaultdict(list)
     for file in files:
-        for row in json.loads(pathlib.Path(file).read_text())["benchmarks"]:
+        for row in file["benchmarks"]:
             if "share" in row and "GB/s" in row:
                 found[re.split(r"[:/]", row["name"].split("/", 2)[2])[0]].append(
                     row["share"] * (1 - row.get("again_MiB", 0) / row["MiB"]))
@@ -93,7 +112,14 @@ def rows_of(table):
 
 
 def main():
-    floors = [json.loads(pathlib.Path(name).read_text()) for name in sys.argv[1].split(",")]
+    arguments = sys.argv[1:]
+    if "-h" in arguments or "--help" in arguments:
+        print(__doc__.strip())
+        return
+    if not arguments or any(a.startswith("-") for a in arguments):
+        fail(64, "arguments are FLOOR[,FLOOR...] [MICRO ...]: files of `mbbench-floor --out`, of `mbbench micro`")
+    floors = [read(name, ("rows", "environment", "seconds"), "mbbench-floor --out") for name in arguments[0].split(",")]
+    micros = [read(name, ("benchmarks",), "mbbench micro --benchmark_out") for name in arguments[1:]]
     rows = merged(floors)
     print(f"# {floors[0]['environment']['device']}, {floors[0]['seconds']} s a row")
     print("[kernel]")
@@ -101,7 +127,7 @@ def main():
         if row["section"] == "copy":
             print("copy_gb_s =", round(1e3 * row["tb_s"]))
     print("[kernel.shares]")
-    for kind, share in shares(sys.argv[2:]).items():
+    for kind, share in shares(micros).items():
         print(f"{kind} = {share:.2f}")
     print("\n[attention]")
     for direction in ("forward", "backward"):

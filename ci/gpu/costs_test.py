@@ -16,6 +16,11 @@ def attention(direction, dimension, seq, rate, half, us):
             "head_dim": dimension, "ms": ms}
 
 
+def refused(status, text, *arguments):
+    done = subprocess.run([sys.executable, str(HERE / "costs.py"), *arguments], capture_output=True, text=True)
+    assert done.returncode == status and text in done.stderr and "Traceback" not in done.stderr, done
+
+
 def main():
     rows = [{"section": "copy", "name": "device copy", "uses": "", "bytes": 1, "tb_s": 4.2709}]
     for direction, rate, half, us in (("forward", 600, 360, 8), ("backward", 420, 980, 43)):
@@ -41,6 +46,13 @@ def main():
         case.write_text(json.dumps(micro))
         text = subprocess.run([sys.executable, str(HERE / "costs.py"), str(floor), str(case)], check=True,
                               capture_output=True, text=True).stdout
+        refused(64, "arguments are FLOOR")
+        refused(64, "arguments are FLOOR", "--nope")
+        refused(4, "cannot be read", f"{floor}.not-there")
+        refused(4, "is not what `mbbench-floor --out` writes", str(case))
+        refused(4, "is not what `mbbench micro --benchmark_out` writes", str(floor), str(floor))
+        helped = subprocess.run([sys.executable, str(HERE / "costs.py"), "--help"], capture_output=True, text=True)
+        assert helped.returncode == 0 and "FLOOR: `mbbench-floor --out`" in helped.stdout, helped
     for part in ("copy_gb_s = 4271", "rmsnorm = 0.80", "quantize = 0.60",
                  "forward = [[64, 300, 360, 8], [128, 600, 360, 8]]",
                  "backward = [[64, 210, 980, 43], [128, 420, 980, 43]]",

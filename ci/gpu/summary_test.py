@@ -16,17 +16,32 @@ missed | --model m | - | step_ms<=9 fwdbwd_ratio>=1
 """
 
 
+BARE = {"gemm": {"ms": 6.0}, "memory": {"ms": 2.5}}
+FULL = {part: dict(p, ceiling_ms=p["ms"] - 0.5, lost_ms=0.5) for part, p in BARE.items()}
+RATIOS = {"step_efficiency": 0.85, "floor_ratio": 0.75, "between_ops_ms": 1.5}
+
+
+def run(*arguments):
+    return subprocess.run([sys.executable, str(HERE / "summary.py"), *arguments], capture_output=True, text=True)
+
+
 def summary(folder):
-    command = [sys.executable, str(HERE / "summary.py"), folder, f"{folder}/cases.txt"]
-    return subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    done = run(folder, f"{folder}/cases.txt")
+    assert done.returncode == 0, done
+    return done.stdout
+
+
+def refused(status, text, *arguments):
+    done = run(*arguments)
+    assert done.returncode == status and text in done.stderr and "Traceback" not in done.stderr, done
 
 
 def main():
     with tempfile.TemporaryDirectory() as folder:
         rows = [dict(ROW, name="met", fwdbwd_ms=8.0, step_ms=10.0, tokens_s=1100),
                 dict(ROW, name="met", fwdbwd_ms=8.2, step_ms=10.2, tokens_s=1090),
-                dict(ROW, name="near", fwdbwd_ms=8.0, step_ms=10.0, tokens_s=975),
-                dict(ROW, name="missed", fwdbwd_ms=8.0, step_ms=10.0, tokens_s=975)]
+                dict(ROW, name="near", fwdbwd_ms=8.0, step_ms=10.0, tokens_s=975, parts=BARE),
+                dict(ROW, name="missed", fwdbwd_ms=8.0, step_ms=10.0, tokens_s=975, parts=FULL, **RATIOS)]
         path = pathlib.Path(folder)
         (path / "cases.txt").write_text(CASES)
         (path / "product.jsonl").write_text("\n".join(map(json.dumps, rows)) + "\n")
@@ -35,10 +50,21 @@ def main():
         text = summary(folder)
         for wanted in ("met: fp32; 1 x 1 x 64 tokens, n=2", "goal fwdbwd_ratio >= 1.05: 1.111, met",
                        "goal step_ms <= 11: 10.1, met", "goal tokens_s >= 1000: 975, within 3 % (2.5% off)",
-                       "goal step_ms <= 9: 10, MISSED (11.1% off)", "goal fwdbwd_ratio >= 1: no peer in this run"):
+                       "goal step_ms <= 9: 10, MISSED (11.1% off)", "goal fwdbwd_ratio >= 1: no peer in this run",
+                       "gemm 6.0 (60.0%), memory 2.5 (25.0%); no ceilings in this row",
+                       "floor ratio 0.750; ms lost: gemm 0.5 of 6.0, memory 0.5 of 2.5, between ops 1.5"):
             assert wanted in text, f"{wanted!r} is not in\n{text}"
+        (path / "product.jsonl").write_text('{"name": "met"}\n')
+        refused(4, "a row of met has no 'spread'", folder)
+        (path / "product.jsonl").write_text("not JSON\n")
+        refused(4, "product.jsonl:1 is no row of results", folder)
         (path / "product.jsonl").unlink()
-        assert "nothing was measured" in summary(folder)
+        refused(4, "nothing was measured", folder)
+        refused(4, "is no folder", f"{folder}/nowhere")
+        refused(4, "nowhere cannot be read", folder, f"{folder}/nowhere")
+        refused(64, "arguments are RESULTS [CASES]")
+        refused(64, "arguments are RESULTS [CASES]", "--nope", folder)
+        assert "RESULTS: folder of" in run("--help").stdout and run("--help").returncode == 0
     for line in (HERE / "cases.txt").read_text().splitlines():
         if not line or line.startswith("#"):
             continue
