@@ -2,9 +2,14 @@
 # Runs beside the carried programs on the GPU machine: facts, GPU tests, then product and peer in turn for every case.
 # Results go to ./results: environment.txt, tests.log, product.jsonl, peer.jsonl, ops.txt.
 #   on_device.sh [ROUNDS] [CASES] [SECONDS]   CASES: a regular expression of names; no case begins after SECONDS
+# Exit status: 0; 1 a test, case or peer failed; 4 no GPU.
 set -u
 rounds=${1:-2} only=${2:-.} budget=${3:-86400}
 mkdir -p results
+nvidia-smi -L 2> /dev/null | grep -q '^GPU' || {
+  echo "no GPU on $(hostname): nvidia-smi lists none, nothing is measured" | tee results/environment.txt
+  exit 4
+}
 
 # The libraries a Python installation carries serve too, where the system has none.
 for library in libcublasLt.so.13 libcudnn.so.9; do
