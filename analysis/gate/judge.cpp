@@ -23,6 +23,7 @@ constexpr double kHuberMove = 2.0;                 // the same of moves from nig
 constexpr double kHuberMoveMean = 0.9205;          // mean square of normal numbers that are drawn in so
 constexpr double kMoveDegrees = 0.6;  // of one move: two thirds as neighbours share a night, less for the drawing in
 constexpr double kAssumedMoves = 8;   // that options.night_sigma counts as
+constexpr double kStray = 1.3;        // sigmas: one night in ten strays further, to a side
 
 // One night in logarithms, so that changes are relative.
 struct Night {
@@ -49,9 +50,9 @@ std::vector<Night> nights_of(const std::vector<NightLaunches>& all) {
 struct Variances {
   double launch = 0;  // of one launch about its night
   double launch_degrees = 1;
-  double night = 0;   // of a night's centre beyond what its launches explain
-  double centre = 0;  // of a night's centre in all, with as many launches as is usual
-  double centre_degrees = 1;
+  double night = 0;           // of a night's centre beyond what its launches explain
+  double centre = 0;          // of a night's centre in all, with as many launches as is usual
+  double centre_degrees = 1;  // infinite: assumed, not estimated
 };
 
 // Pooled over all nights; a wild launch counts as kHuber sigmas at most.
@@ -107,7 +108,8 @@ void night_variance(const std::vector<Night>& baseline, const std::vector<Night>
   for (int i = 0; i < 60 && too_small(low); ++i) (too_small(0.5 * (low + high)) ? low : high) = 0.5 * (low + high);
   v.night = low;
   v.centre = v.night + usual;
-  v.centre_degrees = kMoveDegrees * (kAssumedMoves + count);
+  // Nights that are as quiet as is assumed are known; what the series had to teach is an estimate.
+  v.centre_degrees = low > assumed ? kMoveDegrees * (kAssumedMoves + count) : std::numeric_limits<double>::infinity();
 }
 
 struct Group {
@@ -143,7 +145,7 @@ WindowTest test_window(std::span<const Night> window, const Group& baseline, con
   const double launch_part = of_launches * of_launches / v.launch_degrees;
   const double night_part = of_centres * of_centres / v.centre_degrees;
   const double all = of_launches + of_nights;
-  t.degrees = std::min(1e6, all * all / (launch_part + night_part));
+  t.degrees = launch_part + night_part > 0 ? std::min(1e6, all * all / (launch_part + night_part)) : 1e6;
   t.p_slower = 1.0 - student_t_cdf(t.change / t.sigma, t.degrees);
   t.p_faster = student_t_cdf(t.change / t.sigma, t.degrees);
   return t;
@@ -192,15 +194,29 @@ std::string signed_percent(double fraction) {
 }
 
 void describe(SeriesVerdict& v) {
-  v.text = fmt::format("{} (95 % {}..{}) over {} night{}, {} launches; one night can tell {}", signed_percent(v.change),
+  v.text = fmt::format("{} (95 % {}..{}) over {} night{}, {} launch{}; one night can tell {}", signed_percent(v.change),
                        signed_percent(v.low), signed_percent(v.high), v.nights, v.nights == 1 ? "" : "s", v.launches,
-                       signed_percent(v.detectable));
+                       v.launches == 1 ? "" : "es", signed_percent(v.detectable));
+}
+
+// Of what is called the same or nothing: the bound it rests on, and where tonight alone stands.
+void describe_bound(SeriesVerdict& v, const WindowTest& tonight) {
+  describe(v);
+  if (v.nights > 1) v.text += fmt::format("; tonight {}", signed_percent(std::expm1(tonight.change)));
   if (v.verdict == Verdict::kSame) v.text += fmt::format("; at most {} (95 %, one-sided)", signed_percent(v.at_most));
 }
 
 // What the change is under with kLevel: one-sided, as "not materially slower" is a claim about one side.
 double at_most(const WindowTest& t) {
   return t.change + student_t_quantile(kLevel, t.degrees) * t.sigma;
+}
+
+// Neither materially slower, as far as the window tells, nor changed by tonight's product: the window is of earlier
+// products too, so tonight must not stand out of it, by what is material and by what one night in ten strays.
+bool same(const WindowTest& window, const WindowTest& tonight, double material) {
+  const double stray = std::max(std::log1p(material), kStray * tonight.sigma);
+  return std::expm1(at_most(window)) < material && std::expm1(window.change) > -material &&
+         std::abs(tonight.change) < stray;
 }
 
 void take(SeriesVerdict& v, const SeriesEvidence& evidence, const WindowTest& t) {
@@ -236,8 +252,8 @@ SeriesVerdict verdict_of(const SeriesEvidence& evidence, const SeriesTest& test,
     describe(v);
   } else {
     take(v, evidence, test.steadiest());
-    v.verdict = v.at_most < options.material ? Verdict::kSame : Verdict::kInconclusive;
-    describe(v);
+    v.verdict = same(test.steadiest(), tonight, options.material) ? Verdict::kSame : Verdict::kInconclusive;
+    describe_bound(v, tonight);
   }
   return v;
 }
@@ -334,9 +350,9 @@ SeriesVerdict confirm(const SeriesEvidence& evidence, const SeriesVerdict& suspe
     return v;
   }
   // Earlier nights may have been slower where tonight's product is not: a regression that was mended.
-  const std::string theirs =
-      fmt::format("{}, 95 % up to {}", signed_percent(std::expm1(t.change)), signed_percent(std::expm1(at_most(t))));
-  if (std::expm1(at_most(t)) < options.material) {
+  const std::string theirs = fmt::format("{}, at most {} with 95 %, one-sided", signed_percent(std::expm1(t.change)),
+                                         signed_percent(std::expm1(at_most(t))));
+  if (same(t, t, options.material)) {
     v.verdict = Verdict::kSame;
     take(v, again, t);
     v.text = fmt::format("{} fresh launches are as the baseline ({}), where there had been {}", fresh.size(), theirs,

@@ -20,7 +20,7 @@ using baselines::Verdict;
 
 constexpr size_t kCells = 40;
 constexpr size_t kLaunches = 5;
-constexpr size_t kBaselineNights = 4;
+constexpr size_t kBaselineNights = kNightsOfThePromise;
 constexpr size_t kHistory = 30;
 
 // Makes the launches of one cell's night; `change` is the product's.
@@ -28,7 +28,8 @@ using MakeNight = std::function<NightLaunches(size_t cell, double change)>;
 
 struct Suite {
   std::vector<SeriesEvidence> cells{kCells};
-  bool faster = false;  // a cell of the last night was called so
+  bool faster = false;      // a cell of the last night was called so
+  bool first_same = false;  // cell 0 was
   explicit Suite(const MakeNight& make) {
     for (size_t c = 0; c < cells.size(); ++c)
       for (size_t n = 0; n < kBaselineNights; ++n) cells[c].baseline.push_back(make(c, 0.0));
@@ -43,6 +44,7 @@ struct Suite {
     const auto verdicts = judge_suite(cells);
     std::vector<size_t> red;
     faster = false;
+    first_same = verdicts[0].verdict == Verdict::kSame;
     for (size_t c = 0; c < cells.size(); ++c) {
       faster = faster || verdicts[c].verdict == Verdict::kFaster;
       if (!verdicts[c].suspected) continue;
@@ -124,6 +126,7 @@ TEST(GatePromise, ThreePercentIsFoundOvernight) {
     found += std::count(red.begin(), red.end(), 0U) > 0 ? 1 : 0;
     others += red.size() > 1 ? 1 : 0;
   }
+  RecordProperty("found_of_50", found);
   EXPECT_GE(found, 45) << "of 50";
   EXPECT_LE(others, 1);
 }
@@ -132,21 +135,50 @@ TEST(GatePromise, OnePercentIsFoundWithinFourteenNights) {
   const NightModel model;
   int found = 0;
   size_t nights = 0;
-  for (std::uint64_t seed = 200; seed < 250; ++seed) {
+  int same_at_first = 0;
+  for (std::uint64_t seed = 200; seed < 300; ++seed) {
     SimulatedNoise noise(seed);
     const auto make = simulated(model, false, noise);
     Suite suite(make);
     for (int n = 0; n < 10; ++n) suite.night(make, 0.0);  // an ordinary history first
     for (size_t n = 1; n <= 14; ++n) {
       const auto red = suite.night(make, 0.01);
+      if (n == 1) same_at_first += suite.first_same ? 1 : 0;
       if (std::count(red.begin(), red.end(), 0U) == 0) continue;
       ++found;
       nights += n;
       break;
     }
   }
+  RecordProperty("found_of_100", found);
   RecordProperty("mean_nights", found > 0 ? static_cast<int>(nights) / found : -1);
-  EXPECT_GE(found, 45) << "of 50";
+  RecordProperty("first_nights_called_same_of_100", same_at_first);
+  EXPECT_GE(found, 90) << "of 100";
+  EXPECT_LE(same_at_first, 65) << "of 100: quiet nights before it do not make tonight's product the same";
+}
+
+// After a quiet fortnight a product that is slower by far more than launches stray is never green, nor one that is
+// faster by as much.
+TEST(GatePromise, ALargeChangeAfterQuietNightsIsNotCalledSame) {
+  for (const auto& [sigma, launches, change] :
+       {std::tuple{0.01, 3, 0.02}, {0.02, 5, 0.03}, {0.005, 5, 0.02}, {0.005, 5, -0.02}}) {
+    NightModel model;
+    model.launch_sigma = sigma;
+    int called_same = 0;
+    constexpr int kSeries = 200;
+    for (std::uint64_t seed = 0; seed < kSeries; ++seed) {
+      SimulatedNoise noise(400 + seed);
+      SeriesEvidence cell;
+      const auto night = [&](double by) {
+        return simulated_night(model, by, static_cast<size_t>(launches), false, noise);
+      };
+      for (int n = 0; n < 10; ++n) cell.baseline.push_back(night(0.0));
+      for (int n = 0; n < 13; ++n) cell.nights.push_back(night(0.0));
+      cell.nights.push_back(night(change));
+      called_same += judge_suite(std::span(&cell, 1))[0].verdict == Verdict::kSame ? 1 : 0;
+    }
+    EXPECT_LE(called_same, kSeries / 10) << sigma << " " << launches << " " << change;
+  }
 }
 
 // With few nights, too: neither does a quiet series wait for a green night, nor is a slower product called the same.

@@ -9,13 +9,22 @@
 
 namespace mbb::analysis {
 
-double SimulatedNoise::uniform() {
-  // SplitMix64's output function over a counter.
-  std::uint64_t z = state_ += 0x9E3779B97F4A7C15ULL;
+namespace {
+
+// SplitMix64's output function.
+std::uint64_t scrambled(std::uint64_t z) {
   z = (z ^ (z >> 30U)) * 0xBF58476D1CE4E5B9ULL;
   z = (z ^ (z >> 27U)) * 0x94D049BB133111EBULL;
-  z ^= z >> 31U;
-  return (static_cast<double>(z >> 11U) + 0.5) * 0x1p-53;
+  return z ^ (z >> 31U);
+}
+
+}  // namespace
+
+// The counter starts at a scrambled place: streams of seeds that follow each other would be one another's, shifted.
+SimulatedNoise::SimulatedNoise(std::uint64_t seed) : state_(scrambled(scrambled(seed + 1) ^ 0x6A09E667F3BCC909ULL)) {}
+
+double SimulatedNoise::uniform() {
+  return (static_cast<double>(scrambled(state_ += 0x9E3779B97F4A7C15ULL) >> 11U) + 0.5) * 0x1p-53;
 }
 
 double SimulatedNoise::normal() {

@@ -26,11 +26,11 @@ struct NightModel {
 // Uniform and normal numbers from a 64-bit counter: equal on every machine.
 class SimulatedNoise {
  public:
-  explicit SimulatedNoise(std::uint64_t seed) : state_(seed * 0x9E3779B97F4A7C15ULL + 1) {}
-  double uniform();              // in (0, 1)
-  double normal();               // mean 0, sigma 1
-  double heavy(double degrees);  // Student's t scaled to sigma 1; normal for degrees 0
-  size_t below(size_t end);      // 0 .. end-1
+  explicit SimulatedNoise(std::uint64_t seed);  // neighbouring seeds are independent
+  double uniform();                             // in (0, 1)
+  double normal();                              // mean 0, sigma 1
+  double heavy(double degrees);                 // Student's t scaled to sigma 1; normal for degrees 0
+  size_t below(size_t end);                     // 0 .. end-1
 
  private:
   std::uint64_t state_;

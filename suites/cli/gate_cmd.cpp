@@ -233,6 +233,13 @@ Result<int> accept(const Parsed& parsed, const Settings& settings) {
   if (!accepted.too_few.empty())
     say(fmt::format("{}: the gate judges from {} on; accept again with further nights (--with RUN)\n",
                     join(accepted.too_few, ", "), analysis::kFewestBaselineLaunches));
+  if (accepted.one_launch_nights)
+    say("nights of one launch each do not tell how launches differ, and the gate will not judge them: --launches 5\n");
+  if (accepted.fewest_nights < analysis::kNightsOfThePromise)
+    say(fmt::format(
+        "of {} night{}: 1 % is found within 14 nights from {} baseline nights on; accept again with further "
+        "nights (--with RUN)\n",
+        accepted.fewest_nights, accepted.fewest_nights == 1 ? "" : "s", analysis::kNightsOfThePromise));
   return 0;
 }
 

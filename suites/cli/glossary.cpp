@@ -33,7 +33,10 @@ constexpr Term kTerms[] = {
     {"missing", "Planned and not run yet: `mbbench suite SUITE --resume` goes on."},
 
     {"slower", "Verdict: worse than what it is held against, beyond what noise explains."},
-    {"same", "Verdict: no difference beyond the limit; of losses and gradients, equal within their tolerance."},
+    {"same",
+     "Verdict: no difference beyond the limit; of losses and gradients, equal within their tolerance. Of the gate: "
+     "slower by less than 1 % with 95 %, one-sided, over the nights named, and tonight does not stand out of them. Of "
+     "ab: the 95 % interval lies within 1 % to both sides."},
     {"faster", "Verdict: better than what it is held against, beyond what noise explains."},
     {"new", "Verdict: there is no baseline of this series on this machine yet."},
     {"inconclusive", "Verdict: the evidence allows neither answer; more launches or more steps may."},

@@ -123,8 +123,13 @@ Result<Acceptance> accept_runs(const AcceptRequest& request) {
                   "nothing was accepted; --only takes the other cells");
     const Nights nights = nights_of(request, cell, out);
     MB_TRY(check_launches(nights));
-    size_t launches = 0;
-    for (const baselines::Cell* night : nights.cells) launches += night->launches.size();
+    size_t launches = 0, most = 0;
+    for (const baselines::Cell* night : nights.cells) {
+      launches += night->launches.size();
+      most = std::max(most, night->launches.size());
+    }
+    out.fewest_nights = out.fewest_nights == 0 ? nights.cells.size() : std::min(out.fewest_nights, nights.cells.size());
+    out.one_launch_nights = out.one_launch_nights || most == 1;
     if (launches < analysis::kFewestBaselineLaunches)
       out.too_few.push_back(fmt::format("cell {} has {} launch{}", cell.name, launches, launches == 1 ? "" : "es"));
     for (const std::string& metric : analysis::gated_metrics(cell))
