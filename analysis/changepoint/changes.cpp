@@ -17,6 +17,7 @@ constexpr double kMost = 4.0;             // and in the test
 constexpr double kNightsOfAYear = 365;    // looks that share the level
 constexpr double kLikelihoodDrop = 7.35;  // of 2·log-likelihood: 95 % set of a change's place, for a change well seen
 constexpr size_t kMemory = 200;           // points before a split that tell its left side
+constexpr double kWandering = 0.3;        // of the level, where nights hang together: how much is an estimate itself
 
 // Mean of values drawn in to `reach` about their median.
 double clipped_mean(std::span<const double> values, double reach) {
@@ -54,7 +55,8 @@ class Search {
       const Split split = best_split(begin, end);
       if (split.at == 0 || split.p() > level) continue;
       const double moved = median(logs_.subspan(split.at, end - split.at)) - left_median(begin, split.at);
-      if (std::abs(std::expm1(moved)) < options_.material || confirmed(begin, end, split.at).p() > level) continue;
+      if (std::abs(std::expm1(moved)) < options_.material || confirmed(begin, end, split.at).p() > kWandering * level)
+        continue;
       Change change;
       change.at = split.at;
       change.seen = end - 1;
