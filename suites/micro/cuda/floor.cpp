@@ -2,10 +2,10 @@
 // copies.
 #include <fmt/core.h>
 
-#include <cstdlib>
 #include <nlohmann/json.hpp>
 
 #include "profiler/base/file.h"
+#include "profiler/base/text.h"
 #include "profiler/host/gpus.h"
 #include "suites/micro/cuda/floor_bench.h"
 #include "trainer/ops/cuda/status.h"
@@ -18,23 +18,39 @@ using nlohmann::json;
 struct Options {
   std::string out;
   std::string only;
-  std::string cases;  // comma-separated names; empty: all
+  std::vector<FloorCase> cases = floor_cases();
   double seconds = 0.5;
 };
 
 constexpr const char* kUsage =
     "mbbench-floor [--out FILE] [--seconds S] [--only TEXT] [--cases NAME,...]\n"
-    "  Measures GEMMs (the best of the algorithms that cuBLASLt offers), attention, our memory-bound kernels, grouped "
-    "products and "
-    "the "
-    "copy bandwidth.\n"
+    "  Measures GEMMs (the best of the algorithms that cuBLASLt offers), attention, our memory-bound kernels, grouped\n"
+    "  products and the copy bandwidth.\n"
     "  --seconds S    sustained time of each measurement, a quarter of it warm-up (default 0.5)\n"
     "  --only TEXT    only rows whose section, name or use contains TEXT, e.g. attention or \"fc1 fprop\"\n";
+
+// The cases of comma-separated names, in the names' order.
+Result<std::vector<FloorCase>> cases_called(const std::string& names) {
+  std::vector<FloorCase> found;
+  for (const std::string_view wanted : split(names, ',')) {
+    const size_t before = found.size();
+    std::string known;
+    for (const FloorCase& c : floor_cases()) {
+      if (c.name == wanted) found.push_back(c);
+      known += (known.empty() ? "" : ", ") + c.name;
+    }
+    if (found.size() == before)
+      return fail(ErrorCode::kBadArgument, fmt::format("--cases: no case is called '{}'", wanted), "cases: " + known);
+  }
+  return found;
+}
 
 Result<Options> parse(int argc, char** argv) {
   Options options;
   for (int i = 1; i < argc; i += 2) {
     const std::string flag = argv[i];
+    if (flag != "--out" && flag != "--only" && flag != "--cases" && flag != "--seconds")
+      return fail(ErrorCode::kBadArgument, "unknown flag " + flag, kUsage);
     if (i + 1 >= argc) return fail(ErrorCode::kBadArgument, flag + " needs a value", kUsage);
     const std::string value = argv[i + 1];
     if (flag == "--out") {
@@ -42,14 +58,12 @@ Result<Options> parse(int argc, char** argv) {
     } else if (flag == "--only") {
       options.only = value;
     } else if (flag == "--cases") {
-      options.cases = "," + value + ",";
-    } else if (flag == "--seconds") {
-      char* end = nullptr;
-      options.seconds = std::strtod(value.c_str(), &end);
-      if (*end != '\0' || !(options.seconds > 0.0 && options.seconds <= 60.0))
-        return fail(ErrorCode::kBadArgument, "--seconds " + value + ": a number above 0 and at most 60");
+      MB_ASSIGN(options.cases, cases_called(value));
     } else {
-      return fail(ErrorCode::kBadArgument, "unknown flag " + flag, kUsage);
+      const auto seconds = parse_double(value);
+      if (!seconds || !(*seconds > 0.0 && *seconds <= 60.0))
+        return fail(ErrorCode::kBadArgument, "--seconds " + value + ": a number above 0 and at most 60");
+      options.seconds = *seconds;
     }
   }
   return options;
@@ -120,7 +134,11 @@ json environment(const profiler::Nvml* nvml) {
 
 Status run(const Options& options) {
   cudaStream_t stream = nullptr;
-  MB_TRY(trainer::cuda::ok(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "opening the device"));
+  auto opened = trainer::cuda::ok(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "opening the device");
+  if (!opened) {
+    opened.error().hint = "mbbench-floor measures a GPU: it needs one, and a driver for CUDA 13";
+    return opened;
+  }
   trainer::cuda::Launch launch{stream, {}};
   MB_TRY(trainer::cuda::ok(cudaDeviceGetAttribute(&launch.sms.count, cudaDevAttrMultiProcessorCount, 0),
                            "reading the SM count"));
@@ -139,15 +157,11 @@ Status run(const Options& options) {
     if (!options.out.empty() && written) written = write_file(options.out, document.dump(1) + "\n", Flush::kLater);
   };
   FloorContext context{*pool, watch, launch, options.seconds, options.only, keep};
-  std::vector<FloorCase> cases;
-  for (const FloorCase& c : floor_cases())
-    if (options.cases.empty() || options.cases.find("," + c.name + ",") != std::string::npos) cases.push_back(c);
-  if (cases.empty()) return fail(ErrorCode::kNotFound, "no case is called" + options.cases);
   floor_copy(context);
-  floor_attention_rows(context, cases);
-  floor_kernels(context, cases.front());
+  floor_attention_rows(context, options.cases);
+  floor_kernels(context, options.cases.front());
   MB_TRY(floor_grouped_rows(context));
-  MB_TRY(floor_gemm_rows(context, cases));
+  MB_TRY(floor_gemm_rows(context, options.cases));
   return written;
 }
 
@@ -155,6 +169,11 @@ Status run(const Options& options) {
 }  // namespace mbb::suites
 
 int main(int argc, char** argv) {
+  for (int i = 1; i < argc; ++i) {
+    if (const std::string flag = argv[i]; flag != "--help" && flag != "-h") continue;
+    fmt::print("{}", mbb::suites::kUsage);
+    return 0;
+  }
   const auto options = mbb::suites::parse(argc, argv);
   const auto status = options ? mbb::suites::run(*options) : tl::unexpected(options.error());
   if (status) return 0;

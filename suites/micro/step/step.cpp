@@ -6,13 +6,14 @@
 #include <fmt/core.h>
 
 #include <algorithm>
-#include <cstdlib>
+#include <initializer_list>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "profiler/base/clock.h"
+#include "profiler/base/text.h"
 #include "profiler/capture/telemetry.h"
 #include "profiler/host/gpus.h"
 #include "suites/project/projector.h"
@@ -30,9 +31,8 @@ namespace {
 using namespace trainer;  // NOLINT: a program of the trainer's
 
 constexpr const char* kUsage =
-    "mbbench-step --model NAME [--layers N] [--seq N] [--mbs N] [--gbs N] [--recipe fp32|bf16|fp8] [--steps N] "
-    "[--device "
-    "cuda|cpu]\n"
+    "mbbench-step --model NAME [--layers N] [--seq N] [--mbs N] [--gbs N] [--recipe fp32|bf16|fp8] [--steps N]\n"
+    "             [--device cuda|cpu]\n"
     "             [--name TEXT]   (of the case, for the line that is printed; default the model's)\n"
     "             [--ops N]   (also N steps op by op, and where the step's time went)\n"
     "             [--hardware KEY]   (whose ceilings and peaks; default this machine's card, elsewhere h100-sxm)\n"
@@ -51,6 +51,38 @@ struct Options {
   std::string tune;
 };
 
+// A flag that takes a whole number: where it goes, and the least it may be.
+struct NumberFlag {
+  const char* flag;
+  int64_t* at;
+  int64_t least;
+};
+
+Status set_word(Options& o, const std::string& flag, const std::string& value) {
+  const auto one_of = [&](std::initializer_list<const char*> words) -> Status {
+    for (const char* word : words)
+      if (value == word) return {};
+    return fail(ErrorCode::kBadArgument, flag + " " + value + ": not one of its values", kUsage);
+  };
+  if (flag == "--model") {
+    o.config.model.name = value;
+  } else if (flag == "--name") {
+    o.name = value;
+  } else if (flag == "--hardware") {
+    o.hardware = value;
+  } else if (flag == "--tune") {
+    MB_TRY(one_of({"whole", "brief"}));
+    o.tune = value;
+  } else if (flag == "--recipe") {
+    MB_TRY(one_of({"fp32", "bf16", "fp8"}));
+    o.config.precision.recipe = value == "bf16" ? Recipe::kBf16 : value == "fp8" ? Recipe::kFp8Current : Recipe::kFp32;
+  } else {
+    MB_TRY(one_of({"cuda", "cpu"}));
+    o.config.host.device = value == "cuda" ? Device::kCuda : Device::kCpu;
+  }
+  return {};
+}
+
 Result<Options> parse(int argc, char** argv) {
   Options o;
   o.config.host.device = Device::kCuda;
@@ -59,45 +91,32 @@ Result<Options> parse(int argc, char** argv) {
   o.config.fusion.residual_fusion = true;
   o.config.fusion.cross_entropy_loss_fusion = true;
   int64_t gbs = 0;
+  const std::vector<NumberFlag> numbers = {
+      {"--layers", &o.config.model.num_layers, 1},    {"--seq", &o.config.train.seq_length, 1},
+      {"--mbs", &o.config.train.micro_batch_size, 1}, {"--gbs", &gbs, 1},
+      {"--steps", &o.config.train.train_iters, 1},    {"--ops", &o.ops, 0}};
+  const std::vector<std::string> words = {"--model", "--name", "--hardware", "--tune", "--recipe", "--device"};
   std::vector<std::string> knob_settings;
-  for (int i = 1; i < argc; i += 2) {
+  for (int i = 1; i < argc; ++i) {
     const std::string flag = argv[i];
-    if (flag.find('=') != std::string::npos) {
+    if (!flag.starts_with("-") && flag.find('=') != std::string::npos) {
       knob_settings.push_back(flag);
-      --i;
       continue;
     }
-    if (i + 1 >= argc) return fail(ErrorCode::kBadArgument, flag + " needs a value", kUsage);
-    const std::string value = argv[i + 1];
-    const int64_t number = std::strtoll(value.c_str(), nullptr, 10);
-    if (flag == "--model")
-      o.config.model.name = value;
-    else if (flag == "--layers")
-      o.config.model.num_layers = number;
-    else if (flag == "--seq")
-      o.config.train.seq_length = number;
-    else if (flag == "--mbs")
-      o.config.train.micro_batch_size = number;
-    else if (flag == "--gbs")
-      gbs = number;
-    else if (flag == "--steps")
-      o.config.train.train_iters = number;
-    else if (flag == "--ops")
-      o.ops = number;
-    else if (flag == "--name")
-      o.name = value;
-    else if (flag == "--hardware")
-      o.hardware = value;
-    else if (flag == "--tune" && (value == "whole" || value == "brief"))
-      o.tune = value;
-    else if (flag == "--recipe" && (value == "bf16" || value == "fp32" || value == "fp8"))
-      o.config.precision.recipe = value == "bf16"  ? Recipe::kBf16
-                                  : value == "fp8" ? Recipe::kFp8Current
-                                                   : Recipe::kFp32;
-    else if (flag == "--device" && (value == "cuda" || value == "cpu"))
-      o.config.host.device = value == "cuda" ? Device::kCuda : Device::kCpu;
-    else
-      return fail(ErrorCode::kBadArgument, "not understood: " + flag + " " + value, kUsage);
+    const auto number =
+        std::find_if(numbers.begin(), numbers.end(), [&](const NumberFlag& n) { return flag == n.flag; });
+    if (number == numbers.end() && std::find(words.begin(), words.end(), flag) == words.end())
+      return fail(ErrorCode::kBadArgument, "unknown flag " + flag, kUsage);
+    if (++i == argc) return fail(ErrorCode::kBadArgument, flag + " needs a value", kUsage);
+    const std::string value = argv[i];
+    if (number == numbers.end()) {
+      MB_TRY(set_word(o, flag, value));
+      continue;
+    }
+    const auto parsed = parse_int(value);
+    if (!parsed || *parsed < number->least)
+      return fail(ErrorCode::kBadArgument, fmt::format("{} {}: a whole number from {}", flag, value, number->least));
+    *number->at = *parsed;
   }
   if (o.ops < 0 || o.ops + kUntimed >= o.config.train.train_iters)
     return fail(ErrorCode::kBadArgument,
@@ -283,9 +302,17 @@ Status run(const Options& options, int64_t start_ns) {
 
 int main(int argc, char** argv) {
   const int64_t start_ns = mbb::monotonic_ns();
+  for (int i = 1; i < argc; ++i) {
+    if (const std::string flag = argv[i]; flag != "--help" && flag != "-h") continue;
+    fmt::print("{}", mbb::suites::kUsage);
+    return 0;
+  }
   const auto options = mbb::suites::parse(argc, argv);
-  const auto status = options ? mbb::suites::run(*options, start_ns) : tl::unexpected(options.error());
+  auto status = options ? mbb::suites::run(*options, start_ns) : tl::unexpected(options.error());
   if (status) return 0;
+  if (options && options->config.host.device == mbb::trainer::Device::kCuda && status.error().hint.empty() &&
+      mbb::profiler::list_gpus().gpus.empty())
+    status.error().hint = "no GPU is seen here: run where one is, or with --device cpu";
   fmt::print(stderr, "{}\n", mbb::format(status.error()));
   return options ? 4 : 64;
 }
