@@ -75,7 +75,11 @@ def account(row):
     if all("lost_ms" in p for p in parts.values()) and "floor_ratio" in row:
         lost = ", ".join(f"{part} {p['lost_ms']:.1f} of {p['ms']:.1f}" for part, p in parts.items())
         ratios = f"step efficiency {row['step_efficiency']:.3f}, floor ratio {row['floor_ratio']:.3f}"
-        return f"  {ratios}; ms lost: {lost}, between ops {row['between_ops_ms']:.1f}"
+        if "forward_backward_floor_ratio" in row:
+            ratios += f" (forward + backward {row['forward_backward_floor_ratio']:.3f})"
+        text = f"  {ratios}; ms lost: {lost}, between ops {row['between_ops_ms']:.1f}"
+        groups = ", ".join(f"{name} {g['ms']:.2f} ({g['share']:.1%})" for name, g in row.get("groups", {}).items())
+        return text + (f"\n  ms, of the step: {groups}" if groups else "")
     times = ", ".join(f"{part} {p['ms']:.1f} ({p['ms'] / row['step_ms']:.1%})" for part, p in parts.items())
     return f"  ms, of the step: {times}; no ceilings in this row"
 

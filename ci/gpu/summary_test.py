@@ -18,6 +18,7 @@ missed | --model m | - | step_ms<=9 fwdbwd_ratio>=1
 
 BARE = {"gemm": {"ms": 6.0}, "memory": {"ms": 2.5}}
 FULL = {part: dict(p, ceiling_ms=p["ms"] - 0.5, lost_ms=0.5) for part, p in BARE.items()}
+GROUPS = {"groups": {"routing": {"ms": 0.25, "share": 0.025, "ceiling_ms": 0.2}}, "forward_backward_floor_ratio": 0.7}
 RATIOS = {"step_efficiency": 0.85, "floor_ratio": 0.75, "between_ops_ms": 1.5}
 
 
@@ -41,7 +42,7 @@ def main():
         rows = [dict(ROW, name="met", fwdbwd_ms=8.0, step_ms=10.0, tokens_s=1100),
                 dict(ROW, name="met", fwdbwd_ms=8.2, step_ms=10.2, tokens_s=1090),
                 dict(ROW, name="near", fwdbwd_ms=8.0, step_ms=10.0, tokens_s=975, parts=BARE),
-                dict(ROW, name="missed", fwdbwd_ms=8.0, step_ms=10.0, tokens_s=975, parts=FULL, **RATIOS)]
+                dict(ROW, name="missed", fwdbwd_ms=8.0, step_ms=10.0, tokens_s=975, parts=FULL, **RATIOS, **GROUPS)]
         path = pathlib.Path(folder)
         (path / "cases.txt").write_text(CASES)
         (path / "product.jsonl").write_text("\n".join(map(json.dumps, rows)) + "\n")
@@ -52,7 +53,9 @@ def main():
                        "goal step_ms <= 11: 10.1, met", "goal tokens_s >= 1000: 975, within 3 % (2.5% off)",
                        "goal step_ms <= 9: 10, MISSED (11.1% off)", "goal fwdbwd_ratio >= 1: no peer in this run",
                        "gemm 6.0 (60.0%), memory 2.5 (25.0%); no ceilings in this row",
-                       "floor ratio 0.750; ms lost: gemm 0.5 of 6.0, memory 0.5 of 2.5, between ops 1.5"):
+                       "ms, of the step: routing 0.25 (2.5%)",
+                       "floor ratio 0.750 (forward + backward 0.700); ms lost: gemm 0.5 of 6.0",
+                       "memory 0.5 of 2.5, between ops 1.5"):
             assert wanted in text, f"{wanted!r} is not in\n{text}"
         (path / "product.jsonl").write_text('{"name": "met"}\n')
         refused(4, "a row of met has no 'spread'", folder)

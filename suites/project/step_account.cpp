@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <map>
+#include <string_view>
 
 #include "trainer/ops/op_kind.h"
 #include "trainer/program/walk.h"
@@ -27,6 +28,30 @@ CostTable unfitted(CostTable table) {
   return table;
 }
 
+// The group of an op kind that people ask after by name; empty: none.
+std::string group_of(std::string_view kind) {
+  static const std::map<std::string_view, const char*> groups = {
+      {"expert_bias", "routing"},  {"expert_counts", "routing"},    {"expert_load", "routing"},
+      {"kept_experts", "routing"}, {"segment_counts", "routing"},   {"dispatch_plan", "routing"},
+      {"receive_plan", "routing"}, {"permute", "permutation"},      {"permute_grad", "permutation"},
+      {"combine", "permutation"},  {"combine_grad", "permutation"}, {"unpermute", "permutation"},
+      {"adamw", "optimizer"},      {"grad_scale", "optimizer"},     {"grad_square_sum", "optimizer"},
+  };
+  if (kind.starts_with("router")) return "routing";
+  if (kind.starts_with("grouped_gemm")) return "grouped_gemm";
+  const auto found = groups.find(kind);
+  return found == groups.end() ? "" : found->second;
+}
+
+std::vector<AccountRow> named(std::map<std::string, AccountRow> rows) {
+  std::vector<AccountRow> list;
+  for (auto& [name, row] : rows) {
+    row.name = name;
+    list.push_back(std::move(row));
+  }
+  return list;
+}
+
 std::string line(const AccountRow& row, double step_ms) {
   return fmt::format(
       "  {:<52} x{:<5} {:9.3f} ms {:5.1f} % {:8.3f} at the ceiling {:8.3f} lost {:7.1f} TFLOP/s {:6.3f} TB/s\n",
@@ -43,13 +68,20 @@ double StepAccount::ceiling_ms() const {
   return total(parts, &AccountRow::ceiling_ms);
 }
 
+double StepAccount::forward_backward_ceiling_ms() const {
+  double ms = ceiling_ms();
+  for (const AccountRow& row : groups)
+    if (row.name == "optimizer") ms -= row.ceiling_ms;
+  return ms;
+}
+
 Result<StepAccount> account_step(const CostTable& table, const Program& program, std::span<const int64_t> op_ns,
                                  double step_ms) {
   const CostTable rates = unfitted(table);
   StepAccount account;
   account.step_ms = step_ms;
   std::map<CostTerm, AccountRow> parts;
-  std::map<std::string, AccountRow> kinds;
+  std::map<std::string, AccountRow> kinds, groups;
   size_t at = 0;
   MB_TRY(walk(program, [&](int, const Call&, int, const Op& op) -> Status {
     if (op.kind->communicates)
@@ -62,7 +94,10 @@ Result<StepAccount> account_step(const CostTable& table, const Program& program,
     const double ms = static_cast<double>(op_ns[at++]) * 1e-6;
     const double ceiling_ms = cost.term == CostTerm::kMemory ? copy_ms : std::max(copy_ms, cost.ns * 1e-6);
     const std::string kind = op.role == Role::kNone ? std::string(op.kind->name) : cost_key(view);
-    for (AccountRow* row : {&parts[cost.term], &kinds[kind]}) {
+    const std::string group = group_of(op.kind->name);
+    std::vector<AccountRow*> rows = {&parts[cost.term], &kinds[kind]};
+    if (!group.empty()) rows.push_back(&groups[group]);
+    for (AccountRow* row : rows) {
       row->count += 1, row->ms += ms, row->ceiling_ms += ceiling_ms;
       row->flops += op_flops(view), row->bytes += bytes;
     }
@@ -74,10 +109,8 @@ Result<StepAccount> account_step(const CostTable& table, const Program& program,
     row.name = name(term);
     account.parts.push_back(std::move(row));
   }
-  for (auto& [kind, row] : kinds) {
-    row.name = kind;
-    account.kinds.push_back(std::move(row));
-  }
+  account.kinds = named(std::move(kinds));
+  account.groups = named(std::move(groups));
   std::stable_sort(account.kinds.begin(), account.kinds.end(),
                    [](const AccountRow& a, const AccountRow& b) { return a.ms > b.ms; });
   return account;
@@ -86,6 +119,8 @@ Result<StepAccount> account_step(const CostTable& table, const Program& program,
 std::string format(const StepAccount& account, size_t most) {
   std::string text;
   for (const AccountRow& row : account.parts) text += line(row, account.step_ms);
+  text += "\n";
+  for (const AccountRow& row : account.groups) text += line(row, account.step_ms);
   text += "\n";
   for (size_t i = 0; i < std::min(most, account.kinds.size()); ++i) text += line(account.kinds[i], account.step_ms);
   return text + fmt::format(

@@ -28,11 +28,15 @@ struct StepAccount {
   double step_ms = 0;             // as it runs, not op by op
   std::vector<AccountRow> parts;  // by cost term that occurs, in the terms' order: gemm, ..., memory
   std::vector<AccountRow> kinds;  // by cost key of products, by op kind of others; most time first
+  // routing (logits, choice, losses, plans), permutation (permute, combine, gradients), grouped_gemm, optimizer: those
+  // that occur. They lie across parts, which they repeat.
+  std::vector<AccountRow> groups;
   double ops_ms() const;
   double ceiling_ms() const;
   double between_ops_ms() const { return step_ms - ops_ms(); }
   double step_efficiency() const { return ops_ms() / step_ms; }
   double floor_ratio() const { return ceiling_ms() / step_ms; }
+  double forward_backward_ceiling_ms() const;  // without the optimizer
 };
 
 // op_ns: of one step in walk order, each the best of the steps that were timed op by op. Programs of one rank only
@@ -40,7 +44,7 @@ struct StepAccount {
 Result<StepAccount> account_step(const trainer::CostTable& table, const trainer::Program& program,
                                  std::span<const int64_t> op_ns, double step_ms);
 
-// A table of lines that end in a newline: parts, the `most` kinds that take longest, and the sums.
+// A table of lines that end in a newline: parts, groups, the `most` kinds that take longest, and the sums.
 std::string format(const StepAccount& account, size_t most);
 
 }  // namespace mbb::suites

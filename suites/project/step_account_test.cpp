@@ -91,6 +91,17 @@ TEST(StepAccount, ExpertsHaveAPartOfTheirOwn) {
   ASSERT_TRUE(account.has_value()) << account.error().what;
   ASSERT_NE(find(account->parts, "grouped_gemm"), nullptr);
   EXPECT_GT(find(account->parts, "grouped_gemm")->ceiling_ms, find(account->parts, "gemm")->ceiling_ms / 10);
+
+  // Routing, permutation and optimizer are told apart and printed, however many kinds are.
+  const std::string text = format(*account, 1);
+  for (const char* group : {"routing", "permutation", "grouped_gemm", "optimizer"}) {
+    ASSERT_NE(find(account->groups, group), nullptr) << group;
+    EXPECT_NE(text.find(group), std::string::npos) << group;
+  }
+  EXPECT_EQ(find(account->groups, "grouped_gemm")->count, find(account->parts, "grouped_gemm")->count);
+  EXPECT_EQ(find(account->groups, "permutation")->count % 2, 0);
+  EXPECT_NEAR(account->forward_backward_ceiling_ms() + find(account->groups, "optimizer")->ceiling_ms,
+              account->ceiling_ms(), 1e-9);
 }
 
 TEST(StepAccount, TimesThatAreNotTheWalksAreRefused) {

@@ -172,11 +172,15 @@ void add_telemetry(const std::vector<profiler::TelemetrySample>& samples, int64_
   line["temperature_c"] = celsius;
 }
 
-nlohmann::json to_json(const StepAccount& account) {
-  nlohmann::json parts;
+nlohmann::json to_json(const StepAccount& account, double forward_backward_ms) {
+  nlohmann::json parts, groups = nlohmann::json::object();
   for (const AccountRow& row : account.parts)
     parts[row.name] = {{"ms", row.ms}, {"ceiling_ms", row.ceiling_ms}, {"lost_ms", row.lost_ms()}};
+  for (const AccountRow& row : account.groups)
+    groups[row.name] = {{"ms", row.ms}, {"share", row.ms / account.step_ms}, {"ceiling_ms", row.ceiling_ms}};
   return {{"parts", parts},
+          {"groups", groups},
+          {"forward_backward_floor_ratio", account.forward_backward_ceiling_ms() / forward_backward_ms},
           {"between_ops_ms", account.between_ops_ms()},
           {"step_efficiency", account.step_efficiency()},
           {"floor_ratio", account.floor_ratio()}};
@@ -287,7 +291,7 @@ Status run(const Options& options, int64_t start_ns) {
     if (!result.op_ns.empty()) {
       MB_ASSIGN(const StepAccount account, account_step(table, programs.programs[0], best_times(result), ms));
       line["ceilings"] = key + (table.measured ? "" : ", scaled from another card's");
-      line.update(to_json(account));
+      line.update(to_json(account, median(half)));
       text = format(account, kKindsShown);
     }
     fmt::print("{}\n{}", line.dump(), text);
