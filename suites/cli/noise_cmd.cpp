@@ -44,6 +44,7 @@ Result<int> noise(const Parsed& parsed) {
   options.facts = declared_facts(settings.product.gate);
   options.launches = static_cast<int>(*launches);
   options.quiet = parsed.flag("--quiet");
+  options.twins = false;  // what is not measured here has no launches to differ
   options.stop = signals.flag();
   MB_ASSIGN(const Suite suite, suite_of(parsed, settings, parsed.positionals[0]));
   MB_ASSIGN(const RunOutcome outcome, start_run(suite, options));

@@ -8,6 +8,7 @@
 #include "suites/cli/command.h"
 #include "suites/cli/print.h"
 #include "suites/cli/settings_of.h"
+#include "suites/runner/command_cell.h"
 #include "suites/runner/overlap_tuner.h"
 #include "trainer/execute/executor.h"
 #include "trainer/run/layout.h"
@@ -81,17 +82,55 @@ Result<int> tune_the_overlap(const Parsed& parsed, const Settings& settings) {
   return 0;
 }
 
+Status tune_gemms_of(const trainer::Config& config, bool brief) {
+  MB_ASSIGN(const trainer::Layout layout, trainer::resolve(config));
+  MB_ASSIGN(const trainer::StepPrograms programs, trainer::build_programs(layout));
+  return trainer::tune_gemms(config.host, programs.programs[0], programs.plans[0], layout.mesh,
+                             static_cast<uint64_t>(config.train.seed), brief);
+}
+
+// Every cell of a suite that one GPU runs, by the file of the command line; what the file holds already is not timed
+// again, so that cells of the same shapes cost little. Cells that do not fit are told and left out.
+Result<int> tune_suite(const Parsed& parsed, const Settings& settings, const std::string& name) {
+  MB_ASSIGN(const Suite suite, suite_of(parsed, settings, name));
+  const std::string& file = settings.config.host.gemm_tuning_file;
+  size_t tuned = 0, other = 0;
+  for (const Cell& cell : suite.cells) {
+    trainer::Config config = cell.config;
+    if (cell.skipped || cell.command || gpus_of(config) != 1) {
+      ++other;
+      continue;
+    }
+    config.host.device = trainer::Device::kCuda;
+    config.host.gemm_tuning_file = file;
+    if (const Status done = tune_gemms_of(config, parsed.flag("--brief")); !done) {
+      if (tuned == 0) return tl::unexpected(done.error());
+      say(fmt::format("{}: left out, {}\n", cell.name, done.error().what));
+      continue;
+    }
+    ++tuned;
+    if (!parsed.flag("--quiet")) say(fmt::format("{}: tuned\n", cell.name));
+  }
+  if (tuned == 0)
+    return fail(ErrorCode::kNotFound, fmt::format("suite {} has no cell of one GPU to tune", suite.name),
+                "tuning takes one GPU: give a configuration's knobs instead of --suite");
+  fmt::print("{}: written for {} cells of {} ({} others are not of one GPU)\n", file, tuned, suite.name, other);
+  return 0;
+}
+
 Result<int> tune(const Parsed& parsed) {
   MB_ASSIGN(Settings settings, settings_of(parsed));
   trainer::HostConfig& host = settings.config.host;
+  if (host.gemm_tuning_file.empty()) host.gemm_tuning_file = "gemm-tuning.txt";
+  const auto suite = parsed.value("--suite");
+  if (suite && parsed.flag("--overlap"))
+    return fail(ErrorCode::kBadArgument, "--suite chooses GEMMs, and --overlap does not go with it",
+                "choose an overlap by the knobs of one cell");
+  if (suite) return tune_suite(parsed, settings, *suite);
   if (host.device != trainer::Device::kCuda)
     return fail(ErrorCode::kBadArgument, "tuning times a GPU's GEMMs, and host.device is cpu", "add host.device=cuda");
   if (parsed.flag("--overlap")) return tune_the_overlap(parsed, settings);
-  if (host.gemm_tuning_file.empty()) host.gemm_tuning_file = "gemm-tuning.txt";
-  MB_ASSIGN(const trainer::Layout layout, trainer::resolve(settings.config));
-  MB_ASSIGN(const trainer::StepPrograms programs, trainer::build_programs(layout));
-  MB_TRY(trainer::tune_gemms(host, programs.programs[0], programs.plans[0], layout.mesh,
-                             static_cast<uint64_t>(settings.config.train.seed), parsed.flag("--brief")));
+  MB_TRY(tune_gemms_of(settings.config, parsed.flag("--brief")));
   fmt::print("{}: written. A run reads it with host.gemm_tuning_file={}\n", host.gemm_tuning_file,
              host.gemm_tuning_file);
   return 0;
@@ -104,6 +143,9 @@ Command tune_command() {
           "choose the GEMM algorithms of a configuration under sustained load, into host.gemm_tuning_file",
           {},
           {{"--brief", nullptr, "about 0.1 s a GEMM instead of 2: so that all launches of a suite run the same ones"},
+           {"--suite", "SUITE", "of every cell of a suite that one GPU runs (--only, --skip)"},
+           {"--only", "CELL", "with --suite: cells that match (repeats)", true},
+           {"--skip", "CELL", "with --suite: leave out cells that match (repeats)", true},
            {"--overlap", nullptr,
             "choose tp_comm_overlap_cfg by GEMM site instead: method x SMs x splits, from traced steps"},
            {"--judge", "KNOBS", "with --overlap: the other shape its choice is judged on (default: half the sequence)"},

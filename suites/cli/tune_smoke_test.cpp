@@ -26,6 +26,18 @@ TEST_F(TuneOverlapCommand, SaysWhatIsWrongBeforeAnythingRuns) {
   EXPECT_FALSE(fs::exists(folder_ / "mbbench-runs"));
 }
 
+TEST_F(TuneOverlapCommand, ASuiteIsTunedByItsCellsOfOneGpu) {
+  expect_refused("--suite llama3-8b-bf16", kExitUsage, "--overlap does not go with it");
+  const auto refused = [&](const std::string& arguments, int status, const std::string& part) {
+    const Answer answer = run("tune --brief --quiet " + arguments);
+    EXPECT_EQ(answer.status, status) << arguments << "\n" << answer.out;
+    EXPECT_TRUE(answer.has(part)) << arguments << "\n" << answer.out;
+  };
+  refused("--suite nope", kExitBroken, "no suite is called");
+  refused("--suite llama3-8b-bf16 --only dp8", kExitBroken, "has no cell of one GPU to tune");
+  if (profiler::list_gpus().gpus.empty()) refused("--suite llama3-8b-bf16 --only 8-layers-1gpu", kExitBroken, "CUDA");
+}
+
 TEST_F(TuneOverlapCommand, ChoosesNothingWithoutTheGpus) {
   if (profiler::list_gpus().gpus.size() >= 2) GTEST_SKIP() << "the GPUs are here";
   expect_refused("device=cuda tp=2 --sms 8", kExitBroken, "cell none: ");
