@@ -30,6 +30,7 @@ def main():
         {"section": "gemm", "name": "m8 n16 k32 nt bf16 bf16 bf16 beta0", "uses": "a qkv fprop x8", "tflop_s": 700.04},
         {"section": "gemm", "name": "m2 n16 k32 nt bf16 bf16 bf16 beta0", "uses": "b qkv fprop x8", "tflop_s": 600},
         {"section": "gemm", "name": "m8 n16 k32 tn bf16 bf16 fp32 beta1", "uses": "a qkv wgrad x0", "tflop_s": 650},
+        {"section": "gemm", "name": "m8 n16 k32 tn bf16 bf16 bf16 beta1", "uses": "b qkv wgrad x0", "tflop_s": 999},
         {"section": "gemm", "name": "m8 n16 k32 nt e4m3 e5m2 bf16 beta0", "uses": "a fc1 dgrad x8", "tflop_s": 1300},
         {"section": "gemm", "name": "m9 n16 k32 nt e4m3 e5m2 bf16 beta0", "uses": "a fc1 dgrad x8", "skipped": "no"}]
     micro = {"benchmarks": [{"name": "llama3-8b/bf16/rmsnorm:bf16/8192x1x4096/iterations:1", "GB/s": 1, "share": 0.75,

@@ -30,12 +30,31 @@ def run(program, arguments):
     return subprocess.run([program, *arguments], capture_output=True, text=True, env=hidden)
 
 
+def lists_products(program):
+    """The products follow the cases: micro-batches, types of main gradients, experts' models."""
+    def listed(case):
+        return run(program, ["--list", "--only", "", "--cases", case]).stdout
+
+    qwen = listed("qwen2.5-1.5b")
+    assert "m16384 n1536 k8960 nt bf16 bf16 bf16 beta0" in qwen and "fp32" not in qwen and "e4m3" not in qwen, qwen
+    assert "m1536 n8960 k16384 tn bf16 bf16 bf16 beta1" in qwen, qwen
+    fp8 = listed("qwen2.5-7b-fp8")
+    assert "m2048 n37888 k3584 nt e4m3" in fp8 and "m2048 n152064 k3584 nt bf16" in fp8 and "fp32" not in fp8, fp8
+    llama = listed("llama3-8b")
+    assert "m4096 n14336 k8192 tn bf16 bf16 bf16 beta0" in llama and "tn bf16 bf16 bf16 beta1" not in llama, llama
+    assert "mixtral-8x7b router wgrad x2" in listed("mixtral-8x7b")
+    assert "deepseek-v3 shared_fc1 fprop x1" in listed("deepseek-v3")
+    assert run(program, ["--list"]).stdout.splitlines()[-1].endswith(" products")
+
+
 def main():
     program = sys.argv[1]
     name = pathlib.Path(program).name
     for status, text, arguments in {"mbbench-step": STEP, "mbbench-floor": FLOOR}[name]:
         done = run(program, arguments)
         assert done.returncode == status and text in done.stderr and not done.stdout, (arguments, done)
+    if name == "mbbench-floor":
+        lists_products(program)
     for flag in ("--help", "-h"):
         done = run(program, [flag])
         assert done.returncode == 0 and done.stdout.startswith(name) and not done.stderr, done

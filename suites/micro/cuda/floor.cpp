@@ -19,15 +19,17 @@ struct Options {
   std::string out;
   std::string only;
   std::vector<FloorCase> cases = floor_cases();
+  bool list = false;
   double seconds = 0.5;
 };
 
 constexpr const char* kUsage =
-    "mbbench-floor [--out FILE] [--seconds S] [--only TEXT] [--cases NAME,...]\n"
+    "mbbench-floor [--out FILE] [--seconds S] [--only TEXT] [--cases NAME,...] [--list]\n"
     "  Measures GEMMs (the best of the algorithms that cuBLASLt offers), attention, our memory-bound kernels, grouped\n"
     "  products and the copy bandwidth.\n"
     "  --seconds S    sustained time of each measurement, a quarter of it warm-up (default 0.5)\n"
-    "  --only TEXT    only rows whose section, name or use contains TEXT, e.g. attention or \"fc1 fprop\"\n";
+    "  --only TEXT    only rows whose section, name or use contains TEXT, e.g. attention or \"fc1 fprop\"\n"
+    "  --list         only print the products that would be measured, and their uses\n";
 
 // The cases of comma-separated names, in the names' order.
 Result<std::vector<FloorCase>> cases_called(const std::string& names) {
@@ -49,6 +51,11 @@ Result<Options> parse(int argc, char** argv) {
   Options options;
   for (int i = 1; i < argc; i += 2) {
     const std::string flag = argv[i];
+    if (flag == "--list") {
+      options.list = true;
+      --i;
+      continue;
+    }
     if (flag != "--out" && flag != "--only" && flag != "--cases" && flag != "--seconds")
       return fail(ErrorCode::kBadArgument, "unknown flag " + flag, kUsage);
     if (i + 1 >= argc) return fail(ErrorCode::kBadArgument, flag + " needs a value", kUsage);
@@ -133,6 +140,12 @@ json environment(const profiler::Nvml* nvml) {
 }
 
 Status run(const Options& options) {
+  const std::vector<FloorProduct> products = floor_products(options.cases, options.only);
+  if (options.list) {
+    for (const FloorProduct& p : products) fmt::print("{:<58} {}\n", trainer::cuda::key(p.problem), p.uses);
+    fmt::print("{} products\n", products.size());
+    return {};
+  }
   cudaStream_t stream = nullptr;
   auto opened = trainer::cuda::ok(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "opening the device");
   if (!opened) {
@@ -157,11 +170,13 @@ Status run(const Options& options) {
     if (!options.out.empty() && written) written = write_file(options.out, document.dump(1) + "\n", Flush::kLater);
   };
   FloorContext context{*pool, watch, launch, options.seconds, options.only, keep};
+  fmt::print("{} products of {} cases, about {:.0f} s, after copies, attention and kernels\n", products.size(),
+             options.cases.size(), static_cast<double>(products.size()) * (1.75 * options.seconds + 0.3));
   floor_copy(context);
   floor_attention_rows(context, options.cases);
-  floor_kernels(context, options.cases.front());
+  if (options.cases.front().heads > 0) floor_kernels(context, options.cases.front());
   MB_TRY(floor_grouped_rows(context));
-  MB_TRY(floor_gemm_rows(context, options.cases));
+  MB_TRY(floor_gemm_rows(context, products));
   return written;
 }
 

@@ -63,7 +63,13 @@ struct FloorContext {
 };
 
 void floor_copy(FloorContext& context);
-Status floor_gemm_rows(FloorContext& context, const std::vector<FloorCase>& cases);
+// The distinct products of these cases that contain `only`, with the uses of each.
+struct FloorProduct {
+  trainer::cuda::GemmProblem problem;
+  std::string uses;
+};
+std::vector<FloorProduct> floor_products(const std::vector<FloorCase>& cases, const std::string& only);
+Status floor_gemm_rows(FloorContext& context, const std::vector<FloorProduct>& products);
 void floor_attention_rows(FloorContext& context, const std::vector<FloorCase>& cases);
 void floor_kernels(FloorContext& context, const FloorCase& c);
 Status floor_grouped_rows(FloorContext& context);

@@ -1,5 +1,5 @@
-// GEMM floors: the algorithms that cuBLASLt offers are timed, the best three again, and the winner for the sustained
-// time.
+// GEMM floors: the algorithms that cuBLASLt offers are timed shortly, the best three for a quarter of the sustained
+// time, since a card at its power limit ranks them otherwise, and the winner for all of it.
 #include <fmt/core.h>
 
 #include <algorithm>
@@ -62,7 +62,8 @@ Result<FloorRow> measure(FloorContext& context, Gemm& gemm, const GemmProblem& p
   ranked.resize(std::min<size_t>(ranked.size(), 3));
   for (Ranked& r : ranked) {
     MB_TRY(gemm.choose(problem, (*candidates)[r.index].algorithm));
-    MB_ASSIGN(r.ms, context.watch.quick(call, std::clamp(static_cast<int>(30.0 / r.ms), 3, 200)));
+    MB_ASSIGN(const Timing timing, context.watch.sustained(call, context.seconds / 4));
+    r.ms = timing.ms;
   }
   const auto best =
       std::min_element(ranked.begin(), ranked.end(), [](const Ranked& a, const Ranked& b) { return a.ms < b.ms; });
@@ -74,9 +75,8 @@ Result<FloorRow> measure(FloorContext& context, Gemm& gemm, const GemmProblem& p
 
 }  // namespace
 
-Status floor_gemm_rows(FloorContext& context, const std::vector<FloorCase>& cases) {
-  MB_ASSIGN(const auto gemm, Gemm::make());
-  std::vector<std::pair<GemmProblem, std::string>> wanted;
+std::vector<FloorProduct> floor_products(const std::vector<FloorCase>& cases, const std::string& only) {
+  std::vector<FloorProduct> wanted;
   std::map<std::string, size_t> seen;
   for (const FloorCase& c : cases) {
     for (const bool fp8 : {false, true}) {
@@ -84,15 +84,21 @@ Status floor_gemm_rows(FloorContext& context, const std::vector<FloorCase>& case
         const std::string use = fmt::format("{} {} {} x{}", c.name, g.site, name(g.role), g.count);
         const auto [at, fresh] = seen.try_emplace(key(g.problem), wanted.size());
         if (fresh)
-          wanted.emplace_back(g.problem, use);
+          wanted.push_back({g.problem, use});
         else
-          wanted[at->second].second += ", " + use;
+          wanted[at->second].uses += ", " + use;
       }
     }
   }
-  for (const auto& [problem, uses] : wanted) {
-    if (!context.only.empty() && ("gemm " + key(problem) + " " + uses).find(context.only) == std::string::npos)
-      continue;
+  std::erase_if(wanted, [&](const FloorProduct& p) {
+    return ("gemm " + key(p.problem) + " " + p.uses).find(only) == std::string::npos;
+  });
+  return wanted;
+}
+
+Status floor_gemm_rows(FloorContext& context, const std::vector<FloorProduct>& products) {
+  MB_ASSIGN(const auto gemm, Gemm::make());
+  for (const auto& [problem, uses] : products) {
     MB_ASSIGN(FloorRow row, measure(context, *gemm, problem));
     row.uses = uses;
     context.keep(std::move(row));

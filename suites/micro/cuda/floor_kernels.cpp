@@ -50,6 +50,7 @@ void floor_copy(FloorContext& context) {
 void floor_attention_rows(FloorContext& context, const std::vector<FloorCase>& cases) {
   auto cudnn = CudnnAttention::make();
   for (const FloorCase& c : cases) {
+    if (c.heads == 0) continue;
     const AttentionShape s = floor_attention(c);
     const float scale = 1.0f / std::sqrt(static_cast<float>(s.head_dim));
     const int64_t qkv = s.batch * s.seq * (s.heads + 2 * s.kv_heads) * s.head_dim,
