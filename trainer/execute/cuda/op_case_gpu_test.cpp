@@ -237,6 +237,22 @@ void add_narrow_cases(std::vector<OpCase>& all) {
                  false});
 }
 
+// Sides in sixteens and eights, which tiles in registers take: ten tiles down and three across, the last ones partial.
+void add_block_tile_cases(std::vector<OpCase>& all) {
+  const auto add = [&](const char* name, const QuantizeBlocksAttrs& attrs, Shape shape = {584, 2, 264}) {
+    all.push_back({name, &kQuantizeBlocks, {{shape, DType::kBf16}}, attrs, false});
+  };
+  const auto form = [](DType to, BlockScale scale, int block, bool square, int64_t stack) {
+    return QuantizeBlocksAttrs{.to = to, .scale = scale, .block = block, .square = square, .stack = stack};
+  };
+  add("quantize_blocks/tiles", form(DType::kE4M3, BlockScale::kPowerOfTwo, 128, false, 1));
+  add("quantize_blocks/tiles-f32", form(DType::kE5M2, BlockScale::kF32, 128, false, 1));
+  add("quantize_blocks/tiles-square", form(DType::kE4M3, BlockScale::kF32, 128, true, 1));
+  add("quantize_blocks/tiles-mx", form(DType::kE4M3, BlockScale::kE8M0, 32, false, 1));
+  add("quantize_blocks/tiles-stack", form(DType::kE4M3, BlockScale::kPowerOfTwo, 128, false, 2), {2, 208, 264});
+  add("quantize_blocks/tiles-square-stack", form(DType::kE4M3, BlockScale::kF32, 128, true, 2), {2, 208, 264});
+}
+
 // Blocks of 128 over several tiles of the library's, partial at the end of every side.
 void add_partial_cases(std::vector<OpCase>& all) {
   const auto fp8 = [](Shape shape) { return CaseInput{shape, DType::kE4M3}; };
@@ -274,6 +290,7 @@ std::vector<OpCase> all_cases() {
   add_expert_cases(cases);
   add_narrow_cases(cases);
   add_partial_cases(cases);
+  add_block_tile_cases(cases);
   return cases;
 }
 

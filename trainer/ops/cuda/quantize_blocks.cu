@@ -1,8 +1,10 @@
-// Block quantization: a block of threads takes 128 x 128 elements into shared memory and writes both copies from there,
-// lines of the one along rows and of the other along columns. Tiles do not cross from one stacked matrix to the next.
+// Block quantization. What block_tile_kernel.cuh does not take: a block of threads takes 128 x 128 elements into shared
+// memory and writes both copies from there, lines of the one along rows and of the other along columns. Tiles do not
+// cross from one stacked matrix to the next.
+#include <type_traits>
+
 #include "trainer/data/rng.h"
-#include "trainer/ops/cuda/block_format.cuh"
-#include "trainer/ops/cuda/block_scaled.h"
+#include "trainer/ops/cuda/block_tile_kernel.cuh"
 #include "trainer/ops/cuda/status.h"
 #include "trainer/program/program.h"
 
@@ -19,11 +21,9 @@ enum class Code : uint8_t { kE4M3, kE5M2, kE2M1 };
 struct Args {
   int64_t rows, cols, stack;  // `stack` matrices of rows x cols
   Code code;
-  BlockScale scale;
+  BlockRule rule;
   bool square, rotate, stochastic;
   uint32_t signs;
-  float maximum;  // of the code
-  float largest;  // what an infinite scale becomes
   BlockCopy row_copy, column_copy;
   const float* amax;  // of both copies
   uint64_t stream;
@@ -41,38 +41,6 @@ __device__ __forceinline__ float scale_of_copy(float amax) {
   if (!(amax > 0.0f) || isinf(amax)) return 1.0f;
   const float scale = 448.0f * 6.0f / amax;
   return isinf(scale) ? 3.402823466e38f : scale;
-}
-
-// The inverse scale of a block as it is kept, and the factor of its values.
-struct BlockFactor {
-  float factor;
-  uint32_t kept;  // fp32 bits or a code
-};
-
-__device__ __forceinline__ BlockFactor block_factor(const Args& a, float amax, float of_copy) {
-  if (a.scale == BlockScale::kE8M0) {
-    const uint8_t code = e8m0_inverse_scale(amax, a.maximum);
-    return {ldexpf(1.0f, 127 - code), code};
-  }
-  if (a.scale == BlockScale::kE4M3) {
-    const uint8_t code = __nv_cvt_float_to_fp8(amax / 6.0f * of_copy, __NV_SATFINITE, __NV_E4M3);
-    const float kept = e4m3_value(code);
-    return {kept == 0.0f ? 0.0f : of_copy / kept, code};
-  }
-  float scale = 1.0f;
-  if (amax > 0.0f && !isinf(amax)) {
-    scale = a.maximum / amax;
-    if (isinf(scale)) scale = a.largest;
-  }
-  if (a.scale == BlockScale::kPowerOfTwo) scale = __uint_as_float(__float_as_uint(scale) & 0xff800000u);
-  return {scale, __float_as_uint(1.0f / scale)};
-}
-
-__device__ __forceinline__ void store_scale(const Args& a, void* scales, int64_t at, uint32_t kept) {
-  if (a.scale == BlockScale::kE8M0 || a.scale == BlockScale::kE4M3)
-    static_cast<uint8_t*>(scales)[at] = static_cast<uint8_t>(kept);
-  else
-    static_cast<uint32_t*>(scales)[at] = kept;
 }
 
 // A line of a matrix in a copy: its number, where this tile's part begins, how long lines are; and where in the copy
@@ -120,9 +88,9 @@ __device__ __forceinline__ void write_line(const Args& a, const float (&v)[kPiec
     const int in_tile = lane + 32 * i;
     const int64_t at = line.first + in_tile;
     if (i == 0 || kBlock < kTile)
-      f = block_factor(a, __uint_as_float(a.square ? squares[in_tile / kBlock * square_step] : bits[i]), of_copy);
+      f = block_factor(a.rule, __uint_as_float(a.square ? squares[in_tile / kBlock * square_step] : bits[i]), of_copy);
     if (in_tile % kBlock == 0 && at < line.inner && (!a.square || line.number % kBlock == 0))
-      store_scale(a, to.scales, line.scales + at / kBlock, f.kept);
+      store_scale(a.rule, to.scales, line.scales + at / kBlock, f.kept);
     const uint8_t code = code_of(a, v[i] * f.factor, line, at);
     if (a.code != Code::kE2M1) {
       if (at < line.inner) static_cast<uint8_t*>(to.q)[line.codes + at] = code;
@@ -177,7 +145,7 @@ __global__ void __launch_bounds__(kThreads) quantize_blocks_kernel(Args a, const
       }
     __syncthreads();
   }
-  const bool with_inverse = a.scale == BlockScale::kE4M3;
+  const bool with_inverse = a.rule.scale == BlockScale::kE4M3;
   const float of_rows = with_inverse ? scale_of_copy(a.amax[0]) : 1.0f;
   const float of_columns = with_inverse ? scale_of_copy(a.amax[1]) : 1.0f;
   if (with_inverse && blockIdx.x == 0 && blockIdx.y == 0 && blockIdx.z == 0 && threadIdx.x == 0) {
@@ -259,7 +227,7 @@ Status launch_tiles(const Args& a, const T* x, cudaStream_t stream) {
 
 template <typename T>
 Status run(const Args& a, int block, float* amax, const T* x, cudaStream_t stream) {
-  if (a.scale == BlockScale::kE4M3) {
+  if (a.rule.scale == BlockScale::kE4M3) {
     MB_TRY(ok(cudaMemsetAsync(amax, 0, 8, stream), "clearing amax"));
     const dim3 grid(parts(a.cols, 128), parts(a.stack * a.rows, kHadamard));
     copies_amax_kernel<T><<<grid, 128, 0, stream>>>(a, x, amax);
@@ -274,6 +242,33 @@ Status run(const Args& a, int block, float* amax, const T* x, cudaStream_t strea
               "blocks are 16, 32 or 128 elements");
 }
 
+// Whether tiles stay in registers: FP8 of bf16 in lines or squares of 128 with scales f32, or MX; 16-byte vectors.
+bool takes_tiles(const QuantizeBlocks& q, const void* x) {
+  const QuantizeBlocksAttrs& a = *q.attrs;
+  const bool f32_scales = a.scale == BlockScale::kF32 || a.scale == BlockScale::kPowerOfTwo;
+  const bool blocks = (a.block == 128 && f32_scales) || (a.block == 32 && a.scale == BlockScale::kE8M0 && !a.square);
+  const auto addresses =
+      reinterpret_cast<uintptr_t>(x) | reinterpret_cast<uintptr_t>(q.rows.q) | reinterpret_cast<uintptr_t>(q.columns.q);
+  return blocks && a.to != DType::kE2M1 && !a.rotate && q.from == Element::kBf16 && q.shape.rows % 16 == 0 &&
+         q.shape.cols % 8 == 0 && addresses % 16 == 0;
+}
+
+Status run_tiles(const Args& a, int block, const bf16* x, cudaStream_t stream) {
+  const unsigned across = parts(a.cols, kTile), down = parts(a.rows, kTile);
+  const BlockTiles t{a.rows, a.cols,     a.stack,      static_cast<int>(across), static_cast<int>(down),
+                     a.rule, a.row_copy, a.column_copy};
+  const auto start = [&](auto kind) {
+    constexpr auto kKind = decltype(kind)::value;
+    const auto kernel = a.square      ? block_squares_kernel<kKind>
+                        : block == 32 ? block_lines_kernel<kKind, 32>
+                                      : block_lines_kernel<kKind, 128>;
+    kernel<<<dim3(across * down, static_cast<unsigned>(a.stack)), 256, 0, stream>>>(t, x);
+    return launched("quantize_blocks");
+  };
+  if (a.code == Code::kE5M2) return start(std::integral_constant<__nv_fp8_interpretation_t, __NV_E5M2>{});
+  return start(std::integral_constant<__nv_fp8_interpretation_t, __NV_E4M3>{});
+}
+
 }  // namespace
 
 Status quantize_blocks(const QuantizeBlocks& q, const void* x, const Launch& launch) {
@@ -285,15 +280,15 @@ Status quantize_blocks(const QuantizeBlocks& q, const void* x, const Launch& lau
   Args a{};
   a.rows = q.shape.rows, a.cols = q.shape.cols, a.stack = attrs.stack;
   a.code = four_bits ? Code::kE2M1 : attrs.to == DType::kE5M2 ? Code::kE5M2 : Code::kE4M3;
-  a.scale = attrs.scale;
   a.square = attrs.square, a.rotate = attrs.rotate, a.stochastic = attrs.stochastic && four_bits;
   a.signs = static_cast<uint32_t>(attrs.rotate_signs);
-  a.maximum = attrs.to == DType::kE5M2 ? 57344.0f : 448.0f;
-  a.largest = q.from == Element::kBf16 ? 3.3895313892515355e38f : 3.402823466e38f;
+  a.rule = {attrs.scale, attrs.to == DType::kE5M2 ? 57344.0f : 448.0f,
+            q.from == Element::kBf16 ? 3.3895313892515355e38f : 3.402823466e38f};
   a.row_copy = q.rows, a.column_copy = q.columns;
   a.amax = q.amax;
   a.stream = static_cast<uint64_t>(attrs.stream);
   a.record = q.record, a.samples = q.samples, a.batch = q.batch;
+  if (takes_tiles(q, x)) return run_tiles(a, attrs.block, static_cast<const bf16*>(x), launch.stream);
   return q.from == Element::kF32 ? run(a, attrs.block, q.amax, static_cast<const float*>(x), launch.stream)
                                  : run(a, attrs.block, q.amax, static_cast<const bf16*>(x), launch.stream);
 }

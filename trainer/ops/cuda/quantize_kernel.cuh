@@ -19,7 +19,6 @@ __device__ __forceinline__ int tile_word(int column, int row_word) {
   return column * 32 + (row_word ^ ((group & 1) | ((group >> 1) << 2)));
 }
 
-// Output o of a block's tile, transposed through shared memory: 16 rows of a column a store.
 // In two approximate instructions (2 units in the last place each), without the slow paths of a division: kernels that
 // have many values on their way stay free of branches. Where the exponential overflows the quotient is 0.
 __device__ __forceinline__ float quick_sigmoid(float x) {
@@ -202,14 +201,13 @@ __device__ __forceinline__ TileAt tile_at(int tile, int tiles_across) {
   return {int64_t{down} * 128, int64_t{tile - down * tiles_across} * (128 / kOutputs)};
 }
 
-// Writes a tile's codes, plain and turned through shared memory.
+// A tile's codes, written along rows where there is a q.
 template <int kOutputs, __nv_fp8_interpretation_t kKind>
-__device__ __forceinline__ void write_tile(const uint4 (&lines)[8], float scale, TileAt at, int64_t rows, int64_t cols,
-                                           uint8_t* q, uint8_t* qt, uint32_t* turned) {
+__device__ __forceinline__ void write_rows(const uint4 (&lines)[8], float scale, TileAt at, int64_t rows, int64_t cols,
+                                           uint8_t* q, uint2 (&codes)[8]) {
   constexpr int kRows = 8 / kOutputs;
   const TilePlace place = tile_place<kOutputs>();
   const int64_t row = at.row + place.row, column = at.column + place.column;
-  uint2 codes[8];
 #pragma unroll
   for (int l = 0; l < 8; ++l) {
     codes[l] = codes_of<kKind>(lines[l], scale);
@@ -217,7 +215,13 @@ __device__ __forceinline__ void write_tile(const uint4 (&lines)[8], float scale,
     if (q != nullptr && own_row < rows && column < cols)
       *reinterpret_cast<uint2*>(q + (own_row * kOutputs + l / kRows) * cols + column) = codes[l];
   }
-  if (qt == nullptr) return;
+}
+
+// The codes turned through shared memory: 16 rows of a column a store; columns are `pitch` codes apart.
+template <int kOutputs>
+__device__ __forceinline__ void write_turned(const uint2 (&codes)[8], TileAt at, int64_t rows, int64_t cols,
+                                             int64_t pitch, uint8_t* qt, uint32_t* turned) {
+  const TilePlace place = tile_place<kOutputs>();
   __syncthreads();  // the tile before has been read
 #pragma unroll
   for (int four = 0; four < 2; ++four) {  // lines of four rows that lie below each other
@@ -253,8 +257,16 @@ __device__ __forceinline__ void write_tile(const uint4 (&lines)[8], float scale,
     value.y = turned[tile_word(result, chunk * 4 + 1)];
     value.z = turned[tile_word(result, chunk * 4 + 2)];
     value.w = turned[tile_word(result, chunk * 4 + 3)];
-    *reinterpret_cast<uint4*>(qt + (output * cols + out_column) * rows + out_row) = value;
+    *reinterpret_cast<uint4*>(qt + (output * cols + out_column) * pitch + out_row) = value;
   }
+}
+
+template <int kOutputs, __nv_fp8_interpretation_t kKind>
+__device__ __forceinline__ void write_tile(const uint4 (&lines)[8], float scale, TileAt at, int64_t rows, int64_t cols,
+                                           uint8_t* q, uint8_t* qt, uint32_t* turned) {
+  uint2 codes[8];
+  write_rows<kOutputs, kKind>(lines, scale, at, rows, cols, q, codes);
+  if (qt != nullptr) write_turned<kOutputs>(codes, at, rows, cols, rows, qt, turned);
 }
 
 // A thread has kAmaxInFlight vectors on their way; the host keeps the count of vectors below 2^32.

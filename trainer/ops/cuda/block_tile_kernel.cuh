@@ -1,0 +1,182 @@
+// FP8 in blocks at the speed of memory: a block of threads keeps a tile of 128 x 128 bf16 values in registers, 8 rows
+// of 8 columns a thread, finds what it needs of magnitudes together, and writes both copies from there.
+#pragma once
+
+#include "trainer/ops/cuda/block_factor.cuh"
+#include "trainer/ops/cuda/block_scaled.h"
+#include "trainer/ops/cuda/quantize_kernel.cuh"
+
+namespace mbb::trainer::cuda {
+
+struct BlockTiles {
+  int64_t rows, cols, stack;  // `stack` matrices, a grid's y each; rows % 16 == 0, cols % 8 == 0
+  int across, down;           // tiles of a matrix
+  BlockRule rule;             // scales f32, or E8M0 of blocks of 32
+  BlockCopy row_copy, column_copy;
+};
+
+// Eight tiles down, then the next column of them: blocks that run together fill whole sectors of both copies' scales
+// and write long pieces of the columns.
+__device__ __forceinline__ TileAt block_tile_at(const BlockTiles& t) {
+  constexpr int kTall = 8;
+  const int tile = static_cast<int>(blockIdx.x), first = tile / (kTall * t.across) * kTall;
+  const int tall = min(kTall, t.down - first), in_group = tile - first * t.across;
+  return {int64_t{first + in_group % tall} * 128, int64_t{in_group / tall} * 128};
+}
+
+__device__ __forceinline__ void load_tile(const BlockTiles& t, const bf16* x, const TileAt& at, const TilePlace& place,
+                                          uint4 (&lines)[8]) {
+  const PlainProducer of_matrix{x + int64_t{blockIdx.y} * t.rows * t.cols, t.cols};
+  load_lines<PlainProducer, true>(of_matrix, at.row + place.row, at.column + place.column, t.rows, t.cols, lines);
+}
+
+// Where the codes of the rows begin.
+__device__ __forceinline__ uint8_t* row_codes(const BlockTiles& t) {
+  return static_cast<uint8_t*>(t.row_copy.q) + int64_t{blockIdx.y} * t.rows * t.cols;
+}
+__device__ __forceinline__ void write_columns(const BlockTiles& t, const uint2 (&codes)[8], const TileAt& at,
+                                              uint32_t* turned) {
+  uint8_t* const to = static_cast<uint8_t*>(t.column_copy.q) + int64_t{blockIdx.y} * t.rows;
+  write_turned<1>(codes, at, t.rows, t.cols, t.stack * t.rows, to, turned);
+}
+
+// bf16 magnitudes of blocks of a tile, [part][line].
+template <int kBlock>
+struct TileTops {
+  alignas(16) uint16_t rows[128 / kBlock][128];
+  alignas(16) uint16_t columns[8][128];  // of 16 rows each
+};
+
+// The largest magnitudes of the thread's lines, over the lanes that share a row's block and the two groups of rows in
+// the warp.
+template <int kBlock>
+__device__ __forceinline__ void find_tops(const uint4 (&lines)[8], const TilePlace& place, TileTops<kBlock>& tops) {
+  constexpr uint32_t kMagnitude = 0x7fff7fffu;
+  const int lane = static_cast<int>(threadIdx.x) & 31, warp = static_cast<int>(threadIdx.x) >> 5;
+  uint32_t of_rows[4], of_columns[4] = {};  // two rows or columns a word
+#pragma unroll
+  for (int pair = 0; pair < 4; ++pair) {
+    uint32_t top[2];
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      const uint4& line = lines[pair * 2 + i];
+      const uint32_t words[4] = {line.x & kMagnitude, line.y & kMagnitude, line.z & kMagnitude, line.w & kMagnitude};
+#pragma unroll
+      for (int w = 0; w < 4; ++w) of_columns[w] = __vmaxu2(of_columns[w], words[w]);
+      top[i] = __vmaxu2(__vmaxu2(words[0], words[1]), __vmaxu2(words[2], words[3]));
+    }
+    of_rows[pair] = __vmaxu2(__byte_perm(top[0], top[1], 0x5410), __byte_perm(top[0], top[1], 0x7632));
+#pragma unroll
+    for (int offset = kBlock / 16; offset > 0; offset /= 2)
+      of_rows[pair] = __vmaxu2(of_rows[pair], __shfl_xor_sync(0xffffffffu, of_rows[pair], offset));
+  }
+#pragma unroll
+  for (uint32_t& top : of_columns) top = __vmaxu2(top, __shfl_xor_sync(0xffffffffu, top, 16));
+  if (place.column % kBlock == 0)
+    *reinterpret_cast<uint4*>(&tops.rows[place.column / kBlock][place.row]) =
+        make_uint4(of_rows[0], of_rows[1], of_rows[2], of_rows[3]);
+  if (lane < 16)
+    *reinterpret_cast<uint4*>(&tops.columns[warp][place.column]) =
+        make_uint4(of_columns[0], of_columns[1], of_columns[2], of_columns[3]);
+}
+
+template <int kBlock>
+struct TileFactors {
+  alignas(16) float rows[128 / kBlock][128], columns[128 / kBlock][128];
+};
+
+// A thread has a row or a column of the tile: its blocks' factors, and their scales in the copy.
+template <int kBlock>
+__device__ __forceinline__ void find_factors(const BlockTiles& t, const TileAt& at, const TileTops<kBlock>& tops,
+                                             TileFactors<kBlock>& factors) {
+  const bool column = threadIdx.x >= 128;
+  const int in_tile = static_cast<int>(threadIdx.x) & 127;
+  const int64_t matrix = blockIdx.y, line = (column ? at.column : at.row) + in_tile;
+  const int64_t lines = column ? t.cols : t.rows, first = column ? at.row : at.column;
+  const int64_t inner = column ? t.rows : t.cols, parts = (inner + kBlock - 1) / kBlock;
+  const int64_t scale_line = column ? line * t.stack + matrix : matrix * t.rows + line;
+  void* const scales = column ? t.column_copy.scales : t.row_copy.scales;
+#pragma unroll
+  for (int part = 0; part < 128 / kBlock; ++part) {
+    uint32_t top = 0;
+    if (column) {
+#pragma unroll
+      for (int i = 0; i < kBlock / 16; ++i) top = max(top, uint32_t{tops.columns[part * (kBlock / 16) + i][in_tile]});
+    } else {
+      top = tops.rows[part][in_tile];
+    }
+    const float amax = __uint_as_float(top << 16);
+    const BlockFactor f = kBlock == 32 ? e8m0_factor(t.rule, amax) : f32_factor(t.rule, amax);
+    (column ? factors.columns : factors.rows)[part][in_tile] = f.factor;
+    const int64_t begin = first + part * kBlock, to = scale_line * parts + begin / kBlock;
+    if (line >= lines || begin >= inner) continue;
+    if constexpr (kBlock == 32)
+      static_cast<uint8_t*>(scales)[to] = static_cast<uint8_t>(f.kept);
+    else
+      static_cast<uint32_t*>(scales)[to] = f.kept;
+  }
+}
+
+template <__nv_fp8_interpretation_t kKind>
+__device__ __forceinline__ uint2 codes_by_column(const uint4& line, const float (&factor)[8]) {
+  float v[8];
+  unpack(line, v);
+#pragma unroll
+  for (int i = 0; i < 8; ++i) v[i] *= factor[i];
+  return make_uint2(pack_fp8<kKind>(v[0], v[1], v[2], v[3]), pack_fp8<kKind>(v[4], v[5], v[6], v[7]));
+}
+
+// Blocks of 1 x kBlock along rows, and along columns in the other copy.
+template <__nv_fp8_interpretation_t kKind, int kBlock>
+__global__ void __launch_bounds__(256, kBlock == 32 ? 3 : 4) block_lines_kernel(BlockTiles t, const bf16* x) {
+  __shared__ uint32_t turned[128 * 32];
+  __shared__ TileTops<kBlock> tops;
+  __shared__ TileFactors<kBlock> factors;
+  const TilePlace place = tile_place<1>();
+  const TileAt at = block_tile_at(t);
+  uint4 lines[8];
+  load_tile(t, x, at, place, lines);
+  find_tops(lines, place, tops);
+  __syncthreads();
+  find_factors(t, at, tops, factors);
+  __syncthreads();
+  const float* const of_rows = &factors.rows[place.column / kBlock][place.row];
+  uint8_t* const to = row_codes(t) + (at.row + place.row) * t.cols + at.column + place.column;
+#pragma unroll
+  for (int l = 0; l < 8; ++l)
+    if (at.row + place.row + l < t.rows && at.column + place.column < t.cols)
+      *reinterpret_cast<uint2*>(to + l * t.cols) = codes_of<kKind>(lines[l], of_rows[l]);
+  float of_columns[8];
+  load8(&factors.columns[place.row / kBlock][place.column], of_columns);
+  uint2 codes[8];
+#pragma unroll
+  for (int l = 0; l < 8; ++l) codes[l] = codes_by_column<kKind>(lines[l], of_columns);
+  write_columns(t, codes, at, turned);
+}
+
+// Blocks of 128 x 128: both copies have the same codes.
+template <__nv_fp8_interpretation_t kKind>
+__global__ void __launch_bounds__(256, 4) block_squares_kernel(BlockTiles t, const bf16* x) {
+  __shared__ uint32_t turned[128 * 32];
+  __shared__ uint32_t tops[8];
+  const TilePlace place = tile_place<1>();
+  const TileAt at = block_tile_at(t);
+  uint4 lines[8];
+  load_tile(t, x, at, place, lines);
+  const uint32_t two = larger(0, lines);
+  const uint32_t top = __reduce_max_sync(0xffffffffu, max(two & 0xffffu, two >> 16));
+  if ((threadIdx.x & 31) == 0) tops[threadIdx.x >> 5] = top;
+  __syncthreads();
+  const uint32_t amax = __reduce_max_sync(0xffffffffu, tops[threadIdx.x & 7]);
+  const BlockFactor f = f32_factor(t.rule, __uint_as_float(amax << 16));
+  if (threadIdx.x == 0) {
+    const int64_t row = at.row / 128, column = at.column / 128, matrix = blockIdx.y;
+    static_cast<uint32_t*>(t.row_copy.scales)[(matrix * t.down + row) * t.across + column] = f.kept;
+    static_cast<uint32_t*>(t.column_copy.scales)[(column * t.stack + matrix) * t.down + row] = f.kept;
+  }
+  uint2 codes[8];
+  write_rows<1, kKind>(lines, f.factor, at, t.rows, t.cols, row_codes(t), codes);
+  write_columns(t, codes, at, turned);
+}
+
+}  // namespace mbb::trainer::cuda
