@@ -46,6 +46,10 @@ void cases(std::vector<OpCase>& all) {
                  &kPositionEmbedding,
                  {{{5, 2, 8}}, {{7, 8}, DType::kF32, Fill::kNormal, 0, true}},
                  PositionAttrs{}});
+  all.push_back({"position_embedding/wide",
+                 &kPositionEmbedding,
+                 {{{3, 2, 1288}}, {{4, 1288}, DType::kF32, Fill::kNormal, 0, true}},
+                 PositionAttrs{}});
   all.push_back({"position_embedding/packed",
                  &kPositionEmbedding,
                  {{{9, 1, 8}}, {{9, 8}, DType::kF32, Fill::kNormal, 0, true}, {{5}, DType::kI32, Fill::kStarts, 8}},

@@ -87,15 +87,36 @@ __global__ void __launch_bounds__(512)
   out[own] = (accumulate ? out[own] : 0.0f) + scale * all;
 }
 
-template <typename T>
+// A warp a row.
+template <int kWidth, typename T>
 __global__ void position_add_kernel(Positions p, const T* x, const T* table, T* y) {
-  const int64_t count = p.seq * p.batch * p.hidden, stride = int64_t{gridDim.x} * blockDim.x;
-  for (int64_t at = int64_t{blockIdx.x} * blockDim.x + threadIdx.x; at < count; at += stride) {
-    int64_t position = p.first + at / (p.batch * p.hidden);
+  constexpr int kInFlight = 4;
+  const int64_t rows = p.seq * p.batch, warps = int64_t{gridDim.x} * (blockDim.x / 32);
+  const int64_t vectors = p.hidden / kWidth, lane = threadIdx.x & 31;
+  for (int64_t row = (int64_t{blockIdx.x} * blockDim.x + threadIdx.x) / 32; row < rows; row += warps) {
+    int64_t position = p.first + row / p.batch;
     if (p.at != nullptr) position = p.at[position];
     // Behind the last sequence nobody has a label; any position will do.
     if (p.own != nullptr) position = min(position - p.own[position], p.rows - 1);
-    y[at] = from_float<T>(to_float(x[at]) + to_float(table[position * p.hidden + at % p.hidden]));
+    for (int64_t first = lane; first < vectors; first += 32 * kInFlight) {
+      RawValues<kWidth, T> left[kInFlight], right[kInFlight];
+#pragma unroll
+      for (int u = 0; u < kInFlight; ++u) {
+        const int64_t column = min(first + u * 32, vectors - 1) * kWidth;
+        left[u].load(x + row * p.hidden + column);
+        right[u].load(table + position * p.hidden + column);
+      }
+#pragma unroll
+      for (int u = 0; u < kInFlight; ++u) {
+        if (first + u * 32 >= vectors) break;
+        float value[kWidth], place[kWidth];
+        left[u].unpack(value);
+        right[u].unpack(place);
+#pragma unroll
+        for (int i = 0; i < kWidth; ++i) value[i] += place[i];
+        store<kWidth>(y + row * p.hidden + (first + u * 32) * kWidth, value);
+      }
+    }
   }
 }
 
@@ -510,8 +531,10 @@ Status column_sums(Element element, RowShape shape, const void* x, float scale, 
 
 Status position_add(const Positions& p, const void* x, const void* table, void* y, const Launch& launch) {
   return by_element("position_add", p.element, [&]<typename T>(T) {
-    position_add_kernel<T><<<grid_for(p.seq * p.batch * p.hidden), kBlock, 0, launch.stream>>>(
-        p, static_cast<const T*>(x), static_cast<const T*>(table), static_cast<T*>(y));
+    by_width(p.hidden, {x, table, y}, [&](auto width) {
+      position_add_kernel<decltype(width)::value, T><<<grid_for(p.seq * p.batch * 32), kBlock, 0, launch.stream>>>(
+          p, static_cast<const T*>(x), static_cast<const T*>(table), static_cast<T*>(y));
+    });
   });
 }
 
