@@ -65,8 +65,9 @@ Status bias_add_op(const OpCall& call) {
 Status bias_add_grad_op(const OpCall& call) {
   const auto& a = call.attrs<BiasAttrs>();
   MB_ASSIGN(const Element element, element_of(*call.in[0].tensor));
+  MB_ASSIGN(void* const workspace, call.device.scratch(column_sums_workspace(rows_of(call.in[0]))));
   return column_sums(element, rows_of(call.in[0]), call.in[0].data, a.scale, call.out[0].as<float>(), a.accumulate,
-                     call.device.launch());
+                     workspace, call.device.launch());
 }
 
 namespace {

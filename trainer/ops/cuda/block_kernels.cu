@@ -35,16 +35,53 @@ __global__ void bias_add_kernel(const T* x, const T* bias, float scale, T* y, in
   }
 }
 
+// A block sums a run of rows of 32 vectors of columns: warps take rows in turn, then are added in their order. Result:
+// [runs, cols], of which column_sums_kernel makes one row.
+constexpr int kRunWarps = 8;
+template <int kWidth, typename T>
+__global__ void __launch_bounds__(kRunWarps * 32)
+    run_sums_kernel(const T* x, float* partials, int64_t rows, int64_t cols, int64_t run) {
+  constexpr int kInFlight = sizeof(T) == 2 ? 8 : 4;
+  __shared__ float warps[kRunWarps][kWidth][32];
+  const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
+  const int64_t column = (int64_t{blockIdx.x} * 32 + lane) * kWidth, end = min((blockIdx.y + 1) * run, rows);
+  float sum[kWidth] = {};
+  for (int64_t first = blockIdx.y * run + warp; column < cols && first < end; first += kRunWarps * kInFlight) {
+    RawValues<kWidth, T> raw[kInFlight];
+#pragma unroll
+    for (int u = 0; u < kInFlight; ++u) raw[u].load(x + min(first + u * kRunWarps, end - 1) * cols + column);
+#pragma unroll
+    for (int u = 0; u < kInFlight; ++u) {
+      float value[kWidth];
+      raw[u].unpack(value);
+      const bool there = first + u * kRunWarps < end;
+#pragma unroll
+      for (int i = 0; i < kWidth; ++i) sum[i] += there ? value[i] : 0.0f;
+    }
+  }
+#pragma unroll
+  for (int i = 0; i < kWidth; ++i) warps[warp][i][lane] = sum[i];
+  __syncthreads();
+  for (int at = static_cast<int>(threadIdx.x); at < 32 * kWidth; at += kRunWarps * 32) {
+    const int64_t own = int64_t{blockIdx.x} * 32 * kWidth + at;
+    if (own >= cols) break;
+    float all = 0.0f;
+    for (int w = 0; w < kRunWarps; ++w) all += warps[w][at % kWidth][at / kWidth];
+    partials[blockIdx.y * cols + own] = all;
+  }
+}
+
 // 32 columns a block; 32 strands each sum every 32nd row, then are added in strand order.
-template <typename T>
 __global__ void __launch_bounds__(1024)
-    column_sums_kernel(const T* x, float scale, float* out, int64_t rows, int64_t cols, bool accumulate) {
+    column_sums_kernel(const float* x, float scale, float* out, int64_t rows, int64_t cols, bool accumulate) {
   __shared__ float strands[32][33];
   const int lane = threadIdx.x & 31, strand = threadIdx.x >> 5;
   const int64_t column = int64_t{blockIdx.x} * 32 + lane;
   float sum = 0.0f;
-  if (column < cols)
-    for (int64_t row = strand; row < rows; row += 32) sum += to_float(x[row * cols + column]);
+  if (column < cols) {
+#pragma unroll 4
+    for (int64_t row = strand; row < rows; row += 32) sum += x[row * cols + column];
+  }
   strands[strand][lane] = sum;
   __syncthreads();
   if (strand != 0 || column >= cols) return;
@@ -52,39 +89,14 @@ __global__ void __launch_bounds__(1024)
   out[column] = (accumulate ? out[column] : 0.0f) + scale * sum;
 }
 
-// The same in 16-byte pieces: a warp has 8 rows of 32 columns, added across the warp, then warps in their order.
-template <typename T>
-__global__ void __launch_bounds__(512)
-    wide_column_sums_kernel(const T* x, float scale, float* out, int64_t rows, int64_t cols, bool accumulate) {
-  constexpr int kStrands = 128, kInFlight = 4;
-  __shared__ float warps[16][32];
-  const int group = threadIdx.x & 3, strand = threadIdx.x >> 2, warp = threadIdx.x >> 5;
-  const int64_t column = int64_t{blockIdx.x} * 32 + group * 8;
-  float sum[8] = {};
-  for (int64_t first = strand; column < cols && first < rows; first += kStrands * kInFlight) {
-    Raw8<T> raw[kInFlight];
-#pragma unroll
-    for (int u = 0; u < kInFlight; ++u) raw[u].load(x + min(first + u * kStrands, rows - 1) * cols + column);
-#pragma unroll
-    for (int u = 0; u < kInFlight; ++u) {
-      float value[8];
-      raw[u].unpack(value);
-      const bool there = first + u * kStrands < rows;
-#pragma unroll
-      for (int i = 0; i < 8; ++i) sum[i] += there ? value[i] : 0.0f;
-    }
-  }
-#pragma unroll
-  for (int i = 0; i < 8; ++i) {
-    for (int offset = 4; offset < 32; offset *= 2) sum[i] += __shfl_xor_sync(0xffffffffu, sum[i], offset);
-    if ((threadIdx.x & 31) < 4) warps[warp][group * 8 + i] = sum[i];
-  }
-  __syncthreads();
-  const int64_t own = int64_t{blockIdx.x} * 32 + threadIdx.x;
-  if (threadIdx.x >= 32 || own >= cols) return;
-  float all = 0.0f;
-  for (int w = 0; w < 16; ++w) all += warps[w][threadIdx.x];
-  out[own] = (accumulate ? out[own] : 0.0f) + scale * all;
+// Rows of a run, so that runs of all columns are about a thousand blocks, on any device the same; a warp has 8 or more.
+int64_t rows_of_run(RowShape shape, int width) {
+  const int64_t across = (shape.cols + 32 * width - 1) / (32 * width), runs = std::max<int64_t>(1024 / across, 1);
+  return std::max<int64_t>((shape.rows + runs - 1) / runs, kRunWarps * 8);
+}
+int64_t runs_of(RowShape shape, int width) {
+  const int64_t run = rows_of_run(shape, width);
+  return std::max<int64_t>((shape.rows + run - 1) / run, 1);
 }
 
 // A warp a row.
@@ -514,17 +526,22 @@ Status bias_add(Element element, RowShape shape, const void* x, const void* bias
   });
 }
 
+int64_t column_sums_workspace(RowShape shape) {
+  return std::max(runs_of(shape, 1), runs_of(shape, 8)) * shape.cols * 4;
+}
+
 Status column_sums(Element element, RowShape shape, const void* x, float scale, float* out, bool accumulate,
-                   const Launch& launch) {
+                   void* workspace, const Launch& launch) {
+  auto* partials = static_cast<float*>(workspace);
   return by_element("column_sums", element, [&]<typename T>(T) {
-    const auto grid = static_cast<unsigned>((shape.cols + 31) / 32);
     by_width(shape.cols, {x}, [&](auto width) {
-      if constexpr (decltype(width)::value == 8)
-        wide_column_sums_kernel<T>
-            <<<grid, 512, 0, launch.stream>>>(static_cast<const T*>(x), scale, out, shape.rows, shape.cols, accumulate);
-      else
-        column_sums_kernel<T><<<grid, 1024, 0, launch.stream>>>(static_cast<const T*>(x), scale, out, shape.rows,
-                                                                shape.cols, accumulate);
+      constexpr int kWidth = decltype(width)::value;
+      const int64_t runs = runs_of(shape, kWidth);
+      const auto across = static_cast<unsigned>((shape.cols + 32 * kWidth - 1) / (32 * kWidth));
+      run_sums_kernel<kWidth, T><<<dim3(across, static_cast<unsigned>(runs)), kRunWarps * 32, 0, launch.stream>>>(
+          static_cast<const T*>(x), partials, shape.rows, shape.cols, rows_of_run(shape, kWidth));
+      column_sums_kernel<<<static_cast<unsigned>((shape.cols + 31) / 32), 1024, 0, launch.stream>>>(
+          partials, scale, out, runs, shape.cols, accumulate);
     });
   });
 }

@@ -11,9 +11,10 @@ namespace mbb::trainer::cuda {
 // y = x + scale * bias[cols].
 Status bias_add(Element element, RowShape shape, const void* x, const void* bias, float scale, void* y,
                 const Launch& launch);
-// out[cols] (+)= scale * column sums of x.
+// out[cols] (+)= scale * column sums of x, over partial sums in the workspace.
+int64_t column_sums_workspace(RowShape shape);
 Status column_sums(Element element, RowShape shape, const void* x, float scale, float* out, bool accumulate,
-                   const Launch& launch);
+                   void* workspace, const Launch& launch);
 
 // Learned positions: hidden states [s, b, h], table rows from `first` on.
 struct Positions {
