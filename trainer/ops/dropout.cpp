@@ -40,6 +40,12 @@ void dropout_cases(std::vector<OpCase>& all) {
                   {{2}, DType::kI32, Fill::kInts, 100},
                   {{StepRecord::kFields}, DType::kF32, Fill::kZeros, 0, false, true}},
                  DropoutAttrs{0.5, 77, false}});
+  all.push_back({"dropout/wide",
+                 &kDropout,
+                 {{{3, 2, 520}},
+                  {{2}, DType::kI32, Fill::kInts, 100},
+                  {{StepRecord::kFields}, DType::kF32, Fill::kZeros, 0, false, true}},
+                 DropoutAttrs{0.5, 77, false}});
   DropoutAttrs packed{0.5, 77, false, context_positions(12, 2, 1), true};
   all.push_back({"dropout/packed",
                  &kDropout,

@@ -363,47 +363,47 @@ __device__ int64_t place_of(const Dropout& p, int64_t row) {
   return p.at != nullptr ? p.at[p.first + row] : p.first + row;
 }
 
-// A thread takes the four elements of one block of random words.
-template <typename T>
-__global__ void dropout_kernel(Dropout p, const T* x, T* y) {
-  const auto step = static_cast<uint64_t>(p.record[StepRecord::kStep]);
-  const RandomStream random(rng_mix(static_cast<uint64_t>(p.stream) ^ (step + kRngGamma)));
-  const double kept = 1.0 / (1.0 - p.probability);
-  // Rows may begin inside a block of four, so a row has one block more than its width needs.
-  const int64_t blocks = p.hidden / 4 + 2, count = p.seq * p.batch * blocks, stride = int64_t{gridDim.x} * blockDim.x;
-  for (int64_t at = int64_t{blockIdx.x} * blockDim.x + threadIdx.x; at < count; at += stride) {
-    const int64_t row = at / blocks, position = row / p.batch, sample = row % p.batch;
-    const int64_t begin = place_of(p, position) * p.hidden, block = begin / 4 + at % blocks;
-    if (block * 4 >= begin + p.hidden) continue;
-    const PhiloxBlock words = random.block(static_cast<uint64_t>(p.samples[sample]), static_cast<uint64_t>(block));
+// The random words of the elements from `element` on; eight begin with a block of four.
+template <int kWidth>
+__device__ __forceinline__ void draw(const RandomStream& random, uint64_t sample, uint64_t element,
+                                     uint32_t (&words)[kWidth]) {
+  if constexpr (kWidth == 8) {
+    const PhiloxBlock low = random.block(sample, element / 4), high = random.block(sample, element / 4 + 1);
 #pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      const int64_t column = block * 4 + i - begin;
-      if (column < 0 || column >= p.hidden) continue;
-      const bool drop = static_cast<double>(RandomStream::uniform_of(words.word[i])) < p.probability;
-      const int64_t to = row * p.hidden + column;
-      y[to] = from_float<T>(drop ? 0.0f : static_cast<float>(static_cast<double>(to_float(x[to])) * kept));
-    }
+    for (int i = 0; i < 4; ++i) words[i] = low.word[i], words[4 + i] = high.word[i];
+  } else {
+    words[0] = random.bits(sample, element);
   }
 }
 
-template <typename T>
-__global__ void bias_dropout_add_kernel(Dropout p, const T* residual, const T* x, const T* bias, T* y) {
+// A warp a row; residual and bias may be absent. A uniform is 24 bits of its word over 2^24, which is below the
+// probability exactly when the bits are below its 2^24 fold.
+template <int kWidth, typename T>
+__global__ void dropout_kernel(Dropout p, const T* residual, const T* x, const T* bias, T* y) {
   const bool drops = p.probability > 0.0;
   const auto step = drops ? static_cast<uint64_t>(p.record[StepRecord::kStep]) : 0;
   const RandomStream random(rng_mix(static_cast<uint64_t>(p.stream) ^ (step + kRngGamma)));
-  const int64_t count = p.seq * p.batch * p.hidden, stride = int64_t{gridDim.x} * blockDim.x;
-  for (int64_t at = int64_t{blockIdx.x} * blockDim.x + threadIdx.x; at < count; at += stride) {
-    const int64_t column = at % p.hidden, sample = at / p.hidden % p.batch, position = at / p.hidden / p.batch;
-    float value = to_float(x[at]) + (bias != nullptr ? to_float(bias[column]) : 0.0f);
-    if (drops) {
-      const float draw = random.uniform(static_cast<uint64_t>(p.samples[sample]),
-                                        static_cast<uint64_t>(place_of(p, position) * p.hidden + column));
-      value = static_cast<double>(draw) < p.probability
-                  ? 0.0f
-                  : static_cast<float>(static_cast<double>(value) * (1.0 / (1.0 - p.probability)));
+  const double kept = 1.0 / (1.0 - p.probability);
+  const auto dropped = static_cast<uint32_t>(ceil(p.probability * 0x1p24));
+  const int64_t rows = p.seq * p.batch, warps = int64_t{gridDim.x} * (blockDim.x / 32), lane = threadIdx.x & 31;
+  for (int64_t row = (int64_t{blockIdx.x} * blockDim.x + threadIdx.x) / 32; row < rows; row += warps) {
+    const int64_t position = row / p.batch, begin = drops ? place_of(p, position) * p.hidden : 0;
+    const auto sample = static_cast<uint64_t>(drops ? p.samples[row - position * p.batch] : 0);
+    for (int64_t column = lane * kWidth; column < p.hidden; column += 32 * kWidth) {
+      const int64_t at = row * p.hidden + column;
+      float value[kWidth], beside[kWidth];
+      uint32_t words[kWidth];
+      load<kWidth>(x + at, value);
+      add_bias<kWidth>(bias, column, value);
+      if (residual != nullptr) load<kWidth>(residual + at, beside);
+      if (drops) draw<kWidth>(random, sample, static_cast<uint64_t>(begin + column), words);
+#pragma unroll
+      for (int i = 0; i < kWidth; ++i) {
+        if (drops) value[i] = words[i] >> 8 < dropped ? 0.0f : static_cast<float>(static_cast<double>(value[i]) * kept);
+        if (residual != nullptr) value[i] = beside[i] + value[i];
+      }
+      store<kWidth>(y + at, value);
     }
-    y[at] = from_float<T>(to_float(residual[at]) + value);
   }
 }
 
@@ -602,17 +602,17 @@ Status bias_activation(Element element, const ActivationAttrs& attrs, RowShape s
 
 Status bias_dropout_add(const Dropout& p, const void* residual, const void* x, const void* bias, void* y,
                         const Launch& launch) {
-  return by_element("bias_dropout_add", p.element, [&]<typename T>(T) {
-    bias_dropout_add_kernel<T><<<grid_for(p.seq * p.batch * p.hidden), kBlock, 0, launch.stream>>>(
-        p, static_cast<const T*>(residual), static_cast<const T*>(x), static_cast<const T*>(bias), static_cast<T*>(y));
+  return by_element("dropout", p.element, [&]<typename T>(T) {
+    by_width(p.hidden, {residual, x, bias, y}, [&](auto width) {
+      dropout_kernel<decltype(width)::value, T><<<grid_for(p.seq * p.batch * 32), kBlock, 0, launch.stream>>>(
+          p, static_cast<const T*>(residual), static_cast<const T*>(x), static_cast<const T*>(bias),
+          static_cast<T*>(y));
+    });
   });
 }
 
 Status dropout(const Dropout& p, const void* x, void* y, const Launch& launch) {
-  return by_element("dropout", p.element, [&]<typename T>(T) {
-    dropout_kernel<T><<<grid_for(p.seq * p.batch * (p.hidden / 4 + 2)), kBlock, 0, launch.stream>>>(
-        p, static_cast<const T*>(x), static_cast<T*>(y));
-  });
+  return bias_dropout_add(p, nullptr, x, nullptr, y, launch);
 }
 
 Status multiply(Element element, const void* x, float factor, void* y, int64_t count, const Launch& launch) {
