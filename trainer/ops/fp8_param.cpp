@@ -36,6 +36,7 @@ double quantize_bytes(const OpView& op) {
 
 void cases(std::vector<OpCase>& all) {
   all.push_back({"transpose_quantized/small", &kTransposeQuantized, {{{24, 40}, DType::kE4M3}}, NoAttrs{}, false});
+  all.push_back({"transpose_quantized/pieces", &kTransposeQuantized, {{{144, 272}, DType::kE4M3}}, NoAttrs{}, false});
   BucketAttrs bucket;
   bucket.ranges = {{"w", 0, 24, true, false}, {"v", 24, 8, false, false}};
   const CaseInput scale{{1}, DType::kF32, Fill::kPositive};
