@@ -51,6 +51,14 @@ void cases(std::vector<OpCase>& all) {
                  {{{32}}, {{2}, DType::kF32, Fill::kPositive}, {{32}, DType::kE4M3}, scale, scale},
                  bucket,
                  false});
+  BucketAttrs odd;  // ranges that begin and end inside a vector
+  odd.ranges = {{"w", 0, 21, true, false}, {"v", 21, 5097, false, false}};
+  all.push_back({"bucket_amax/odd", &kBucketAmax, {{{5120}}}, odd, false});
+  all.push_back({"bucket_quantize/odd",
+                 &kBucketQuantize,
+                 {{{5120}}, {{2}, DType::kF32, Fill::kPositive}, {{5120}, DType::kE4M3}},
+                 odd,
+                 false});
 }
 
 }  // namespace

@@ -17,6 +17,11 @@ unsigned grid_for(int64_t items) {
   return static_cast<unsigned>(std::clamp<int64_t>((items + kBlock - 1) / kBlock, 1, 4096));
 }
 
+// Blocks over masters, of which a thread has four vectors on their way.
+unsigned grid_of_masters(int64_t count) {
+  return static_cast<unsigned>(std::clamp<int64_t>((count + kBlock * 16 - 1) / (kBlock * 16), 1, 8192));
+}
+
 struct ScalePointers {
   const float* at[kPointers];
 };
@@ -114,24 +119,76 @@ __global__ void __launch_bounds__(kBlock)
         make_uint4(turned[i][0], turned[i][1], turned[i][2], turned[i][3]);
 }
 
-__global__ void master_amax_kernel(const float* master, int64_t count, float* amax) {
-  const int64_t stride = int64_t{gridDim.x} * blockDim.x;
+// A range of masters may begin anywhere: elements in front of its first 16-byte vector and behind its last go one by
+// one. With codes, of which four make a word, all do where the words lie otherwise.
+constexpr int kVectorsInFlight = 4;
+struct Pieces {
+  int64_t head, vectors;
+  __device__ Pieces(const float* master, int64_t count) {
+    head = min(static_cast<int64_t>(-reinterpret_cast<uintptr_t>(master) % 16 / 4), count);
+    vectors = (count - head) / 4;
+  }
+  // The i-th of the others, count - 4 * vectors in all.
+  __device__ int64_t other(int64_t i) const { return i < head ? i : i + vectors * 4; }
+};
+
+__device__ __forceinline__ unsigned int magnitude(float x) {
+  return __float_as_uint(fabsf(rounded<bf16>(x)));
+}
+
+__global__ void __launch_bounds__(kBlock) master_amax_kernel(const float* master, int64_t count, float* amax) {
+  __shared__ unsigned int block_top;
+  if (threadIdx.x == 0) block_top = 0;
+  __syncthreads();
+  const Pieces pieces(master, count);
+  const auto* vectors = reinterpret_cast<const float4*>(master + pieces.head);
+  const int64_t stride = int64_t{gridDim.x} * kBlock;
   unsigned int top = 0;
-  for (int64_t at = int64_t{blockIdx.x} * blockDim.x + threadIdx.x; at < count; at += stride)
-    top = max(top, __float_as_uint(fabsf(rounded<bf16>(master[at]))));
+  for (int64_t first = int64_t{blockIdx.x} * kBlock * kVectorsInFlight + threadIdx.x; first < pieces.vectors;
+       first += stride * kVectorsInFlight) {
+    float4 value[kVectorsInFlight];
+#pragma unroll
+    for (int u = 0; u < kVectorsInFlight; ++u) value[u] = vectors[min(first + u * kBlock, pieces.vectors - 1)];
+#pragma unroll
+    for (const float4& v : value)
+      top = max(top, max(max(magnitude(v.x), magnitude(v.y)), max(magnitude(v.z), magnitude(v.w))));
+  }
+  const int64_t others = count - pieces.vectors * 4;
+  for (int64_t i = int64_t{blockIdx.x} * kBlock + threadIdx.x; i < others; i += stride)
+    top = max(top, magnitude(master[pieces.other(i)]));
   top = __reduce_max_sync(0xffffffffu, top);
-  if ((threadIdx.x & 31) == 0) atomicMax(reinterpret_cast<unsigned int*>(amax), top);
+  if ((threadIdx.x & 31) == 0) atomicMax(&block_top, top);
+  __syncthreads();
+  if (threadIdx.x == 0) atomicMax(reinterpret_cast<unsigned int*>(amax), block_top);
 }
 
 template <__nv_fp8_interpretation_t kKind>
-__global__ void master_quantize_kernel(const float* master, int64_t count, const float* amax, const float* given,
-                                       uint8_t* q, float* scales) {
+__global__ void __launch_bounds__(kBlock) master_quantize_kernel(const float* master, int64_t count, const float* amax,
+                                                                 const float* given, uint8_t* q, float* scales) {
   const float largest = *amax;
   const float scale = given != nullptr ? *given : tensor_scale(largest, kKind == __NV_E4M3 ? 448.0f : 57344.0f);
   if (blockIdx.x == 0 && threadIdx.x == 0) scales[0] = 1.0f / scale, scales[1] = largest;
-  const int64_t stride = int64_t{gridDim.x} * blockDim.x;
-  for (int64_t at = int64_t{blockIdx.x} * blockDim.x + threadIdx.x; at < count; at += stride)
-    q[at] = __nv_cvt_float_to_fp8(rounded<bf16>(master[at]) * scale, __NV_SATFINITE, kKind);
+  const auto scaled = [scale](float x) { return rounded<bf16>(x) * scale; };
+  Pieces pieces(master, count);
+  if (reinterpret_cast<uintptr_t>(q + pieces.head) % 4 != 0) pieces.head = count, pieces.vectors = 0;
+  const auto* vectors = reinterpret_cast<const float4*>(master + pieces.head);
+  auto* words = reinterpret_cast<uint32_t*>(q + pieces.head);
+  const int64_t stride = int64_t{gridDim.x} * kBlock;
+  for (int64_t first = int64_t{blockIdx.x} * kBlock * kVectorsInFlight + threadIdx.x; first < pieces.vectors;
+       first += stride * kVectorsInFlight) {
+    float4 value[kVectorsInFlight];
+#pragma unroll
+    for (int u = 0; u < kVectorsInFlight; ++u) value[u] = vectors[min(first + u * kBlock, pieces.vectors - 1)];
+#pragma unroll
+    for (int u = 0; u < kVectorsInFlight; ++u) {
+      const float4& v = value[u];
+      if (first + u * kBlock < pieces.vectors)
+        words[first + u * kBlock] = pack_fp8<kKind>(scaled(v.x), scaled(v.y), scaled(v.z), scaled(v.w));
+    }
+  }
+  const int64_t others = count - pieces.vectors * 4;
+  for (int64_t i = int64_t{blockIdx.x} * kBlock + threadIdx.x; i < others; i += stride)
+    q[pieces.other(i)] = __nv_cvt_float_to_fp8(scaled(master[pieces.other(i)]), __NV_SATFINITE, kKind);
 }
 
 }  // namespace
@@ -181,14 +238,14 @@ Status transpose_bytes(RowShape shape, const void* q, void* t, const Launch& lau
 }
 
 Status master_amax(const float* master, int64_t count, float* amax, const Launch& launch) {
-  master_amax_kernel<<<grid_for(count), kBlock, 0, launch.stream>>>(master, count, amax);
+  master_amax_kernel<<<grid_of_masters(count), kBlock, 0, launch.stream>>>(master, count, amax);
   return launched("master_amax");
 }
 
 Status master_quantize(Element to, const float* master, int64_t count, const float* amax, const float* given, void* q,
                        float* scales, const Launch& launch) {
   auto* bytes = static_cast<uint8_t*>(q);
-  const unsigned grid = grid_for(count);
+  const unsigned grid = grid_of_masters(count);
   if (to == Element::kE4m3)
     master_quantize_kernel<__NV_E4M3><<<grid, kBlock, 0, launch.stream>>>(master, count, amax, given, bytes, scales);
   else
