@@ -37,6 +37,7 @@ void grad(GradContext& c) {
 
 void cases(std::vector<OpCase>& all) {
   all.push_back({"rope/gqa", &kRope, {{{5, 2, 64}}}, RopeAttrs{4, 2, 8, 10000.0, false}});
+  all.push_back({"rope/heads", &kRope, {{{3, 2, 1920}}}, RopeAttrs{9, 3, 128}});
   RopeAttrs partial{4, 2, 8};
   partial.rotary_dim = 4;
   all.push_back({"rope/partial", &kRope, {{{5, 2, 64}}}, partial});

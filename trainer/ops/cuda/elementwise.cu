@@ -105,8 +105,8 @@ Status rope(const Rope& args, const Launch& launch) {
     return fail(ErrorCode::kBadArgument,
                 "rope: head dimension " + std::to_string(args.head_dim) + " is not a multiple of 16");
   const int rotated = args.heads + args.kv_heads, total = args.heads + 2 * args.kv_heads;
-  const auto plan =
-      plan_elementwise("rope", args.tokens * rotated * args.head_dim / 2, 4 * bytes_of(args.element), launch.sms);
+  // A warp a token: as many threads as 8 elements each would need.
+  const auto plan = plan_elementwise("rope", args.tokens * 32 * 8, 4 * bytes_of(args.element), launch.sms);
   by_element(args.element, [&](auto* type) {
     using T = Storage<decltype(type)>;
     rope_kernel<T><<<grid_of(plan), block_of(plan), 0, launch.stream>>>(static_cast<T*>(args.qkv), args.table, args.own,

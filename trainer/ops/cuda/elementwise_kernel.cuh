@@ -89,35 +89,52 @@ __global__ void swiglu_backward_kernel(const T* gate_up, const T* dy, T* dgate_u
   }
 }
 
-// A thread rotates 8 pairs: 8 elements of a head's first half with the same 8 of its second half.
+// A warp a token: a lane keeps the angles of 8 pairs for all heads in which it turns them, 8 elements of a head's first
+// half with the same 8 of its second half. tokens below 2^32.
 template <typename T>
 __global__ void rope_kernel(T* qkv, const float* table, const int32_t* own, int64_t tokens, int64_t batch, int rotated,
                             int heads_total, int head_dim, float direction) {
-  const int half = head_dim / 2;
-  const auto vectors = static_cast<uint32_t>(half / 8), a_token = vectors * static_cast<uint32_t>(rotated);
-  const int64_t count = tokens * a_token, stride = int64_t{gridDim.x} * blockDim.x;
-  for (int64_t at = int64_t{blockIdx.x} * blockDim.x + threadIdx.x; at < count; at += stride) {
-    const int64_t token = at < UINT32_MAX ? static_cast<uint32_t>(at) / a_token : at / a_token;
-    const auto in_token = static_cast<uint32_t>(at - token * a_token);
-    const uint32_t head = in_token / vectors, vector = in_token - head * vectors;
-    T* first = qkv + (token * heads_total + head) * head_dim + vector * 8;
-    const int64_t position = own != nullptr ? token - own[token] : token / batch;
-    const float* angles = table + (position * half + vector * 8) * 2;
-    float a[8], b[8], low[8], high[8];
-    load8(first, a);
-    load8(first + half, b);
-    load8(angles, low);
-    load8(angles + 8, high);
+  constexpr int kInFlight = 2;
+  const int half = head_dim / 2, vectors = half / 8, across = min(vectors, 32), together = 32 / across;
+  const int lane = static_cast<int>(threadIdx.x & 31), own_head = lane / across;
+  if (own_head >= together) return;
+  const int64_t warps = int64_t{gridDim.x} * (blockDim.x / 32);
+  for (int64_t token = (int64_t{blockIdx.x} * blockDim.x + threadIdx.x) / 32; token < tokens; token += warps) {
+    const int64_t position =
+        own != nullptr ? token - own[token] : static_cast<uint32_t>(token) / static_cast<uint32_t>(batch);
+    for (int vector = lane % across; vector < vectors; vector += across) {
+      T* const heads = qkv + token * heads_total * head_dim + vector * 8;
+      const float* angles = table + (position * half + vector * 8) * 2;
+      float low[8], high[8];
+      load8(angles, low);
+      load8(angles + 8, high);
+      for (int head = own_head; head < rotated; head += together * kInFlight) {
+        Raw8<T> first[kInFlight], second[kInFlight];
 #pragma unroll
-    for (int i = 0; i < 8; ++i) {
-      const float cosine = i < 4 ? low[2 * i] : high[2 * i - 8];
-      const float sine = direction * (i < 4 ? low[2 * i + 1] : high[2 * i - 7]);
-      const float x = a[i], y = b[i];
-      a[i] = x * cosine - y * sine;
-      b[i] = y * cosine + x * sine;
+        for (int u = 0; u < kInFlight; ++u) {
+          const T* const from = heads + min(head + u * together, rotated - 1) * head_dim;
+          first[u].load(from);
+          second[u].load(from + half);
+        }
+#pragma unroll
+        for (int u = 0; u < kInFlight; ++u) {
+          if (head + u * together >= rotated) break;
+          float a[8], b[8];
+          first[u].unpack(a);
+          second[u].unpack(b);
+#pragma unroll
+          for (int i = 0; i < 8; ++i) {
+            const float cosine = i < 4 ? low[2 * i] : high[2 * i - 8];
+            const float sine = direction * (i < 4 ? low[2 * i + 1] : high[2 * i - 7]);
+            const float x = a[i], y = b[i];
+            a[i] = x * cosine - y * sine;
+            b[i] = y * cosine + x * sine;
+          }
+          store8(heads + (head + u * together) * head_dim, a);
+          store8(heads + (head + u * together) * head_dim + half, b);
+        }
+      }
     }
-    store8(first, a);
-    store8(first + half, b);
   }
 }
 
