@@ -24,15 +24,25 @@ __device__ __forceinline__ TileAt block_tile_at(const BlockTiles& t) {
   return {int64_t{first + in_group % tall} * 128, int64_t{in_group / tall} * 128};
 }
 
+// A thread's lines are all inside or all outside; those outside repeat others, which changes no maximum.
 __device__ __forceinline__ void load_tile(const BlockTiles& t, const bf16* x, const TileAt& at, const TilePlace& place,
                                           uint4 (&lines)[8]) {
-  const PlainProducer of_matrix{x + int64_t{blockIdx.y} * t.rows * t.cols, t.cols};
-  load_lines<PlainProducer, true>(of_matrix, at.row + place.row, at.column + place.column, t.rows, t.cols, lines);
+  const int64_t row = min(at.row + place.row, t.rows - 8), column = min(at.column + place.column, t.cols - 8);
+  const bf16* const from = x + (blockIdx.y * t.rows + row) * t.cols + column;
+#pragma unroll
+  for (int l = 0; l < 8; ++l) lines[l] = load_line<true>(from + l * t.cols);
+  __syncwarp();  // no load is put off past the first use of another
 }
 
-// Where the codes of the rows begin.
-__device__ __forceinline__ uint8_t* row_codes(const BlockTiles& t) {
-  return static_cast<uint8_t*>(t.row_copy.q) + int64_t{blockIdx.y} * t.rows * t.cols;
+// codes(l): of the thread's line l.
+template <typename Codes>
+__device__ __forceinline__ void write_lines(const BlockTiles& t, const TileAt& at, const TilePlace& place,
+                                            Codes&& codes) {
+  const int64_t row = at.row + place.row, column = at.column + place.column;
+  if (row >= t.rows || column >= t.cols) return;
+  uint8_t* const to = static_cast<uint8_t*>(t.row_copy.q) + (blockIdx.y * t.rows + row) * t.cols + column;
+#pragma unroll
+  for (int l = 0; l < 8; ++l) *reinterpret_cast<uint2*>(to + l * t.cols) = codes(l);
 }
 __device__ __forceinline__ void write_columns(const BlockTiles& t, const uint2 (&codes)[8], const TileAt& at,
                                               uint32_t* turned) {
@@ -141,11 +151,10 @@ __global__ void __launch_bounds__(256, kBlock == 32 ? 3 : 4) block_lines_kernel(
   find_factors(t, at, tops, factors);
   __syncthreads();
   const float* const of_rows = &factors.rows[place.column / kBlock][place.row];
-  uint8_t* const to = row_codes(t) + (at.row + place.row) * t.cols + at.column + place.column;
+  write_lines(t, at, place, [&](int l) { return codes_of<kKind>(lines[l], of_rows[l]); });
+  // Unpacked again for the second copy: values kept for both do not fit the registers.
 #pragma unroll
-  for (int l = 0; l < 8; ++l)
-    if (at.row + place.row + l < t.rows && at.column + place.column < t.cols)
-      *reinterpret_cast<uint2*>(to + l * t.cols) = codes_of<kKind>(lines[l], of_rows[l]);
+  for (uint4& line : lines) asm volatile("" : "+r"(line.x), "+r"(line.y), "+r"(line.z), "+r"(line.w));
   float of_columns[8];
   load8(&factors.columns[place.row / kBlock][place.column], of_columns);
   uint2 codes[8];
@@ -175,7 +184,9 @@ __global__ void __launch_bounds__(256, 4) block_squares_kernel(BlockTiles t, con
     static_cast<uint32_t*>(t.column_copy.scales)[(column * t.stack + matrix) * t.down + row] = f.kept;
   }
   uint2 codes[8];
-  write_rows<1, kKind>(lines, f.factor, at, t.rows, t.cols, row_codes(t), codes);
+#pragma unroll
+  for (int l = 0; l < 8; ++l) codes[l] = codes_of<kKind>(lines[l], f.factor);
+  write_lines(t, at, place, [&](int l) { return codes[l]; });
   write_columns(t, codes, at, turned);
 }
 

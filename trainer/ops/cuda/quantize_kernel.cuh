@@ -201,22 +201,6 @@ __device__ __forceinline__ TileAt tile_at(int tile, int tiles_across) {
   return {int64_t{down} * 128, int64_t{tile - down * tiles_across} * (128 / kOutputs)};
 }
 
-// A tile's codes, written along rows where there is a q.
-template <int kOutputs, __nv_fp8_interpretation_t kKind>
-__device__ __forceinline__ void write_rows(const uint4 (&lines)[8], float scale, TileAt at, int64_t rows, int64_t cols,
-                                           uint8_t* q, uint2 (&codes)[8]) {
-  constexpr int kRows = 8 / kOutputs;
-  const TilePlace place = tile_place<kOutputs>();
-  const int64_t row = at.row + place.row, column = at.column + place.column;
-#pragma unroll
-  for (int l = 0; l < 8; ++l) {
-    codes[l] = codes_of<kKind>(lines[l], scale);
-    const int64_t own_row = row + l % kRows;
-    if (q != nullptr && own_row < rows && column < cols)
-      *reinterpret_cast<uint2*>(q + (own_row * kOutputs + l / kRows) * cols + column) = codes[l];
-  }
-}
-
 // The codes turned through shared memory: 16 rows of a column a store; columns are `pitch` codes apart.
 template <int kOutputs>
 __device__ __forceinline__ void write_turned(const uint2 (&codes)[8], TileAt at, int64_t rows, int64_t cols,
@@ -261,11 +245,21 @@ __device__ __forceinline__ void write_turned(const uint2 (&codes)[8], TileAt at,
   }
 }
 
+// Writes a tile's codes, plain and turned.
 template <int kOutputs, __nv_fp8_interpretation_t kKind>
 __device__ __forceinline__ void write_tile(const uint4 (&lines)[8], float scale, TileAt at, int64_t rows, int64_t cols,
                                            uint8_t* q, uint8_t* qt, uint32_t* turned) {
+  constexpr int kRows = 8 / kOutputs;
+  const TilePlace place = tile_place<kOutputs>();
+  const int64_t row = at.row + place.row, column = at.column + place.column;
   uint2 codes[8];
-  write_rows<kOutputs, kKind>(lines, scale, at, rows, cols, q, codes);
+#pragma unroll
+  for (int l = 0; l < 8; ++l) {
+    codes[l] = codes_of<kKind>(lines[l], scale);
+    const int64_t own_row = row + l % kRows;
+    if (q != nullptr && own_row < rows && column < cols)
+      *reinterpret_cast<uint2*>(q + (own_row * kOutputs + l / kRows) * cols + column) = codes[l];
+  }
   if (qt != nullptr) write_turned<kOutputs>(codes, at, rows, cols, rows, qt, turned);
 }
 
