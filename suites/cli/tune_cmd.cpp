@@ -2,6 +2,8 @@
 // --overlap, how tensor-parallel collectives and the products beside them overlap.
 #include <fmt/core.h>
 
+#include <optional>
+
 #include "profiler/base/file.h"
 #include "profiler/base/log.h"
 #include "profiler/base/text.h"
@@ -95,6 +97,7 @@ Result<int> tune_suite(const Parsed& parsed, const Settings& settings, const std
   MB_ASSIGN(const Suite suite, suite_of(parsed, settings, name));
   const std::string& file = settings.config.host.gemm_tuning_file;
   size_t tuned = 0, other = 0;
+  std::optional<Error> refused;  // the first
   for (const Cell& cell : suite.cells) {
     trainer::Config config = cell.config;
     if (cell.skipped || cell.command || gpus_of(config) != 1) {
@@ -104,17 +107,19 @@ Result<int> tune_suite(const Parsed& parsed, const Settings& settings, const std
     config.host.device = trainer::Device::kCuda;
     config.host.gemm_tuning_file = file;
     if (const Status done = tune_gemms_of(config, parsed.flag("--brief")); !done) {
-      if (tuned == 0) return tl::unexpected(done.error());
+      if (!refused) refused = done.error();
       say(fmt::format("{}: left out, {}\n", cell.name, done.error().what));
       continue;
     }
     ++tuned;
     if (!parsed.flag("--quiet")) say(fmt::format("{}: tuned\n", cell.name));
   }
+  if (tuned == 0 && refused) return tl::unexpected(*refused);
   if (tuned == 0)
     return fail(ErrorCode::kNotFound, fmt::format("suite {} has no cell of one GPU to tune", suite.name),
                 "tuning takes one GPU: give a configuration's knobs instead of --suite");
-  fmt::print("{}: written for {} cells of {} ({} others are not of one GPU)\n", file, tuned, suite.name, other);
+  fmt::print("{}: written for {} cells of {} ({} others take no GPU's tuning: of several GPUs, skipped, or commands)\n",
+             file, tuned, suite.name, other);
   return 0;
 }
 
