@@ -2,10 +2,12 @@
 
     arguments_test.py PROGRAM
 """
+import json
 import os
 import pathlib
 import subprocess
 import sys
+import tempfile
 
 STEP = (
     (64, "unknown flag --nope", ["--nope"]),
@@ -22,6 +24,8 @@ FLOOR = (
     (64, "--seconds 1x: a number", ["--seconds", "1x"]),
     (64, "--seconds 0: a number", ["--seconds", "0"]),
     (64, "no case is called 'nope'", ["--cases", "llama3-8b,nope"]),
+    (64, "--without " + __file__ + ": not results", ["--without", __file__]),
+    (64, "no/such/file", ["--without", "no/such/file"]),
     (4, "it needs one", ["--cases", "llama3-8b"]))
 
 
@@ -44,7 +48,15 @@ def lists_products(program):
     assert "m4096 n14336 k8192 tn bf16 bf16 bf16 beta0" in llama and "tn bf16 bf16 bf16 beta1" not in llama, llama
     assert "mixtral-8x7b router wgrad x2" in listed("mixtral-8x7b")
     assert "deepseek-v3 shared_fc1 fprop x1" in listed("deepseek-v3")
-    assert run(program, ["--list"]).stdout.splitlines()[-1].endswith(" products")
+    all_of_them = run(program, ["--list"]).stdout.splitlines()
+    assert all_of_them[-1] == f"{len(all_of_them) - 1} products"
+    with tempfile.TemporaryDirectory() as folder:
+        measured = pathlib.Path(folder) / "before.json"
+        measured.write_text(json.dumps({"rows": [
+            {"section": "gemm", "name": all_of_them[0][:58].rstrip(), "ms": 1.0},
+            {"section": "gemm", "name": all_of_them[1][:58].rstrip(), "skipped": "no algorithm"}]}))
+        left = run(program, ["--list", "--without", str(measured)]).stdout.splitlines()
+        assert left[:-1] == all_of_them[1:-1] and left[-1] == f"{len(left) - 1} products", left[:2]
 
 
 def main():

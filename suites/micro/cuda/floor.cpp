@@ -3,6 +3,7 @@
 #include <fmt/core.h>
 
 #include <nlohmann/json.hpp>
+#include <set>
 
 #include "profiler/base/file.h"
 #include "profiler/base/text.h"
@@ -19,16 +20,19 @@ struct Options {
   std::string out;
   std::string only;
   std::vector<FloorCase> cases = floor_cases();
+  std::set<std::string> known;  // products that other results hold
   bool list = false;
   double seconds = 0.5;
 };
 
 constexpr const char* kUsage =
-    "mbbench-floor [--out FILE] [--seconds S] [--only TEXT] [--cases NAME,...] [--list]\n"
+    "mbbench-floor [--out FILE] [--seconds S] [--only TEXT] [--cases NAME,...] [--without FILE,...]\n"
+    "              [--list]\n"
     "  Measures GEMMs (the best of the algorithms that cuBLASLt offers), attention, our memory-bound kernels, grouped\n"
     "  products and the copy bandwidth.\n"
     "  --seconds S    sustained time of each measurement, a quarter of it warm-up (default 0.5)\n"
     "  --only TEXT    only rows whose section, name or use contains TEXT, e.g. attention or \"fc1 fprop\"\n"
+    "  --without FILE,...  leave out the products measured in these results: a run that was cut short goes on\n"
     "  --list         only print the products that would be measured, and their uses\n";
 
 // The cases of comma-separated names, in the names' order.
@@ -47,6 +51,23 @@ Result<std::vector<FloorCase>> cases_called(const std::string& names) {
   return found;
 }
 
+// Names of the products that these results, comma-separated, hold a time of.
+Result<std::set<std::string>> measured_in(const std::string& files) {
+  std::set<std::string> names;
+  for (const std::string_view file : split(files, ',')) {
+    const std::string path(file);
+    MB_ASSIGN(const std::string text, read_file(path));
+    const json document = json::parse(text, nullptr, false);
+    const json rows = document.is_object() ? document.value("rows", json()) : json();
+    if (!rows.is_array())
+      return fail(ErrorCode::kBadArgument, "--without " + path + ": not results of mbbench-floor",
+                  "give a FILE that --out wrote");
+    for (const json& row : rows)
+      if (row.value("section", "") == "gemm" && row.contains("ms")) names.insert(row.value("name", ""));
+  }
+  return names;
+}
+
 Result<Options> parse(int argc, char** argv) {
   Options options;
   for (int i = 1; i < argc; i += 2) {
@@ -56,7 +77,7 @@ Result<Options> parse(int argc, char** argv) {
       --i;
       continue;
     }
-    if (flag != "--out" && flag != "--only" && flag != "--cases" && flag != "--seconds")
+    if (flag != "--out" && flag != "--only" && flag != "--cases" && flag != "--seconds" && flag != "--without")
       return fail(ErrorCode::kBadArgument, "unknown flag " + flag, kUsage);
     if (i + 1 >= argc) return fail(ErrorCode::kBadArgument, flag + " needs a value", kUsage);
     const std::string value = argv[i + 1];
@@ -66,6 +87,8 @@ Result<Options> parse(int argc, char** argv) {
       options.only = value;
     } else if (flag == "--cases") {
       MB_ASSIGN(options.cases, cases_called(value));
+    } else if (flag == "--without") {
+      MB_ASSIGN(options.known, measured_in(value));
     } else {
       const auto seconds = parse_double(value);
       if (!seconds || !(*seconds > 0.0 && *seconds <= 60.0))
@@ -140,7 +163,8 @@ json environment(const profiler::Nvml* nvml) {
 }
 
 Status run(const Options& options) {
-  const std::vector<FloorProduct> products = floor_products(options.cases, options.only);
+  std::vector<FloorProduct> products = floor_products(options.cases, options.only);
+  std::erase_if(products, [&](const FloorProduct& p) { return options.known.contains(trainer::cuda::key(p.problem)); });
   if (options.list) {
     for (const FloorProduct& p : products) fmt::print("{:<58} {}\n", trainer::cuda::key(p.problem), p.uses);
     fmt::print("{} products\n", products.size());
@@ -171,7 +195,7 @@ Status run(const Options& options) {
   };
   FloorContext context{*pool, watch, launch, options.seconds, options.only, keep};
   fmt::print("{} products of {} cases, about {:.0f} s, after copies, attention and kernels\n", products.size(),
-             options.cases.size(), static_cast<double>(products.size()) * (1.75 * options.seconds + 0.3));
+             options.cases.size(), static_cast<double>(products.size()) * (1.4 * options.seconds + 0.3));
   floor_copy(context);
   floor_attention_rows(context, options.cases);
   if (options.cases.front().heads > 0) floor_kernels(context, options.cases.front());

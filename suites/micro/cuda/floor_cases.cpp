@@ -50,8 +50,8 @@ const std::vector<FloorCase>& floor_cases() {
   static const std::vector<FloorCase> cases = {
       // name               layers hidden heads kv   d    ffn   vocab    seq  mbs
       dense({"llama3-8b", 8, 4096, 32, 8, 128, 14336, 128256, 8192, 1, kBoth | kBothGrads}),
-      dense({"llama3-70b", 2, 8192, 64, 8, 128, 28672, 128256, 8192, 1, kBoth | kFloorFp32Grads}),
-      dense({"llama3-70b-tp4shard", 20, 8192, 16, 2, 128, 7168, 32064, 4096, 1, kBoth | kFloorFp32Grads}),
+      dense({"llama3-70b", 2, 8192, 64, 8, 128, 28672, 128256, 8192, 1, kBoth | kBothGrads}),
+      dense({"llama3-70b-tp4shard", 20, 8192, 16, 2, 128, 7168, 32064, 4096, 1, kBoth | kBothGrads}),
       dense({"gated-h1600", 48, 1600, 25, 25, 64, 6400, 50304, 1024, 8, kFloorBf16 | kFloorFp32Grads}),
       dense({"qwen2.5-7b", 28, 3584, 28, 4, 128, 18944, 152064, 1024, 4, kFloorBf16 | kFloorBf16Grads | kFloorMany}),
       dense({"qwen2.5-7b-fp8", 28, 3584, 28, 4, 128, 18944, 152064, 1024, 2, kFloorFp8 | kFloorBf16Grads | kFloorMany}),

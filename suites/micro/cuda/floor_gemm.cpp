@@ -1,4 +1,4 @@
-// GEMM floors: the algorithms that cuBLASLt offers are timed shortly, the best three for a quarter of the sustained
+// GEMM floors: the algorithms that cuBLASLt offers are timed shortly, the best three for an eighth of the sustained
 // time, since a card at its power limit ranks them otherwise, and the winner for all of it.
 #include <fmt/core.h>
 
@@ -62,7 +62,7 @@ Result<FloorRow> measure(FloorContext& context, Gemm& gemm, const GemmProblem& p
   ranked.resize(std::min<size_t>(ranked.size(), 3));
   for (Ranked& r : ranked) {
     MB_TRY(gemm.choose(problem, (*candidates)[r.index].algorithm));
-    MB_ASSIGN(const Timing timing, context.watch.sustained(call, context.seconds / 4));
+    MB_ASSIGN(const Timing timing, context.watch.sustained(call, context.seconds / 8));
     r.ms = timing.ms;
   }
   const auto best =
