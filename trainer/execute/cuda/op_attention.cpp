@@ -6,6 +6,7 @@
 
 #include "trainer/execute/cuda/op_call.h"
 #include "trainer/ops/cuda/general_attention.h"
+#include "trainer/ops/cuda/position_bias.h"
 #include "trainer/ops/cuda/sink_kernels.h"
 #include "trainer/ops/cuda/status.h"
 #include "trainer/ops/relative_bucket.h"
@@ -25,7 +26,8 @@ AttentionShape attention_shape(const OpCall& call, size_t qkv, size_t starts) {
           .causal = a.causal,
           .window = a.causal && a.window < s[0] ? a.window : 0,
           .value_width = a.value_dim(),
-          .packs = a.packed ? call.in[starts].elements() : 0};
+          .packs = a.packed ? call.in[starts].elements() : 0,
+          .bias = a.relative_buckets > 0};
 }
 // Where they stand: the weight (sinks or bias table) first among the extras, the starts last.
 constexpr size_t kForwardQkv = 0, kForwardWeight = 1, kBackwardQkv = 1, kBackwardWeight = 4;
@@ -47,7 +49,8 @@ AttentionShape backward_shape(const OpCall& call) {
 const char* general_alone(const AttentionAttrs& a, Element element) {
   if (element != Element::kBf16) return "fp32";
   if (a.window > 0 && !a.causal) return "a window that looks both ways";
-  if (a.relative_buckets > 0) return "a position bias";
+  if (a.relative_buckets > 0 && a.packed) return "a position bias inside a pack";
+  if (a.relative_buckets > 0 && a.window > 0) return "a position bias inside a window";
   if (a.dropout > 0) return "dropout inside attention";
   return nullptr;
 }
@@ -77,6 +80,7 @@ Result<AttentionShape> shape_apart(const AttentionAttrs& a, const Operand& q, co
   const auto refuse = [](const char* why) { return fail(ErrorCode::kUnavailable, why); };
   if (const char* const why = general_alone(a, element)) return refuse(why);
   if (a.packed) return refuse("a pack's keys apart from its queries");
+  if (a.relative_buckets > 0) return refuse("a position bias of keys apart from their queries");
   const int64_t queries = q.shape()[0], keys = kv.shape()[0];
   if (a.window > 0 && a.window < std::max(a.queries.sequence, keys)) return refuse("a window over a part of the keys");
   const Seen seen = seen_by(a, queries, keys);
@@ -97,12 +101,16 @@ const char* name_of(AttentionKernel kernel) {
 
 // "attention backward of 8192 x 1, 32/8 heads of 128, causal"; "of 4096 x 1 to 2048 keys, ...".
 std::string key_of(const AttentionShape& s, bool backward) {
-  return fmt::format("attention {} of {} x {}{}, {}/{} heads of {}{}{}{}{}", backward ? "backward" : "forward", s.seq,
+  return fmt::format("attention {} of {} x {}{}, {}/{} heads of {}{}{}{}{}{}", backward ? "backward" : "forward", s.seq,
                      s.batch, s.apart() ? fmt::format(" to {} keys", s.keys) : "", s.heads, s.kv_heads, s.head_dim,
                      s.value_dim() != s.head_dim ? fmt::format(" and {}", s.value_dim()) : "",
-                     s.causal ? ", causal" : "", s.window > 0 ? fmt::format(", window {}", s.window) : "",
+                     s.causal ? ", causal" : "", s.bias ? ", biased" : "",
+                     s.window > 0 ? fmt::format(", window {}", s.window) : "",
                      s.packs > 0 ? fmt::format(", {} starts", s.packs) : "");
 }
+
+// cuDNN reads the bias of every pair of positions, and its gradient is as large.
+constexpr int64_t kLargestBias = int64_t{1} << 30;
 
 bool cudnn_takes(const OpCall& call, const AttentionShape& shape, float scale, bool backward) {
   if (shape.head_dim % 8 != 0 || shape.value_dim() % 8 != 0 || shape.head_dim > 256) return false;
@@ -113,6 +121,11 @@ bool cudnn_takes(const OpCall& call, const AttentionShape& shape, float scale, b
     return false;
   }
   if (call.device.refused(key)) return false;
+  if (const int64_t bytes = shape.bias ? position_bias_bytes(shape.heads, shape.seq, shape.key_rows()) : 0;
+      bytes > kLargestBias) {
+    call.device.refuse(key, fmt::format("a whole position bias takes {} MiB; our own kernel computes it", bytes >> 20));
+    return false;
+  }
   const auto bytes = cudnn->workspace(shape, scale, call.device.deterministic(), backward);
   if (!bytes) call.device.refuse(key, bytes.error().what + "; our own kernel computes it");
   return bytes.has_value();
@@ -235,6 +248,10 @@ Result<GeneralAttention> general(const OpCall& call, const Operand& q, const Ope
 
 namespace {
 
+int64_t round_up(int64_t bytes) {
+  return (bytes + 255) / 256 * 256;
+}
+
 // Our flash kernel reads the rows of each token's own sequence.
 Status own_rows(const OpCall& call, size_t starts, int64_t tokens, int64_t beside, AttentionPacks* packs) {
   MB_ASSIGN(const PackSpans spans, pack_spans(call, starts, tokens, tokens, false, beside));
@@ -242,16 +259,66 @@ Status own_rows(const OpCall& call, size_t starts, int64_t tokens, int64_t besid
   return {};
 }
 
-Status cudnn_forward(const OpCall& call, const AttentionForward& f) {
+// Scratch memory: a library's workspace, and behind it `beside` bytes.
+struct Scratch {
+  void* workspace;
+  std::byte* beside;
+};
+Result<Scratch> scratch(const OpCall& call, int64_t workspace, int64_t beside) {
+  const int64_t offset = round_up(workspace);
+  MB_ASSIGN(void* const all, call.device.scratch(offset + beside));
+  return Scratch{all, static_cast<std::byte*>(all) + offset};
+}
+
+// The bias of an op with a table, `weight`: where that stands among the operands.
+struct Spread {
+  PositionBias bias;
+  const std::byte* table;
+};
+Result<Spread> position_bias(const OpCall& call, const AttentionShape& s, size_t weight) {
+  const auto& a = call.attrs<AttentionAttrs>();
+  GeneralAttention tables;
+  tables.queries = s.seq, tables.keys = s.key_rows();
+  MB_TRY(add_tables(call, a, &tables));
+  return Spread{{s.heads, s.seq, s.key_rows(), a.relative_buckets, a.causal, tables.buckets},
+                weight_of(a, call.in[weight])};
+}
+
+Status cudnn_forward(const OpCall& call, AttentionForward f) {
   CudnnAttention* const cudnn = call.device.cudnn();
   MB_ASSIGN(const int64_t bytes, cudnn->workspace(f.shape, f.scale, call.device.deterministic(), false));
-  MB_ASSIGN(void* const workspace, call.device.scratch(bytes));
-  return cudnn->forward(f, workspace, call.device.stream());
+  const AttentionShape& s = f.shape;
+  const int64_t bias_bytes = s.bias ? position_bias_bytes(s.heads, s.seq, s.key_rows()) : 0;
+  MB_ASSIGN(const Scratch memory, scratch(call, bytes, bias_bytes));
+  if (s.bias) {
+    MB_ASSIGN(const Spread spread, position_bias(call, s, kForwardWeight));
+    MB_TRY(spread_position_bias(spread.bias, spread.table, memory.beside, call.device.launch()));
+    f.bias = memory.beside;
+  }
+  return cudnn->forward(f, memory.workspace, call.device.stream());
+}
+
+// With the gradient of its table, where it has one.
+Status cudnn_biased_backward(const OpCall& call, AttentionBackward b, int64_t bytes) {
+  const auto& a = call.attrs<AttentionAttrs>();
+  const AttentionShape& s = b.shape;
+  MB_ASSIGN(const Spread spread, position_bias(call, s, kBackwardWeight));
+  const int64_t bias_bytes = round_up(position_bias_bytes(s.heads, s.seq, s.key_rows()));
+  MB_ASSIGN(const Scratch memory, scratch(call, bytes, 2 * bias_bytes + position_bias_workspace(spread.bias)));
+  MB_TRY(spread_position_bias(spread.bias, spread.table, memory.beside, call.device.launch()));
+  b.workspace = memory.workspace, b.bias = memory.beside, b.dbias = memory.beside + bias_bytes;
+  MB_TRY(ok(cudaMemsetAsync(b.dbias, 0, static_cast<size_t>(bias_bytes), call.device.stream()),
+            "clearing the gradient of a position bias"));
+  MB_TRY(call.device.cudnn()->backward(b, call.device.deterministic(), call.device.stream()));
+  MB_ASSIGN(float* const dtable, weight_gradient(call, a));
+  return gather_position_bias(spread.bias, b.dbias, dtable, a.accumulate, memory.beside + 2 * bias_bytes,
+                              call.device.launch());
 }
 
 Status cudnn_backward(const OpCall& call, AttentionBackward b) {
   CudnnAttention* const cudnn = call.device.cudnn();
   MB_ASSIGN(const int64_t bytes, cudnn->workspace(b.shape, b.scale, call.device.deterministic(), true));
+  if (b.shape.bias) return cudnn_biased_backward(call, b, bytes);
   MB_ASSIGN(b.workspace, call.device.scratch(bytes));
   return cudnn->backward(b, call.device.deterministic(), call.device.stream());
 }

@@ -83,6 +83,12 @@ void add_wide_cases(std::vector<OpCase>& all) {
   all.push_back({"cross_attention/d128-before", &kCrossAttention, {{{260, 2, 512}}, {{130, 2, 256}}}, step});
   const AttentionAttrs all_keys{4, 2, 64, false, 0.125F};
   all.push_back({"cross_attention/d64-all", &kCrossAttention, {{{130, 2, 256}}, {{330, 2, 256}}}, all_keys});
+  AttentionAttrs biased{4, 4, 64, true, 1.0F};
+  biased.relative_buckets = 32;
+  biased.relative_max_distance = 128;
+  all.push_back({"attention/d64-biased", &kAttention, {{{328, 2, 768}}, weight({4, 32})}, biased});
+  biased.causal = false;
+  all.push_back({"attention/d64-biased-both-ways", &kAttention, {{{333, 2, 768}}, weight({4, 32})}, biased});
   all.push_back({"attention/d96", &kAttention, {{{40, 1, 384}}}, AttentionAttrs{2, 1, 96, true, 0.1F}});
 }
 

@@ -34,6 +34,7 @@ struct AttentionForward {
   float* lse = nullptr;
   AttentionPacks packs = {};
   const void* kv = nullptr;
+  const void* bias = nullptr;  // of shape.bias (position_bias.h)
 };
 
 struct AttentionBackward {
@@ -49,6 +50,8 @@ struct AttentionBackward {
   const void* kv = nullptr;
   void* dkv = nullptr;
   int64_t lse_rows = 0;  // of a head, which lse may have more of than there are queries: it points at the first one's
+  const void* bias = nullptr;
+  void* dbias = nullptr;  // as bias, summed over the batch; zero before
 };
 
 // Our own kernel: mma on tensor cores, deterministic, head dimensions 64 and 128; packs and windows skip the keys that
@@ -57,9 +60,9 @@ Status flash_forward(const AttentionForward& args, cudaStream_t stream);
 int64_t flash_backward_workspace(const AttentionShape& shape);  // delta [b, heads, s] fp32
 Status flash_backward(const AttentionBackward& args, cudaStream_t stream);
 
-// cuDNN's fused attention: bf16, grouped heads, causal or not, sliding windows, narrower values, packs. Plans are
-// cached by shape, those of packs by the most sequences they hold, whatever the sequences' lengths. make() fails with
-// the reason when this build or machine lacks it.
+// cuDNN's fused attention: bf16, grouped heads, causal or not, sliding windows, narrower values, packs, a bias. Plans
+// are cached by shape, those of packs by the most sequences they hold, whatever the sequences' lengths. make() fails
+// with the reason when this build or machine lacks it.
 class CudnnAttention {
  public:
   static Result<std::unique_ptr<CudnnAttention>> make();

@@ -8,6 +8,7 @@
 
 #include "trainer/ops/cuda/attention.h"
 #include "trainer/ops/cuda/packs.h"
+#include "trainer/ops/cuda/position_bias.h"
 #include "trainer/ops/cuda/status.h"
 
 #ifdef MBB_HAVE_CUDNN
@@ -27,7 +28,7 @@ namespace fe = cudnn_frontend;
 using Graph = fe::graph::Graph;
 using Tensor = std::shared_ptr<fe::graph::Tensor_attributes>;
 
-enum Uid : int64_t { kQ = 1, kK, kV, kO, kStats, kDo, kDq, kDk, kDv, kLengths, kKeyLengths, kOffsets };
+enum Uid : int64_t { kQ = 1, kK, kV, kO, kStats, kDo, kDq, kDk, kDv, kBias, kDbias, kLengths, kKeyLengths, kOffsets };
 
 // Rows of different widths in a pack: each has its own table of where sequences begin (ragged_tables()), by this place.
 // A gradient must have its operand's table: where the tables of q and dq, k and dk or v and dv differed, 9.14 gave
@@ -124,6 +125,16 @@ void set_stats(fe::graph::Tensor_attributes& tensor, const AttentionShape& s, co
   if (s.packs > 0) tensor.set_ragged_offset(offsets_of(r, kStatsRows));
 }
 
+// A bias, or its gradient, of each head.
+Tensor bias_view(Graph& graph, const char* tensor_name, Uid uid, const AttentionShape& s) {
+  const int64_t row = position_bias_row(s.key_rows());
+  return graph.tensor(fe::graph::Tensor_attributes()
+                          .set_name(tensor_name)
+                          .set_uid(uid)
+                          .set_dim({1, s.heads, s.seq, s.key_rows()})
+                          .set_stride({s.heads * s.seq * row, s.seq * row, row, 1}));
+}
+
 struct Plan {
   std::shared_ptr<Graph> graph;
   int64_t workspace = 0;  // cuDNN's own
@@ -203,6 +214,7 @@ Result<Plan> build_forward(const AttentionShape& s, float scale, cudnnHandle_t h
   const Ragged r = ragged(*graph, s);
   mask(options, s);
   see_packs(options, s, r);
+  if (s.bias) options.set_bias(bias_view(*graph, "bias", kBias, s));
   auto [out, stats] = graph->sdpa(head_view(*graph, "q", kQ, s, h.q, r), head_view(*graph, "k", kK, s, h.k, r),
                                   head_view(*graph, "v", kV, s, h.v, r), options);
   set_output(out, kO, s, h.out, r);
@@ -219,6 +231,7 @@ Result<Plan> build_backward(const AttentionShape& s, float scale, bool determini
   const Ragged r = ragged(*graph, s);
   mask(options, s);
   see_packs(options, s, r);
+  if (s.bias) options.set_bias(bias_view(*graph, "bias", kBias, s)).set_dbias(bias_view(*graph, "dbias", kDbias, s));
   fe::graph::Tensor_attributes saved;
   saved.set_name("stats");
   set_stats(saved, s, r);
@@ -292,6 +305,7 @@ class Cudnn final : public CudnnAttention {
     MB_ASSIGN(const auto plan, plan_of(a.shape, a.scale, false, false));
     const Packed in = split(a.qkv, a.kv, a.shape);
     Pointers pointers{{kQ, in.q}, {kK, in.k}, {kV, in.v}, {kO, a.out}, {kStats, a.lse}};
+    if (a.shape.bias) pointers[kBias] = const_cast<void*>(a.bias);
     MB_TRY(add_tables(a.shape, a.packs, workspace, stream, &pointers));
     MB_TRY(on(stream));
     auto* const own = static_cast<char*>(workspace) + front_bytes(a.shape, false);
@@ -305,6 +319,7 @@ class Cudnn final : public CudnnAttention {
     Pointers pointers{
         {kQ, in.q},    {kK, in.k},    {kV, in.v},    {kO, const_cast<void*>(a.out)},   {kDo, const_cast<void*>(a.dout)},
         {kDq, grad.q}, {kDk, grad.k}, {kDv, grad.v}, {kStats, const_cast<float*>(lse)}};
+    if (a.shape.bias) pointers[kBias] = const_cast<void*>(a.bias), pointers[kDbias] = a.dbias;
     MB_TRY(add_tables(a.shape, a.packs, a.workspace, stream, &pointers));
     MB_TRY(on(stream));
     auto* const own = static_cast<char*>(a.workspace) + front_bytes(a.shape, true);
@@ -314,7 +329,7 @@ class Cudnn final : public CudnnAttention {
   size_t version() const override { return fe::detail::get_backend_version(); }
 
  private:
-  using Key = std::array<int64_t, 12>;
+  using Key = std::array<int64_t, 13>;
 
   Status on(cudaStream_t stream) {
     if (fe::detail::set_stream(handle_, stream) == CUDNN_STATUS_SUCCESS) return {};
@@ -326,8 +341,19 @@ class Cudnn final : public CudnnAttention {
     MB_TRY(takes_pack(s, deterministic, backward));
     int32_t scale_bits = 0;
     std::memcpy(&scale_bits, &scale, sizeof(scale));
-    const Key key{s.batch,  s.seq,    s.heads, s.kv_heads, s.head_dim, s.value_dim(),
-                  s.causal, s.window, s.packs, s.keys,     scale_bits, backward ? 1 + (deterministic ? 1 : 0) : 0};
+    const Key key{s.batch,
+                  s.seq,
+                  s.heads,
+                  s.kv_heads,
+                  s.head_dim,
+                  s.value_dim(),
+                  s.causal,
+                  s.window,
+                  s.packs,
+                  s.keys,
+                  s.bias,
+                  scale_bits,
+                  backward ? 1 + (deterministic ? 1 : 0) : 0};
     auto at = plans_.find(key);
     if (at == plans_.end()) {
       MB_ASSIGN(auto plan,

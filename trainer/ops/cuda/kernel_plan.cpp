@@ -39,6 +39,8 @@ Result<void> check_attention(const AttentionShape& shape) {
   if (shape.apart())
     return fail(ErrorCode::kUnavailable, "flash attention: keys that are not packed with their queries",
                 "use attention_backend = fused");
+  if (shape.bias)
+    return fail(ErrorCode::kUnavailable, "flash attention: a position bias", "use attention_backend = fused");
   if (shape.kv_heads <= 0 || shape.heads % shape.kv_heads != 0)
     return fail(ErrorCode::kBadArgument,
                 fmt::format("flash attention: {} query heads over {} KV heads", shape.heads, shape.kv_heads));

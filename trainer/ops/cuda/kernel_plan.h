@@ -84,6 +84,7 @@ struct AttentionShape {
   // Keys beside `seq` queries, in rows of their own ([k heads | v heads]; queries then stand alone). Causal: the last
   // query sees all of them, the one before it all but one, and so on. 0: as many as queries, packed with them.
   int64_t keys = 0;
+  bool bias = false;  // added to the scores, [heads, seq, position_bias_row(keys)]; cuDNN alone takes one
   int64_t value_dim() const { return value_width == 0 ? head_dim : value_width; }
   bool apart() const { return keys > 0; }
   int64_t key_rows() const { return apart() ? keys : seq; }
