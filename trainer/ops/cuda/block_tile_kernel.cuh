@@ -139,7 +139,7 @@ __device__ __forceinline__ uint2 codes_by_column(const uint4& line, const float 
 // Blocks of 1 x kBlock along rows, and along columns in the other copy.
 template <__nv_fp8_interpretation_t kKind, int kBlock>
 __global__ void __launch_bounds__(256, kBlock == 32 ? 3 : 4) block_lines_kernel(BlockTiles t, const bf16* x) {
-  __shared__ uint32_t turned[128 * 32];
+  __shared__ alignas(16) uint32_t turned[128 * 32];
   __shared__ TileTops<kBlock> tops;
   __shared__ TileFactors<kBlock> factors;
   const TilePlace place = tile_place<1>();
@@ -166,7 +166,7 @@ __global__ void __launch_bounds__(256, kBlock == 32 ? 3 : 4) block_lines_kernel(
 // Blocks of 128 x 128: both copies have the same codes.
 template <__nv_fp8_interpretation_t kKind>
 __global__ void __launch_bounds__(256, 4) block_squares_kernel(BlockTiles t, const bf16* x) {
-  __shared__ uint32_t turned[128 * 32];
+  __shared__ alignas(16) uint32_t turned[128 * 32];
   __shared__ uint32_t tops[8];
   const TilePlace place = tile_place<1>();
   const TileAt at = block_tile_at(t);

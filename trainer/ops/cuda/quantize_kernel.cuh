@@ -201,7 +201,8 @@ __device__ __forceinline__ TileAt tile_at(int tile, int tiles_across) {
   return {int64_t{down} * 128, int64_t{tile - down * tiles_across} * (128 / kOutputs)};
 }
 
-// The codes turned through shared memory: 16 rows of a column a store; columns are `pitch` codes apart.
+// The codes turned through shared memory: 16 rows of a column a store; columns are `pitch` codes apart. A column and the
+// seven beside it are swizzled alike, so that their words lie at fixed distances.
 template <int kOutputs>
 __device__ __forceinline__ void write_turned(const uint2 (&codes)[8], TileAt at, int64_t rows, int64_t cols,
                                              int64_t pitch, uint8_t* qt, uint32_t* turned) {
@@ -210,7 +211,7 @@ __device__ __forceinline__ void write_turned(const uint2 (&codes)[8], TileAt at,
 #pragma unroll
   for (int four = 0; four < 2; ++four) {  // lines of four rows that lie below each other
     const int row_word = kOutputs == 1 ? place.row / 4 + four : place.row / 4;
-    const int first = kOutputs == 1 ? place.column : four * 64 + place.column;
+    uint32_t* const to = turned + tile_word(kOutputs == 1 ? place.column : four * 64 + place.column, row_word);
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       const uint2* l = codes + four * 4;
@@ -218,30 +219,26 @@ __device__ __forceinline__ void write_turned(const uint2 (&codes)[8], TileAt at,
       const uint32_t c = half ? l[2].y : l[2].x, d = half ? l[3].y : l[3].x;
       const uint32_t ab_low = __byte_perm(a, b, 0x5140), cd_low = __byte_perm(c, d, 0x5140);
       const uint32_t ab_high = __byte_perm(a, b, 0x7362), cd_high = __byte_perm(c, d, 0x7362);
-      const int word = first + half * 4;
-      turned[tile_word(word + 0, row_word)] = __byte_perm(ab_low, cd_low, 0x5410);
-      turned[tile_word(word + 1, row_word)] = __byte_perm(ab_low, cd_low, 0x7632);
-      turned[tile_word(word + 2, row_word)] = __byte_perm(ab_high, cd_high, 0x5410);
-      turned[tile_word(word + 3, row_word)] = __byte_perm(ab_high, cd_high, 0x7632);
+      to[(half * 4 + 0) * 32] = __byte_perm(ab_low, cd_low, 0x5410);
+      to[(half * 4 + 1) * 32] = __byte_perm(ab_low, cd_low, 0x7632);
+      to[(half * 4 + 2) * 32] = __byte_perm(ab_high, cd_high, 0x5410);
+      to[(half * 4 + 3) * 32] = __byte_perm(ab_high, cd_high, 0x7632);
     }
   }
   __syncthreads();
   const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
-  const int chunk = lane & 7;  // 16 rows of a column
-  const int64_t out_row = at.row + chunk * 16;
+  const int chunk = lane & 7, group = (warp >> 1) * 4 + (lane >> 3);  // 16 rows, and 8 columns of which it takes four
+  const int result = group * 8 + (warp & 1) * 4, output = kOutputs == 1 ? 0 : result >> 6;
+  const int64_t out_row = at.row + chunk * 16, out_column = at.column + (kOutputs == 1 ? result : result & 63);
+  if (out_row >= rows || out_column >= cols) return;
+  const auto* const from = reinterpret_cast<const uint4*>(turned + (tile_word(result, chunk * 4) & ~3));
+  const uint32_t own = group & 1 ? 0x7654 : 0x3210;  // the swizzle exchanges two words of a pair
+  uint8_t* const to = qt + (output * cols + out_column) * pitch + out_row;
 #pragma unroll
   for (int it = 0; it < 4; ++it) {
-    const int group = warp * 4 + it;
-    const int result = ((group >> 3) * 4 + (lane >> 3)) * 8 + (group & 7);
-    const int output = kOutputs == 1 ? 0 : result >> 6;
-    const int64_t out_column = at.column + (kOutputs == 1 ? result : result & 63);
-    if (out_row >= rows || out_column >= cols) continue;
-    uint4 value;
-    value.x = turned[tile_word(result, chunk * 4 + 0)];
-    value.y = turned[tile_word(result, chunk * 4 + 1)];
-    value.z = turned[tile_word(result, chunk * 4 + 2)];
-    value.w = turned[tile_word(result, chunk * 4 + 3)];
-    *reinterpret_cast<uint4*>(qt + (output * cols + out_column) * pitch + out_row) = value;
+    const uint4 v = from[it * 8];
+    *reinterpret_cast<uint4*>(to + it * pitch) = make_uint4(__byte_perm(v.x, v.y, own), __byte_perm(v.y, v.x, own),
+                                                            __byte_perm(v.z, v.w, own), __byte_perm(v.w, v.z, own));
   }
 }
 
@@ -311,7 +308,7 @@ template <typename Producer, __nv_fp8_interpretation_t kKind>
 __global__ void __launch_bounds__(256, 4) quantize_kernel(Producer produce, int64_t rows, int64_t cols,
                                                           int tiles_across, QuantizeScale by, uint8_t* q, uint8_t* qt) {
   constexpr int kOutputs = Producer::kOutputs;
-  __shared__ uint32_t turned[128 * 32];
+  alignas(16) __shared__ uint32_t turned[128 * 32];
   const TilePlace place = tile_place<kOutputs>();
   const TileAt at = tile_at<kOutputs>(static_cast<int>(gridDim.x - 1 - blockIdx.x), tiles_across);
   uint4 lines[8];

@@ -56,7 +56,7 @@ __global__ void __launch_bounds__(256, 2)
                          uint8_t* q, uint8_t* qt) {
   constexpr int kOutputs = Producer::kOutputs, kKept = kQuantizeOnceKept;
   extern __shared__ uint4 waiting[];  // [tile][line][thread]
-  __shared__ uint32_t turned[128 * 32];
+  alignas(16) __shared__ uint32_t turned[128 * 32];
   __shared__ uint32_t tops[8];
   const auto grid = static_cast<int>(gridDim.x), block = static_cast<int>(blockIdx.x);
   const int mine = (tiles - block + grid - 1) / grid;
