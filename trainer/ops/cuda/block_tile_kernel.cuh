@@ -15,20 +15,23 @@ struct BlockTiles {
   BlockCopy row_copy, column_copy;
 };
 
-// Eight tiles down, then the next column of them: blocks that run together fill whole sectors of both copies' scales
-// and write long pieces of the columns.
-__device__ __forceinline__ TileAt block_tile_at(const BlockTiles& t) {
-  constexpr int kTall = 8;
-  const int tile = static_cast<int>(blockIdx.x), first = tile / (kTall * t.across) * kTall;
-  const int tall = min(kTall, t.down - first), in_group = tile - first * t.across;
-  return {int64_t{first + in_group % tall} * 128, int64_t{in_group / tall} * 128};
+// The grid: kTall tiles down, then the next column of them, then the next such row of the stack's matrices. Blocks that
+// run together fill whole sectors of both copies' scales and write long pieces of the columns.
+constexpr int kTall = 8;
+struct MatrixTile : TileAt {
+  int64_t matrix;
+};
+__device__ __forceinline__ MatrixTile block_tile_at(const BlockTiles& t) {
+  const unsigned groups = static_cast<unsigned>(t.down + kTall - 1) / kTall;
+  const unsigned matrix = t.stack == 1 ? 0 : blockIdx.z / groups, group = blockIdx.z - matrix * groups;
+  return {{(int64_t{group} * kTall + blockIdx.x) * 128, int64_t{blockIdx.y} * 128}, matrix};
 }
 
 // A thread's lines are all inside or all outside; those outside repeat others, which changes no maximum.
-__device__ __forceinline__ void load_tile(const BlockTiles& t, const bf16* x, const TileAt& at, const TilePlace& place,
+__device__ __forceinline__ void load_tile(const BlockTiles& t, const bf16* x, const MatrixTile& at, const TilePlace& place,
                                           uint4 (&lines)[8]) {
   const int64_t row = min(at.row + place.row, t.rows - 8), column = min(at.column + place.column, t.cols - 8);
-  const bf16* const from = x + (blockIdx.y * t.rows + row) * t.cols + column;
+  const bf16* const from = x + (at.matrix * t.rows + row) * t.cols + column;
 #pragma unroll
   for (int l = 0; l < 8; ++l) lines[l] = load_line<true>(from + l * t.cols);
   __syncwarp();  // no load is put off past the first use of another
@@ -36,17 +39,17 @@ __device__ __forceinline__ void load_tile(const BlockTiles& t, const bf16* x, co
 
 // codes(l): of the thread's line l.
 template <typename Codes>
-__device__ __forceinline__ void write_lines(const BlockTiles& t, const TileAt& at, const TilePlace& place,
+__device__ __forceinline__ void write_lines(const BlockTiles& t, const MatrixTile& at, const TilePlace& place,
                                             Codes&& codes) {
   const int64_t row = at.row + place.row, column = at.column + place.column;
   if (row >= t.rows || column >= t.cols) return;
-  uint8_t* const to = static_cast<uint8_t*>(t.row_copy.q) + (blockIdx.y * t.rows + row) * t.cols + column;
+  uint8_t* const to = static_cast<uint8_t*>(t.row_copy.q) + (at.matrix * t.rows + row) * t.cols + column;
 #pragma unroll
   for (int l = 0; l < 8; ++l) *reinterpret_cast<uint2*>(to + l * t.cols) = codes(l);
 }
-__device__ __forceinline__ void write_columns(const BlockTiles& t, const uint2 (&codes)[8], const TileAt& at,
+__device__ __forceinline__ void write_columns(const BlockTiles& t, const uint2 (&codes)[8], const MatrixTile& at,
                                               uint32_t* turned) {
-  uint8_t* const to = static_cast<uint8_t*>(t.column_copy.q) + int64_t{blockIdx.y} * t.rows;
+  uint8_t* const to = static_cast<uint8_t*>(t.column_copy.q) + at.matrix * t.rows;
   write_turned<1>(codes, at, t.rows, t.cols, t.stack * t.rows, to, turned);
 }
 
@@ -97,11 +100,11 @@ struct TileFactors {
 
 // A thread has a row or a column of the tile: its blocks' factors, and their scales in the copy.
 template <int kBlock>
-__device__ __forceinline__ void find_factors(const BlockTiles& t, const TileAt& at, const TileTops<kBlock>& tops,
+__device__ __forceinline__ void find_factors(const BlockTiles& t, const MatrixTile& at, const TileTops<kBlock>& tops,
                                              TileFactors<kBlock>& factors) {
   const bool column = threadIdx.x >= 128;
   const int in_tile = static_cast<int>(threadIdx.x) & 127;
-  const int64_t matrix = blockIdx.y, line = (column ? at.column : at.row) + in_tile;
+  const int64_t matrix = at.matrix, line = (column ? at.column : at.row) + in_tile;
   const int64_t lines = column ? t.cols : t.rows, first = column ? at.row : at.column;
   const int64_t inner = column ? t.rows : t.cols, parts = (inner + kBlock - 1) / kBlock;
   const int64_t scale_line = column ? line * t.stack + matrix : matrix * t.rows + line;
@@ -127,49 +130,51 @@ __device__ __forceinline__ void find_factors(const BlockTiles& t, const TileAt& 
   }
 }
 
-template <__nv_fp8_interpretation_t kKind>
-__device__ __forceinline__ uint2 codes_by_column(const uint4& line, const float (&factor)[8]) {
-  float v[8];
-  unpack(line, v);
-#pragma unroll
-  for (int i = 0; i < 8; ++i) v[i] *= factor[i];
-  return make_uint2(pack_fp8<kKind>(v[0], v[1], v[2], v[3]), pack_fp8<kKind>(v[4], v[5], v[6], v[7]));
+// Codes of values times their factors.
+template <__nv_fp8_interpretation_t kKind, typename Factor>
+__device__ __forceinline__ uint2 codes_by(const float (&v)[8], Factor&& factor) {
+  return make_uint2(pack_fp8<kKind>(v[0] * factor(0), v[1] * factor(1), v[2] * factor(2), v[3] * factor(3)),
+                    pack_fp8<kKind>(v[4] * factor(4), v[5] * factor(5), v[6] * factor(6), v[7] * factor(7)));
 }
 
 // Blocks of 1 x kBlock along rows, and along columns in the other copy.
 template <__nv_fp8_interpretation_t kKind, int kBlock>
 __global__ void __launch_bounds__(256, kBlock == 32 ? 3 : 4) block_lines_kernel(BlockTiles t, const bf16* x) {
-  __shared__ alignas(16) uint32_t turned[128 * 32];
+  alignas(16) __shared__ uint32_t turned[128 * 32];
   __shared__ TileTops<kBlock> tops;
   __shared__ TileFactors<kBlock> factors;
   const TilePlace place = tile_place<1>();
-  const TileAt at = block_tile_at(t);
+  const MatrixTile at = block_tile_at(t);
+  if (at.row >= t.rows) return;
   uint4 lines[8];
   load_tile(t, x, at, place, lines);
   find_tops(lines, place, tops);
   __syncthreads();
   find_factors(t, at, tops, factors);
   __syncthreads();
-  const float* const of_rows = &factors.rows[place.column / kBlock][place.row];
-  write_lines(t, at, place, [&](int l) { return codes_of<kKind>(lines[l], of_rows[l]); });
-  // Unpacked again for the second copy: values kept for both do not fit the registers.
-#pragma unroll
-  for (uint4& line : lines) asm volatile("" : "+r"(line.x), "+r"(line.y), "+r"(line.z), "+r"(line.w));
-  float of_columns[8];
+  float of_rows[8], of_columns[8];
+  load8(&factors.rows[place.column / kBlock][place.row], of_rows);
   load8(&factors.columns[place.row / kBlock][place.column], of_columns);
   uint2 codes[8];
-#pragma unroll
-  for (int l = 0; l < 8; ++l) codes[l] = codes_by_column<kKind>(lines[l], of_columns);
+  write_lines(t, at, place, [&](int l) {
+    // Not before: values of all lines do not fit the registers.
+    asm volatile("" : "+r"(lines[l].x), "+r"(lines[l].y), "+r"(lines[l].z), "+r"(lines[l].w));
+    float v[8];
+    unpack(lines[l], v);
+    codes[l] = codes_by<kKind>(v, [&](int i) { return of_columns[i]; });
+    return codes_by<kKind>(v, [&](int) { return of_rows[l]; });
+  });
   write_columns(t, codes, at, turned);
 }
 
 // Blocks of 128 x 128: both copies have the same codes.
 template <__nv_fp8_interpretation_t kKind>
 __global__ void __launch_bounds__(256, 4) block_squares_kernel(BlockTiles t, const bf16* x) {
-  __shared__ alignas(16) uint32_t turned[128 * 32];
+  alignas(16) __shared__ uint32_t turned[128 * 32];
   __shared__ uint32_t tops[8];
   const TilePlace place = tile_place<1>();
-  const TileAt at = block_tile_at(t);
+  const MatrixTile at = block_tile_at(t);
+  if (at.row >= t.rows) return;
   uint4 lines[8];
   load_tile(t, x, at, place, lines);
   const uint32_t two = larger(0, lines);
@@ -179,7 +184,7 @@ __global__ void __launch_bounds__(256, 4) block_squares_kernel(BlockTiles t, con
   const uint32_t amax = __reduce_max_sync(0xffffffffu, tops[threadIdx.x & 7]);
   const BlockFactor f = f32_factor(t.rule, __uint_as_float(amax << 16));
   if (threadIdx.x == 0) {
-    const int64_t row = at.row / 128, column = at.column / 128, matrix = blockIdx.y;
+    const int64_t row = at.row / 128, column = at.column / 128, matrix = at.matrix;
     static_cast<uint32_t*>(t.row_copy.scales)[(matrix * t.down + row) * t.across + column] = f.kept;
     static_cast<uint32_t*>(t.column_copy.scales)[(column * t.stack + matrix) * t.down + row] = f.kept;
   }

@@ -1,6 +1,7 @@
 // Block quantization. What block_tile_kernel.cuh does not take: a block of threads takes 128 x 128 elements into shared
 // memory and writes both copies from there, lines of the one along rows and of the other along columns. Tiles do not
 // cross from one stacked matrix to the next.
+#include <algorithm>
 #include <type_traits>
 
 #include "trainer/data/rng.h"
@@ -262,7 +263,8 @@ Status run_tiles(const Args& a, int block, const bf16* x, cudaStream_t stream) {
     const auto kernel = a.square      ? block_squares_kernel<kKind>
                         : block == 32 ? block_lines_kernel<kKind, 32>
                                       : block_lines_kernel<kKind, 128>;
-    kernel<<<dim3(across * down, static_cast<unsigned>(a.stack)), 256, 0, stream>>>(t, x);
+    const dim3 grid(std::min(down, unsigned{kTall}), across, parts(down, kTall) * static_cast<unsigned>(a.stack));
+    kernel<<<grid, 256, 0, stream>>>(t, x);
     return launched("quantize_blocks");
   };
   if (a.code == Code::kE5M2) return start(std::integral_constant<__nv_fp8_interpretation_t, __NV_E5M2>{});
