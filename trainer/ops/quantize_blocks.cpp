@@ -87,6 +87,7 @@ void quantize_cases(std::vector<OpCase>& all) {
   stacked.square = false;
   add("quantize_blocks/1x128-stack", stacked, experts);
   add("quantize_blocks/mxfp8", form(DType::kE4M3, BlockScale::kE8M0, 32), x);
+  add("quantize_blocks/mxfp8-whole-tiles", form(DType::kE4M3, BlockScale::kE8M0, 32), {{{128, 2, 384}, DType::kBf16}});
   add("quantize_blocks/nvfp4", form(DType::kE2M1, BlockScale::kE4M3, 16), x);
   add("quantize_blocks/nvfp4-square", form(DType::kE2M1, BlockScale::kE4M3, 16, true), x);
   QuantizeBlocksAttrs gradient = form(DType::kE2M1, BlockScale::kE4M3, 16);

@@ -19,7 +19,7 @@ struct BlockFactor {
 
 __device__ __forceinline__ BlockFactor e8m0_factor(const BlockRule& rule, float amax) {
   const uint8_t code = e8m0_inverse_scale(amax, rule.maximum);
-  return {ldexpf(1.0f, 127 - code), code};
+  return {__uint_as_float(static_cast<uint32_t>(254 - code) << 23), code};  // codes are below 254
 }
 
 // Scales f32, whole or their power of two.

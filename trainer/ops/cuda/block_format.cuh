@@ -45,13 +45,14 @@ __device__ __forceinline__ uint8_t to_e2m1_stochastic(float value, uint32_t bits
   return static_cast<uint8_t>(code | (signbit(value) ? 8 : 0));
 }
 
-// The code of the smallest power of two e with amax <= maximum · e.
+// The code of the smallest power of two e with amax <= maximum · e; maximum is normal and more than 1. Exponents differ
+// by e's, one more where the fraction of amax is the larger one; subnormal magnitudes are far below the smallest e.
 __device__ __forceinline__ uint8_t e8m0_inverse_scale(float amax, float maximum) {
   if (!(amax > 0.0f) || isinf(amax)) return 127;
-  int exponent = 0;
-  const double fraction = frexp(static_cast<double>(amax) / static_cast<double>(maximum), &exponent);
-  if (fraction == 0.5) --exponent;
-  return static_cast<uint8_t>(min(max(exponent, -127), 127) + 127);
+  constexpr int kFraction = 0x7fffff;
+  const int bits = __float_as_int(amax), most = __float_as_int(maximum);
+  const int more = (bits & kFraction) > (most & kFraction) ? 1 : 0;
+  return static_cast<uint8_t>(max((bits >> 23) - (most >> 23) + more + 127, 0));
 }
 
 }  // namespace mbb::trainer::cuda

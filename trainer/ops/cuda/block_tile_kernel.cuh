@@ -28,8 +28,8 @@ __device__ __forceinline__ MatrixTile block_tile_at(const BlockTiles& t) {
 }
 
 // A thread's lines are all inside or all outside; those outside repeat others, which changes no maximum.
-__device__ __forceinline__ void load_tile(const BlockTiles& t, const bf16* x, const MatrixTile& at, const TilePlace& place,
-                                          uint4 (&lines)[8]) {
+__device__ __forceinline__ void load_tile(const BlockTiles& t, const bf16* x, const MatrixTile& at,
+                                          const TilePlace& place, uint4 (&lines)[8]) {
   const int64_t row = min(at.row + place.row, t.rows - 8), column = min(at.column + place.column, t.cols - 8);
   const bf16* const from = x + (at.matrix * t.rows + row) * t.cols + column;
 #pragma unroll
@@ -108,7 +108,9 @@ __device__ __forceinline__ void find_factors(const BlockTiles& t, const MatrixTi
   const int64_t lines = column ? t.cols : t.rows, first = column ? at.row : at.column;
   const int64_t inner = column ? t.rows : t.cols, parts = (inner + kBlock - 1) / kBlock;
   const int64_t scale_line = column ? line * t.stack + matrix : matrix * t.rows + line;
+  const int64_t first_scale = scale_line * parts + first / kBlock;
   void* const scales = column ? t.column_copy.scales : t.row_copy.scales;
+  uint32_t kept[128 / kBlock];
 #pragma unroll
   for (int part = 0; part < 128 / kBlock; ++part) {
     uint32_t top = 0;
@@ -121,12 +123,20 @@ __device__ __forceinline__ void find_factors(const BlockTiles& t, const MatrixTi
     const float amax = __uint_as_float(top << 16);
     const BlockFactor f = kBlock == 32 ? e8m0_factor(t.rule, amax) : f32_factor(t.rule, amax);
     (column ? factors.columns : factors.rows)[part][in_tile] = f.factor;
-    const int64_t begin = first + part * kBlock, to = scale_line * parts + begin / kBlock;
-    if (line >= lines || begin >= inner) continue;
-    if constexpr (kBlock == 32)
-      static_cast<uint8_t*>(scales)[to] = static_cast<uint8_t>(f.kept);
-    else
-      static_cast<uint32_t*>(scales)[to] = f.kept;
+    kept[part] = f.kept;
+  }
+  if (line >= lines) return;
+  if constexpr (kBlock == 32) {
+    auto* const to = static_cast<uint8_t*>(scales) + first_scale;
+    if (reinterpret_cast<uintptr_t>(scales) % 4 == 0 && parts % 4 == 0) {
+      *reinterpret_cast<uint32_t*>(to) = kept[0] | kept[1] << 8 | kept[2] << 16 | kept[3] << 24;
+      return;
+    }
+#pragma unroll
+    for (int part = 0; part < 128 / kBlock; ++part)
+      if (first + part * kBlock < inner) to[part] = static_cast<uint8_t>(kept[part]);
+  } else {
+    static_cast<uint32_t*>(scales)[first_scale] = kept[0];
   }
 }
 
@@ -139,7 +149,7 @@ __device__ __forceinline__ uint2 codes_by(const float (&v)[8], Factor&& factor) 
 
 // Blocks of 1 x kBlock along rows, and along columns in the other copy.
 template <__nv_fp8_interpretation_t kKind, int kBlock>
-__global__ void __launch_bounds__(256, kBlock == 32 ? 3 : 4) block_lines_kernel(BlockTiles t, const bf16* x) {
+__global__ void __launch_bounds__(256, 4) block_lines_kernel(BlockTiles t, const bf16* x) {
   alignas(16) __shared__ uint32_t turned[128 * 32];
   __shared__ TileTops<kBlock> tops;
   __shared__ TileFactors<kBlock> factors;

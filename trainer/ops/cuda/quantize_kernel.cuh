@@ -201,8 +201,8 @@ __device__ __forceinline__ TileAt tile_at(int tile, int tiles_across) {
   return {int64_t{down} * 128, int64_t{tile - down * tiles_across} * (128 / kOutputs)};
 }
 
-// The codes turned through shared memory: 16 rows of a column a store; columns are `pitch` codes apart. A column and the
-// seven beside it are swizzled alike, so that their words lie at fixed distances.
+// The codes turned through shared memory: 16 rows of a column a store; columns are `pitch` codes apart. A column and
+// the seven beside it are swizzled alike, so that their words lie at fixed distances.
 template <int kOutputs>
 __device__ __forceinline__ void write_turned(const uint2 (&codes)[8], TileAt at, int64_t rows, int64_t cols,
                                              int64_t pitch, uint8_t* qt, uint32_t* turned) {
