@@ -105,11 +105,12 @@ void cases(std::vector<OpCase>& all) {
 
 void delayed_cases(std::vector<OpCase>& all) {
   const CaseInput scales{{2}, DType::kF32, Fill::kPositive};
-  all.push_back({"quantize_delayed/e4m3",
-                 &kQuantizeDelayed,
-                 {{{24, 2, 40}, DType::kBf16}, {{1}, DType::kF32, Fill::kPositive}},
-                 QuantizeAttrs{DType::kE4M3},
-                 false});
+  for (const int64_t tokens : {24, 576})
+    all.push_back({tokens == 24 ? "quantize_delayed/e4m3" : "quantize_delayed/tall",
+                   &kQuantizeDelayed,
+                   {{{tokens, 2, 40}, DType::kBf16}, {{1}, DType::kF32, Fill::kPositive}},
+                   QuantizeAttrs{DType::kE4M3},
+                   false});
   all.push_back({"amax_record/first", &kAmaxRecord, {scales, scales, scales}, AmaxAttrs{false}, false});
   all.push_back({"amax_record/later",
                  &kAmaxRecord,

@@ -150,6 +150,7 @@ __device__ __forceinline__ void load_lines(const Producer& produce, int64_t row,
     uint4 raw[kBatch][Producer::kReads];
 #pragma unroll
     for (int r = 0; r < kBatch; ++r) produce.template read<kOnce>(min(row + first + r, rows - 1), column, raw[r]);
+    if constexpr (Producer::kStored) __syncwarp();  // no load is put off past the first use of another
 #pragma unroll
     for (int r = 0; r < kBatch; ++r) {
       if constexpr (Producer::kStored) {
@@ -176,10 +177,10 @@ __device__ __forceinline__ uint32_t larger(uint32_t top, const uint4 (&lines)[kL
   }
   return top;
 }
-// A warp's largest magnitude into `amax`, a non-negative float.
-__device__ __forceinline__ void raise_top(float* amax, uint32_t top) {
-  top = __reduce_max_sync(0xffffffffu, max(top & 0xffffu, top >> 16));
-  if ((threadIdx.x & 31) == 0) atomicMax(reinterpret_cast<unsigned int*>(amax), top << 16);
+// A warp's largest magnitude into `amax`, a non-negative float that was once `seen` and only grows.
+__device__ __forceinline__ void raise_top(float* amax, uint32_t top, float seen) {
+  top = __reduce_max_sync(0xffffffffu, max(top & 0xffffu, top >> 16)) << 16;
+  if ((threadIdx.x & 31) == 0 && top > __float_as_uint(seen)) atomicMax(reinterpret_cast<unsigned int*>(amax), top);
 }
 
 template <__nv_fp8_interpretation_t kKind>
@@ -295,7 +296,7 @@ __global__ void __launch_bounds__(256) amax_kernel(Producer produce, int64_t row
       }
     }
   }
-  raise_top(amax, top);
+  raise_top(amax, top, __ldcg(amax));
 }
 
 struct QuantizeScale {
@@ -303,19 +304,23 @@ struct QuantizeScale {
   float *found_amax, *inverse;
 };
 
-// A block a tile, from the last to the first: the pass that found amax ended there, and their tail may still be in L2.
+// A block a tile of the grid: gridDim.x tiles down, then the next column of them, then the next such row. From the last
+// to the first: the pass before ended there, and its tail may still be in L2.
 template <typename Producer, __nv_fp8_interpretation_t kKind>
-__global__ void __launch_bounds__(256, 4) quantize_kernel(Producer produce, int64_t rows, int64_t cols,
-                                                          int tiles_across, QuantizeScale by, uint8_t* q, uint8_t* qt) {
+__global__ void __launch_bounds__(256, 4)
+    quantize_kernel(Producer produce, int64_t rows, int64_t cols, QuantizeScale by, uint8_t* q, uint8_t* qt) {
   constexpr int kOutputs = Producer::kOutputs;
   alignas(16) __shared__ uint32_t turned[128 * 32];
   const TilePlace place = tile_place<kOutputs>();
-  const TileAt at = tile_at<kOutputs>(static_cast<int>(gridDim.x - 1 - blockIdx.x), tiles_across);
+  const unsigned down = (gridDim.z - 1 - blockIdx.z) * gridDim.x + gridDim.x - 1 - blockIdx.x;
+  const TileAt at{int64_t{down} * 128, int64_t{gridDim.y - 1 - blockIdx.y} * (128 / kOutputs)};
+  if (at.row >= rows) return;
   uint4 lines[8];
   load_lines<Producer, false>(produce, at.row + place.row, at.column + place.column, rows, cols, lines);
+  const float seen = by.found_amax != nullptr ? __ldcg(by.found_amax) : 0.0f;
   const float scale = by.given != nullptr ? *by.given : tensor_scale(*by.amax, kKind == __NV_E4M3 ? 448.0f : 57344.0f);
-  if (blockIdx.x == 0 && threadIdx.x == 0) *by.inverse = 1.0f / scale;
-  if (by.found_amax != nullptr) raise_top(by.found_amax, larger(0, lines));
+  if (at.row == 0 && at.column == 0 && threadIdx.x == 0) *by.inverse = 1.0f / scale;
+  if (by.found_amax != nullptr) raise_top(by.found_amax, larger(0, lines), seen);
   write_tile<kOutputs, kKind>(lines, scale, at, rows, cols, q, qt, turned);
 }
 
