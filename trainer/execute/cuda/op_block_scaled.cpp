@@ -2,11 +2,13 @@
 // such scales (every one but FP8 in blocks of 128 on Hopper) reads the codes' values in bf16: they fit it exactly
 // where block scales are powers of two or E4M3, and scales of whole tensors multiply the result in fp32. Blocks of 128
 // may be partial at the end of a side: the library wants an inner side in sixteens and the other two in eights.
+// Experts' FP8 codes under a scale a tensor are multiplied as they are where our kernel takes their sides.
 #include <algorithm>
+#include <optional>
 
 #include "trainer/execute/cuda/op_call.h"
 #include "trainer/ops/cuda/block_scaled.h"
-#include "trainer/ops/cuda/expert_kernels.h"
+#include "trainer/ops/cuda/grouped_wgmma.h"
 #include "trainer/ops/cuda/status.h"
 
 namespace mbb::trainer::cuda {
@@ -170,9 +172,41 @@ Status gemm_blocks_op(const OpCall& call) {
 
 namespace {
 
-// Experts' operands as values in bf16, and the plain grouped product of them.
-struct GroupedCall {
+// The experts, where their rows lie and what the result is multiplied with; the caller adds the sides.
+Result<GroupedGemm> experts_of(const OpCall& call) {
+  const auto& a = call.attrs<GroupedQuantizedAttrs>();
+  const bool with_inverse = a.block > 0 && call.in[2].tensor->dtype == DType::kE4M3;
+  const Operand& segments = call.in[with_inverse ? 6 : 4];
+  MB_TRY(one_piece_an_expert(call.op.path, a.grouped.experts, segments));
+  if (a.grouped.only >= 0)
+    return fail(ErrorCode::kUnavailable, "CUDA: " + call.op.path + " is one expert's product alone",
+                "use parallel.moe_grouped_gemm = true, or host.device = cpu");
   GroupedGemm g;
+  g.experts = segments.shape()[1];
+  g.segments = segments.as<const int32_t>();
+  if (a.block == 0 || with_inverse) {
+    const size_t first = with_inverse ? 4 : 2;
+    g.a_scale = call.in[first].as<const float>(), g.b_scale = call.in[first + 1].as<const float>();
+  }
+  return g;
+}
+
+// The product of codes as Hopper's kernel multiplies them; nullopt: it does not.
+std::optional<GroupedFp8> in_fp8(const OpCall& call, GroupedForm form, const GroupedGemm& g) {
+  const auto& a = call.attrs<GroupedQuantizedAttrs>();
+  if (a.block > 0) return std::nullopt;
+  const auto element = [](const Operand& q) {
+    return q.tensor->dtype == DType::kE4M3   ? Element::kE4m3
+           : q.tensor->dtype == DType::kE5M2 ? Element::kE5m2
+                                             : Element::kF32;
+  };
+  const GroupedFp8 f{g, element(call.in[0]), element(call.in[1]), a.fast && form == GroupedForm::kFprop};
+  if (!grouped_fp8_takes(form, f, {call.in[0].data, call.in[1].data, call.out[0].data})) return std::nullopt;
+  return f;
+}
+
+// Experts' operands as values in bf16.
+struct GroupedValues {
   std::byte *a = nullptr, *b = nullptr;
 };
 
@@ -181,23 +215,11 @@ struct Stacks {
   int64_t lines = 1, inner = 1;
 };
 
-Result<GroupedCall> grouped_call(const OpCall& call, bool a_turned, bool b_turned, const Stacks& stacks) {
+Result<GroupedValues> grouped_values(const OpCall& call, bool a_turned, bool b_turned, const Stacks& stacks) {
   const auto& a = call.attrs<GroupedQuantizedAttrs>();
-  const bool with_inverse = a.block > 0 && call.in[2].tensor->dtype == DType::kE4M3;
-  const Operand& segments = call.in[with_inverse ? 6 : 4];
-  MB_TRY(one_piece_an_expert(call.op.path, a.grouped.experts, segments));
-  if (a.grouped.only >= 0)
-    return fail(ErrorCode::kUnavailable, "CUDA: " + call.op.path + " is one expert's product alone",
-                "use parallel.moe_grouped_gemm = true, or host.device = cpu");
-  GroupedCall out;
-  out.g.experts = segments.shape()[1];
-  out.g.segments = segments.as<const int32_t>();
-  if (a.block == 0 || with_inverse) {
-    const size_t first = with_inverse ? 4 : 2;
-    out.g.a_scale = call.in[first].as<const float>(), out.g.b_scale = call.in[first + 1].as<const float>();
-  }
   const int64_t a_bytes = aligned(call.in[0].elements() * 2);
   MB_ASSIGN(void* const scratch, call.device.scratch(a_bytes + aligned(call.in[1].elements() * 2)));
+  GroupedValues out;
   out.a = static_cast<std::byte*>(scratch), out.b = out.a + a_bytes;
   const bool scaled = a.block > 0;
   const BlockTable of_a = table_of(call.in[0], a.block, a.a_square);
@@ -217,27 +239,39 @@ Status in_bf16(const OpCall& call) {
 
 Status grouped_gemm_quantized_op(const OpCall& call) {
   MB_TRY(in_bf16(call));
-  MB_ASSIGN(GroupedCall c, grouped_call(call, false, false, {.lines = call.in[1].shape()[0]}));
-  c.g.rows = call.in[0].shape()[0], c.g.n = call.in[1].shape()[1], c.g.k = call.in[1].shape()[2];
-  return grouped_fprop(c.g, c.a, c.b, call.out[0].data, call.device.launch());
+  MB_ASSIGN(GroupedGemm g, experts_of(call));
+  g.rows = call.in[0].shape()[0], g.n = call.in[1].shape()[1], g.k = call.in[1].shape()[2];
+  if (const auto f = in_fp8(call, GroupedForm::kFprop, g))
+    return grouped_fp8(GroupedForm::kFprop, *f, call.in[0].data, call.in[1].data, call.out[0].data, false,
+                       call.device.launch());
+  MB_ASSIGN(const GroupedValues v, grouped_values(call, false, false, {.lines = call.in[1].shape()[0]}));
+  return grouped_fprop(g, v.a, v.b, call.out[0].data, call.device.launch());
 }
 
 // The weights come transposed, [k, experts · n].
 Status grouped_gemm_quantized_dgrad_op(const OpCall& call) {
   MB_TRY(in_bf16(call));
+  MB_ASSIGN(GroupedGemm g, experts_of(call));
+  g.rows = call.in[0].shape()[0], g.n = call.in[0].shape().cols(), g.k = call.in[1].shape()[0];
+  if (const auto f = in_fp8(call, GroupedForm::kDgrad, g))
+    return grouped_fp8(GroupedForm::kDgrad, *f, call.in[0].data, call.in[1].data, call.out[0].data, false,
+                       call.device.launch());
   const int64_t experts = call.attrs<GroupedQuantizedAttrs>().local_experts;
-  MB_ASSIGN(GroupedCall c, grouped_call(call, false, true, {.inner = experts}));
-  c.g.rows = call.in[0].shape()[0], c.g.n = call.in[0].shape().cols(), c.g.k = call.in[1].shape()[0];
-  return grouped_dgrad(c.g, c.a, c.b, call.out[0].data, call.device.launch());
+  MB_ASSIGN(const GroupedValues v, grouped_values(call, false, true, {.inner = experts}));
+  return grouped_dgrad(g, v.a, v.b, call.out[0].data, call.device.launch());
 }
 
 // Both operands come transposed, [n, rows] and [k, rows].
 Status grouped_gemm_quantized_wgrad_op(const OpCall& call) {
-  MB_ASSIGN(GroupedCall c, grouped_call(call, true, true, {}));
-  c.g.rows = call.in[0].shape().cols(), c.g.n = call.in[0].shape()[0], c.g.k = call.in[1].shape()[0];
-  MB_ASSIGN(c.g.gradient, element_of(*call.out[0].tensor));
-  return grouped_wgrad(c.g, c.a, c.b, call.out[0].data, call.attrs<GroupedQuantizedAttrs>().grouped.accumulate,
+  MB_ASSIGN(GroupedGemm g, experts_of(call));
+  g.rows = call.in[0].shape().cols(), g.n = call.in[0].shape()[0], g.k = call.in[1].shape()[0];
+  MB_ASSIGN(g.gradient, element_of(*call.out[0].tensor));
+  const bool accumulate = call.attrs<GroupedQuantizedAttrs>().grouped.accumulate;
+  if (const auto f = in_fp8(call, GroupedForm::kWgrad, g))
+    return grouped_fp8(GroupedForm::kWgrad, *f, call.in[0].data, call.in[1].data, call.out[0].data, accumulate,
                        call.device.launch());
+  MB_ASSIGN(const GroupedValues v, grouped_values(call, true, true, {}));
+  return grouped_wgrad(g, v.a, v.b, call.out[0].data, accumulate, call.device.launch());
 }
 
 }  // namespace mbb::trainer::cuda

@@ -137,7 +137,46 @@ void add_block_cases(std::vector<OpCase>& all) {
                  a});
 }
 
+// Several tiles and stages of the kernel that multiplies codes, with ends inside both; experts begin at any row.
+void add_quantized_expert_cases(std::vector<OpCase>& all) {
+  const auto codes = [](Shape shape, DType dtype = DType::kE4M3) { return CaseInput{shape, dtype}; };
+  const CaseInput scales{{2}, DType::kF32, Fill::kPositive};
+  GroupedQuantizedAttrs a;
+  a.local_experts = 4;
+  for (const int64_t rows : {608, 2000}) {
+    const std::string name = "grouped_gemm_quantized/" + std::to_string(rows);
+    const CaseInput segments{{2, 4}, DType::kI32, Fill::kSegments, rows};
+    a.grouped.useful_rows = rows;
+    a.out = DType::kBf16;
+    for (const bool fast : {false, true}) {
+      a.fast = fast;
+      all.push_back({name + (fast ? "-fprop-fast" : "-fprop"),
+                     &kGroupedGemmQuantized,
+                     {codes({rows, 848}), codes({4, 336, 848}), scales, scales, segments},
+                     a,
+                     false});
+    }
+    a.fast = false;
+    for (const DType left : {DType::kE4M3, DType::kE5M2}) {
+      const std::string of = left == DType::kE4M3 ? "-e4m3" : "-e5m2";
+      a.out = DType::kBf16;
+      all.push_back({name + "-dgrad" + of,
+                     &kGroupedGemmQuantizedDgrad,
+                     {codes({rows, 336}, left), codes({272, 4 * 336}), scales, scales, segments},
+                     a,
+                     false});
+      a.out = DType::kF32;
+      all.push_back({name + "-wgrad" + of,
+                     &kGroupedGemmQuantizedWgrad,
+                     {codes({336, rows}, left), codes({272, rows}), scales, scales, segments},
+                     a,
+                     false});
+    }
+  }
+}
+
 void add_expert_cases(std::vector<OpCase>& all) {
+  add_quantized_expert_cases(all);
   // Few experts have kernels of their own in bf16: several blocks of columns and runs of tokens, odd numbers of both.
   const GemmAttrs logits{false, true, false, true};
   all.push_back({"router_gemm/few", &kRouterGemm, {{{70, 2, 2312}}, weight({5, 2312})}, logits});
@@ -485,7 +524,7 @@ class OpOnBoth {
     const bool by_values = (variant_.op_case.kind == &kGemmBlocks && refused_) || (experts && experts->block == 128);
     if (by_values && t.dtype == DType::kF32) return 5e-3;
     // Hopper's tensor cores add products of FP8 with fewer bits than fp32 has.
-    if (variant_.op_case.kind == &kGemmBlocks && t.dtype == DType::kF32) return 1e-3;
+    if ((variant_.op_case.kind == &kGemmBlocks || experts) && t.dtype == DType::kF32) return 1e-3;
     if (t.dtype == DType::kF16) return 1e-3;
     return variant_.bf16 || t.dtype == DType::kBf16 ? 1.5e-2 : 1e-4;
   }

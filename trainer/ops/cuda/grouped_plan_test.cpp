@@ -43,6 +43,18 @@ TEST(GroupedTiles, PlanIsPersistentAndFitsTheMultiprocessor) {
             "grouped_wgrad grid 132x1 block 384 vectors");
 }
 
+TEST(GroupedTiles, PlanOfCodesFitsTheMultiprocessorAndCountsBytes) {
+  for (const bool fast : {false, true}) {
+    const KernelPlan wide = plan_grouped_fp8(GroupedForm::kFprop, fast, 8192, 8, 28672, 4096, {132, 0});
+    EXPECT_EQ(wide.grid_x, 132);
+    EXPECT_LE(wide.smem_bytes, 227 * 1024);
+    EXPECT_EQ(wide.bytes, int64_t{8192} * (2 * 28672 + 4096) + int64_t{8} * 28672 * 4096);
+    // Two experts, three row tiles at most, 256 columns in one tile or two.
+    EXPECT_EQ(plan_grouped_fp8(GroupedForm::kDgrad, fast, 200, 2, 64, 256, {132, 0}).grid_x, fast ? 3 : 6);
+  }
+  EXPECT_EQ(grouped_tile(5000, 1024, 16, grouped_fp8_columns(false)).column, 128);
+}
+
 TEST(GatedTiles, PlanIsPersistentAndCountsWhatMoves) {
   const KernelPlan wide = plan_gated(true, {8192, 4096, 14336}, {132, 0});
   EXPECT_EQ(wide.grid_x, 132);

@@ -51,14 +51,14 @@ Status start(const GroupedGemm& g, const CUtensorMap& left, const CUtensorMap& r
   return launched(plan.kernel);
 }
 
+}  // namespace
+
 Status clear_unfilled(const GroupedGemm& g, int64_t columns, void* y, const Launch& launch) {
   clear_unfilled_kernel<<<static_cast<unsigned>(launch.sms.count), 1024, 0, launch.stream>>>(
       g.segments, static_cast<int>(g.experts), static_cast<int>(g.rows), static_cast<int>(columns),
       static_cast<bf16*>(y));
   return launched("clear_unfilled");
 }
-
-}  // namespace
 
 bool grouped_on_hopper(const GroupedGemm& g, std::initializer_list<const void*> addresses) {
   uintptr_t all = 0;

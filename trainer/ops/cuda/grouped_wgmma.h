@@ -12,4 +12,19 @@ namespace mbb::trainer::cuda {
 Status grouped_wgmma(GroupedForm form, const GroupedGemm& args, const void* left, const void* right, void* out,
                      bool accumulate, const Launch& launch);
 
+// Products of FP8 codes under a scale a tensor (args.a_scale and b_scale). Left and right have the reduction innermost:
+// x [rows, k] and w [experts, n, k]; dy [rows, n] and w [k, experts * n]; dy [n, rows] and x [k, rows].
+struct GroupedFp8 {
+  GroupedGemm g;
+  Element left = Element::kE4m3, right = Element::kE4m3;
+  bool fast = false;  // sums in the tensor cores' own width: fprop alone
+};
+// n, k and, of wgrad, rows in sixteens, addresses too; the right operand in E4M3; compute capability 9.0.
+bool grouped_fp8_takes(GroupedForm form, const GroupedFp8& args, std::initializer_list<const void*> addresses);
+Status grouped_fp8(GroupedForm form, const GroupedFp8& args, const void* left, const void* right, void* out,
+                   bool accumulate, const Launch& launch);
+
+// Rows of y [rows, columns] bf16 that no expert fills become zero.
+Status clear_unfilled(const GroupedGemm& args, int64_t columns, void* y, const Launch& launch);
+
 }  // namespace mbb::trainer::cuda

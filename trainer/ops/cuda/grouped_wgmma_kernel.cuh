@@ -33,7 +33,7 @@ struct ExpertTile {
 };
 
 // The tiles of a block, in rising order.
-template <GroupedForm kForm>
+template <GroupedForm kForm, int kColumns = kGroupedColumns>
 class TileWalk {
  public:
   __device__ explicit TileWalk(const GroupedWork& work) : work_(work) { enter(); }
@@ -47,7 +47,7 @@ class TileWalk {
     }
     if (tile_.expert >= work_.experts) return false;
     tile = tile_;
-    tile.at = grouped_tile(tile.rows, work_.columns, index - before_);
+    tile.at = grouped_tile(tile.rows, work_.columns, index - before_, kColumns);
     return true;
   }
 
@@ -58,7 +58,7 @@ class TileWalk {
     const int rows = work_.segments[work_.experts + tile_.expert];
     tile_.rows = kForm == GroupedForm::kWgrad ? work_.rows : rows;
     tile_.depth = kForm == GroupedForm::kWgrad ? rows : work_.depth;
-    tiles_ = grouped_tiles(tile_.rows, work_.columns);
+    tiles_ = grouped_tiles(tile_.rows, work_.columns, kColumns);
   }
 
   const GroupedWork& work_;
@@ -67,13 +67,15 @@ class TileWalk {
 };
 
 // The stage in turn and the parity of its barriers' phase.
-struct StageTurn {
+template <int kStages>
+struct TurnOf {
   int stage = 0;
   uint32_t parity = 0;
   __device__ void next() {
-    if (++stage == kGroupedStages) stage = 0, parity ^= 1;
+    if (++stage == kStages) stage = 0, parity ^= 1;
   }
 };
+using StageTurn = TurnOf<kGroupedStages>;
 
 // Shared memory from `base`: stages of left [128 x 64] and right [256 x 64], then "full" and "empty" barriers.
 struct StageMap {
@@ -144,14 +146,16 @@ __device__ __forceinline__ void transpose_quad(uint32_t (&v)[4], int lane) {
   }
 }
 
-// A warpgroup's 64 x 256 results to rows [row0, rows) of `out`, which begins at the expert's first row.
-__device__ __forceinline__ void store_bf16(const float (&d)[128], bf16* out, int row0, int rows, int column0,
+// A warpgroup's 64 rows of results, kCount a thread, to rows [row0, rows) of `out`, which begins at the expert's first
+// row.
+template <int kCount>
+__device__ __forceinline__ void store_bf16(const float (&d)[kCount], bf16* out, int row0, int rows, int column0,
                                            int columns) {
   const int lane = threadIdx.x & 31, row = row0 + (threadIdx.x & 127) / 32 * 16 + (lane >> 2);
 #pragma unroll
   for (int half = 0; half < 2; ++half)
 #pragma unroll
-    for (int i = 0; i < 8; ++i) {
+    for (int i = 0; i < kCount / 16; ++i) {
       uint32_t v[4];
 #pragma unroll
       for (int j = 0; j < 4; ++j) v[j] = pack_bf16(d[(i * 4 + j) * 4 + half * 2], d[(i * 4 + j) * 4 + half * 2 + 1]);
@@ -178,9 +182,9 @@ __device__ __forceinline__ void store_pair(bf16* to, float a, float b) {
 
 // The same for gradients, which are added to what is there when `accumulate`: 16 loads of a thread are under way at
 // once.
-template <typename Out>
-__device__ __forceinline__ void store_gradient(float (&d)[128], Out* out, int row0, int rows, int column0, int columns,
-                                               bool accumulate) {
+template <typename Out, int kCount>
+__device__ __forceinline__ void store_gradient(float (&d)[kCount], Out* out, int row0, int rows, int column0,
+                                               int columns, bool accumulate) {
   const int lane = threadIdx.x & 31, row = row0 + (threadIdx.x & 127) / 32 * 16 + (lane >> 2);
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
@@ -189,7 +193,7 @@ __device__ __forceinline__ void store_gradient(float (&d)[128], Out* out, int ro
     Out* const to = out + int64_t{at} * columns + column0 + (lane & 3) * 2;
     if (accumulate) {
 #pragma unroll
-      for (int part = 0; part < 2; ++part) {
+      for (int part = 0; part < kCount / 64; ++part) {
         float2 old[16];
 #pragma unroll
         for (int j = 0; j < 16; ++j) {
@@ -204,7 +208,7 @@ __device__ __forceinline__ void store_gradient(float (&d)[128], Out* out, int ro
       }
     }
 #pragma unroll
-    for (int j = 0; j < 32; ++j)
+    for (int j = 0; j < kCount / 4; ++j)
       if (column0 + j * 8 < columns) store_pair(to + j * 8, d[j * 4 + half * 2], d[j * 4 + half * 2 + 1]);
   }
 }

@@ -23,9 +23,7 @@ Result<Encode> encoder() {
   return reinterpret_cast<Encode>(function);
 }
 
-}  // namespace
-
-Result<CUtensorMap> bf16_map(const void* data, const std::vector<MapDimension>& dimensions) {
+Result<CUtensorMap> map_of(CUtensorMapDataType type, const void* data, const std::vector<MapDimension>& dimensions) {
   static const Result<Encode> encode = encoder();
   if (!encode) return tl::unexpected(encode.error());
   constexpr size_t kMost = 5;
@@ -40,14 +38,24 @@ Result<CUtensorMap> bf16_map(const void* data, const std::vector<MapDimension>& 
   }
   CUtensorMap map{};
   // The driver only writes down the address.
-  const CUresult status = (*encode)(&map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, static_cast<cuuint32_t>(dimensions.size()),
-                                    const_cast<void*>(data), extents.data(), strides.data(), boxes.data(), steps.data(),
-                                    CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
-                                    CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+  const CUresult status =
+      (*encode)(&map, type, static_cast<cuuint32_t>(dimensions.size()), const_cast<void*>(data), extents.data(),
+                strides.data(), boxes.data(), steps.data(), CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
+                CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
   if (status != CUDA_SUCCESS)
     return fail(ErrorCode::kUnavailable,
                 fmt::format("describing a tensor for the copy engine: driver error {}", static_cast<int>(status)));
   return map;
+}
+
+}  // namespace
+
+Result<CUtensorMap> bf16_map(const void* data, const std::vector<MapDimension>& dimensions) {
+  return map_of(CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, data, dimensions);
+}
+
+Result<CUtensorMap> codes_map(const void* data, const std::vector<MapDimension>& dimensions) {
+  return map_of(CU_TENSOR_MAP_DATA_TYPE_UINT8, data, dimensions);
 }
 
 }  // namespace mbb::trainer::cuda

@@ -100,7 +100,8 @@ __device__ __forceinline__ void products_wait() {
   asm volatile("wgmma.wait_group.sync.aligned %0;\n" ::"n"(kLeft) : "memory");
 }
 // The compiler reads accumulators only after this point, which follows products_wait.
-__device__ __forceinline__ void settle(float (&d)[128]) {
+template <int kCount>
+__device__ __forceinline__ void settle(float (&d)[kCount]) {
 #pragma unroll
   for (float& x : d) asm volatile("" : "+f"(x)::"memory");
 }
