@@ -243,17 +243,27 @@ struct Slope {
   float y, dy;
 };
 
+// The normal distribution's function is 1 − q(x) for positive x and q(−x) else, q = density · polynomial of 1 / (1 +
+// p·x) (Abramowitz and Stegun 7.1.26: within 1e-7).
+__device__ __forceinline__ Slope gelu(float x) {
+  const float t = quick_inverse(1.0f + 0.23164189f * fabsf(x)), power = quick_exp2(x * x * -0.7213475204444817f);
+  const float polynomial =
+      0.127414796f + t * (-0.142248368f + t * (0.710706871f + t * (-0.7265760135f + t * 0.5307027145f)));
+  const float q = t * polynomial * power, phi = x < 0.0f ? q : 1.0f - q;
+  return {x * phi, phi + x * 0.3989422804014327f * power};
+}
+
+// With u = c · (x + k · x³): (1 + tanh u) / 2 is the sigmoid of 2u, and (1 − tanh² u) / 4 that times one less it.
 __device__ __forceinline__ Slope gelu_tanh(float x) {
-  constexpr float kC = 0.7978845608028654f, kCubic = 0.044715f;
-  const float t = tanhf(kC * (x + kCubic * x * x * x));
-  return {0.5f * x * (1.0f + t), 0.5f * (1.0f + t) + 0.5f * x * (1.0f - t * t) * kC * (1.0f + 3.0f * kCubic * x * x)};
+  constexpr float kC = 2.0f * 0.7978845608028654f, kCubic = 0.044715f;
+  const float square = x * x, s = quick_sigmoid(x * (kC + kC * kCubic * square));
+  return {x * s, s + x * s * (1.0f - s) * (kC + 3.0f * kC * kCubic * square)};
 }
 
 template <Pointwise kFunction>
 __device__ __forceinline__ Slope plain(float x) {
   if constexpr (kFunction == Pointwise::kGelu) {
-    const float phi = 0.5f * (1.0f + erff(x * 0.7071067811865476f));
-    return {x * phi, phi + x * 0.3989422804014327f * expf(-0.5f * x * x)};
+    return gelu(x);
   } else if constexpr (kFunction == Pointwise::kGeluTanh) {
     return gelu_tanh(x);
   } else if constexpr (kFunction == Pointwise::kRelu) {
@@ -274,7 +284,7 @@ __device__ __forceinline__ GatedSlope gated(float gate, float up, float limit, f
     return {g.y * up, g.dy * up, g.y};
   } else {
     const float g = fminf(gate, limit), u = fminf(fmaxf(up, -limit), limit);
-    const float s = 1.0f / (1.0f + expf(-alpha * g));
+    const float s = quick_sigmoid(alpha * g);
     const float slope = s + g * alpha * s * (1.0f - s);
     return {g * s * (u + 1.0f), gate < limit ? slope * (u + 1.0f) : 0.0f, fabsf(up) < limit ? g * s : 0.0f};
   }
@@ -290,14 +300,14 @@ __device__ __forceinline__ void add_bias(const T* bias, int64_t column, float (&
   for (int i = 0; i < kWidth; ++i) x[i] += b[i];
 }
 
-// One kernel for both directions: without dy it writes y, with dy the gradient of x.
-template <Pointwise kFunction, int kWidth, typename T>
+// Writes y, or from dy the gradient of x.
+template <Pointwise kFunction, bool kBackward, int kWidth, typename T>
 __global__ void activation_kernel(const T* x, const T* bias, const T* dy, T* out, int64_t rows, int64_t cols,
                                   float limit, float alpha) {
   const int64_t vectors = cols / kWidth, count = rows * vectors, stride = int64_t{gridDim.x} * blockDim.x;
   for (int64_t at = int64_t{blockIdx.x} * blockDim.x + threadIdx.x; at < count; at += stride) {
     float d[kWidth];
-    if (dy != nullptr) load<kWidth>(dy + at * kWidth, d);
+    if constexpr (kBackward) load<kWidth>(dy + at * kWidth, d);
     if constexpr (is_gated(kFunction)) {
       const int64_t row = at / vectors, gate_at = row * 2 * cols + (at - row * vectors) * kWidth;
       float gate[kWidth], up[kWidth];
@@ -308,14 +318,14 @@ __global__ void activation_kernel(const T* x, const T* bias, const T* dy, T* out
 #pragma unroll
       for (int i = 0; i < kWidth; ++i) {
         const GatedSlope v = gated<kFunction>(gate[i], up[i], limit, alpha);
-        gate[i] = dy != nullptr ? d[i] * v.by_gate : v.y;
-        if (dy != nullptr) up[i] = d[i] * v.by_up;
+        gate[i] = kBackward ? d[i] * v.by_gate : v.y;
+        if constexpr (kBackward) up[i] = d[i] * v.by_up;
       }
-      if (dy == nullptr) {
-        store<kWidth>(out + at * kWidth, gate);
-      } else {
+      if constexpr (kBackward) {
         store<kWidth>(out + gate_at, gate);
         store<kWidth>(out + gate_at + cols, up);
+      } else {
+        store<kWidth>(out + at * kWidth, gate);
       }
     } else {
       float value[kWidth];
@@ -324,7 +334,7 @@ __global__ void activation_kernel(const T* x, const T* bias, const T* dy, T* out
 #pragma unroll
       for (int i = 0; i < kWidth; ++i) {
         const Slope v = plain<kFunction>(value[i]);
-        value[i] = dy != nullptr ? d[i] * v.dy : v.y;
+        value[i] = kBackward ? d[i] * v.dy : v.y;
       }
       store<kWidth>(out + at * kWidth, value);
     }
@@ -337,7 +347,9 @@ Status activation(Element element, const ActivationAttrs& a, RowShape shape, con
   return by_element("activation", element, [&]<typename T>(T) {
     by_width(shape.cols, {x, bias, dy, out}, [&](auto width) {
       constexpr int kWidth = decltype(width)::value;
-      activation_kernel<kFunction, kWidth, T><<<grid_for(shape.rows * shape.cols / kWidth), kBlock, 0, stream>>>(
+      const auto kernel = dy != nullptr ? activation_kernel<kFunction, true, kWidth, T>
+                                        : activation_kernel<kFunction, false, kWidth, T>;
+      kernel<<<grid_for(shape.rows * shape.cols / kWidth), kBlock, 0, stream>>>(
           static_cast<const T*>(x), static_cast<const T*>(bias), static_cast<const T*>(dy), static_cast<T*>(out),
           shape.rows, shape.cols, a.limit, a.alpha);
     });

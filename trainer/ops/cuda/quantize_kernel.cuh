@@ -19,15 +19,6 @@ __device__ __forceinline__ int tile_word(int column, int row_word) {
   return column * 32 + (row_word ^ ((group & 1) | ((group >> 1) << 2)));
 }
 
-// In two approximate instructions (2 units in the last place each), without the slow paths of a division: kernels that
-// have many values on their way stay free of branches. Where the exponential overflows the quotient is 0.
-__device__ __forceinline__ float quick_sigmoid(float x) {
-  float power, quotient;
-  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(power) : "f"(x * -1.4426950408889634f));
-  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(quotient) : "f"(1.0f + power));
-  return quotient;
-}
-
 // A producer gives, for 8 columns of a row of [rows, cols], kOutputs sets of 8 values as bf16 holds them; set o belongs
 // to columns o * cols + column. A thread has kReads lines of 8 stored values of each of kInFlight rows on their way
 // before it makes the first value. With kOnce a line need not stay in L2. kStored: the line is the values.
