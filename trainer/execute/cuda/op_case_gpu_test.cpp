@@ -118,8 +118,21 @@ void add_block_cases(std::vector<OpCase>& all) {
   all.push_back({"bias_add/wide", &kBiasAdd, {{{70, 2, 264}}, weight({264})}, BiasAttrs{}});
   all.push_back({"bias_add/long", &kBiasAdd, {{{701, 1, 72}}, weight({72})}, BiasAttrs{}});
   all.push_back({"qk_norm/wide", &kQkNorm, {{{40, 2, 512}}, weight({64}), weight({64})}, QkNormAttrs{4, 2, 64}});
-  for (const Pointwise f : {Pointwise::kGelu, Pointwise::kSquaredRelu, Pointwise::kClampedSwiglu})
+  for (const Pointwise f :
+       {Pointwise::kGelu, Pointwise::kGeluTanh, Pointwise::kSquaredRelu, Pointwise::kGeglu, Pointwise::kClampedSwiglu})
     all.push_back({std::string("activation/wide-") + name(f), &kActivation, {{{20, 2, 512}}}, ActivationAttrs{f}});
+  all.push_back({"bias_activation/wide",
+                 &kBiasActivation,
+                 {{{20, 2, 512}}, weight({512})},
+                 ActivationAttrs{Pointwise::kGelu},
+                 false});
+  all.push_back(
+      {"dropout/long", &kDropout, {{{6, 2, 1032}}, integers({2}, 100), record()}, DropoutAttrs{0.3, 77, false}});
+  all.push_back({"bias_dropout_add/long",
+                 &kBiasDropoutAdd,
+                 {{{5, 2, 776}}, {{5, 2, 776}}, weight({776}), integers({2}, 100), record()},
+                 DropoutAttrs{0.1, 77, false},
+                 false});
   all.push_back({"dropout/odd", &kDropout, {{{6, 2, 13}}, integers({2}, 100), record()}, DropoutAttrs{0.3, 77, false}});
   AttentionAttrs a{4, 2, 64, true, 0.125F};
   a.window = 50;

@@ -6,10 +6,10 @@
 #include <numeric>
 #include <optional>
 
-#include "trainer/data/rng.h"
 #include "trainer/ops/cuda/activation.cuh"
 #include "trainer/ops/cuda/by_element.cuh"
 #include "trainer/ops/cuda/by_width.cuh"
+#include "trainer/ops/cuda/philox.cuh"
 #include "trainer/ops/cuda/status.h"
 #include "trainer/program/program.h"
 
@@ -377,44 +377,73 @@ __device__ int64_t place_of(const Dropout& p, int64_t row) {
 
 // The random words of the elements from `element` on; eight begin with a block of four.
 template <int kWidth>
-__device__ __forceinline__ void draw(const RandomStream& random, uint64_t sample, uint64_t element,
+__device__ __forceinline__ void draw(const PhiloxKeys& keys, uint64_t sample, uint64_t element,
                                      uint32_t (&words)[kWidth]) {
+  const PhiloxBlock low = keys.block(sample, element / 4);
   if constexpr (kWidth == 8) {
-    const PhiloxBlock low = random.block(sample, element / 4), high = random.block(sample, element / 4 + 1);
+    const PhiloxBlock high = keys.block(sample, element / 4 + 1);
 #pragma unroll
     for (int i = 0; i < 4; ++i) words[i] = low.word[i], words[4 + i] = high.word[i];
   } else {
-    words[0] = random.bits(sample, element);
+    words[0] = low.word[0];
+#pragma unroll
+    for (uint64_t i = 1; i < 4; ++i) words[0] = element % 4 == i ? low.word[i] : words[0];
   }
 }
 
+// value · factor as rounding it from double gives it: the factor's two parts have 48 bits together.
+struct TwoFloats {
+  float high, low;
+  __device__ __forceinline__ explicit TwoFloats(double factor)
+      : high(static_cast<float>(factor)), low(static_cast<float>(factor - static_cast<double>(high))) {}
+  __device__ __forceinline__ float times(float value) const { return fmaf(value, high, value * low); }
+};
+
 // A warp a row; residual and bias may be absent. A uniform is 24 bits of its word over 2^24, which is below the
-// probability exactly when the bits are below its 2^24 fold.
+// probability exactly when the word is below its 2^24 fold, rounded up, times 2^8.
 template <int kWidth, typename T>
 __global__ void dropout_kernel(Dropout p, const T* residual, const T* x, const T* bias, T* y) {
+  constexpr int kInFlight = kWidth == 8 ? 3 : 1;
   const bool drops = p.probability > 0.0;
   const auto step = drops ? static_cast<uint64_t>(p.record[StepRecord::kStep]) : 0;
-  const RandomStream random(rng_mix(static_cast<uint64_t>(p.stream) ^ (step + kRngGamma)));
-  const double kept = 1.0 / (1.0 - p.probability);
-  const auto dropped = static_cast<uint32_t>(ceil(p.probability * 0x1p24));
-  const int64_t rows = p.seq * p.batch, warps = int64_t{gridDim.x} * (blockDim.x / 32), lane = threadIdx.x & 31;
+  PhiloxKeys keys(rng_mix(static_cast<uint64_t>(p.stream) ^ (step + kRngGamma)));
+  keys.hold();
+  const TwoFloats kept(1.0 / (1.0 - p.probability));
+  const auto last_dropped = static_cast<uint32_t>(static_cast<uint64_t>(ceil(p.probability * 0x1p24)) * 256 - 1);
+  const int64_t rows = p.seq * p.batch, warps = int64_t{gridDim.x} * (blockDim.x / 32);
+  const int64_t vectors = p.hidden / kWidth, lane = threadIdx.x & 31;
   for (int64_t row = (int64_t{blockIdx.x} * blockDim.x + threadIdx.x) / 32; row < rows; row += warps) {
     const int64_t position = row / p.batch, begin = drops ? place_of(p, position) * p.hidden : 0;
     const auto sample = static_cast<uint64_t>(drops ? p.samples[row - position * p.batch] : 0);
-    for (int64_t column = lane * kWidth; column < p.hidden; column += 32 * kWidth) {
-      const int64_t at = row * p.hidden + column;
-      float value[kWidth], beside[kWidth];
-      uint32_t words[kWidth];
-      load<kWidth>(x + at, value);
-      add_bias<kWidth>(bias, column, value);
-      if (residual != nullptr) load<kWidth>(residual + at, beside);
-      if (drops) draw<kWidth>(random, sample, static_cast<uint64_t>(begin + column), words);
+    for (int64_t first = lane; first < vectors; first += 32 * kInFlight) {
+      RawValues<kWidth, T> raw[kInFlight], raw_beside[kInFlight];
 #pragma unroll
-      for (int i = 0; i < kWidth; ++i) {
-        if (drops) value[i] = words[i] >> 8 < dropped ? 0.0f : static_cast<float>(static_cast<double>(value[i]) * kept);
-        if (residual != nullptr) value[i] = beside[i] + value[i];
+      for (int u = 0; u < kInFlight; ++u) {
+        const int64_t at = row * p.hidden + min(first + u * 32, vectors - 1) * kWidth;
+        raw[u].load(x + at);
+        if (residual != nullptr) raw_beside[u].load(residual + at);
       }
-      store<kWidth>(y + at, value);
+#pragma unroll
+      for (int u = 0; u < kInFlight; ++u) {
+        if (first + u * 32 >= vectors) break;
+        const int64_t column = (first + u * 32) * kWidth;
+        float value[kWidth];
+        raw[u].unpack(value);
+        add_bias<kWidth>(bias, column, value);
+        if (drops) {
+          uint32_t words[kWidth];
+          draw<kWidth>(keys, sample, static_cast<uint64_t>(begin + column), words);
+#pragma unroll
+          for (int i = 0; i < kWidth; ++i) value[i] = words[i] <= last_dropped ? 0.0f : kept.times(value[i]);
+        }
+        if (residual != nullptr) {
+          float beside[kWidth];
+          raw_beside[u].unpack(beside);
+#pragma unroll
+          for (int i = 0; i < kWidth; ++i) value[i] = beside[i] + value[i];
+        }
+        store<kWidth>(y + row * p.hidden + column, value);
+      }
     }
   }
 }
