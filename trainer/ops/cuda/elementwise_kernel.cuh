@@ -2,6 +2,9 @@
 // one.
 #pragma once
 
+#include <algorithm>
+#include <type_traits>
+
 #include "trainer/ops/cuda/activation.cuh"
 #include "trainer/ops/cuda/vector.cuh"
 
@@ -24,22 +27,40 @@ __global__ void add_kernel(const T* a, const T* b, T* y, int64_t count) {
   }
 }
 
-// y = x * factor (*scale when given), converted.
+// kCount elements in one access of 8 or 16 bytes.
+template <int kCount, typename T>
+struct Piece {
+  std::conditional_t<kCount * sizeof(T) == 16, uint4, uint2> raw;
+  __device__ __forceinline__ T* values() { return reinterpret_cast<T*>(&raw); }
+};
+
+// y = x * factor (*scale when given), converted. A thread's accesses are 16 bytes on the wider side, so that a warp's
+// fill whole sectors on either.
+inline constexpr int kCopyInFlight = 4;
+template <typename From, typename To>
+inline constexpr int kCopyPiece = 16 / static_cast<int>(std::max(sizeof(From), sizeof(To)));
 template <typename From, typename To>
 __global__ void scaled_copy_kernel(const From* x, const float* scale, To* y, int64_t count) {
+  constexpr int kPiece = kCopyPiece<From, To>;
   const float factor = scale != nullptr ? *scale : 1.0f;
-  const int64_t stride = int64_t{gridDim.x} * blockDim.x * 8;
-  for (int64_t at = (int64_t{blockIdx.x} * blockDim.x + threadIdx.x) * 8; at < count; at += stride) {
-    if (at + 8 <= count) {
-      float values[8];
-      load8(x + at, values);
+  const int64_t step = int64_t{blockDim.x} * kPiece, stride = gridDim.x * step * kCopyInFlight, whole = count - kPiece;
+  for (int64_t first = blockIdx.x * step * kCopyInFlight + int64_t{threadIdx.x} * kPiece; first < count;
+       first += stride) {
+    Piece<kPiece, From> from[kCopyInFlight];
 #pragma unroll
-      for (int i = 0; i < 8; ++i) values[i] *= factor;
-      store8(y + at, values);
-    } else {
-      for (int64_t i = at; i < count; ++i) y[i] = from_float<To>(to_float(x[i]) * factor);
+    for (int u = 0; u < kCopyInFlight; ++u)
+      if (first + u * step <= whole) from[u] = *reinterpret_cast<const Piece<kPiece, From>*>(x + first + u * step);
+#pragma unroll
+    for (int u = 0; u < kCopyInFlight; ++u) {
+      if (first + u * step > whole) break;
+      Piece<kPiece, To> to;
+#pragma unroll
+      for (int i = 0; i < kPiece; ++i) to.values()[i] = from_float<To>(to_float(from[u].values()[i]) * factor);
+      *reinterpret_cast<Piece<kPiece, To>*>(y + first + u * step) = to;
     }
   }
+  const int64_t rest = count - 1 - threadIdx.x;
+  if (blockIdx.x == 0 && rest >= count / kPiece * kPiece) y[rest] = from_float<To>(to_float(x[rest]) * factor);
 }
 
 template <typename T>
