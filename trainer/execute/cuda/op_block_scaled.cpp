@@ -2,7 +2,8 @@
 // such scales (every one but FP8 in blocks of 128 on Hopper) reads the codes' values in bf16: they fit it exactly
 // where block scales are powers of two or E4M3, and scales of whole tensors multiply the result in fp32. Blocks of 128
 // may be partial at the end of a side: the library wants an inner side in sixteens and the other two in eights.
-// Experts' FP8 codes under a scale a tensor are multiplied as they are where our kernel takes their sides.
+// Experts' FP8 codes under a scale a tensor, or in blocks of 128, are multiplied as they are where our kernel takes
+// them.
 #include <algorithm>
 #include <optional>
 
@@ -194,13 +195,18 @@ Result<GroupedGemm> experts_of(const OpCall& call) {
 // The product of codes as Hopper's kernel multiplies them; nullopt: it does not.
 std::optional<GroupedFp8> in_fp8(const OpCall& call, GroupedForm form, const GroupedGemm& g) {
   const auto& a = call.attrs<GroupedQuantizedAttrs>();
-  if (a.block > 0) return std::nullopt;
   const auto element = [](const Operand& q) {
     return q.tensor->dtype == DType::kE4M3   ? Element::kE4m3
            : q.tensor->dtype == DType::kE5M2 ? Element::kE5m2
                                              : Element::kF32;
   };
-  const GroupedFp8 f{g, element(call.in[0]), element(call.in[1]), a.fast && form == GroupedForm::kFprop};
+  GroupedFp8 f{g, element(call.in[0]), element(call.in[1]), a.fast && form == GroupedForm::kFprop};
+  if (a.block > 0) {
+    const bool squares = !a.a_square && a.b_square == (form != GroupedForm::kWgrad);
+    if (a.block != kGroupedFp8Depth || !squares || call.in[2].tensor->dtype != DType::kF32) return std::nullopt;
+    f.fast = false;
+    f.left_blocks = call.in[2].as<const float>(), f.right_blocks = call.in[3].as<const float>();
+  }
   if (!grouped_fp8_takes(form, f, {call.in[0].data, call.in[1].data, call.out[0].data})) return std::nullopt;
   return f;
 }

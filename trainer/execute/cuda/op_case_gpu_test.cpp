@@ -188,8 +188,43 @@ void add_quantized_expert_cases(std::vector<OpCase>& all) {
   }
 }
 
+// The same in blocks of 128, every side's last one partial.
+void add_block_expert_cases(std::vector<OpCase>& all) {
+  const auto codes = [](Shape shape) { return CaseInput{shape, DType::kE4M3}; };
+  const auto scales = [](Shape shape) { return CaseInput{shape, DType::kF32, Fill::kPositive}; };
+  GroupedQuantizedAttrs a;
+  a.local_experts = 4;
+  a.block = 128;
+  for (const int64_t rows : {608, 2000}) {
+    const std::string name = "grouped_gemm_quantized/" + std::to_string(rows) + "-blocks";
+    const CaseInput segments{{2, 4}, DType::kI32, Fill::kSegments, rows};
+    const int64_t across = (rows + 127) / 128;
+    a.grouped.useful_rows = rows;
+    a.out = DType::kBf16;
+    a.b_square = true;
+    all.push_back({name + "-fprop",
+                   &kGroupedGemmQuantized,
+                   {codes({rows, 848}), codes({4, 336, 848}), scales({rows, 7}), scales({4 * 3, 7}), segments},
+                   a,
+                   false});
+    all.push_back({name + "-dgrad",
+                   &kGroupedGemmQuantizedDgrad,
+                   {codes({rows, 336}), codes({272, 4 * 336}), scales({rows, 3}), scales({3, 4 * 3}), segments},
+                   a,
+                   false});
+    a.out = DType::kF32;
+    a.b_square = false;
+    all.push_back({name + "-wgrad",
+                   &kGroupedGemmQuantizedWgrad,
+                   {codes({336, rows}), codes({272, rows}), scales({336, across}), scales({272, across}), segments},
+                   a,
+                   false});
+  }
+}
+
 void add_expert_cases(std::vector<OpCase>& all) {
   add_quantized_expert_cases(all);
+  add_block_expert_cases(all);
   // Few experts have kernels of their own in bf16: several blocks of columns and runs of tokens, odd numbers of both.
   const GemmAttrs logits{false, true, false, true};
   all.push_back({"router_gemm/few", &kRouterGemm, {{{70, 2, 2312}}, weight({5, 2312})}, logits});
