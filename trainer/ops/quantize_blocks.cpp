@@ -91,12 +91,15 @@ void quantize_cases(std::vector<OpCase>& all) {
   add("quantize_blocks/mxfp8-whole-tiles", form(DType::kE4M3, BlockScale::kE8M0, 32), {{{128, 2, 384}, DType::kBf16}});
   add("quantize_blocks/nvfp4", form(DType::kE2M1, BlockScale::kE4M3, 16), x);
   add("quantize_blocks/nvfp4-square", form(DType::kE2M1, BlockScale::kE4M3, 16, true), x);
+  add("quantize_blocks/nvfp4-tiles", form(DType::kE2M1, BlockScale::kE4M3, 16), {{{128, 2, 264}, DType::kBf16}});
   QuantizeBlocksAttrs gradient = form(DType::kE2M1, BlockScale::kE4M3, 16);
   gradient.rotate = gradient.stochastic = true;
   gradient.rotate_signs = 0x5a3c;
   gradient.stream = 77;
   add("quantize_blocks/nvfp4-gradient", gradient,
       {x[0], {{2}, DType::kI32, Fill::kInts, 9}, {{4}, DType::kF32, Fill::kPositive}});
+  add("quantize_blocks/nvfp4-gradient-tiles", gradient,
+      {{{576, 2, 136}, DType::kBf16}, {{2}, DType::kI32, Fill::kInts, 9}, {{4}, DType::kF32, Fill::kPositive}});
 }
 
 void gemm_cases(std::vector<OpCase>& all) {

@@ -33,12 +33,21 @@ __device__ __forceinline__ BlockFactor f32_factor(const BlockRule& rule, float a
   return {scale, __float_as_uint(1.0f / scale)};
 }
 
-__device__ __forceinline__ BlockFactor block_factor(const BlockRule& rule, float amax, float of_copy) {
-  if (rule.scale == BlockScale::kE8M0) return e8m0_factor(rule, amax);
-  if (rule.scale != BlockScale::kE4M3) return f32_factor(rule, amax);
+// E4M3 scales of E2M1 codes, relative to the copy's.
+__device__ __forceinline__ float fp4_tensor_scale(float amax) {
+  if (!(amax > 0.0f) || isinf(amax)) return 1.0f;
+  const float scale = 448.0f * 6.0f / amax;
+  return isinf(scale) ? 3.402823466e38f : scale;
+}
+__device__ __forceinline__ BlockFactor e4m3_factor(float amax, float of_copy) {
   const uint8_t code = __nv_cvt_float_to_fp8(amax / 6.0f * of_copy, __NV_SATFINITE, __NV_E4M3);
   const float kept = e4m3_value(code);
   return {kept == 0.0f ? 0.0f : of_copy / kept, code};
+}
+
+__device__ __forceinline__ BlockFactor block_factor(const BlockRule& rule, float amax, float of_copy) {
+  if (rule.scale == BlockScale::kE8M0) return e8m0_factor(rule, amax);
+  return rule.scale == BlockScale::kE4M3 ? e4m3_factor(amax, of_copy) : f32_factor(rule, amax);
 }
 
 __device__ __forceinline__ void store_scale(const BlockRule& rule, void* scales, int64_t at, uint32_t kept) {

@@ -1,11 +1,12 @@
-// Block quantization. What block_tile_kernel.cuh does not take: a block of threads takes 128 x 128 elements into shared
-// memory and writes both copies from there, lines of the one along rows and of the other along columns. Tiles do not
-// cross from one stacked matrix to the next.
+// Block quantization. What block_tile_kernel.cuh and fp4_tile_kernel.cuh do not take: a block of threads takes 128 x
+// 128 elements into shared memory and writes both copies from there, lines of the one along rows and of the other along
+// columns. Tiles do not cross from one stacked matrix to the next.
 #include <algorithm>
 #include <type_traits>
 
 #include "trainer/data/rng.h"
 #include "trainer/ops/cuda/block_tile_kernel.cuh"
+#include "trainer/ops/cuda/fp4_tile_kernel.cuh"
 #include "trainer/ops/cuda/status.h"
 #include "trainer/program/program.h"
 
@@ -36,12 +37,6 @@ struct Args {
 // NaN has the largest bits of all magnitudes, so that it wins.
 __device__ __forceinline__ uint32_t magnitude_bits(float x) {
   return __float_as_uint(fabsf(x));
-}
-
-__device__ __forceinline__ float scale_of_copy(float amax) {
-  if (!(amax > 0.0f) || isinf(amax)) return 1.0f;
-  const float scale = 448.0f * 6.0f / amax;
-  return isinf(scale) ? 3.402823466e38f : scale;
 }
 
 // A line of a matrix in a copy: its number, where this tile's part begins, how long lines are; and where in the copy
@@ -147,8 +142,8 @@ __global__ void __launch_bounds__(kThreads) quantize_blocks_kernel(Args a, const
     __syncthreads();
   }
   const bool with_inverse = a.rule.scale == BlockScale::kE4M3;
-  const float of_rows = with_inverse ? scale_of_copy(a.amax[0]) : 1.0f;
-  const float of_columns = with_inverse ? scale_of_copy(a.amax[1]) : 1.0f;
+  const float of_rows = with_inverse ? fp4_tensor_scale(a.amax[0]) : 1.0f;
+  const float of_columns = with_inverse ? fp4_tensor_scale(a.amax[1]) : 1.0f;
   if (with_inverse && blockIdx.x == 0 && blockIdx.y == 0 && blockIdx.z == 0 && threadIdx.x == 0) {
     *a.row_copy.inverse = 1.0f / of_rows;
     *a.column_copy.inverse = 1.0f / of_columns;
@@ -243,28 +238,50 @@ Status run(const Args& a, int block, float* amax, const T* x, cudaStream_t strea
               "blocks are 16, 32 or 128 elements");
 }
 
-// Whether tiles stay in registers: FP8 of bf16 in lines or squares of 128 with scales f32, or MX; 16-byte vectors.
+// Whether tiles stay in registers: FP8 of bf16 in lines or squares of 128 with scales f32, or MX, or NVFP4; 16-byte
+// vectors.
 bool takes_tiles(const QuantizeBlocks& q, const void* x) {
   const QuantizeBlocksAttrs& a = *q.attrs;
   const bool f32_scales = a.scale == BlockScale::kF32 || a.scale == BlockScale::kPowerOfTwo;
   const bool blocks = (a.block == 128 && f32_scales) || (a.block == 32 && a.scale == BlockScale::kE8M0 && !a.square);
+  const bool fp8 = blocks && a.to != DType::kE2M1 && !a.rotate;
+  const bool fp4 = a.to == DType::kE2M1 && a.block == 16 && a.scale == BlockScale::kE4M3 && !(a.square && a.rotate) &&
+                   q.batch < int64_t{1} << 31 && q.shape.rows < int64_t{1} << 31 && (a.stack == 1 || !a.rotate);
   const auto addresses =
       reinterpret_cast<uintptr_t>(x) | reinterpret_cast<uintptr_t>(q.rows.q) | reinterpret_cast<uintptr_t>(q.columns.q);
-  return blocks && a.to != DType::kE2M1 && !a.rotate && q.from == Element::kBf16 && q.shape.rows % 16 == 0 &&
-         q.shape.cols % 8 == 0 && addresses % 16 == 0;
+  return (fp8 || fp4) && q.from == Element::kBf16 && q.shape.rows % 16 == 0 && q.shape.cols % 8 == 0 &&
+         addresses % 16 == 0;
+}
+
+BlockTiles tiles_of(const Args& a) {
+  return {
+      a.rows, a.cols,     a.stack,      static_cast<int>(parts(a.cols, kTile)), static_cast<int>(parts(a.rows, kTile)),
+      a.rule, a.row_copy, a.column_copy};
+}
+dim3 grid_of(const BlockTiles& t) {
+  return {static_cast<unsigned>(std::min(t.down, kTall)), static_cast<unsigned>(t.across),
+          parts(t.down, kTall) * static_cast<unsigned>(t.stack)};
+}
+
+Status run_fp4_tiles(const Args& a, float* amax, const bf16* x, cudaStream_t stream) {
+  const Fp4Tiles t{tiles_of(a), a.square, a.signs, a.stream, a.record, a.samples, a.batch, amax};
+  MB_TRY(ok(cudaMemsetAsync(amax, 0, 8, stream), "clearing amax"));
+  const auto find = a.rotate ? fp4_amax_kernel<true> : fp4_amax_kernel<false>;
+  find<<<grid_of(t), 256, 0, stream>>>(t, x, amax);
+  const auto kernel = a.rotate ? (a.stochastic ? fp4_tiles_kernel<true, true> : fp4_tiles_kernel<true, false>)
+                               : (a.stochastic ? fp4_tiles_kernel<false, true> : fp4_tiles_kernel<false, false>);
+  kernel<<<grid_of(t), 256, 0, stream>>>(t, x);
+  return launched("quantize_blocks");
 }
 
 Status run_tiles(const Args& a, int block, const bf16* x, cudaStream_t stream) {
-  const unsigned across = parts(a.cols, kTile), down = parts(a.rows, kTile);
-  const BlockTiles t{a.rows, a.cols,     a.stack,      static_cast<int>(across), static_cast<int>(down),
-                     a.rule, a.row_copy, a.column_copy};
+  const BlockTiles t = tiles_of(a);
   const auto start = [&](auto kind) {
     constexpr auto kKind = decltype(kind)::value;
     const auto kernel = a.square      ? block_squares_kernel<kKind>
                         : block == 32 ? block_lines_kernel<kKind, 32>
                                       : block_lines_kernel<kKind, 128>;
-    const dim3 grid(std::min(down, unsigned{kTall}), across, parts(down, kTall) * static_cast<unsigned>(a.stack));
-    kernel<<<grid, 256, 0, stream>>>(t, x);
+    kernel<<<grid_of(t), 256, 0, stream>>>(t, x);
     return launched("quantize_blocks");
   };
   if (a.code == Code::kE5M2) return start(std::integral_constant<__nv_fp8_interpretation_t, __NV_E5M2>{});
@@ -290,7 +307,9 @@ Status quantize_blocks(const QuantizeBlocks& q, const void* x, const Launch& lau
   a.amax = q.amax;
   a.stream = static_cast<uint64_t>(attrs.stream);
   a.record = q.record, a.samples = q.samples, a.batch = q.batch;
-  if (takes_tiles(q, x)) return run_tiles(a, attrs.block, static_cast<const bf16*>(x), launch.stream);
+  if (takes_tiles(q, x))
+    return four_bits ? run_fp4_tiles(a, q.amax, static_cast<const bf16*>(x), launch.stream)
+                     : run_tiles(a, attrs.block, static_cast<const bf16*>(x), launch.stream);
   return q.from == Element::kF32 ? run(a, attrs.block, q.amax, static_cast<const float*>(x), launch.stream)
                                  : run(a, attrs.block, q.amax, static_cast<const bf16*>(x), launch.stream);
 }
