@@ -27,7 +27,6 @@ class PhiloxKeys {
   __host__ __device__ constexpr PhiloxBlock block(uint64_t sample, uint64_t index) const {
     uint32_t w0 = static_cast<uint32_t>(index), w1 = static_cast<uint32_t>(index >> 32);
     uint32_t w2 = static_cast<uint32_t>(sample), w3 = static_cast<uint32_t>(sample >> 32);
-#pragma unroll
     for (int round = 0; round < kRounds; ++round) {
       const uint64_t a = 0xD2511F53ULL * w0, b = 0xCD9E8D57ULL * w2;
       w0 = static_cast<uint32_t>(b >> 32) ^ w1 ^ first_[round], w1 = static_cast<uint32_t>(b);
