@@ -42,8 +42,8 @@ Status over_rows(const char* kernel, const CrossEntropy& args, const Launch& lau
 }
 
 // Rows from here on are held in shared memory by a block, or by a cluster of blocks: three an SM, so that one computes
-// while others copy.
-constexpr int64_t kHeldVocab = 16384, kPartBytes = 72 * 1024;
+// while others copy. A block also has 256 bytes of its own and 1 KiB of the driver's.
+constexpr int64_t kHeldVocab = 16384, kPartBytes = 228 * 1024 / 3 - 1024 - 256;
 
 // Blocks of a row; 0: rows that are not held.
 int parts_of(const CrossEntropy& a) {
