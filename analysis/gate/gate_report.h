@@ -22,6 +22,7 @@ struct GateRow {
   std::string class_label;  // "measured/NVIDIA H100 80GB HBM3×1"
   std::string against;      // id of the baseline; empty when there is none
   SeriesVerdict verdict;
+  std::string red_since = "";  // the run that was called slower first, where that was not tonight
 };
 
 struct GateReport {

@@ -112,6 +112,14 @@ void night_variance(const std::vector<Night>& baseline, const std::vector<Night>
   v.centre_degrees = low > assumed ? kMoveDegrees * (kAssumedMoves + count) : std::numeric_limits<double>::infinity();
 }
 
+// All nights of a series and what they tell of its noise.
+struct Fit {
+  std::vector<Night> baseline, since;
+  Variances v;
+  std::optional<size_t> red;  // among `since`
+  std::string untestable;     // why not; else empty
+};
+
 struct Group {
   double centre = 0;
   double nights = 0;
@@ -138,6 +146,7 @@ WindowTest test_window(std::span<const Night> window, const Group& baseline, con
   const double of_nights = v.night * (1.0 / now.nights + 1.0 / baseline.nights);
   WindowTest t;
   t.nights = window.size();
+  for (const Night& night : window) t.launches += night.launches;
   t.change = now.centre - baseline.centre;
   t.sigma = std::sqrt(of_launches + of_nights);
   // Satterthwaite. What nights add is known as the spread of their centres is, of which it is only a part.
@@ -165,6 +174,30 @@ std::string untestable_reason(const SeriesEvidence& evidence) {
   return "";
 }
 
+Fit fit(const SeriesEvidence& evidence, const GateOptions& options) {
+  Fit f;
+  f.untestable = untestable_reason(evidence);
+  if (!f.untestable.empty()) return f;
+  f.baseline = nights_of(evidence.baseline);
+  for (size_t i = 0; i < evidence.nights.size(); ++i) {
+    NightLaunches launches = evidence.nights[i];
+    // Of a cell that is red, both are of that night.
+    if (evidence.red && i >= *evidence.red && i < evidence.confirmations.size())
+      launches.insert(launches.end(), evidence.confirmations[i].begin(), evidence.confirmations[i].end());
+    if (launches.empty()) continue;
+    if (evidence.red && i <= *evidence.red) f.red = f.since.size();
+    f.since.push_back(night_of(launches));
+  }
+  std::vector<Night> all = f.baseline;
+  all.insert(all.end(), f.since.begin(), f.since.end());
+  launch_variance(all, f.v);
+  if (f.v.launch_degrees < 3)
+    f.untestable = "nights of one launch each do not tell the launch-to-launch spread";
+  else
+    night_variance(f.baseline, f.since, options.night_sigma, f.v);
+  return f;
+}
+
 double corrected(double p, size_t tests) {
   return std::min(1.0, p * static_cast<double>(tests));
 }
@@ -182,21 +215,21 @@ std::vector<bool> holm(const std::vector<double>& p, double alpha) {
   return rejected;
 }
 
-size_t launches_in(const SeriesEvidence& evidence, size_t nights) {
-  size_t count = 0;
-  for (size_t i = 0; i < nights && i < evidence.nights.size(); ++i)
-    count += evidence.nights[evidence.nights.size() - 1 - i].size();
-  return count;
-}
-
 std::string signed_percent(double fraction) {
   return fmt::format("{:+.2f} %", 100.0 * fraction);
 }
 
+std::string nights_text(size_t nights) {
+  return fmt::format("{} night{}", nights, nights == 1 ? "" : "s");
+}
+
+std::string change_text(const SeriesVerdict& v) {
+  return fmt::format("{} (95 % {}..{}) over {}, {} launch{}", signed_percent(v.change), signed_percent(v.low),
+                     signed_percent(v.high), nights_text(v.nights), v.launches, v.launches == 1 ? "" : "es");
+}
+
 void describe(SeriesVerdict& v) {
-  v.text = fmt::format("{} (95 % {}..{}) over {} night{}, {} launch{}; one night can tell {}", signed_percent(v.change),
-                       signed_percent(v.low), signed_percent(v.high), v.nights, v.nights == 1 ? "" : "s", v.launches,
-                       v.launches == 1 ? "" : "es", signed_percent(v.detectable));
+  v.text = fmt::format("{}; one night can tell {}", change_text(v), signed_percent(v.detectable));
 }
 
 // Of what is called the same or nothing: the bound it rests on, and where tonight alone stands.
@@ -219,18 +252,18 @@ bool same(const WindowTest& window, const WindowTest& tonight, double material) 
          std::abs(tonight.change) < stray;
 }
 
-void take(SeriesVerdict& v, const SeriesEvidence& evidence, const WindowTest& t) {
+void take(SeriesVerdict& v, const WindowTest& t) {
   const double half = student_t_two_sided(kLevel, t.degrees) * t.sigma;
   v.change = std::expm1(t.change);
   v.low = std::expm1(t.change - half);
   v.high = std::expm1(t.change + half);
   v.at_most = std::expm1(at_most(t));
   v.nights = t.nights;
-  v.launches = launches_in(evidence, t.nights);
+  v.launches = t.launches;
 }
 
-SeriesVerdict verdict_of(const SeriesEvidence& evidence, const SeriesTest& test, bool slower, bool faster,
-                         double cell_alpha, const GateOptions& options) {
+SeriesVerdict verdict_of(const SeriesTest& test, bool slower, bool faster, double cell_alpha,
+                         const GateOptions& options) {
   SeriesVerdict v;
   if (!test.untestable.empty()) {
     v.verdict = test.untestable == "no baseline" ? Verdict::kNew : Verdict::kInconclusive;
@@ -242,18 +275,96 @@ SeriesVerdict verdict_of(const SeriesEvidence& evidence, const SeriesTest& test,
                   student_t_quantile(0.9, tonight.degrees)) *
                  tonight.sigma;
   if (slower) {
-    take(v, evidence, test.slowest());
+    take(v, test.slowest());
     v.verdict = Verdict::kSlower;
     v.suspected = true;
     describe(v);
   } else if (faster && std::expm1(test.fastest().change) <= -options.material) {
-    take(v, evidence, test.fastest());
+    take(v, test.fastest());
     v.verdict = Verdict::kFaster;
     describe(v);
   } else {
-    take(v, evidence, test.steadiest());
+    take(v, test.steadiest());
     v.verdict = same(test.steadiest(), tonight, options.material) ? Verdict::kSame : Verdict::kInconclusive;
     describe_bound(v, tonight);
+  }
+  return v;
+}
+
+// The launches that were to confirm the last `nights` nights.
+std::vector<NightLaunches> confirmations_in(const SeriesEvidence& evidence, size_t nights) {
+  const size_t first = evidence.nights.size() - std::min(nights, evidence.nights.size());
+  std::vector<NightLaunches> found;
+  for (size_t i = first; i < evidence.confirmations.size(); ++i)
+    if (!evidence.confirmations[i].empty()) found.push_back(evidence.confirmations[i]);
+  return found;
+}
+
+std::string fresh_text(const std::vector<NightLaunches>& nights) {
+  size_t launches = 0;
+  for (const NightLaunches& night : nights) launches += night.size();
+  return fmt::format("{} fresh launches{}", launches,
+                     nights.size() > 1 ? fmt::format(" of {} nights", nights.size()) : "");
+}
+
+std::string bound_text(const WindowTest& t) {
+  return fmt::format("{}, at most {} with 95 %, one-sided", signed_percent(std::expm1(t.change)),
+                     signed_percent(std::expm1(at_most(t))));
+}
+
+// The night that a change most likely came with, which was called on night `red`: where nights until then fall apart
+// most clearly into those like the baseline and those that are not.
+size_t came_with(const std::vector<Night>& since, const Group& reference, size_t red) {
+  size_t best = red;
+  double most = 0.0;
+  for (size_t first = 0; first <= red; ++first) {
+    const auto after = static_cast<double>(red + 1 - first), before = reference.nights + static_cast<double>(first);
+    double below = reference.centre * reference.nights, above = 0.0;
+    for (size_t i = 0; i <= red; ++i) (i < first ? below : above) += since[i].centre;
+    const double apart = above / after - below / before;
+    const double clear = apart * apart / (1.0 / after + 1.0 / before);
+    if (apart > 0 && clear > most) most = clear, best = first;
+  }
+  return best;
+}
+
+// How many of the newest nights are below those before them since the change came; 0: nothing says that it became less.
+size_t nights_below(std::span<const Night> changed, const Variances& v, const GateOptions& options) {
+  double least = 1.0;
+  size_t tests = 0, below = 0;
+  for (const size_t nights : options.windows) {
+    if (nights >= changed.size()) break;
+    const Group before = group_of(changed.first(changed.size() - nights));
+    const double p = test_window(changed.last(nights), before, v).p_faster;
+    ++tests;
+    if (p < least) least = p, below = nights;
+  }
+  return corrected(least, tests) <= options.gone_alpha ? below : 0;
+}
+
+// Of a cell that is red: tonight's confirming launches, if any, are among those of its last night.
+SeriesVerdict standing_verdict(const Fit& f, const GateOptions& options) {
+  const Group reference = group_of(f.baseline);
+  const size_t first = came_with(f.since, reference, *f.red);
+  const auto changed = std::span(f.since).subspan(first);
+  const size_t below = nights_below(changed, f.v, options);
+  const WindowTest t = test_window(below > 0 ? changed.last(below) : changed, reference, f.v);
+  const WindowTest tonight = test_window(changed.last(1), reference, f.v);
+  SeriesVerdict v;
+  take(v, t);
+  if (t.p_slower <= options.confirm_alpha)
+    v.verdict = Verdict::kSlower;
+  else if (below > 0 && same(t, tonight, options.material))
+    v.verdict = Verdict::kSame;
+  else if (below > 0 && t.p_faster <= options.confirm_alpha && v.change <= -options.material)
+    v.verdict = Verdict::kFaster;
+  v.text = fmt::format("{}; tonight {}", change_text(v), signed_percent(std::expm1(tonight.change)));
+  if (v.verdict == Verdict::kSame) v.text += fmt::format("; at most {} (95 %, one-sided)", signed_percent(v.at_most));
+  if (below > 0) {
+    const Group before = group_of(changed.first(changed.size() - below));
+    v.text +=
+        fmt::format("; below the {} of the {} before", signed_percent(std::expm1(before.centre - reference.centre)),
+                    nights_text(changed.size() - below));
   }
   return v;
 }
@@ -292,24 +403,14 @@ double SeriesTest::p_faster() const {
 
 SeriesTest test_series(const SeriesEvidence& evidence, const GateOptions& options) {
   SeriesTest test;
-  test.untestable = untestable_reason(evidence);
+  const Fit f = fit(evidence, options);
+  test.untestable = f.untestable;
   if (!test.untestable.empty()) return test;
-  const std::vector<Night> baseline = nights_of(evidence.baseline);
-  const std::vector<Night> since = nights_of(evidence.nights);
-  std::vector<Night> all = baseline;
-  all.insert(all.end(), since.begin(), since.end());
-  Variances v;
-  launch_variance(all, v);
-  if (v.launch_degrees < 3) {
-    test.untestable = "nights of one launch each do not tell the launch-to-launch spread";
-    return test;
-  }
-  night_variance(baseline, since, options.night_sigma, v);
-  test.launch_sigma = std::sqrt(v.launch);
-  test.night_sigma = std::sqrt(v.night);
-  const Group reference = group_of(baseline);
+  test.launch_sigma = std::sqrt(f.v.launch);
+  test.night_sigma = std::sqrt(f.v.night);
+  const Group reference = group_of(f.baseline);
   for (const size_t nights : options.windows)
-    if (nights <= since.size()) test.windows.push_back(test_window(std::span(since).last(nights), reference, v));
+    if (nights <= f.since.size()) test.windows.push_back(test_window(std::span(f.since).last(nights), reference, f.v));
   MB_CHECK(!test.windows.empty(), "gate: no window of one night among the options");
   return test;
 }
@@ -325,42 +426,54 @@ std::vector<SeriesVerdict> judge_suite(std::span<const SeriesEvidence> cells, co
   const std::vector<bool> is_slower = holm(slower, options.false_red);
   const std::vector<bool> is_faster = holm(faster, options.confirm_alpha);
   std::vector<SeriesVerdict> verdicts;
-  for (size_t i = 0; i < cells.size(); ++i)
-    verdicts.push_back(verdict_of(cells[i], tests[i], is_slower[i], is_faster[i],
+  for (size_t i = 0; i < cells.size(); ++i) {
+    if (cells[i].red && tests[i].untestable.empty()) {
+      verdicts.push_back(standing_verdict(fit(cells[i], options), options));
+      verdicts.back().verdict = Verdict::kSlower;
+      verdicts.back().suspected = true;
+      continue;
+    }
+    verdicts.push_back(verdict_of(tests[i], is_slower[i], is_faster[i],
                                   options.false_red / static_cast<double>(cells.size()), options));
+  }
   return verdicts;
 }
 
 SeriesVerdict confirm(const SeriesEvidence& evidence, const SeriesVerdict& suspected, const NightLaunches& fresh,
                       const GateOptions& options) {
   SeriesEvidence again = evidence;
-  GateOptions one = options;
-  one.windows = {1};
-  again.nights.push_back(fresh);
-  const SeriesTest test = test_series(again, one);
+  if (evidence.red && !evidence.nights.empty()) {
+    again.confirmations.resize(again.nights.size());
+    again.confirmations.back() = fresh;
+    if (const Fit f = fit(again, options); f.untestable.empty()) return standing_verdict(f, options);
+  }
+  std::vector<NightLaunches> all = confirmations_in(evidence, suspected.nights);
+  all.push_back(fresh);
+  again.nights.insert(again.nights.end(), all.begin(), all.end());
+  const Fit f = fit(again, options);
   SeriesVerdict v = suspected;
-  if (!test.untestable.empty()) {
+  if (!f.untestable.empty()) {
     v.verdict = Verdict::kInconclusive;
-    v.text += "; suspected, not confirmed: " + (fresh.empty() ? "no fresh launches" : test.untestable);
+    v.text += "; suspected, not confirmed: " + (fresh.empty() ? "no fresh launches" : f.untestable);
     return v;
   }
-  const WindowTest& t = test.windows.front();
-  if (t.p_slower <= options.confirm_alpha) {
-    v.text += fmt::format("; confirmed by {} fresh launches ({})", fresh.size(), signed_percent(std::expm1(t.change)));
+  const Group reference = group_of(f.baseline);
+  const WindowTest pooled = test_window(std::span(f.since).last(all.size()), reference, f.v);
+  const WindowTest tonight = test_window(std::span(f.since).last(1), reference, f.v);
+  if (pooled.p_slower <= options.confirm_alpha) {
+    v.text += fmt::format("; confirmed by {} ({})", fresh_text(all), signed_percent(std::expm1(pooled.change)));
     return v;
   }
   // Earlier nights may have been slower where tonight's product is not: a regression that was mended.
-  const std::string theirs = fmt::format("{}, at most {} with 95 %, one-sided", signed_percent(std::expm1(t.change)),
-                                         signed_percent(std::expm1(at_most(t))));
-  if (same(t, t, options.material)) {
+  if (same(tonight, tonight, options.material)) {
     v.verdict = Verdict::kSame;
-    take(v, again, t);
-    v.text = fmt::format("{} fresh launches are as the baseline ({}), where there had been {}", fresh.size(), theirs,
-                         suspected.text);
+    take(v, tonight);
+    v.text = fmt::format("{} are as the baseline ({}), where there had been {}", fresh_text({fresh}),
+                         bound_text(tonight), suspected.text);
     return v;
   }
   v.verdict = Verdict::kInconclusive;
-  v.text += fmt::format("; {} fresh launches do not confirm it ({})", fresh.size(), theirs);
+  v.text += fmt::format("; {} do not confirm it ({})", fresh_text(all), bound_text(pooled));
   return v;
 }
 

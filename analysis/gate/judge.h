@@ -8,11 +8,13 @@
 // over the cells of the suite (Holm) and the windows (Bonferroni). Nobody launches afresh to confirm that a cell is
 // faster: its screen is as strict as a confirmation, and the change must be material. Same is a claim about the nights
 // of the best window, of which tonight's product is one: tonight alone must not stand out of it either.
+// What was confirmed once stands: all nights since it came are its evidence, until the newest ones show that it went.
 // Pure functions of numbers: nothing here reads a clock or draws a random number.
 #pragma once
 
 #include <cstddef>
 #include <limits>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -28,11 +30,16 @@ using NightLaunches = std::vector<double>;
 struct SeriesEvidence {
   std::vector<NightLaunches> baseline;  // nights that were accepted as the baseline
   std::vector<NightLaunches> nights;    // since then, oldest first; the last one is tonight
+  // By night, as far as there are any: the launches that were to confirm it.
+  std::vector<NightLaunches> confirmations = {};
+  // The earlier night that was called slower first, where nothing has ended that.
+  std::optional<size_t> red = std::nullopt;
 };
 
 struct GateOptions {
   double false_red = 0.05;       // chance that a night's screen suspects any cell of a suite without cause
   double confirm_alpha = 0.002;  // of the confirmation, one-sided; of a suite's screen for faster cells
+  double gone_alpha = 0.005;     // chance that a night takes a regression that stands for smaller than it was
   double material = 0.01;        // called same: slower by less than this, one-sided at 95 %, and not faster by as much
   double night_sigma = 0.001;    // of nights, relative: assumed of few nights, learnt from many, and never less
   std::vector<size_t> windows = {1, 2, 3, 5, 7, 10, 14};
@@ -41,6 +48,7 @@ struct GateOptions {
 // Where the change over `nights` nights stands.
 struct WindowTest {
   size_t nights = 0;
+  size_t launches = 0;
   double change = std::numeric_limits<double>::quiet_NaN();  // relative, positive is slower
   double sigma = std::numeric_limits<double>::quiet_NaN();   // of the change
   double degrees = 0;
@@ -84,8 +92,11 @@ struct SeriesVerdict {
 // `suspected` set.
 std::vector<SeriesVerdict> judge_suite(std::span<const SeriesEvidence> cells, const GateOptions& options = {});
 
-// What a suspected cell comes to when `fresh` launches of tonight's product were added: slower; same where they exclude
-// a material change by themselves (the change is then theirs, not the suspicion's); else inconclusive.
+// What a suspected cell comes to when `fresh` launches of tonight's product were added: slower, by them and those of
+// the suspected window's earlier nights, which no screen has chosen either; same where they exclude a material change
+// by themselves (the change is then theirs, not the suspicion's); else inconclusive. A cell that is red already needs
+// no second proof: it stays slower, with fresh launches or without, unless the newest nights are below what they were
+// before; these alone then say whether it is the same, faster or still slower.
 SeriesVerdict confirm(const SeriesEvidence& evidence, const SeriesVerdict& suspected, const NightLaunches& fresh,
                       const GateOptions& options = {});
 

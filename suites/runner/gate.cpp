@@ -7,6 +7,7 @@
 #include <cmath>
 #include <functional>
 #include <map>
+#include <optional>
 #include <set>
 
 #include "analysis/gate/canary.h"
@@ -44,6 +45,15 @@ double centre_of(const std::vector<NightLaunches>& nights) {
   return analysis::pseudo_median(all);
 }
 
+// What a gate said of a night's metric against a baseline.
+std::optional<Verdict> verdict_then(const baselines::Cell& cell, const std::string& metric,
+                                    const std::string& against) {
+  std::optional<Verdict> said;
+  for (const baselines::VerdictRow& row : cell.verdicts)
+    if (row.subject == metric && row.against == against) said = row.verdict;
+  return said;
+}
+
 // A row that the judge's statistics are needed for, and what they are held against.
 struct Series {
   size_t row = 0;
@@ -70,6 +80,8 @@ class Gate {
     const auto verdicts = analysis::judge_suite(evidence);
     for (size_t i = 0; i < series_.size(); ++i) report_.rows[series_[i].row].verdict = verdicts[i];
     MB_TRY(confirm_suspects());
+    for (Series& s : series_)
+      if (s.evidence.red) find_first_red(s, report_.rows[s.row]);
     for (Series& s : series_) blame_machine(s);
     tell_canaries();
     add_silent();
@@ -141,7 +153,9 @@ class Gate {
     return baselines::steps_due(request_.pins, cell.identity_hash, run_.fingerprint.class_hash);
   }
 
-  // Earlier nights since the baseline. A confirmation that excluded a material change ended what came before it.
+  // Earlier nights since the baseline. A confirmation that excluded a material change ended what came before it. From
+  // the night on that was called slower, confirmations are evidence of their nights, until a verdict says that it is
+  // gone.
   void add_nights(Series& s, const std::string& metric) const {
     std::vector<const baselines::Run*> since;
     for (const auto* runs : {&history_.nights, &history_.confirmations})
@@ -149,15 +163,54 @@ class Gate {
         if (!s.baseline.bridge.empty() || run.created_unix_ns > s.baseline.pin->accepted_unix_ns) since.push_back(&run);
     std::stable_sort(since.begin(), since.end(),
                      [](const auto* a, const auto* b) { return a->created_unix_ns < b->created_unix_ns; });
+    SeriesEvidence& evidence = s.evidence;
+    bool gone = false;
+    const auto begin_anew = [&] {
+      evidence.nights.clear(), evidence.confirmations.clear(), evidence.red.reset();
+      gone = false;
+    };
     for (const baselines::Run* run : since) {
       const auto* then = evidence_cell(*run, s.cell->identity_hash, s.baseline.pin->steps);
       if (then == nullptr) continue;
       NightLaunches launches = analysis::launch_values(*then, metric);
-      if (run->command != kConfirmCommand)
-        s.evidence.nights.push_back(std::move(launches));
-      else if (analysis::settles(s.evidence, launches))
-        s.evidence.nights.clear();
+      const bool confirmation = run->command == kConfirmCommand;
+      const bool settled = gone || (confirmation && !evidence.red && analysis::settles(evidence, launches));
+      if (settled) begin_anew();
+      if (confirmation && !evidence.nights.empty()) {
+        evidence.confirmations.resize(evidence.nights.size());
+        evidence.confirmations.back() = std::move(launches);
+      }
+      if (confirmation || launches.empty()) continue;
+      const auto verdict = verdict_then(*then, metric, s.baseline.pin->id);
+      if (verdict == Verdict::kSlower && !evidence.red) evidence.red = evidence.nights.size();
+      gone = evidence.red && (verdict == Verdict::kSame || verdict == Verdict::kFaster);
+      evidence.nights.push_back(std::move(launches));
     }
+    if (gone) begin_anew();
+  }
+
+  // Where a red series was called slower first, as far back as the store goes.
+  void find_first_red(const Series& s, GateRow& row) const {
+    const auto store = baselines::Store::open(request_.store_file, {.read_only = true});
+    if (!store) return;
+    const auto points = store->history(s.cell->identity_hash, row.metric);
+    if (!points) return;
+    const baselines::HistoryPoint* first = nullptr;
+    for (const auto& point : *points) {
+      const bool here = point.command == kGateCommand && point.suite == run_.suite && point.epoch == run_.epoch &&
+                        point.class_hash == run_.fingerprint.class_hash && point.against == s.baseline.pin->id;
+      if (!here || point.created_unix_ns >= run_.created_unix_ns) continue;
+      if (point.verdict == name(Verdict::kSlower) && first == nullptr) first = &point;
+      if (point.verdict == name(Verdict::kSame) || point.verdict == name(Verdict::kFaster)) first = nullptr;
+    }
+    if (first == nullptr) return;
+    row.red_since = first->run;
+    const auto run = store->load_run(first->run);
+    const std::string product =
+        run ? profiler::product_text(run->fingerprint, options_.facts, options_.roles) : first->build;
+    row.verdict.text += fmt::format("; {} since {} (run {}, product {})",
+                                    row.verdict.verdict == Verdict::kSlower ? "red" : "it had been red",
+                                    iso_time(first->created_unix_ns).substr(0, 10), first->run, product);
   }
 
   // Nights without what `is_heard` asks of a run, tonight's included, back to the last one with it.

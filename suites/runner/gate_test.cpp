@@ -349,6 +349,56 @@ TEST_F(GateOverNights, AConfirmationThatExcludedAChangeEndsTheNightsBeforeIt) {
   EXPECT_NE(row(judge(tonight), "cpu_step_time").verdict.verdict, Verdict::kSame);
 }
 
+// A night that the gate judged, as its store keeps it.
+Stored judged(const Night& night, Verdict verdict, const char* against = "b-1") {
+  Stored run = run_of(night);
+  run.cells[0].metrics = {{.name = "cpu_step_time", .value = night.ms * 1e6, .unit = "ns", .launches = 5}};
+  run.cells[0].verdicts = {{"cpu_step_time", verdict, against}};
+  return run;
+}
+
+TEST_F(GateOverNights, AConfirmedRegressionIsRedSinceItsFirstNightUntilItIsGoneOrAccepted) {
+  request_.pins = {pin_of(run_of({"r-1"}))};
+  const Stored tonight = run_of({"r-6", 4, "newer", "6.1", 101});
+  keep(judged({"r-2", 1, "new", "6.1", 101}, Verdict::kSlower));
+  keep(judged({"r-3", 2, "new", "6.1", 101}, Verdict::kInconclusive));
+  Stored lost = run_of({"r-4", 3, "new", "6.1", 101});
+  lost.cells[0].launches[2].steps.pop_back();
+  keep(lost);
+  const auto red = row(judge(tonight), "cpu_step_time");
+  EXPECT_EQ(red.verdict.verdict, Verdict::kSlower) << red.verdict.text;
+  EXPECT_EQ(red.verdict.nights, 3U) << red.verdict.text;
+  EXPECT_EQ(red.red_since, "r-2");
+  EXPECT_TRUE(red.verdict.text.ends_with("; red since 2026-09-22 (run r-2, product new)")) << red.verdict.text;
+  EXPECT_NE(analysis::gate_json(judge(tonight)).find("\"red_since\": \"r-2\""), std::string::npos);
+
+  const auto mended = row(judge(run_of({"r-6", 4, "mended"})), "cpu_step_time").verdict;
+  EXPECT_EQ(mended.verdict, Verdict::kSame) << mended.text;
+  EXPECT_NE(mended.text.find("; it had been red since 2026-09-22"), std::string::npos) << mended.text;
+
+  const auto unconfirmed = [&](const char* why) {
+    const auto verdict = row(judge(tonight), "cpu_step_time").verdict;
+    EXPECT_EQ(verdict.verdict, Verdict::kInconclusive) << why << ": " << verdict.text;
+  };
+  request_.pins[0].id = "b-2";
+  unconfirmed("the new baseline has no red night");
+  request_.pins[0].id = "b-1";
+  keep(judged({"r-5", 3, "mended"}, Verdict::kSame));
+  unconfirmed("it was gone, and begins anew");
+}
+
+TEST_F(GateOverNights, ARegressionThatIsOlderThanTheNightsThatCountKeepsItsFirstNight) {
+  request_.pins = {pin_of(run_of({"r-1"}))};
+  std::vector<std::string> ids;
+  for (size_t day = 0; day <= kHistoryNights + 1; ++day) ids.push_back("r-day" + std::to_string(day));
+  for (size_t day = 1; day < ids.size(); ++day)
+    keep(judged({ids[day].c_str(), static_cast<int64_t>(day), "new", "6.1", 101}, Verdict::kSlower));
+  const auto red = row(judge(run_of({"r-2", static_cast<int64_t>(ids.size()), "new", "6.1", 101})), "cpu_step_time");
+  EXPECT_EQ(red.verdict.verdict, Verdict::kSlower) << red.verdict.text;
+  EXPECT_EQ(red.verdict.nights, kHistoryNights + 1) << red.verdict.text;
+  EXPECT_EQ(red.red_since, "r-day1");
+}
+
 TEST_F(GateOverNights, ATruncatedCommandIsAMissingStep) {
   Stored accepted = run_of({"r-1"});
   accepted.cells[0].knobs = {{.key = "command.run", .value = "train", .source = "suite"}};
