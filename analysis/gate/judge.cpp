@@ -4,6 +4,7 @@
 #include <fmt/core.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <numeric>
 
@@ -23,6 +24,7 @@ constexpr double kHuberMove = 2.0;                 // the same of moves from nig
 constexpr double kHuberMoveMean = 0.9205;          // mean square of normal numbers that are drawn in so
 constexpr double kMoveDegrees = 0.6;  // of one move: two thirds as neighbours share a night, less for the drawing in
 constexpr double kAssumedMoves = 8;   // that options.night_sigma counts as
+constexpr double kPower = 0.9;        // of what one night can tell
 constexpr double kStray = 1.3;        // sigmas: one night in ten strays further, to a side
 
 // One night in logarithms, so that changes are relative.
@@ -262,6 +264,37 @@ void take(SeriesVerdict& v, const WindowTest& t) {
   v.launches = t.launches;
 }
 
+// The smallest change that a night's launches make suspected at `screen_alpha` and fresh launches then confirm, nine
+// times in ten. Both are held against one baseline, whose own error they share; what is left of each is its own.
+double detectable(const SeriesTest& test, double screen_alpha, const GateOptions& options) {
+  const WindowTest& tonight = test.windows.front();
+  const double shared = test.baseline_sigma;
+  const auto own_of = [&](const WindowTest& t) { return std::sqrt(t.sigma * t.sigma - shared * shared); };
+  const double own = own_of(tonight);
+  const double own_fresh = own_of(test.confirmation);
+  const double suspected = student_t_quantile(1.0 - screen_alpha, tonight.degrees) * tonight.sigma;
+  const double confirmed =
+      student_t_quantile(1.0 - options.confirm_alpha, test.confirmation.degrees) * test.confirmation.sigma;
+  static const std::array<double, 16> kOfBaseline = [] {  // its error in sigmas, in parts of equal chance
+    std::array<double, 16> parts{};
+    for (size_t i = 0; i < parts.size(); ++i)
+      parts[i] = normal_quantile((static_cast<double>(i) + 0.5) / static_cast<double>(parts.size()));
+    return parts;
+  }();
+  const auto power = [&](double change) {
+    double sum = 0.0;
+    for (const double error : kOfBaseline) {
+      const double seen = change + shared * error;
+      sum += normal_cdf((seen - suspected) / own) * normal_cdf((seen - confirmed) / own_fresh);
+    }
+    return sum / static_cast<double>(kOfBaseline.size());
+  };
+  double low = 0.0, high = suspected + confirmed;
+  while (power(high) < kPower) high *= 2.0;
+  for (int i = 0; i < 15; ++i) (power(0.5 * (low + high)) < kPower ? low : high) = 0.5 * (low + high);
+  return high;
+}
+
 SeriesVerdict verdict_of(const SeriesTest& test, bool slower, bool faster, double cell_alpha,
                          const GateOptions& options) {
   SeriesVerdict v;
@@ -271,9 +304,7 @@ SeriesVerdict verdict_of(const SeriesTest& test, bool slower, bool faster, doubl
     return v;
   }
   const WindowTest& tonight = test.windows.front();
-  v.detectable = (student_t_quantile(1.0 - cell_alpha / static_cast<double>(test.windows.size()), tonight.degrees) +
-                  student_t_quantile(0.9, tonight.degrees)) *
-                 tonight.sigma;
+  v.detectable = std::expm1(detectable(test, cell_alpha / static_cast<double>(test.windows.size()), options));
   if (slower) {
     take(v, test.slowest());
     v.verdict = Verdict::kSlower;
@@ -409,6 +440,10 @@ SeriesTest test_series(const SeriesEvidence& evidence, const GateOptions& option
   test.launch_sigma = std::sqrt(f.v.launch);
   test.night_sigma = std::sqrt(f.v.night);
   const Group reference = group_of(f.baseline);
+  test.baseline_sigma =
+      std::sqrt(f.v.launch / kPseudoMedianEfficiency / reference.launches + f.v.night / reference.nights);
+  test.confirmation =
+      test_window(std::vector{Night{0.0, {}, std::max<size_t>(1, options.confirm_launches)}}, reference, f.v);
   for (const size_t nights : options.windows)
     if (nights <= f.since.size()) test.windows.push_back(test_window(std::span(f.since).last(nights), reference, f.v));
   MB_CHECK(!test.windows.empty(), "gate: no window of one night among the options");

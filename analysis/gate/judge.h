@@ -39,6 +39,7 @@ struct SeriesEvidence {
 struct GateOptions {
   double false_red = 0.05;       // chance that a night's screen suspects any cell of a suite without cause
   double confirm_alpha = 0.002;  // of the confirmation, one-sided; of a suite's screen for faster cells
+  size_t confirm_launches = 5;   // that a suspected cell is confirmed by
   double gone_alpha = 0.005;     // chance that a night takes a regression that stands for smaller than it was
   double material = 0.01;        // called same: slower by less than this, one-sided at 95 %, and not faster by as much
   double night_sigma = 0.001;    // of nights, relative: assumed of few nights, learnt from many, and never less
@@ -58,9 +59,11 @@ struct WindowTest {
 
 struct SeriesTest {
   std::vector<WindowTest> windows;
-  double launch_sigma = std::numeric_limits<double>::quiet_NaN();  // relative, inside a night
-  double night_sigma = std::numeric_limits<double>::quiet_NaN();   // relative, of nights
-  std::string untestable;                                          // why no window could be tested; else empty
+  double launch_sigma = std::numeric_limits<double>::quiet_NaN();    // relative, inside a night
+  double night_sigma = std::numeric_limits<double>::quiet_NaN();     // relative, of nights
+  double baseline_sigma = std::numeric_limits<double>::quiet_NaN();  // relative, of the baseline's centre
+  WindowTest confirmation;  // what it can tell: sigma and degrees of options.confirm_launches
+  std::string untestable;   // why no window could be tested; else empty
 
   const WindowTest& slowest() const;    // smallest p_slower; there must be a window
   const WindowTest& fastest() const;    // smallest p_faster
@@ -82,7 +85,7 @@ struct SeriesVerdict {
   double low = std::numeric_limits<double>::quiet_NaN();  // 95 %
   double high = std::numeric_limits<double>::quiet_NaN();
   double at_most = std::numeric_limits<double>::quiet_NaN();     // the change, 95 % one-sided: what `same` rests on
-  double detectable = std::numeric_limits<double>::quiet_NaN();  // seen tonight with power 0.9
+  double detectable = std::numeric_limits<double>::quiet_NaN();  // suspected and confirmed tonight with power 0.9
   size_t nights = 0;                                             // of the window that decided
   size_t launches = 0;                                           // in that window
   std::string text;                                              // one sentence for a person

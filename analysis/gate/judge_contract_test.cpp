@@ -151,6 +151,36 @@ TEST(GatePromise, ThreePercentIsFoundOvernight) {
   EXPECT_LE(others, 1);
 }
 
+// What a verdict says that one night can tell is found that night, confirmation and all, about nine times in ten: the
+// noise that it rests on is an estimate, too.
+TEST(GatePromise, WhatOneNightCanTellIsFoundAndConfirmedThatNight) {
+  NightModel model;
+  model.wild_launches = 0, model.heavy_tail_degrees = 0;
+  constexpr int kTries = 400;
+  for (const size_t fresh : {size_t{2}, kLaunches, size_t{10}}) {
+    GateOptions options;
+    options.confirm_launches = fresh;
+    int found = 0;
+    for (std::uint64_t seed = 0; seed < kTries; ++seed) {
+      SimulatedNoise noise(700 + seed);
+      const auto night = [&](double change, size_t launches) {
+        return simulated_night(model, change, launches, false, noise);
+      };
+      SeriesEvidence cell;
+      for (size_t n = 0; n < kBaselineNights; ++n) cell.baseline.push_back(night(0.0, kLaunches));
+      cell.nights = {night(0.0, kLaunches)};
+      const double told = judge_suite(std::span(&cell, 1), options)[0].detectable;
+      cell.nights = {night(told, kLaunches)};
+      const auto suspected = judge_suite(std::span(&cell, 1), options)[0];
+      if (!suspected.suspected) continue;
+      found += confirm(cell, suspected, night(told, fresh), options).verdict == Verdict::kSlower ? 1 : 0;
+    }
+    RecordProperty("found_of_400_with_" + std::to_string(fresh), found);
+    EXPECT_GE(found, kTries * 82 / 100) << fresh << " fresh launches";
+    EXPECT_LE(found, kTries * 95 / 100) << fresh << " fresh launches";
+  }
+}
+
 TEST(GatePromise, OnePercentIsFoundWithinFourteenNights) {
   const NightModel model;
   int found = 0;

@@ -77,7 +77,9 @@ class Gate {
     for (const auto& cell : run_.cells) add_rows(cell);
     std::vector<SeriesEvidence> evidence;
     for (const Series& s : series_) evidence.push_back(s.evidence);
-    const auto verdicts = analysis::judge_suite(evidence);
+    analysis::GateOptions judge_by;
+    judge_by.confirm_launches = static_cast<size_t>(request_.confirm_launches);
+    const auto verdicts = analysis::judge_suite(evidence, judge_by);
     for (size_t i = 0; i < series_.size(); ++i) report_.rows[series_[i].row].verdict = verdicts[i];
     MB_TRY(confirm_suspects());
     for (Series& s : series_)
