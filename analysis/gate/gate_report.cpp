@@ -101,9 +101,12 @@ NightLaunches launch_values(const baselines::Cell& cell, const std::string& metr
   NightLaunches values;
   for (const baselines::Launch& launch : copy.launches) {
     if (!is_good(launch)) continue;
-    const double value =
-        metric == "last_loss" ? (launch.steps.empty() ? 0.0 : launch.steps.back().loss) : peak_of(copy, launch);
-    if (std::isfinite(value) && value > 0) values.push_back(value);
+    if (metric == "last_loss") {
+      // Not every trainer's objective is positive.
+      if (!launch.steps.empty() && std::isfinite(launch.steps.back().loss)) values.push_back(launch.steps.back().loss);
+      continue;
+    }
+    if (const double peak = peak_of(copy, launch); peak > 0) values.push_back(peak);
   }
   return values;
 }

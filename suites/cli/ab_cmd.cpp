@@ -12,6 +12,7 @@
 #include "analysis/gate/canary.h"
 #include "analysis/gate/gate_report.h"
 #include "analysis/gate/harness.h"
+#include "analysis/gate/signed_values.h"
 #include "profiler/base/clock.h"
 #include "profiler/base/file.h"
 #include "profiler/base/log.h"
@@ -166,7 +167,9 @@ class Ab {
     bool all = true;
     for (auto& [name, s] : series_) {
       if (!s.decided) {
-        s.decision = analysis::ab_look(s.values[0], s.values[1], looks_.size());
+        const analysis::Differences d = analysis::differences_of({s.values[0]}, {s.values[1]});
+        s.decision = analysis::ab_look(d.of(s.values[0]), d.of(s.values[1]), looks_.size());
+        if (d) s.decision.text += fmt::format("; % of {:.4g}, as values of 0 or below have no ratios", d.unit);
         s.decided = s.decision.verdict != Verdict::kInconclusive;
       }
       all = all && s.decided;

@@ -12,6 +12,7 @@
 
 #include "analysis/gate/canary.h"
 #include "analysis/gate/harness.h"
+#include "analysis/gate/signed_values.h"
 #include "baselines/store/bundle.h"
 #include "baselines/store/store.h"
 #include "profiler/base/clock.h"
@@ -59,6 +60,7 @@ struct Series {
   size_t row = 0;
   const baselines::Cell* cell = nullptr;
   Baseline baseline;
+  analysis::Differences differences;
   SeriesEvidence evidence;
 };
 
@@ -82,8 +84,12 @@ class Gate {
     const auto verdicts = analysis::judge_suite(evidence, judge_by);
     for (size_t i = 0; i < series_.size(); ++i) report_.rows[series_[i].row].verdict = verdicts[i];
     MB_TRY(confirm_suspects());
-    for (Series& s : series_)
+    for (const Series& s : series_) {
       if (s.evidence.red) find_first_red(s, report_.rows[s.row]);
+      if (s.differences)
+        report_.rows[s.row].verdict.text +=
+            fmt::format("; % of {:.4g}, as values of 0 or below have no ratios", s.differences.unit);
+    }
     for (Series& s : series_) blame_machine(s);
     tell_canaries();
     add_silent();
@@ -144,10 +150,14 @@ class Gate {
       return;
     }
     add_row(cell, metric, Verdict::kInconclusive, "").against = baseline.pin->id;
-    Series s{report_.rows.size() - 1, &cell, std::move(baseline), {}};
-    s.evidence.baseline = s.baseline.nights;
-    add_nights(s, metric);
-    s.evidence.nights.push_back(tonight);
+    Series s{report_.rows.size() - 1, &cell, std::move(baseline), {}, {}};
+    const std::vector<Earlier> earlier = earlier_of(s, metric);
+    std::vector<NightLaunches> others{tonight};
+    for (const Earlier& e : earlier) others.push_back(e.launches);
+    s.differences = analysis::differences_of(s.baseline.nights, others);
+    for (const NightLaunches& night : s.baseline.nights) s.evidence.baseline.push_back(s.differences.of(night));
+    add_nights(s, metric, earlier);
+    s.evidence.nights.push_back(s.differences.of(tonight));
     series_.push_back(std::move(s));
   }
 
@@ -155,27 +165,39 @@ class Gate {
     return baselines::steps_due(request_.pins, cell.identity_hash, run_.fingerprint.class_hash);
   }
 
-  // Earlier nights since the baseline. A confirmation that excluded a material change ended what came before it. From
-  // the night on that was called slower, confirmations are evidence of their nights, until a verdict says that it is
-  // gone.
-  void add_nights(Series& s, const std::string& metric) const {
-    std::vector<const baselines::Run*> since;
+  // A night or a confirmation since the baseline that is evidence.
+  struct Earlier {
+    const baselines::Run* run = nullptr;
+    const baselines::Cell* cell = nullptr;
+    NightLaunches launches;
+  };
+
+  std::vector<Earlier> earlier_of(const Series& s, const std::string& metric) const {
+    std::vector<Earlier> earlier;
     for (const auto* runs : {&history_.nights, &history_.confirmations})
-      for (const baselines::Run& run : *runs)
-        if (!s.baseline.bridge.empty() || run.created_unix_ns > s.baseline.pin->accepted_unix_ns) since.push_back(&run);
-    std::stable_sort(since.begin(), since.end(),
-                     [](const auto* a, const auto* b) { return a->created_unix_ns < b->created_unix_ns; });
+      for (const baselines::Run& run : *runs) {
+        if (s.baseline.bridge.empty() && run.created_unix_ns <= s.baseline.pin->accepted_unix_ns) continue;
+        if (const auto* cell = evidence_cell(run, s.cell->identity_hash, s.baseline.pin->steps))
+          earlier.push_back({&run, cell, analysis::launch_values(*cell, metric)});
+      }
+    std::stable_sort(earlier.begin(), earlier.end(), [](const Earlier& a, const Earlier& b) {
+      return a.run->created_unix_ns < b.run->created_unix_ns;
+    });
+    return earlier;
+  }
+
+  // A confirmation that excluded a material change ended what came before it; of a cell that was red already, the
+  // verdict did.
+  static void add_nights(Series& s, const std::string& metric, const std::vector<Earlier>& earlier) {
     SeriesEvidence& evidence = s.evidence;
     bool gone = false;
     const auto begin_anew = [&] {
       evidence.nights.clear(), evidence.confirmations.clear(), evidence.red.reset();
       gone = false;
     };
-    for (const baselines::Run* run : since) {
-      const auto* then = evidence_cell(*run, s.cell->identity_hash, s.baseline.pin->steps);
-      if (then == nullptr) continue;
-      NightLaunches launches = analysis::launch_values(*then, metric);
-      const bool confirmation = run->command == kConfirmCommand;
+    for (const Earlier& then : earlier) {
+      NightLaunches launches = s.differences.of(then.launches);
+      const bool confirmation = then.run->command == kConfirmCommand;
       const bool settled = gone || (confirmation && !evidence.red && analysis::settles(evidence, launches));
       if (settled) begin_anew();
       if (confirmation && !evidence.nights.empty()) {
@@ -183,7 +205,7 @@ class Gate {
         evidence.confirmations.back() = std::move(launches);
       }
       if (confirmation || launches.empty()) continue;
-      const auto verdict = verdict_then(*then, metric, s.baseline.pin->id);
+      const auto verdict = verdict_then(*then.cell, metric, s.baseline.pin->id);
       if (verdict == Verdict::kSlower && !evidence.red) evidence.red = evidence.nights.size();
       gone = evidence.red && (verdict == Verdict::kSame || verdict == Verdict::kFaster);
       evidence.nights.push_back(std::move(launches));
@@ -380,7 +402,7 @@ class Gate {
     const NightLaunches launches = error.empty() ? analysis::launch_values(*fresh, row.metric) : NightLaunches{};
     if (error.empty() && launches.empty()) error = "they gave no number";
     if (error.empty()) {
-      row.verdict = analysis::confirm(s.evidence, row.verdict, launches);
+      row.verdict = analysis::confirm(s.evidence, row.verdict, s.differences.of(launches));
       return;
     }
     row.verdict.verdict = Verdict::kBroken;
@@ -478,7 +500,7 @@ class Gate {
           "{} {}: a new epoch ({}); held against the old product's bridge launches (run {}). The environment alone "
           "made {}",
           pin.cell, pin.metric, join(changed_since(pin), "; "), join(s.baseline.bridge, ", "),
-          percent(centre_of(s.baseline.nights) / centre_of(pin.nights) - 1.0)));
+          percent((centre_of(s.baseline.nights) - centre_of(pin.nights)) / std::abs(centre_of(pin.nights)))));
     }
   }
 

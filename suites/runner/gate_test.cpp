@@ -399,6 +399,28 @@ TEST_F(GateOverNights, ARegressionThatIsOlderThanTheNightsThatCountKeepsItsFirst
   EXPECT_EQ(red.red_since, "r-day1");
 }
 
+TEST_F(GateOverNights, ALossOfZeroOrBelowIsComparedByItsDifference) {
+  const auto with_loss = [](const Night& night, double loss, double spread) {
+    Stored run = run_of(night);
+    for (auto& launch : run.cells[0].launches) launch.steps.back().loss = loss + spread * (launch.index % 3);
+    return run;
+  };
+  const auto judged_loss = [&](double before, double tonight, double spread = 0.0) {
+    request_.pins = {pin_of(with_loss({"r-1"}, before, spread), "last_loss")};
+    return row(judge(with_loss({"r-2", 2, "new"}, tonight, spread)), "last_loss").verdict;
+  };
+  for (const double loss : {0.0, -0.4, -250.0}) {
+    const auto same = judged_loss(loss, loss, 0.0001);
+    EXPECT_EQ(same.verdict, Verdict::kSame) << loss << ": " << same.text;
+    EXPECT_EQ(judged_loss(loss, loss - 0.05 * std::max(1.0, -loss)).verdict, Verdict::kFaster) << loss;
+    EXPECT_TRUE(judged_loss(loss, loss + 0.05 * std::max(1.0, -loss)).text.find("; suspected") != std::string::npos)
+        << loss;
+  }
+  EXPECT_EQ(judged_loss(0.3, -4.0).verdict, Verdict::kFaster) << "better than a ratio can say";
+  EXPECT_NE(judged_loss(-250, -250).text.find("; % of 250, as values of 0 or below have no ratios"), std::string::npos);
+  EXPECT_EQ(judged_loss(2.5, 2.5).text.find("no ratios"), std::string::npos);
+}
+
 TEST_F(GateOverNights, ATruncatedCommandIsAMissingStep) {
   Stored accepted = run_of({"r-1"});
   accepted.cells[0].knobs = {{.key = "command.run", .value = "train", .source = "suite"}};

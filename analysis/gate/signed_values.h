@@ -1,0 +1,23 @@
+// Values of 0 or below, such as a loss of another trainer: the judge takes logarithms, and these have none.
+#pragma once
+
+#include <vector>
+
+#include "analysis/gate/judge.h"
+
+namespace mbb::analysis {
+
+// What such a series is judged by: 1 + (value - centre) / unit, where `centre` is the baseline's and `unit` its
+// magnitude, at least 1. So 1 % is a difference of 0.01 or of a hundredth of the baseline, whichever is more.
+struct Differences {
+  double centre = 0;
+  double unit = 0;  // 0: all values are positive, and ratios are what counts
+
+  explicit operator bool() const { return unit > 0; }
+  NightLaunches of(const NightLaunches& values) const;  // as they are, where ratios count
+};
+
+// Of a series' baseline, where any value of it or of `others` is 0 or below.
+Differences differences_of(const std::vector<NightLaunches>& baseline, const std::vector<NightLaunches>& others);
+
+}  // namespace mbb::analysis
