@@ -128,9 +128,16 @@ class Gate {
     for (const Pin& pin : request_.pins) {
       const bool here = pin.identity_hash == cell.identity_hash && pin.class_hash == run_.fingerprint.class_hash &&
                         (pin.epoch.empty() || pin.epoch == run_.epoch) && pin.ended_by.empty();
-      if (here && std::find(metrics.begin(), metrics.end(), pin.metric) == metrics.end())
+      if (here && std::find(metrics.begin(), metrics.end(), pin.metric) == metrics.end() &&
+          row_of(cell.name, pin.metric) == nullptr)
         add_row(cell, pin.metric, Verdict::kBroken, fmt::format("baseline {} has it, tonight has none", pin.id));
     }
+  }
+
+  GateRow* row_of(const std::string& cell, const std::string& metric) {
+    const auto found = std::find_if(report_.rows.begin(), report_.rows.end(),
+                                    [&](const GateRow& row) { return row.cell == cell && row.metric == metric; });
+    return found == report_.rows.end() ? nullptr : &*found;
   }
 
   void add_metric(const baselines::Cell& cell, const std::string& metric) {
@@ -423,7 +430,7 @@ class Gate {
                                                       : fmt::format("canaries steady ({})", percent(most));
   }
 
-  // Cells that have a baseline here and gave no number tonight.
+  // Cells that have a baseline here and gave no number tonight: one row each, with the cause where one is known.
   void add_silent() {
     std::vector<std::string> seen;
     for (const Pin& pin : request_.pins) {
@@ -433,12 +440,18 @@ class Gate {
       if (std::find(seen.begin(), seen.end(), pin.identity_hash) != seen.end()) continue;
       seen.push_back(pin.identity_hash);
       if (has_rows(pin.identity_hash) || !belongs_here(pin) || is_left_out(run_, pin.cell)) continue;
-      GateRow row{pin.cell, kRunRow, "", pin.id, {}};
       const auto is_heard = [&](const baselines::Run& run) {
         return evidence_cell(run, pin.identity_hash, pin.steps) != nullptr;
       };
-      judge_silence("no number", silent_nights(pin.cell, is_heard), row.verdict);
-      report_.rows.push_back(std::move(row));
+      const int silent = silent_nights(pin.cell, is_heard);
+      GateRow* row = row_of(pin.cell, kRunRow);
+      if (row == nullptr) row = &report_.rows.emplace_back(GateRow{pin.cell, kRunRow, "", "", {}});
+      row->against = pin.id;
+      if (row->verdict.verdict == Verdict::kBroken) continue;
+      const Verdict before = row->verdict.verdict;  // unstable, or nothing yet
+      row->verdict.text += row->verdict.text.empty() ? "" : "; ";
+      judge_silence("no number", silent, row->verdict);
+      if (before == Verdict::kUnstable && row->verdict.verdict != Verdict::kBroken) row->verdict.verdict = before;
     }
   }
 

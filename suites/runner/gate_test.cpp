@@ -501,6 +501,43 @@ TEST_F(GateOverNights, WhatMeasuredNothingIsNeverGreen) {
   EXPECT_EQ(analysis::gate_exit_status(judge(tonight)), 4) << "no cell";
 }
 
+TEST_F(GateOverNights, ACellThatBrokeOrNeverSettledHasOneCaseWithTheCause) {
+  Pin again = pin_of(run_of({"r-1"}), "peak_memory");
+  again.id = "b-2";
+  request_.pins = {pin_of(run_of({"r-1"})), pin_of(run_of({"r-1"}), "peak_memory"), again};
+  keep(run_of({"r-1", 0}));
+  Stored tonight = run_of({"r-2", 1, "new"});
+  tonight.cells[0].status = baselines::CellStatus::kBroken;
+  tonight.cells[0].reason = "the loss of step 40 is nan";
+  auto report = judge(tonight);
+  ASSERT_EQ(report.rows.size(), 1U) << analysis::gate_junit(report);
+  EXPECT_EQ(report.rows[0].verdict.verdict, Verdict::kBroken);
+  EXPECT_EQ(report.rows[0].verdict.text, "the loss of step 40 is nan");
+  EXPECT_EQ(report.rows[0].against, "b-1");
+  EXPECT_EQ(analysis::gate_junit(report).find("<skipped"), std::string::npos);
+
+  int64_t day = 1;
+  for (const auto& [id, verdict] :
+       {std::pair{"r-3", Verdict::kUnstable}, {"r-4", Verdict::kUnstable}, {"r-5", Verdict::kBroken}}) {
+    tonight = run_of({id, day++, "new"});
+    tonight.cells[0].status = baselines::CellStatus::kUnstable;
+    tonight.cells[0].reason = "no steady state";
+    report = judge(tonight);
+    ASSERT_EQ(report.rows.size(), 1U) << analysis::gate_junit(report);
+    EXPECT_EQ(report.rows[0].verdict.verdict, verdict) << report.rows[0].verdict.text;
+    EXPECT_TRUE(report.rows[0].verdict.text.starts_with("no steady state; no number for "))
+        << report.rows[0].verdict.text;
+    keep(tonight);
+  }
+
+  tonight = run_of({"r-6", day, "new"});
+  tonight.cells[0].memory.clear();
+  report = judge(tonight);
+  EXPECT_EQ(
+      std::count_if(report.rows.begin(), report.rows.end(), [](const auto& r) { return r.metric == "peak_memory"; }), 1)
+      << "however many baselines have it";
+}
+
 TEST_F(GateOverNights, AMissingStepAndANanAreHarnessErrors) {
   const auto broken = [&](void (*spoil)(baselines::Launch&)) {
     Stored tonight = run_of({"r-2", 2});
