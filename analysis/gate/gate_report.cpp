@@ -221,13 +221,14 @@ std::string gate_json(const GateReport& report) {
     rows += fmt::format(
         "{}\n  {{\"cell\": {}, \"metric\": {}, \"class\": {}, \"baseline\": {}, \"verdict\": {}, \"change\": {}, "
         "\"low\": "
-        "{}, \"high\": {}, \"at_most\": {}, \"detectable\": {}, \"nights\": {}, \"launches\": {}, \"red_since\": {}, "
+        "{}, \"high\": {}, \"at_most\": {}, \"detectable\": {}, \"night_sigma\": {}, \"nights\": {}, \"launches\": {}, "
+        "\"red_since\": {}, "
         "\"text\": "
         "{}}}",
         rows.empty() ? "" : ",", json_quote(row.cell), json_quote(row.metric), json_quote(row.class_label),
         json_quote(row.against), json_quote(name(v.verdict)), number_or_null(v.change), number_or_null(v.low),
-        number_or_null(v.high), number_or_null(v.at_most), number_or_null(v.detectable), v.nights, v.launches,
-        row.red_since.empty() ? "null" : json_quote(row.red_since), json_quote(v.text));
+        number_or_null(v.high), number_or_null(v.at_most), number_or_null(v.detectable), number_or_null(v.night_sigma),
+        v.nights, v.launches, row.red_since.empty() ? "null" : json_quote(row.red_since), json_quote(v.text));
   }
   std::string warnings;
   for (const std::string& w : report.warnings) warnings += (warnings.empty() ? "" : ", ") + json_quote(w);

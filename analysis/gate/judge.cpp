@@ -24,6 +24,8 @@ constexpr double kHuberMove = 2.0;                 // the same of moves from nig
 constexpr double kHuberMoveMean = 0.9205;          // mean square of normal numbers that are drawn in so
 constexpr double kMoveDegrees = 0.6;  // of one move: two thirds as neighbours share a night, less for the drawing in
 constexpr double kAssumedMoves = 8;   // that options.night_sigma counts as
+constexpr size_t kSteps = 2;          // moves since the baseline that a product's change and its mending may be
+constexpr double kRefuse = 0.02;      // chance that nights as quiet as is assumed seem to differ by too much for it
 constexpr double kPower = 0.9;        // of what one night can tell
 constexpr double kStray = 1.3;        // sigmas: one night in ten strays further, to a side
 
@@ -78,40 +80,74 @@ void launch_variance(const std::vector<Night>& nights, Variances& v) {
   v.launch = sum / v.launch_degrees;
 }
 
-// The night variance under which moves from night to night are as large as they should be (Paule and Mandel), where
-// what is assumed of nights counts as kAssumedMoves moves: few nights shrink towards it, many speak for themselves. Of
-// neighbouring nights, so that a step in the series is one odd move and not a variance.
-void night_variance(const std::vector<Night>& baseline, const std::vector<Night>& since, double least, Variances& v) {
-  struct Move {
-    double square;
-    double explained;  // variance that launches alone give it
-  };
+// Of a mean of so many squares of normal numbers (Wilson and Hilferty).
+double mean_square_quantile(double p, double degrees) {
+  const double spread = 2.0 / (9.0 * degrees);
+  return std::pow(1.0 - spread + normal_quantile(p) * std::sqrt(spread), 3);
+}
+
+// From one night to the next.
+struct Move {
+  double square;
+  double explained;  // variance that launches alone give it
+};
+
+double of_launches(const Night& night, const Variances& v) {
+  return v.launch / kPseudoMedianEfficiency / static_cast<double>(night.launches);
+}
+
+// Of neighbouring nights, so that a step in the series is one odd move and not a variance.
+std::vector<Move> moves_of(const std::vector<Night>& nights, const Variances& v) {
   std::vector<Move> moves;
-  const auto of_launches = [&](const Night& night) {
-    return v.launch / kPseudoMedianEfficiency / static_cast<double>(night.launches);
-  };
-  double usual = 0.0;
-  for (const auto* nights : {&baseline, &since})
-    for (size_t i = 0; i < nights->size(); ++i) {
-      usual += of_launches((*nights)[i]) / static_cast<double>(baseline.size() + since.size());
-      if (i == 0) continue;
-      const double move = (*nights)[i].centre - (*nights)[i - 1].centre;
-      moves.push_back({move * move, of_launches((*nights)[i - 1]) + of_launches((*nights)[i])});
-    }
-  const auto count = static_cast<double>(moves.size());
-  const double assumed = least * least;
+  for (size_t i = 1; i < nights.size(); ++i) {
+    const double move = nights[i].centre - nights[i - 1].centre;
+    moves.push_back({move * move, of_launches(nights[i - 1], v) + of_launches(nights[i], v)});
+  }
+  return moves;
+}
+
+struct Assumed {
+  double night = 0;  // variance
+  double usual = 0;  // that launches add to a night's centre
+};
+
+// The night variance under which moves are as large as they should be (Paule and Mandel), where what is assumed counts
+// as so many of them.
+double fitting_variance(const std::vector<Move>& moves, const Assumed& assumed, double counts_as) {
   const auto too_small = [&](double night) {
-    double sum = kAssumedMoves * (assumed + usual) / (night + usual);
+    double sum = counts_as * (assumed.night + assumed.usual) / (night + assumed.usual);
     for (const Move& move : moves)
       sum += std::min(move.square / (2.0 * night + move.explained), kHuberMove * kHuberMove) / kHuberMoveMean;
-    return sum > kAssumedMoves + count;
+    return sum > counts_as + static_cast<double>(moves.size());
   };
-  double low = assumed, high = 1.0;
+  double low = assumed.night, high = 1.0;
   for (int i = 0; i < 60 && too_small(low); ++i) (too_small(0.5 * (low + high)) ? low : high) = 0.5 * (low + high);
-  v.night = low;
-  v.centre = v.night + usual;
+  return low;
+}
+
+// Few nights shrink towards what is assumed, many speak for themselves. Where moves are larger than it lets one series
+// in fifty have, it counts for nothing: moves of the baseline, which is of one product, and of the nights since, but
+// for kSteps of these.
+void night_variance(const std::vector<Night>& baseline, const std::vector<Night>& since, double least, Variances& v) {
+  std::vector<Move> steady = moves_of(baseline, v), later = moves_of(since, v), all = steady;
+  all.insert(all.end(), later.begin(), later.end());
+  std::sort(later.begin(), later.end(), [](const Move& a, const Move& b) { return a.square < b.square; });
+  later.resize(later.size() - std::min(later.size(), kSteps));
+  steady.insert(steady.end(), later.begin(), later.end());
+  Assumed assumed{least * least};
+  for (const auto* nights : {&baseline, &since})
+    for (const Night& night : *nights)
+      assumed.usual += of_launches(night, v) / static_cast<double>(baseline.size() + since.size());
+  v.night = fitting_variance(all, assumed, kAssumedMoves);
+  double counted = kAssumedMoves + static_cast<double>(all.size());
+  const double own = fitting_variance(steady, assumed, 0.0);
+  const double degrees = kMoveDegrees * static_cast<double>(steady.size());
+  if (own > v.night &&
+      (own + assumed.usual) / (assumed.night + assumed.usual) > mean_square_quantile(1.0 - kRefuse, degrees))
+    v.night = own, counted = static_cast<double>(steady.size());
+  v.centre = v.night + assumed.usual;
   // Nights that are as quiet as is assumed are known; what the series had to teach is an estimate.
-  v.centre_degrees = low > assumed ? kMoveDegrees * (kAssumedMoves + count) : std::numeric_limits<double>::infinity();
+  v.centre_degrees = v.night > assumed.night ? kMoveDegrees * counted : std::numeric_limits<double>::infinity();
 }
 
 // All nights of a series and what they tell of its noise.
@@ -230,13 +266,20 @@ std::string change_text(const SeriesVerdict& v) {
                      signed_percent(v.high), nights_text(v.nights), v.launches, v.launches == 1 ? "" : "es");
 }
 
-void describe(SeriesVerdict& v) {
-  v.text = fmt::format("{}; one night can tell {}", change_text(v), signed_percent(v.detectable));
+// What the interval takes nights to differ by, and whether anything but an assumption says so.
+std::string noise_text(double night_sigma, double assumed) {
+  if (night_sigma <= assumed * 1.0001) return fmt::format("night sigma {:.2f} % (assumed)", 100.0 * assumed);
+  return fmt::format("night sigma {:.2f} % ({:.2f} % was assumed)", 100.0 * night_sigma, 100.0 * assumed);
+}
+
+void describe(SeriesVerdict& v, double assumed) {
+  v.text = fmt::format("{}; {}; one night can tell {}", change_text(v), noise_text(v.night_sigma, assumed),
+                       signed_percent(v.detectable));
 }
 
 // Of what is called the same or nothing: the bound it rests on, and where tonight alone stands.
-void describe_bound(SeriesVerdict& v, const WindowTest& tonight) {
-  describe(v);
+void describe_bound(SeriesVerdict& v, const WindowTest& tonight, double assumed) {
+  describe(v, assumed);
   if (v.nights > 1) v.text += fmt::format("; tonight {}", signed_percent(std::expm1(tonight.change)));
   if (v.verdict == Verdict::kSame) v.text += fmt::format("; at most {} (95 %, one-sided)", signed_percent(v.at_most));
 }
@@ -304,20 +347,21 @@ SeriesVerdict verdict_of(const SeriesTest& test, bool slower, bool faster, doubl
     return v;
   }
   const WindowTest& tonight = test.windows.front();
+  v.night_sigma = test.night_sigma;
   v.detectable = std::expm1(detectable(test, cell_alpha / static_cast<double>(test.windows.size()), options));
   if (slower) {
     take(v, test.slowest());
     v.verdict = Verdict::kSlower;
     v.suspected = true;
-    describe(v);
+    describe(v, options.night_sigma);
   } else if (faster && std::expm1(test.fastest().change) <= -options.material) {
     take(v, test.fastest());
     v.verdict = Verdict::kFaster;
-    describe(v);
+    describe(v, options.night_sigma);
   } else {
     take(v, test.steadiest());
     v.verdict = same(test.steadiest(), tonight, options.material) ? Verdict::kSame : Verdict::kInconclusive;
-    describe_bound(v, tonight);
+    describe_bound(v, tonight, options.night_sigma);
   }
   return v;
 }
@@ -389,7 +433,9 @@ SeriesVerdict standing_verdict(const Fit& f, const GateOptions& options) {
     v.verdict = Verdict::kSame;
   else if (below > 0 && t.p_faster <= options.confirm_alpha && v.change <= -options.material)
     v.verdict = Verdict::kFaster;
-  v.text = fmt::format("{}; tonight {}", change_text(v), signed_percent(std::expm1(tonight.change)));
+  v.night_sigma = std::sqrt(f.v.night);
+  v.text = fmt::format("{}; {}; tonight {}", change_text(v), noise_text(v.night_sigma, options.night_sigma),
+                       signed_percent(std::expm1(tonight.change)));
   if (v.verdict == Verdict::kSame) v.text += fmt::format("; at most {} (95 %, one-sided)", signed_percent(v.at_most));
   if (below > 0) {
     const Group before = group_of(changed.first(changed.size() - below));

@@ -42,7 +42,7 @@ struct GateOptions {
   size_t confirm_launches = 5;   // that a suspected cell is confirmed by
   double gone_alpha = 0.005;     // chance that a night takes a regression that stands for smaller than it was
   double material = 0.01;        // called same: slower by less than this, one-sided at 95 %, and not faster by as much
-  double night_sigma = 0.001;    // of nights, relative: assumed of few nights, learnt from many, and never less
+  double night_sigma = 0.001;    // of nights, relative: assumed of few nights that do not contradict it, and never less
   std::vector<size_t> windows = {1, 2, 3, 5, 7, 10, 14};
 };
 
@@ -84,11 +84,12 @@ struct SeriesVerdict {
   double change = std::numeric_limits<double>::quiet_NaN();
   double low = std::numeric_limits<double>::quiet_NaN();  // 95 %
   double high = std::numeric_limits<double>::quiet_NaN();
-  double at_most = std::numeric_limits<double>::quiet_NaN();     // the change, 95 % one-sided: what `same` rests on
-  double detectable = std::numeric_limits<double>::quiet_NaN();  // suspected and confirmed tonight with power 0.9
-  size_t nights = 0;                                             // of the window that decided
-  size_t launches = 0;                                           // in that window
-  std::string text;                                              // one sentence for a person
+  double at_most = std::numeric_limits<double>::quiet_NaN();      // the change, 95 % one-sided: what `same` rests on
+  double detectable = std::numeric_limits<double>::quiet_NaN();   // suspected and confirmed tonight with power 0.9
+  double night_sigma = std::numeric_limits<double>::quiet_NaN();  // relative, that the interval rests on
+  size_t nights = 0;                                              // of the window that decided
+  size_t launches = 0;                                            // in that window
+  std::string text;                                               // one sentence for a person
 };
 
 // Verdicts of a suite's cells, before confirmation: same, faster, inconclusive, new (no baseline), and slower with

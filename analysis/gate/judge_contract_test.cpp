@@ -1,6 +1,7 @@
 // What the gate promises: at most one false red suite in 100 nights; 3 % found overnight and 1 % within 14 nights.
 #include "analysis/gate/judge.h"
 
+#include <fmt/core.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -205,6 +206,29 @@ TEST(GatePromise, OnePercentIsFoundWithinFourteenNights) {
   RecordProperty("first_nights_called_same_of_100", same_at_first);
   EXPECT_GE(found, 90) << "of 100";
   EXPECT_LE(same_at_first, 65) << "of 100: quiet nights before it do not make tonight's product the same";
+}
+
+// A 95 % interval covers about nine in ten where nights differ by up to eight times what is assumed, and four baseline
+// nights show it; with what few nights can tell, no interval is exact.
+TEST(GatePromise, IntervalsCoverWhereNightsDifferMoreThanAssumed) {
+  for (const double sigma : {0.001, 0.002, 0.004, 0.008})
+    for (const size_t nights : {size_t{1}, size_t{7}}) {
+      NightModel model;
+      model.night_sigma = sigma;
+      constexpr int kSeries = 400;
+      int covered = 0;
+      for (std::uint64_t seed = 0; seed < kSeries; ++seed) {
+        SimulatedNoise noise(900 + seed);
+        SeriesEvidence cell;
+        for (auto* part : {&cell.baseline, &cell.nights})
+          for (size_t n = 0; n < (part == &cell.nights ? nights : kBaselineNights); ++n)
+            part->push_back(simulated_night(model, 0.0, kLaunches, false, noise));
+        const auto verdict = judge_suite(std::span(&cell, 1))[0];
+        covered += verdict.low < 0 && verdict.high > 0 ? 1 : 0;
+      }
+      RecordProperty(fmt::format("covered_of_400_sigma_{}_nights_{}", sigma, nights), covered);
+      EXPECT_GE(covered, kSeries * 87 / 100) << sigma << " over " << nights << " nights";
+    }
 }
 
 // What was found and confirmed is red every night until it is mended, though five launches of a night seldom show 1 %;
@@ -491,6 +515,23 @@ TEST(Gate, FasterIsSaidAndIsNeverRed) {
   EXPECT_EQ(verdict.verdict, Verdict::kFaster);
   EXPECT_FALSE(verdict.suspected);
   EXPECT_LT(verdict.high, -0.04);
+}
+
+TEST(Gate, AVerdictSaysWhatItTakesNightsToDifferBy) {
+  const NightLaunches night{100, 100.3, 99.8, 100.1, 99.9};
+  const auto times = [&](double factor) {
+    NightLaunches out = night;
+    for (double& value : out) value *= factor;
+    return out;
+  };
+  SeriesEvidence cell{{night, night, night, night}, {night}};
+  const auto quiet = judge_suite(std::span(&cell, 1))[0];
+  EXPECT_NE(quiet.text.find("; night sigma 0.10 % (assumed); "), std::string::npos) << quiet.text;
+  cell.baseline = {times(0.99), times(1.01), times(0.988), times(1.012)};
+  const auto rough = judge_suite(std::span(&cell, 1))[0];
+  EXPECT_NE(rough.text.find(" % (0.10 % was assumed); "), std::string::npos) << rough.text;
+  EXPECT_GT(rough.night_sigma, 0.01) << rough.text;
+  EXPECT_GT(rough.high - rough.low, 0.04) << "one night of such a series says little: " << rough.text;
 }
 
 TEST(Gate, OneWildLaunchDoesNotMakeANightSlow) {
