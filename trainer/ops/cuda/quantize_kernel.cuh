@@ -36,9 +36,10 @@ struct PlainProducer {
   static constexpr bool kStored = true;
   const bf16* x;
   int64_t cols;
+  __device__ const bf16* line(int64_t row, int64_t column) const { return x + row * cols + column; }
   template <bool kOnce>
   __device__ void read(int64_t row, int64_t column, uint4 (&lines)[1]) const {
-    lines[0] = load_line<kOnce>(x + row * cols + column);
+    lines[0] = load_line<kOnce>(line(row, column));
   }
   __device__ void make(int64_t, int64_t, const uint4 (&lines)[1], float (&out)[1][8]) const {
     unpack(lines[0], out[0]);

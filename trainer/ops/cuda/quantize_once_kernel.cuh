@@ -3,12 +3,14 @@
 //
 // A block's tiles come in three sorts. Those at the head of its list wait as bf16 in shared memory, those at its end
 // in registers, and those between are read (and computed) again, the last first: they were read last and may still
-// lie in L2. What no one reads again late in the kernel is loaded with a hint that it need not stay there.
+// lie in L2. What no one reads again late in the kernel is loaded with a hint that it need not stay there. Values that
+// lie in memory as they are quantized are copied to where they wait while the others are read.
 #pragma once
 
 #include <cooperative_groups.h>
 
 #include "trainer/ops/cuda/kernel_plan.h"
+#include "trainer/ops/cuda/mma.cuh"
 #include "trainer/ops/cuda/quantize_kernel.cuh"
 
 namespace mbb::trainer::cuda {
@@ -44,6 +46,28 @@ __device__ __forceinline__ uint32_t block_top(uint32_t top, uint32_t* scratch) {
   return __reduce_max_sync(0xffffffffu, scratch[threadIdx.x & 7]);
 }
 
+// Starts a stored tile's copy to where it waits, each thread its own lines.
+template <typename Producer>
+__device__ __forceinline__ void copy_lines(const Producer& produce, int64_t row, int64_t column, int64_t rows,
+                                           int64_t cols, uint4* to) {
+  column = min(column, cols - 8);
+#pragma unroll
+  for (int l = 0; l < 8; ++l)
+    copy16_async(shared_address(to + l * 256), produce.line(min(row + l, rows - 1), column), true);
+}
+
+// The largest magnitudes of the thread's lines of the first tiles that wait.
+__device__ __forceinline__ uint32_t waiting_top(const uint4* waiting, int tiles) {
+  uint32_t top = 0;
+  for (int i = 0; i < tiles; ++i) {
+    uint4 lines[8];
+#pragma unroll
+    for (int l = 0; l < 8; ++l) lines[l] = waiting[(i * 8 + l) * 256 + threadIdx.x];
+    top = larger(top, lines);
+  }
+  return top;
+}
+
 struct OnceScale {
   uint32_t* partials;  // [grid]
   float *amax, *inverse;
@@ -69,7 +93,14 @@ __global__ void __launch_bounds__(256, 2)
     cooperative_groups::this_grid().sync();
   }
   uint32_t top = 0;
-  for (int i = 0; i < past_streamed; ++i) {
+  int from = 0;
+  if constexpr (Producer::kStored) {
+    for (; from < in_shared; ++from)
+      copy_lines(produce, at(from).row + place.row, at(from).column + place.column, rows, cols,
+                 waiting + from * 8 * 256 + threadIdx.x);
+    copies_commit();
+  }
+  for (int i = from; i < past_streamed; ++i) {
     uint4 lines[8];
     load_lines<Producer, false>(produce, at(i).row + place.row, at(i).column + place.column, rows, cols, lines);
     top = larger(top, lines);
@@ -85,6 +116,10 @@ __global__ void __launch_bounds__(256, 2)
       load_lines<Producer, true>(produce, t.row + place.row, t.column + place.column, rows, cols, keep[k]);
       top = larger(top, keep[k]);
     }
+  }
+  if constexpr (Producer::kStored) {
+    copies_wait<0>();
+    top = __vmaxu2(top, waiting_top(waiting, in_shared));
   }
   top = block_top(max(top & 0xffffu, top >> 16), tops);
   if (threadIdx.x == 0) by.partials[block] = top;
