@@ -42,8 +42,8 @@ Status over_rows(const char* kernel, const CrossEntropy& args, const Launch& lau
 }
 
 // Rows from here on are held in shared memory by a block, or by a cluster of blocks: three an SM, so that one computes
-// while others copy. A block also has 256 bytes of its own and 1 KiB of the driver's.
-constexpr int64_t kHeldVocab = 16384, kPartBytes = 228 * 1024 / 3 - 1024 - 256;
+// while others copy. A block also has some bytes of its own and 1 KiB of the driver's.
+constexpr int64_t kHeldVocab = 16384, kPartBytes = 228 * 1024 / 3 - 1024 - 512;
 
 // Blocks of a row; 0: rows that are not held.
 int parts_of(const CrossEntropy& a) {
@@ -68,13 +68,13 @@ Status start_held(const CrossEntropy& a, int parts, float* sum_exp, float* targe
   cluster.id = cudaLaunchAttributeClusterDimension;
   cluster.val.clusterDim = {static_cast<unsigned>(parts), 1, 1};
   cudaLaunchConfig_t config{};
-  config.gridDim = dim3(static_cast<unsigned>(a.rows * parts));
+  config.gridDim = dim3(static_cast<unsigned>((a.rows + kRowsOfCluster - 1) / kRowsOfCluster * parts));
   config.blockDim = dim3(kThreads);
   config.dynamicSmemBytes = static_cast<size_t>(part) * 16;
   config.stream = launch.stream;
   config.attrs = &cluster;
   config.numAttrs = 1;
-  return ok(cudaLaunchKernelEx(&config, kernel, params<bf16>(a), part, sum_exp, target_logit), "ce_fused_held");
+  return ok(cudaLaunchKernelEx(&config, kernel, params<bf16>(a), a.rows, part, sum_exp, target_logit), "ce_fused_held");
 }
 
 }  // namespace

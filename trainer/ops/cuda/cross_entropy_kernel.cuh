@@ -200,26 +200,27 @@ struct HeldPart {
   int first, count, real, piece;
 };
 
-__device__ __forceinline__ void start_copies(const HeldPart& part, const bf16* from) {
+__device__ __forceinline__ void prepare_pieces(const HeldPart& part) {
   for (int i = 0; i < kPieces; ++i) barrier_init(shared_address(part.arrived + i), 1);
   barriers_ready();
-  for (int i = 0; i < kPieces; ++i) {
-    const int at = i * part.piece, bytes = max(min(part.piece, part.count - at), 0) * 16;
-    const uint32_t barrier = shared_address(part.arrived + i);
-    barrier_expect(barrier, static_cast<uint32_t>(bytes));
-    if (bytes == 0) continue;
-    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(
-                     shared_address(part.held + at)),
-                 "l"(from + int64_t{at} * 8), "r"(bytes), "r"(barrier)
-                 : "memory");
-  }
+}
+// By one thread.
+__device__ __forceinline__ void start_piece(const HeldPart& part, int i, const bf16* from) {
+  const int at = i * part.piece, bytes = max(min(part.piece, part.count - at), 0) * 16;
+  const uint32_t barrier = shared_address(part.arrived + i);
+  barrier_expect(barrier, static_cast<uint32_t>(bytes));
+  if (bytes == 0) return;
+  asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(
+                   shared_address(part.held + at)),
+               "l"(from + int64_t{at} * 8), "r"(bytes), "r"(barrier)
+               : "memory");
 }
 
-// Of the part, pieces as they arrive.
-__device__ __forceinline__ SoftmaxSum held_softmax_sum(const HeldPart& part, float* scratch) {
+// Of the part, pieces as they arrive; turn: of the barriers' phase.
+__device__ __forceinline__ SoftmaxSum held_softmax_sum(const HeldPart& part, uint32_t turn, float* scratch) {
   SoftmaxSum mine;
   for (int i = 0; i < kPieces; ++i) {
-    barrier_wait(shared_address(part.arrived + i), 0);
+    barrier_wait(shared_address(part.arrived + i), turn);
     const int end = min((i + 1) * part.piece, part.count);
 #pragma unroll 2
     for (int at = i * part.piece + static_cast<int>(threadIdx.x); at < end; at += static_cast<int>(blockDim.x)) {
@@ -242,9 +243,8 @@ __device__ __forceinline__ SoftmaxSum held_softmax_sum(const HeldPart& part, flo
   return {top, block_sum(mine.max == -INFINITY ? 0.0f : mine.sum * exp2_fast((mine.max - top) * kLog2e), scratch)};
 }
 
-// Of the row: every block writes its part's into all blocks' `pairs`. Behind cluster_arrive() of the same phase.
+// Of the row: every block writes its part's into all blocks' `pairs`.
 __device__ __forceinline__ SoftmaxSum row_of_parts(SoftmaxSum mine, float2* pairs, int rank, int size) {
-  cluster_wait();
   if (static_cast<int>(threadIdx.x) < size) {
     uint32_t there;
     asm volatile("mapa.shared::cluster.u32 %0, %1, %2;"
@@ -262,59 +262,82 @@ __device__ __forceinline__ SoftmaxSum row_of_parts(SoftmaxSum mine, float2* pair
   return row;
 }
 
-// The part's gradient for target `id` of the row.
-__device__ __forceinline__ void write_held_gradient(const HeldPart& part, SoftmaxSum row, int32_t id, uint4* to) {
+// The part's gradient for target `id` of the row. Where a piece has been read, its like of the `next` row follows.
+__device__ __forceinline__ void write_held_gradient(const HeldPart& part, SoftmaxSum row, int32_t id, uint4* to,
+                                                    const bf16* next) {
   const float offset = -fmaf(row.max, kLog2e, log2f(row.sum));
   const int own = id - part.first;
+  for (int i = 0; i < kPieces; ++i) {
+    const int end = min((i + 1) * part.piece, part.count);
 #pragma unroll 2
-  for (int at = static_cast<int>(threadIdx.x); at < part.count; at += static_cast<int>(blockDim.x)) {
-    uint4 line{};
-    if (id >= 0) {
-      float x[8];
-      held_logits(part.held, at, part.real, x);
+    for (int at = i * part.piece + static_cast<int>(threadIdx.x); at < end; at += static_cast<int>(blockDim.x)) {
+      uint4 line{};
+      if (id >= 0) {
+        float x[8];
+        held_logits(part.held, at, part.real, x);
 #pragma unroll
-      for (int e = 0; e < 8; ++e) x[e] = exp2_fast(fmaf(x[e], kLog2e, offset));
-      if (own >= at * 8 && own < at * 8 + 8) {
+        for (int e = 0; e < 8; ++e) x[e] = exp2_fast(fmaf(x[e], kLog2e, offset));
+        if (own >= at * 8 && own < at * 8 + 8) {
 #pragma unroll
-        for (int e = 0; e < 8; ++e) x[e] -= at * 8 + e == own ? 1.0f : 0.0f;
+          for (int e = 0; e < 8; ++e) x[e] -= at * 8 + e == own ? 1.0f : 0.0f;
+        }
+        store8(reinterpret_cast<bf16*>(&line), x);
       }
-      store8(reinterpret_cast<bf16*>(&line), x);
+      __stcs(to + at, line);
     }
-    __stcs(to + at, line);
+    if (next == nullptr) continue;
+    __syncthreads();
+    if (threadIdx.x == 0) start_piece(part, i, next);
   }
 }
 
+struct HeldShared {
+  uint64_t arrived[kPieces];
+  float2 pairs[2][kMostParts];  // of all blocks of the row, rows in turn: maximum, sum relative to it
+  float scratch[32];
+};
+
 // As ce_fused_kernel for bf16 rows of 16-byte vectors: a cluster of at most kMostParts blocks keeps a row in shared
-// memory, `vectors_a_part` each, so that device memory is read once.
+// memory, `vectors_a_part` each, so that device memory is read once. It takes kRowsOfCluster rows, and the next one
+// arrives while the gradient of the one before is written.
+constexpr int kRowsOfCluster = 3;
 template <int kThreads>
 __global__ void __launch_bounds__(kThreads, 3)
-    ce_fused_held_kernel(CrossEntropyParams<bf16> p, int vectors_a_part, float* sum_exp, float* target) {
+    ce_fused_held_kernel(CrossEntropyParams<bf16> p, int64_t rows, int vectors_a_part, float* sum_exp, float* target) {
   extern __shared__ __align__(128) uint4 held[];
-  __shared__ uint64_t arrived[kPieces];
-  __shared__ float2 pairs[kMostParts];  // of all blocks of the row: maximum, sum relative to it
-  __shared__ float scratch[32];
+  __shared__ HeldShared shared;
   const int rank = cluster_rank(), size = cluster_size(), vectors = static_cast<int>(p.vocab / 8);
-  const int64_t row = blockIdx.x / static_cast<unsigned>(size);
   const int begin = min(rank * vectors_a_part, vectors), first = begin * 8;
   const HeldPart part{held,
-                      arrived,
+                      shared.arrived,
                       first,
                       min(vectors_a_part, vectors - begin),
                       static_cast<int>(p.real) - first,
                       (vectors_a_part + kPieces - 1) / kPieces};
-  if (threadIdx.x == 0) start_copies(part, p.logits + row * p.vocab + first);
-  __syncthreads();
-  cluster_arrive();  // the row's blocks are all there before one writes into another's memory
-  const int32_t id = p.targets[row];
-  const SoftmaxSum of_row = row_of_parts(held_softmax_sum(part, scratch), pairs, rank, size);
+  const int64_t first_row = int64_t{blockIdx.x / static_cast<unsigned>(size)} * kRowsOfCluster;
+  const int here = static_cast<int>(min(rows - first_row, int64_t{kRowsOfCluster}));
   if (threadIdx.x == 0) {
-    const int own = id - first;
-    if (rank == 0) sum_exp[row] = of_row.sum;
-    if (id < 0 && rank == 0) target[row] = 0.0f;
-    if (id >= 0 && own >= 0 && own < part.count * 8)
-      target[row] = to_float(reinterpret_cast<const bf16*>(held)[own]) - of_row.max;
+    prepare_pieces(part);
+    for (int i = 0; i < kPieces; ++i) start_piece(part, i, p.logits + first_row * p.vocab + first);
   }
-  write_held_gradient(part, of_row, id, reinterpret_cast<uint4*>(p.gradient + row * p.vocab + first));
+  __syncthreads();
+  cluster_arrive();
+  for (int r = 0; r < here; ++r) {
+    const int64_t row = first_row + r, at = row * p.vocab + first;
+    const int32_t id = p.targets[row];
+    const SoftmaxSum of_part = held_softmax_sum(part, r & 1, shared.scratch);
+    if (r == 0) cluster_wait();  // the row's blocks are all there before one writes into another's memory
+    const SoftmaxSum of_row = row_of_parts(of_part, shared.pairs[r & 1], rank, size);
+    if (threadIdx.x == 0) {
+      const int own = id - first;
+      if (rank == 0) sum_exp[row] = of_row.sum;
+      if (id < 0 && rank == 0) target[row] = 0.0f;
+      if (id >= 0 && own >= 0 && own < part.count * 8)
+        target[row] = to_float(reinterpret_cast<const bf16*>(held)[own]) - of_row.max;
+    }
+    write_held_gradient(part, of_row, id, reinterpret_cast<uint4*>(p.gradient + at),
+                        r + 1 < here ? p.logits + at + p.vocab : nullptr);
+  }
 }
 
 // One block: total[0] (+)= sum of log(sum_exp) - target, total[1] (+)= rows with a target, in doubles and a fixed
