@@ -29,10 +29,12 @@ struct Fp8Stages {
 
 enum class Fp8Sum { kFast, kPlain, kBlocks };
 
-// What a tile's reduction begins with that is not the expert's.
+// What a tile's reduction begins with that is not the expert's: of wgrad, down to a block, or to where the copy engine
+// may begin, 16 bytes.
 template <GroupedForm kForm, Fp8Sum kSum>
 __device__ __forceinline__ int head_of(const ExpertTile& t) {
-  return kForm == GroupedForm::kWgrad && kSum == Fp8Sum::kBlocks && t.depth > 0 ? t.first % kGroupedFp8Depth : 0;
+  if (kForm != GroupedForm::kWgrad || t.depth == 0) return 0;
+  return t.first % (kSum == Fp8Sum::kBlocks ? kGroupedFp8Depth : 16);
 }
 
 // `inner`: of the reduction, from the tile's head on.
@@ -186,7 +188,8 @@ __device__ __forceinline__ void multiply_codes(const Fp8Stages<kFast>& map, Turn
     }
     barrier_wait(map.full(turn.stage), turn.parity);
     if constexpr (kForm == GroupedForm::kWgrad)
-      if (inner + kGroupedFp8Depth > past) clear_codes(map, turn.stage, group, 0, past - inner);
+      if (inner < head || inner + kGroupedFp8Depth > past)
+        clear_codes(map, turn.stage, group, head - inner, past - inner);
     if constexpr (kSum == Fp8Sum::kFast) {
       multiply_stage<kFast, kLeftE5m2>(map, turn.stage, group, true, d);
       products_wait<1>();  // the step before has been read
