@@ -376,6 +376,29 @@ void add_partial_cases(std::vector<OpCase>& all) {
                  false});
 }
 
+// More than a block's span of elements; tensors that begin and end anywhere, and padding between them.
+void add_optimizer_cases(std::vector<OpCase>& all) {
+  using Form = mbb::trainer::MasterForm;
+  constexpr int64_t kCount = 70000;
+  AdamAttrs a;
+  a.scaled = true;
+  a.bucket.ranges = {{"w", 0, 40001, true, false}, {"b", 40016, 13, false, false}, {"e", 40032, 29968, true, false}};
+  const auto add = [&](const char* name, Form master, DType first, DType second, std::vector<CaseInput> more) {
+    a.master = master;
+    std::vector<CaseInput> in{{{kCount}},
+                              {{kCount}, DType::kBf16},
+                              {{kCount}, first},
+                              {{kCount}, second, Fill::kPositive},
+                              {{4}, DType::kF32, Fill::kPositive},
+                              {{3}, DType::kF32, Fill::kUniform}};
+    in.insert(in.end(), more.begin(), more.end());
+    all.push_back({name, &kAdamW, in, a, false});
+  };
+  const auto inverses = [](int64_t rows) { return CaseInput{{rows, 3}, DType::kF32, Fill::kPositive}; };
+  add("adamw/fp8-moments-long", Form::kState, DType::kE4M3, DType::kE5M2, {{{kCount}}, inverses(2)});
+  add("adamw/fp16-states-long", Form::kScaled, DType::kF16, DType::kF16, {{{kCount}, DType::kF16}, inverses(3)});
+}
+
 std::vector<OpCase> all_cases() {
   auto cases = op_cases();
   add_wide_cases(cases);
@@ -384,6 +407,7 @@ std::vector<OpCase> all_cases() {
   add_narrow_cases(cases);
   add_partial_cases(cases);
   add_block_tile_cases(cases);
+  add_optimizer_cases(cases);
   return cases;
 }
 

@@ -89,16 +89,28 @@ Status adam_states(const AdamStates& s, const float* record, const float* scale,
   const AdamBucket& b = s.bucket;
   if (b.count == 0) return {};
   if (b.piece_count < 1) return fail(ErrorCode::kBadArgument, "adam_states: a bucket without its table of pieces");
-  const int bytes = bytes_of(b.gradients) + 2 * bytes_of(s.exp_avg) + 2 * bytes_of(s.exp_avg_sq) + 8;
-  const auto plan = plan_elementwise("adam_states", b.count, bytes, launch.sms);
-  const auto grid = static_cast<unsigned>(launch.confined_sms > 0 ? launch.confined_sms : plan.grid_x);
+  const bool vectors = aligned(b.master) && aligned(s.scaled_master) && aligned(b.weight) && aligned(b.remainder) &&
+                       aligned(b.exp_avg) && aligned(b.exp_avg_sq) && aligned(b.gradient) && b.first_index % 2 == 0;
+  constexpr int64_t kSpan = int64_t{kSpanTiles} * kTile;
+  const int64_t spans = (b.count + kSpan - 1) / kSpan;
+  const auto grid = static_cast<unsigned>(launch.confined_sms > 0 ? launch.confined_sms : spans);
   if (s.inverse != nullptr) {
     MB_TRY(ok(cudaMemsetAsync(s.amax, 0, 3 * sizeof(float) * static_cast<size_t>(s.ranges), launch.stream),
               "clearing the largest states"));
-    adam_amax_kernel<<<grid, 256, 0, launch.stream>>>(s, record, scale);
+    const auto amax = b.form == MasterForm::kScaled ? adam_amax_kernel<true> : adam_amax_kernel<false>;
+    amax<<<grid, 256, 0, launch.stream>>>(s, record, scale, vectors);
     MB_TRY(launched("adam_amax"));
   }
-  adam_states_kernel<<<grid, 256, 0, launch.stream>>>(s, record, scale);
+  const bool draws = s.exp_avg == StateElement::kBf16 || s.exp_avg_sq == StateElement::kBf16;
+  const auto start = [&]<MasterForm kForm>() {
+    const auto kernel =
+        draws ? adam_states_kernel<kForm, true> : adam_states_kernel<kForm, kForm == MasterForm::kStochastic>;
+    kernel<<<grid, 256, 0, launch.stream>>>(s, record, scale, vectors);
+  };
+  if (b.form == MasterForm::kF32) start.operator()<MasterForm::kF32>();
+  if (b.form == MasterForm::kRemainder) start.operator()<MasterForm::kRemainder>();
+  if (b.form == MasterForm::kScaled) start.operator()<MasterForm::kScaled>();
+  if (b.form == MasterForm::kStochastic) start.operator()<MasterForm::kStochastic>();
   MB_TRY(launched("adam_states"));
   if (s.inverse == nullptr) return {};
   adam_inverse_kernel<<<1, 256, 0, launch.stream>>>(s, scale);
