@@ -52,6 +52,16 @@ TEST(MicroCases, InputsOfATensorwiseScaleAreReadTwice) {
   for (const OpRow& row : delayed->rows) EXPECT_FALSE(row.kind == "quantize_delayed" && row.again > 0) << row.name;
 }
 
+TEST(MicroCases, ScaledMomentsAreReadTwice) {
+  const auto built = build_case({"model=llama3-8b", "num_layers=1", "recipe=bf16", "use_precision_aware_optimizer=true",
+                                 "exp_avg_dtype=fp8", "exp_avg_sq_dtype=fp8"});
+  ASSERT_TRUE(built.has_value()) << format(built.error());
+  for (const OpRow& row : built->rows) {
+    if (row.kind != "adamw") continue;
+    EXPECT_DOUBLE_EQ(row.again / row.bytes, 6.0 / 16.0) << row.name;  // gradient and moments, of what else is moved
+  }
+}
+
 TEST(MicroCases, SettingsAreReadAsTheProgramReadsThem) {
   const auto built = build_case({"model=llama3-8b", "num_layers=none"});
   ASSERT_FALSE(built.has_value());

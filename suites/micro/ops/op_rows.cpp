@@ -15,6 +15,12 @@ namespace {
 
 // What an op reads twice whatever its kernel: no element can be written before the largest is known.
 double read_again(const OpView& op) {
+  // Scaled moments: gradient and moments; of a master with a scale, it too.
+  if (const auto* adam = std::get_if<AdamAttrs>(&op.op.attrs); adam != nullptr && adam->scaled) {
+    const auto size = [&](size_t i) { return static_cast<double>(size_of(op.in(i).dtype)); };
+    const double master = adam->master == MasterForm::kScaled ? size(6) : 0.0;
+    return static_cast<double>(op.in(2).shape.elements()) * (size(0) + size(2) + size(3) + master);
+  }
   static const std::set<std::string_view> kTensorwise{"quantize", "rmsnorm_quantize", "swiglu_quantize",
                                                       "swiglu_grad_quantize"};
   if (!kTensorwise.contains(op.op.kind->name)) return 0.0;
