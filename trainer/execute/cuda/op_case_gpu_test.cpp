@@ -264,6 +264,21 @@ void add_expert_cases(std::vector<OpCase>& all) {
   const CaseInput eleven = integers({12, 11}, 132, Fill::kDistinct);
   all.push_back({"permute/eleven", &kPermute, {{{12, 1, 2312}}, eleven}, DispatchAttrs{4, 132, 0, false}});
   all.push_back({"combine/eleven", &kCombine, {{{132, 2312}}, eleven, {{12, 11}}}, DispatchAttrs{4, 132, 0, false}});
+  // Columns of more than one round of a block.
+  const CaseInput four = integers({12, 4}, 60, Fill::kDistinct);
+  all.push_back({"permute/four", &kPermute, {{{12, 1, 4360}}, four}, DispatchAttrs{.rows = 60}});
+  all.push_back({"combine/four", &kCombine, {{{60, 4360}}, four, {{12, 4}}}, DispatchAttrs{.rows = 60}});
+  all.push_back({"unpermute/wide", &kUnpermute, {{{150, 4360}}, some}, DispatchAttrs{.rows = 150}});
+  all.push_back({"weighted_sum/wide", &kWeightedSum, {{{120, 4360}}, {{60, 2}}}, NoAttrs{}});
+  const GroupedBiasAttrs bias{.scale = 0.5F, .gradient = 0.5F};
+  all.push_back({"grouped_bias/wide",
+                 &kGroupedBias,
+                 {{{700, 4360}}, weight({5, 4360}), integers({2, 5}, 700, Fill::kSegments)},
+                 bias});
+  all.push_back({"grouped_bias/forty-experts",
+                 &kGroupedBias,
+                 {{{300, 72}}, weight({40, 72}), integers({2, 40}, 300, Fill::kSegments)},
+                 bias});
   all.push_back({"grouped_gemm/wide",
                  &kGroupedGemm,
                  {{{700, 136}}, weight({5, 200, 136}), integers({2, 5}, 700, Fill::kSegments)},

@@ -162,37 +162,47 @@ __global__ void clear_unmarked_kernel(Routed r, T* buffer) {
   }
 }
 
-// Sum over a token's rows in their order, each times its weight (1 without weights); kRows of them are on their way.
-constexpr int kGatherBlock = 128;
-template <int kWidth, typename T>
-__global__ void __launch_bounds__(kGatherBlock) gather_kernel(Routed r, const T* buffer, const float* weights, T* y) {
-  constexpr int kRows = 8;
-  const int64_t token = blockIdx.x;
-  for (int64_t c = int64_t{threadIdx.x} * kWidth; c < r.hidden; c += int64_t{blockDim.x} * kWidth) {
-    float sum[kWidth] = {};
-    for (int64_t first = token * r.top_k; first < (token + 1) * r.top_k; first += kRows) {
-      int32_t row[kRows];
+constexpr int kTokenThreads = 128;
+// Sum over a token's rows in their order, each times its weight (1 without weights): kRows rows by kHeld vectors of
+// columns are on their way.
+template <int kWidth, typename T, int kRows, int kHeld>
+__global__ void __launch_bounds__(kTokenThreads) gather_kernel(Routed r, const T* buffer, const float* weights, T* y) {
+  const int64_t token = blockIdx.x, end = (token + 1) * r.top_k;
+  constexpr int64_t kStep = kTokenThreads * kWidth;
+  for (int64_t column = int64_t{threadIdx.x} * kWidth; column < r.hidden; column += kHeld * kStep) {
+    float sum[kHeld][kWidth] = {};
+    for (int64_t first = token * r.top_k; first < end; first += kRows) {
+      int64_t row[kRows];
       float weight[kRows];
-      RawValues<kWidth, T> raw[kRows];
+      RawValues<kWidth, T> raw[kRows][kHeld];
 #pragma unroll
       for (int j = 0; j < kRows; ++j) {
-        const bool there = first + j < (token + 1) * r.top_k;
-        row[j] = there ? r.rows[first + j] : -1;
+        const bool there = first + j < end;
+        row[j] = !there ? -1 : r.rows == nullptr ? first + j : r.rows[first + j];
         weight[j] = there && weights != nullptr ? weights[first + j] : 1.0f;
       }
 #pragma unroll
       for (int j = 0; j < kRows; ++j)
-        if (row[j] >= 0) raw[j].load(buffer + row[j] * r.hidden + c);
+#pragma unroll
+        for (int u = 0; u < kHeld; ++u)
+          if (row[j] >= 0 && column + u * kStep < r.hidden)
+            raw[j][u].load(buffer + row[j] * r.hidden + column + u * kStep);
 #pragma unroll
       for (int j = 0; j < kRows; ++j) {
         if (row[j] < 0) continue;
-        float value[kWidth];
-        raw[j].unpack(value);
 #pragma unroll
-        for (int i = 0; i < kWidth; ++i) sum[i] += weight[j] * value[i];
+        for (int u = 0; u < kHeld; ++u) {
+          if (column + u * kStep >= r.hidden) continue;
+          float value[kWidth];
+          raw[j][u].unpack(value);
+#pragma unroll
+          for (int i = 0; i < kWidth; ++i) sum[u][i] += weight[j] * value[i];
+        }
       }
     }
-    store<kWidth>(y + token * r.hidden + c, sum);
+#pragma unroll
+    for (int u = 0; u < kHeld; ++u)
+      if (column + u * kStep < r.hidden) store<kWidth>(y + token * r.hidden + column + u * kStep, sum[u]);
   }
 }
 
@@ -329,8 +339,13 @@ Status gather(const char* name, const Routed& r, const void* buffer, const float
               const Launch& launch) {
   return by_element(name, r.element, [&]<typename T>(T) {
     by_width(r.hidden, {buffer, y}, [&](auto width) {
-      gather_kernel<decltype(width)::value, T><<<blocks(r.tokens), kGatherBlock, 0, launch.stream>>>(
-          r, static_cast<const T*>(buffer), weights, static_cast<T*>(y));
+      constexpr int kWidth = decltype(width)::value;
+      const auto kernel = r.top_k == 1   ? gather_kernel<kWidth, T, 1, 4>
+                          : r.top_k == 2 ? gather_kernel<kWidth, T, 2, 4>
+                          : r.top_k <= 4 ? gather_kernel<kWidth, T, 4, 2>
+                                         : gather_kernel<kWidth, T, 8, 1>;
+      kernel<<<blocks(r.tokens), kTokenThreads, 0, launch.stream>>>(r, static_cast<const T*>(buffer), weights,
+                                                                    static_cast<T*>(y));
     });
   });
 }
