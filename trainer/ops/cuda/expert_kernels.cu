@@ -230,23 +230,44 @@ __global__ void combine_grad_kernel(Routed r, const T* dy, const T* buffer, cons
   if (threadIdx.x == 0) dweights[pair] = dot;
 }
 
-// The expert whose segment holds `row`, or -1.
-__device__ int expert_of(const int32_t* segments, int64_t experts, int64_t row) {
-  for (int64_t e = 0; e < experts; ++e)
-    if (row >= segments[e] && row < int64_t{segments[e]} + segments[experts + e]) return static_cast<int>(e);
+// The expert whose segment holds `row`, or -1: a lane an expert, for all of the warp.
+__device__ __forceinline__ int expert_of(const int32_t* segments, int64_t experts, int64_t row) {
+  for (int64_t e = threadIdx.x & 31; e - (threadIdx.x & 31) < experts; e += 32) {
+    const int64_t first = e < experts ? segments[e] : 0, count = e < experts ? segments[experts + e] : 0;
+    const unsigned found = __ballot_sync(0xffffffffu, row >= first && row < first + count);
+    if (found != 0) return static_cast<int>(e - (threadIdx.x & 31)) + __ffs(static_cast<int>(found)) - 1;
+  }
   return -1;
 }
 
-template <typename T>
-__global__ void grouped_bias_kernel(const T* x, const T* bias, const int32_t* segments, int64_t experts, float scale,
-                                    T* y, int64_t cols) {
-  __shared__ int expert;
-  if (threadIdx.x == 0) expert = expert_of(segments, experts, blockIdx.x);
-  __syncthreads();
+// A block a row, kHeld vectors a thread on their way while the row's expert is looked for.
+template <int kWidth, typename T>
+__global__ void __launch_bounds__(kTokenThreads) grouped_bias_kernel(const T* x, const T* bias, const int32_t* segments,
+                                                                     int64_t experts, float scale, T* y, int64_t cols) {
+  constexpr int kHeld = 4;
+  constexpr int64_t kStep = kTokenThreads * kWidth;
   const int64_t row = blockIdx.x;
-  for (int64_t c = threadIdx.x; c < cols; c += blockDim.x) {
-    const float add = expert >= 0 ? scale * to_float(bias[expert * cols + c]) : 0.0f;
-    y[row * cols + c] = from_float<T>(to_float(x[row * cols + c]) + add);
+  int expert = -1;
+  for (int64_t base = 0; base < cols; base += kHeld * kStep) {
+    const int64_t column = base + int64_t{threadIdx.x} * kWidth;
+    RawValues<kWidth, T> raw[kHeld], raw_bias[kHeld];
+#pragma unroll
+    for (int u = 0; u < kHeld; ++u)
+      if (column + u * kStep < cols) raw[u].load(x + row * cols + column + u * kStep);
+    if (base == 0) expert = expert_of(segments, experts, row);
+#pragma unroll
+    for (int u = 0; u < kHeld; ++u)
+      if (expert >= 0 && column + u * kStep < cols) raw_bias[u].load(bias + expert * cols + column + u * kStep);
+#pragma unroll
+    for (int u = 0; u < kHeld; ++u) {
+      if (column + u * kStep >= cols) continue;
+      float value[kWidth], add[kWidth] = {};
+      raw[u].unpack(value);
+      if (expert >= 0) raw_bias[u].unpack(add);
+#pragma unroll
+      for (int i = 0; i < kWidth; ++i) value[i] += scale * add[i];
+      store<kWidth>(y + row * cols + column + u * kStep, value);
+    }
   }
 }
 
@@ -375,9 +396,11 @@ Status combine_grad(const Routed& r, const void* dy, const void* buffer, const f
 Status grouped_bias(Element element, RowShape shape, const void* x, const void* bias, const int32_t* segments,
                     int64_t experts, float scale, void* y, const Launch& launch) {
   return by_element("grouped_bias", element, [&]<typename T>(T) {
-    grouped_bias_kernel<T>
-        <<<blocks(shape.rows), kBlock, 0, launch.stream>>>(static_cast<const T*>(x), static_cast<const T*>(bias),
-                                                           segments, experts, scale, static_cast<T*>(y), shape.cols);
+    by_width(shape.cols, {x, bias, y}, [&](auto width) {
+      grouped_bias_kernel<decltype(width)::value, T><<<blocks(shape.rows), kTokenThreads, 0, launch.stream>>>(
+          static_cast<const T*>(x), static_cast<const T*>(bias), segments, experts, scale, static_cast<T*>(y),
+          shape.cols);
+    });
   });
 }
 
