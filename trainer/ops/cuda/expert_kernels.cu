@@ -271,23 +271,45 @@ __global__ void __launch_bounds__(kTokenThreads) grouped_bias_kernel(const T* x,
   }
 }
 
-template <typename T>
-__global__ void __launch_bounds__(1024)
+// Blocks (8 vectors of columns, expert): 8 lanes side by side, 64 strands of rows with kHeld rows each on their way.
+constexpr int kStrands = 64;
+template <int kWidth, typename T>
+__global__ void __launch_bounds__(8 * kStrands)
     grouped_bias_grad_kernel(const T* dy, const int32_t* segments, int64_t experts, float scale, bool accumulate,
                              float* dbias, int64_t cols) {
-  __shared__ float strands[32][33];
-  const int lane = threadIdx.x & 31, strand = threadIdx.x >> 5;
-  const int64_t column = int64_t{blockIdx.x} * 32 + lane, expert = blockIdx.y;
+  constexpr int kHeld = 4, kColumns = 8 * kWidth;
+  __shared__ float sums[kStrands / 4][kColumns];
+  const int lane = threadIdx.x & 31, strand = static_cast<int>(threadIdx.x) / 8;
+  const int64_t column = int64_t{blockIdx.x} * kColumns + (lane & 7) * kWidth, expert = blockIdx.y;
   const int64_t first = segments[expert], end = first + segments[experts + expert];
-  float sum = 0.0f;
-  if (column < cols)
-    for (int64_t row = first + strand; row < end; row += 32) sum += to_float(dy[row * cols + column]);
-  strands[strand][lane] = sum;
+  float sum[kWidth] = {};
+  for (int64_t row = first + strand; column < cols && row < end; row += kHeld * kStrands) {
+    RawValues<kWidth, T> raw[kHeld];
+#pragma unroll
+    for (int u = 0; u < kHeld; ++u)
+      if (row + u * kStrands < end) raw[u].load(dy + (row + u * kStrands) * cols + column);
+#pragma unroll
+    for (int u = 0; u < kHeld; ++u) {
+      if (row + u * kStrands >= end) continue;
+      float value[kWidth];
+      raw[u].unpack(value);
+#pragma unroll
+      for (int i = 0; i < kWidth; ++i) sum[i] += value[i];
+    }
+  }
+#pragma unroll
+  for (int i = 0; i < kWidth; ++i) {
+    sum[i] += __shfl_xor_sync(0xffffffffu, sum[i], 8);
+    sum[i] += __shfl_xor_sync(0xffffffffu, sum[i], 16);
+    if (lane < 8) sums[threadIdx.x / 32][lane * kWidth + i] = sum[i];
+  }
   __syncthreads();
-  if (strand != 0 || column >= cols) return;
-  for (int i = 1; i < 32; ++i) sum += strands[i][lane];
-  float* to = dbias + expert * cols + column;
-  *to = (accumulate ? *to : 0.0f) + scale * sum;
+  const int64_t mine = int64_t{blockIdx.x} * kColumns + threadIdx.x;
+  if (threadIdx.x >= kColumns || mine >= cols) return;
+  float total = 0.0f;
+  for (int warp = 0; warp < kStrands / 4; ++warp) total += sums[warp][threadIdx.x];
+  float* const to = dbias + expert * cols + mine;
+  *to = (accumulate ? *to : 0.0f) + scale * total;
 }
 
 Status clear_marks(const Routed& r, cudaStream_t stream) {
@@ -407,9 +429,12 @@ Status grouped_bias(Element element, RowShape shape, const void* x, const void* 
 Status grouped_bias_grad(Element element, RowShape shape, const void* dy, const int32_t* segments, int64_t experts,
                          float scale, bool accumulate, float* dbias, const Launch& launch) {
   return by_element("grouped_bias_grad", element, [&]<typename T>(T) {
-    const dim3 grid(blocks((shape.cols + 31) / 32), blocks(experts));
-    grouped_bias_grad_kernel<T><<<grid, 1024, 0, launch.stream>>>(static_cast<const T*>(dy), segments, experts, scale,
-                                                                  accumulate, dbias, shape.cols);
+    by_width(shape.cols, {dy}, [&](auto width) {
+      constexpr int kWidth = decltype(width)::value;
+      const dim3 grid(blocks((shape.cols + 8 * kWidth - 1) / (8 * kWidth)), blocks(experts));
+      grouped_bias_grad_kernel<kWidth, T><<<grid, 8 * kStrands, 0, launch.stream>>>(
+          static_cast<const T*>(dy), segments, experts, scale, accumulate, dbias, shape.cols);
+    });
   });
 }
 
