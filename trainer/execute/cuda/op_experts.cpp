@@ -35,14 +35,6 @@ Result<Routed> routed(const Operand& buffer, const Operand& rows) {
   return r;
 }
 
-// Of a buffer that the op writes.
-Result<Routed> filled(const OpCall& call, const Operand& buffer, const Operand& rows) {
-  MB_ASSIGN(Routed r, routed(buffer, rows));
-  MB_ASSIGN(void* const marks, call.device.scratch(r.buffer_rows));
-  r.marks = static_cast<uint8_t*>(marks);
-  return r;
-}
-
 Result<GroupedGemm> grouped(const OpCall& call, const Operand& of, int64_t n, int64_t k, const Operand& segments) {
   const auto& a = call.attrs<GroupedGemmAttrs>();
   if (a.only >= 0)
@@ -176,7 +168,7 @@ Status kept_experts_op(const OpCall& call) {
 
 // A row of x goes to its token's experts; where x has a row for every pair, to that pair's.
 Status permute_op(const OpCall& call) {
-  MB_ASSIGN(Routed r, filled(call, call.out[0], call.in[1]));
+  MB_ASSIGN(Routed r, routed(call.out[0], call.in[1]));
   r.tokens = call.in[0].shape().rows(), r.top_k = call.in[1].elements() / r.tokens;
   return permute(r, call.in[0].data, call.out[0].data, call.device.launch());
 }
@@ -194,7 +186,7 @@ Status combine_op(const OpCall& call) {
 
 Status combine_grad_op(const OpCall& call) {
   MB_TRY(all_fp32({&call.in[3], &call.out[1]}));
-  MB_ASSIGN(const Routed r, filled(call, call.in[1], call.in[2]));
+  MB_ASSIGN(const Routed r, routed(call.in[1], call.in[2]));
   return combine_grad(r, call.in[0].data, call.in[1].data, call.in[3].as<const float>(), call.out[0].data,
                       call.out[1].as<float>(), call.device.launch());
 }

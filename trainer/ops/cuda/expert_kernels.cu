@@ -122,47 +122,82 @@ __global__ void kept_experts_kernel(int64_t pairs, const int32_t* experts, const
   if (i < pairs) kept[i] = rows[i] < 0 ? -1 : experts[i];
 }
 
-// A block a token: its row is read once, kHeld vectors a thread at a time, each group then written row by row.
-template <typename T, int kHeld>
-__global__ void permute_kernel(Routed r, const T* x, T* buffer) {
-  const int64_t token = blockIdx.x;
-  const int32_t* const rows = r.rows + token * r.top_k;
-  for (int64_t j = threadIdx.x; j < r.top_k; j += blockDim.x)
-    if (rows[j] >= 0) r.marks[rows[j]] = 1;
-  for (int64_t first = threadIdx.x; first < r.hidden; first += int64_t{kHeld} * blockDim.x) {
+// A kernel that writes a buffer's filled rows clears the others beside that: its first `blocks` blocks own as many rows
+// each, and look through all pairs for those that are filled.
+constexpr int64_t kMostOwned = 32768;
+struct Clearing {
+  unsigned blocks = 0;
+  int64_t rows = 0;  // of a block, a multiple of 32
+};
+
+Clearing clearing(const Routed& r) {
+  Clearing c;
+  c.rows = std::min(kMostOwned, (r.buffer_rows + 64 * 32 - 1) / (64 * 32) * 32);
+  c.blocks = c.rows == 0 ? 0 : blocks((r.buffer_rows + c.rows - 1) / c.rows);
+  return c;
+}
+
+template <typename Piece>
+__device__ void clear_unfilled(const Routed& r, int64_t owned, Piece* buffer, int64_t row_pieces) {
+  constexpr int kHeld = 16;
+  __shared__ unsigned filled[kMostOwned / 32];
+  const int64_t first = blockIdx.x * owned, count = min(owned, r.buffer_rows - first), pairs = r.tokens * r.top_k;
+  for (int64_t word = threadIdx.x; word < owned / 32; word += blockDim.x) filled[word] = 0;
+  __syncthreads();
+  for (int64_t base = threadIdx.x; base < pairs; base += int64_t{kHeld} * blockDim.x) {
+    int32_t row[kHeld];
+#pragma unroll
+    for (int u = 0; u < kHeld; ++u) row[u] = base + u * blockDim.x < pairs ? r.rows[base + u * blockDim.x] : -1;
+#pragma unroll
+    for (int u = 0; u < kHeld; ++u) {
+      const int64_t at = row[u] - first;
+      if (row[u] >= 0 && at >= 0 && at < count) atomicOr(&filled[at / 32], 1u << (at % 32));
+    }
+  }
+  __syncthreads();
+  const int lane = threadIdx.x & 31;
+  for (int64_t word = threadIdx.x / 32; word * 32 < count; word += blockDim.x / 32)
+    for (unsigned left = ~filled[word]; left != 0; left &= left - 1) {
+      const int64_t row = word * 32 + __ffs(static_cast<int>(left)) - 1;
+      if (row >= count) break;
+      for (int64_t c = lane; c < row_pieces; c += 32) buffer[(first + row) * row_pieces + c] = Piece{};
+    }
+}
+
+// A block a token: its row is read once, kHeld vectors a thread at a time, each group then written row by row. kStream:
+// many rows a token; what is written leaves L2 at once.
+constexpr int kTokenThreads = 128;
+template <typename T, bool kStream>
+__global__ void __launch_bounds__(kTokenThreads) permute_kernel(Routed r, Clearing clear, const T* x, T* buffer) {
+  constexpr int kHeld = 4, kRows = 8;
+  if (blockIdx.x < clear.blocks) return clear_unfilled(r, clear.rows, buffer, r.hidden);
+  const int64_t token = blockIdx.x - clear.blocks;
+  for (int64_t column = threadIdx.x; column < r.hidden; column += kHeld * kTokenThreads) {
     T value[kHeld];
 #pragma unroll
     for (int u = 0; u < kHeld; ++u)
-      if (first + u * blockDim.x < r.hidden) value[u] = x[token * r.hidden + first + u * blockDim.x];
-    for (int64_t j = 0; j < r.top_k; ++j) {
-      const int64_t row = rows[j];
-      if (row < 0) continue;
+      if (column + u * kTokenThreads < r.hidden) value[u] = x[token * r.hidden + column + u * kTokenThreads];
+    for (int64_t first = 0; first < r.top_k; first += kRows) {
+      int32_t row[kRows];
 #pragma unroll
-      for (int u = 0; u < kHeld; ++u) {
-        T* const to = buffer + row * r.hidden + first + u * blockDim.x;
-        if (first + u * blockDim.x >= r.hidden) continue;
-        if constexpr (kHeld > 1)
-          __stcs(to, value[u]);
-        else
-          *to = value[u];
+      for (int j = 0; j < kRows; ++j) row[j] = first + j < r.top_k ? r.rows[token * r.top_k + first + j] : -1;
+#pragma unroll
+      for (int j = 0; j < kRows; ++j) {
+        if (row[j] < 0) continue;
+#pragma unroll
+        for (int u = 0; u < kHeld; ++u) {
+          T* const to = buffer + row[j] * r.hidden + column + u * kTokenThreads;
+          if (column + u * kTokenThreads >= r.hidden) continue;
+          if constexpr (kStream)
+            __stcs(to, value[u]);
+          else
+            *to = value[u];
+        }
       }
     }
   }
 }
 
-// Zeros where no pair wrote: a warp reads the marks of 32 rows at once.
-template <typename T>
-__global__ void clear_unmarked_kernel(Routed r, T* buffer) {
-  const int64_t first = (int64_t{blockIdx.x} * blockDim.x + threadIdx.x) / 32 * 32;
-  const int lane = threadIdx.x & 31;
-  const bool clear = first + lane < r.buffer_rows && r.marks[first + lane] == 0;
-  for (unsigned left = __ballot_sync(0xffffffffu, clear); left != 0; left &= left - 1) {
-    T* const row = buffer + (first + __ffs(static_cast<int>(left)) - 1) * r.hidden;
-    for (int64_t c = lane; c < r.hidden; c += 32) row[c] = T{};
-  }
-}
-
-constexpr int kTokenThreads = 128;
 // Sum over a token's rows in their order, each times its weight (1 without weights): kRows rows by kHeld vectors of
 // columns are on their way.
 template <int kWidth, typename T, int kRows, int kHeld>
@@ -206,28 +241,46 @@ __global__ void __launch_bounds__(kTokenThreads) gather_kernel(Routed r, const T
   }
 }
 
+// A warp a pair; a token's pairs are neighbours, so that its row of dy comes from L1 but once.
 template <int kWidth, typename T>
-__global__ void combine_grad_kernel(Routed r, const T* dy, const T* buffer, const float* weights, T* dbuffer,
-                                    float* dweights) {
-  __shared__ float scratch[32];
-  const int64_t pair = blockIdx.x, token = pair / r.top_k;
-  const int64_t row = r.rows[pair];
+__global__ void __launch_bounds__(kBlock) combine_grad_kernel(Routed r, Clearing clear, const T* dy, const T* buffer,
+                                                              const float* weights, T* dbuffer, float* dweights) {
+  using Piece = std::conditional_t<kWidth == 8, uint4, T>;
+  if (blockIdx.x < clear.blocks)
+    return clear_unfilled(r, clear.rows, reinterpret_cast<Piece*>(dbuffer),
+                          r.hidden * static_cast<int64_t>(sizeof(T)) / static_cast<int64_t>(sizeof(Piece)));
+  constexpr int kHeld = sizeof(T) == 2 ? 4 : 2;
+  constexpr int64_t kStep = 32 * kWidth;
+  const int lane = threadIdx.x & 31;
+  const int64_t pair = int64_t{blockIdx.x - clear.blocks} * (kBlock / 32) + threadIdx.x / 32;
+  if (pair >= r.tokens * r.top_k) return;
+  const int64_t token = pair / r.top_k, row = r.rows == nullptr ? pair : r.rows[pair];
+  const float weight = weights[pair];
   float dot = 0.0f;
-  if (row >= 0 && threadIdx.x == 0) r.marks[row] = 1;
-  if (row >= 0)
-    for (int64_t c = int64_t{threadIdx.x} * kWidth; c < r.hidden; c += int64_t{blockDim.x} * kWidth) {
+  for (int64_t column = lane * kWidth; row >= 0 && column < r.hidden; column += kHeld * kStep) {
+    RawValues<kWidth, T> raw_d[kHeld], raw_value[kHeld];
+#pragma unroll
+    for (int u = 0; u < kHeld; ++u) {
+      if (column + u * kStep >= r.hidden) continue;
+      raw_value[u].load(buffer + row * r.hidden + column + u * kStep);
+      raw_d[u].load(dy + token * r.hidden + column + u * kStep);
+    }
+#pragma unroll
+    for (int u = 0; u < kHeld; ++u) {
+      if (column + u * kStep >= r.hidden) continue;
       float d[kWidth], value[kWidth];
-      load<kWidth>(dy + token * r.hidden + c, d);
-      load<kWidth>(buffer + row * r.hidden + c, value);
+      raw_d[u].unpack(d);
+      raw_value[u].unpack(value);
 #pragma unroll
       for (int i = 0; i < kWidth; ++i) {
         dot += d[i] * value[i];
-        d[i] *= weights[pair];
+        d[i] *= weight;
       }
-      store<kWidth>(dbuffer + row * r.hidden + c, d);
+      store<kWidth>(dbuffer + row * r.hidden + column + u * kStep, d);
     }
-  dot = block_sum(dot, scratch);
-  if (threadIdx.x == 0) dweights[pair] = dot;
+  }
+  dot = warp_sum(dot);
+  if (lane == 0) dweights[pair] = dot;
 }
 
 // The expert whose segment holds `row`, or -1: a lane an expert, for all of the warp.
@@ -312,25 +365,6 @@ __global__ void __launch_bounds__(8 * kStrands)
   *to = (accumulate ? *to : 0.0f) + scale * total;
 }
 
-Status clear_marks(const Routed& r, cudaStream_t stream) {
-  return ok(cudaMemsetAsync(r.marks, 0, static_cast<size_t>(r.buffer_rows), stream), "clearing marks of rows");
-}
-
-// Rows of the buffer that no pair marked: as little as is not written anyway.
-Status clear_unmarked(const Routed& r, void* buffer, cudaStream_t stream) {
-  const int64_t bytes = r.hidden * bytes_of(r.element);
-  const unsigned grid = blocks((r.buffer_rows + kBlock - 1) / kBlock);
-  Routed in = r;
-  if (bytes % 16 == 0 && reinterpret_cast<uintptr_t>(buffer) % 16 == 0) {
-    in.hidden = bytes / 16;
-    clear_unmarked_kernel<uint4><<<grid, kBlock, 0, stream>>>(in, static_cast<uint4*>(buffer));
-  } else {
-    in.hidden = bytes;
-    clear_unmarked_kernel<uint8_t><<<grid, kBlock, 0, stream>>>(in, static_cast<uint8_t*>(buffer));
-  }
-  return launched("clear_unmarked");
-}
-
 }  // namespace
 
 int64_t dispatch_workspace(const DispatchAttrs& attrs, int64_t pairs) {
@@ -356,24 +390,21 @@ Status kept_experts(int64_t pairs, const int32_t* experts, const int32_t* rows, 
 }
 
 Status permute(const Routed& r, const void* x, void* buffer, const Launch& launch) {
-  MB_TRY(clear_marks(r, launch.stream));
+  const Clearing clear = clearing(r);
+  const auto start = [&]<typename T>(const Routed& of, const T* from) {
+    const auto kernel = r.top_k >= 4 ? permute_kernel<T, true> : permute_kernel<T, false>;
+    kernel<<<clear.blocks + blocks(r.tokens), kTokenThreads, 0, launch.stream>>>(of, clear, from,
+                                                                                 static_cast<T*>(buffer));
+    return launched("permute");
+  };
   // A copy: of 16-byte pieces where rows divide into them.
   const int64_t piece = 16 / bytes_of(r.element);
   if (r.hidden % piece == 0 && (reinterpret_cast<uintptr_t>(x) | reinterpret_cast<uintptr_t>(buffer)) % 16 == 0) {
     Routed pieces = r;
     pieces.hidden /= piece;
-    // Many rows a token: what is written leaves L2 at once.
-    const auto kernel = r.top_k >= 4 ? permute_kernel<uint4, 4> : permute_kernel<uint4, 1>;
-    kernel<<<blocks(r.tokens), kBlock, 0, launch.stream>>>(pieces, static_cast<const uint4*>(x),
-                                                           static_cast<uint4*>(buffer));
-    MB_TRY(launched("permute"));
-  } else {
-    MB_TRY(by_element("permute", r.element, [&]<typename T>(T) {
-      permute_kernel<T, 1>
-          <<<blocks(r.tokens), kBlock, 0, launch.stream>>>(r, static_cast<const T*>(x), static_cast<T*>(buffer));
-    }));
+    return start(pieces, static_cast<const uint4*>(x));
   }
-  return clear_unmarked(r, buffer, launch.stream);
+  return r.element == Element::kF32 ? start(r, static_cast<const float*>(x)) : start(r, static_cast<const bf16*>(x));
 }
 
 namespace {
@@ -405,14 +436,16 @@ Status combine(const Routed& r, const void* buffer, const float* weights, void* 
 
 Status combine_grad(const Routed& r, const void* dy, const void* buffer, const float* weights, void* dbuffer,
                     float* dweights, const Launch& launch) {
-  MB_TRY(clear_marks(r, launch.stream));
-  MB_TRY(by_element("combine_grad", r.element, [&]<typename T>(T) {
+  const Clearing clear = r.rows == nullptr ? Clearing{} : clearing(r);
+  constexpr int kWarps = kBlock / 32;
+  const unsigned grid = clear.blocks + blocks((r.tokens * r.top_k + kWarps - 1) / kWarps);
+  return by_element("combine_grad", r.element, [&]<typename T>(T) {
     by_width(r.hidden, {dy, buffer, dbuffer}, [&](auto width) {
-      combine_grad_kernel<decltype(width)::value, T><<<blocks(r.tokens * r.top_k), kBlock, 0, launch.stream>>>(
-          r, static_cast<const T*>(dy), static_cast<const T*>(buffer), weights, static_cast<T*>(dbuffer), dweights);
+      combine_grad_kernel<decltype(width)::value, T>
+          <<<grid, kBlock, 0, launch.stream>>>(r, clear, static_cast<const T*>(dy), static_cast<const T*>(buffer),
+                                               weights, static_cast<T*>(dbuffer), dweights);
     });
-  }));
-  return clear_unmarked(r, dbuffer, launch.stream);
+  });
 }
 
 Status grouped_bias(Element element, RowShape shape, const void* x, const void* bias, const int32_t* segments,

@@ -58,13 +58,12 @@ Status dispatch_plan(const DispatchAttrs& attrs, int64_t pairs, const int32_t* e
 // kept[i] = experts[i], -1 where rows[i] is negative.
 Status kept_experts(int64_t pairs, const int32_t* experts, const int32_t* rows, int32_t* kept, const Launch& launch);
 
-// Buffer [buffer_rows, hidden]; rows [tokens, top_k], -1 where a pair was dropped. Kernels that write a buffer clear
-// its rows that no pair has, by `marks`: a byte a row, free for them.
+// Buffer [buffer_rows, hidden]; rows [tokens, top_k], -1 where a pair was dropped, null: the buffer's rows are the
+// pairs. Kernels that write a buffer clear its rows that no pair has.
 struct Routed {
   Element element = Element::kBf16;
   int64_t tokens = 0, top_k = 1, hidden = 0, buffer_rows = 0;
   const int32_t* rows = nullptr;
-  uint8_t* marks = nullptr;
 };
 Status permute(const Routed& args, const void* x, void* buffer, const Launch& launch);
 Status permute_grad(const Routed& args, const void* dbuffer, void* dx, const Launch& launch);
