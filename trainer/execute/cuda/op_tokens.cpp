@@ -7,10 +7,12 @@
 namespace mbb::trainer::cuda {
 namespace {
 
-Result<PairRows> pair_rows(const Operand& x, const Operand& weights) {
-  PairRows r;
+// Rows of pairs that stand in the tokens' order.
+Result<Routed> in_order(const Operand& x, const Operand& weights) {
+  Routed r;
   MB_ASSIGN(r.element, element_of(*x.tensor));
-  r.tokens = weights.shape()[0], r.top_k = weights.shape().cols(), r.hidden = x.shape().cols();
+  r.tokens = weights.shape()[0], r.top_k = weights.shape().cols();
+  r.hidden = x.shape().cols(), r.buffer_rows = x.shape().rows();
   return r;
 }
 
@@ -44,14 +46,14 @@ Status unpermute_op(const OpCall& call) {
 }
 
 Status weighted_sum_op(const OpCall& call) {
-  MB_ASSIGN(const PairRows r, pair_rows(call.in[0], call.in[1]));
-  return weighted_sum(r, call.in[0].data, call.in[1].as<const float>(), call.out[0].data, call.device.launch());
+  MB_ASSIGN(const Routed r, in_order(call.in[0], call.in[1]));
+  return combine(r, call.in[0].data, call.in[1].as<const float>(), call.out[0].data, call.device.launch());
 }
 
 Status weighted_sum_grad_op(const OpCall& call) {
-  MB_ASSIGN(const PairRows r, pair_rows(call.in[1], call.in[2]));
-  return weighted_sum_grad(r, call.in[0].data, call.in[1].data, call.in[2].as<const float>(), call.out[0].data,
-                           call.out[1].as<float>(), call.device.launch());
+  MB_ASSIGN(const Routed r, in_order(call.in[1], call.in[2]));
+  return combine_grad(r, call.in[0].data, call.in[1].data, call.in[2].as<const float>(), call.out[0].data,
+                      call.out[1].as<float>(), call.device.launch());
 }
 
 Status quantize_tokens_op(const OpCall& call) {

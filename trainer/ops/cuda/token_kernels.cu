@@ -1,4 +1,4 @@
-// Sums over a token's rows, rows in E4M3, and where rows that arrive lie.
+// Rows in E4M3, and where rows that arrive lie.
 #include <cuda_fp8.h>
 
 #include "trainer/ops/cuda/by_element.cuh"
@@ -10,33 +10,6 @@ namespace mbb::trainer::cuda {
 namespace {
 
 constexpr int kBlock = 256;
-
-// A block a token.
-template <typename T>
-__global__ void weighted_sum_kernel(PairRows r, const T* x, const float* weights, T* y) {
-  const int64_t token = blockIdx.x;
-  for (int64_t c = threadIdx.x; c < r.hidden; c += blockDim.x) {
-    float sum = 0.0f;
-    for (int64_t i = token * r.top_k; i < (token + 1) * r.top_k; ++i) sum += weights[i] * to_float(x[i * r.hidden + c]);
-    y[token * r.hidden + c] = from_float<T>(sum);
-  }
-}
-
-// A block a pair.
-template <typename T>
-__global__ void weighted_sum_grad_kernel(PairRows r, const T* dy, const T* x, const float* weights, T* dx,
-                                         float* dweights) {
-  __shared__ float scratch[32];
-  const int64_t pair = blockIdx.x, token = pair / r.top_k;
-  float dot = 0.0f;
-  for (int64_t c = threadIdx.x; c < r.hidden; c += blockDim.x) {
-    const float d = to_float(dy[token * r.hidden + c]);
-    dot += d * to_float(x[pair * r.hidden + c]);
-    dx[pair * r.hidden + c] = from_float<T>(d * weights[pair]);
-  }
-  dot = block_sum(dot, scratch);
-  if (threadIdx.x == 0) dweights[pair] = dot;
-}
 
 // The scale rule of trainer/precision/fp8.h for E4M3.
 __device__ float e4m3_scale(float amax) {
@@ -98,21 +71,6 @@ int64_t parts_of(RowShape shape) {
 }
 
 }  // namespace
-
-Status weighted_sum(const PairRows& r, const void* x, const float* weights, void* y, const Launch& launch) {
-  return by_element("weighted_sum", r.element, [&]<typename T>(T) {
-    weighted_sum_kernel<T>
-        <<<blocks(r.tokens), kBlock, 0, launch.stream>>>(r, static_cast<const T*>(x), weights, static_cast<T*>(y));
-  });
-}
-
-Status weighted_sum_grad(const PairRows& r, const void* dy, const void* x, const float* weights, void* dx,
-                         float* dweights, const Launch& launch) {
-  return by_element("weighted_sum_grad", r.element, [&]<typename T>(T) {
-    weighted_sum_grad_kernel<T><<<blocks(r.tokens * r.top_k), kBlock, 0, launch.stream>>>(
-        r, static_cast<const T*>(dy), static_cast<const T*>(x), weights, static_cast<T*>(dx), dweights);
-  });
-}
 
 Status quantize_tokens(Element element, RowShape shape, const void* x, uint8_t* q, float* inverse,
                        const Launch& launch) {

@@ -7,15 +7,6 @@
 
 namespace mbb::trainer::cuda {
 
-// x [tokens · top_k, hidden]; weights fp32 [tokens, top_k].
-struct PairRows {
-  Element element = Element::kBf16;
-  int64_t tokens = 0, top_k = 1, hidden = 0;
-};
-Status weighted_sum(const PairRows& args, const void* x, const float* weights, void* y, const Launch& launch);
-Status weighted_sum_grad(const PairRows& args, const void* dy, const void* x, const float* weights, void* dx,
-                         float* dweights, const Launch& launch);
-
 // E4M3 [rows, cols] and the inverse scale of every kTokenBlock elements of a row, fp32 [rows, ⌈cols/kTokenBlock⌉].
 Status quantize_tokens(Element element, RowShape shape, const void* x, uint8_t* q, float* inverse,
                        const Launch& launch);
