@@ -3,6 +3,7 @@
 #include "trainer/execute/cuda/op_call.h"
 #include "trainer/ops/cuda/any_shape.h"
 #include "trainer/ops/cuda/block_kernels.h"
+#include "trainer/ops/cuda/embedding_backward.h"
 #include "trainer/ops/cuda/status.h"
 
 namespace mbb::trainer::cuda {
@@ -62,12 +63,16 @@ Status embedding_grad_op(const OpCall& call) {
   MB_ASSIGN(e.gradient, element_of(*call.out[0].tensor));
   const bool vectors = vectorizes(e.cols, {call.in[0].data, dtable});
   if (!vectors && e.gradient != Element::kF32) return with_f32_gradients(call, embedding_grad_op);
-  if (!call.attrs<EmbeddingAttrs>().accumulate)
-    MB_TRY(ok(cudaMemsetAsync(dtable, 0, static_cast<size_t>(call.out[0].tensor->bytes()), call.device.stream()),
-              "clearing the embedding gradient"));
-  if (!vectors) return any_embedding_backward(e, call.in[0].data, static_cast<float*>(dtable), call.device.stream());
+  const bool accumulate = call.attrs<EmbeddingAttrs>().accumulate;
+  if (!vectors) {
+    if (!accumulate)
+      MB_TRY(ok(cudaMemsetAsync(dtable, 0, static_cast<size_t>(call.out[0].tensor->bytes()), call.device.stream()),
+                "clearing the embedding gradient"));
+    return any_embedding_backward(e, call.in[0].data, static_cast<float*>(dtable), call.device.stream());
+  }
   MB_ASSIGN(void* const workspace, call.device.scratch(embedding_workspace(e.tokens)));
-  return embedding_backward(e, call.in[0].data, dtable, workspace, call.device.launch());
+  const auto backward = accumulate ? embedding_backward : first_embedding_backward;
+  return backward(e, call.in[0].data, dtable, workspace, call.device.launch());
 }
 
 Status rope_op(const OpCall& call) {
