@@ -1,5 +1,7 @@
 // Token embedding, vocabulary parallel: tokens outside the local rows contribute zeros, which a reduction over TP
 // completes.
+#include <cmath>
+
 #include "trainer/ops/cpu/functions.h"
 #include "trainer/ops/op_case.h"
 #include "trainer/ops/table.h"
@@ -29,12 +31,15 @@ void grad(GradContext& c) {
 double bytes(const OpView& op) {
   return static_cast<double>(op.in(0).bytes()) + 2.0 * static_cast<double>(op.out(0).bytes());
 }
-// The tokens' rows are read and written; the first micro-batch also zeroes the whole table.
+// The first micro-batch writes the whole table once, zeros where no token is; later ones read and write the rows that
+// tokens have: as many as ids drawn evenly would have.
 double bytes_grad(const OpView& op) {
-  const auto rows = static_cast<double>(bytes_of(op.out(0).dtype, static_cast<size_t>(op.in(0).shape.elements())));
-  const bool accumulate = std::get<EmbeddingAttrs>(op.op.attrs).accumulate;
-  return static_cast<double>(op.in(0).bytes() + op.in(1).bytes()) + 2.0 * rows +
-         (accumulate ? 0.0 : static_cast<double>(op.out(0).bytes()));
+  const double read = static_cast<double>(op.in(0).bytes() + op.in(1).bytes());
+  const auto table = static_cast<double>(op.out(0).bytes());
+  if (!std::get<EmbeddingAttrs>(op.op.attrs).accumulate) return read + table;
+  const auto rows = static_cast<double>(op.out(0).shape.rows());
+  const auto tokens = static_cast<double>(op.in(1).shape.elements());
+  return read + 2.0 * table * -std::expm1(tokens * std::log1p(-1.0 / rows));
 }
 
 void cases(std::vector<OpCase>& all) {
