@@ -1,6 +1,7 @@
 // mbbench-micro: every op kind that one rank runs, alone, at model shapes, against the ceilings of the same card in the
 // same run: for what moves bytes the bandwidth of a large copy, and the time of a copy of as many bytes (launch and
-// ramp are a good part of 30 us); for what multiplies a large cuBLASLt product.
+// ramp are a good part of 30 us); for what goes to host memory or comes from it the time of such a copy, which the link
+// bounds; for what multiplies a large cuBLASLt product.
 //
 // An op is timed at its place in a real step, on what the ops before it wrote, so that routing plans, labels and scales
 // are real ones. Google Benchmark names, filters and stores (--benchmark_filter, --benchmark_out,
@@ -43,6 +44,10 @@ struct Ceilings {
 };
 
 // Memory that is given back when it goes.
+struct PinnedMemory {
+  void* data = nullptr;
+  ~PinnedMemory() { cudaFreeHost(data); }
+};
 struct DeviceMemory {
   std::byte* data = nullptr;
   ~DeviceMemory() { cudaFree(data); }
@@ -59,6 +64,23 @@ Result<double> copy_ms(Stopwatch& watch, cudaStream_t stream, int64_t bytes, dou
     return ok(
         cudaMemcpyAsync(memory.data + bytes, memory.data, static_cast<size_t>(bytes), cudaMemcpyDeviceToDevice, stream),
         "copying");
+  };
+  MB_ASSIGN(const Timing timing, watch.sustained(copy, seconds));
+  return timing.ms;
+}
+
+// ms of a copy of `bytes` between device memory and pinned host memory.
+Result<double> link_ms(Stopwatch& watch, cudaStream_t stream, Link link, int64_t bytes, double seconds) {
+  DeviceMemory device;
+  PinnedMemory host;
+  MB_TRY(device.take(bytes));
+  MB_TRY(ok(cudaMallocHost(&host.data, static_cast<size_t>(bytes)), "taking host memory for a ceiling"));
+  const bool out = link == Link::kToHost;
+  void* const to = out ? host.data : device.data;
+  const void* const from = out ? device.data : host.data;
+  const auto copy = [&] {
+    return ok(cudaMemcpyAsync(to, from, static_cast<size_t>(bytes), cudaMemcpyDefault, stream),
+              "copying over the link");
   };
   MB_ASSIGN(const Timing timing, watch.sustained(copy, seconds));
   return timing.ms;
@@ -183,7 +205,7 @@ struct Micro {
   std::vector<std::unique_ptr<Stage>> stages;
   Stage* open = nullptr;
   Ceilings ceilings;
-  std::map<int64_t, double> copies;  // ms by bytes read; 0: no room
+  std::map<std::pair<Link, int64_t>, double> copies;  // ms by bytes read; 0: no room
   double seconds = 0.1;
   int failures = 0;
 
@@ -193,13 +215,15 @@ struct Micro {
     open = &stage;
   }
   // ms of a copy of as many bytes, in one place as the op's calls are.
-  double copy_of(double bytes) {
-    const int64_t half = static_cast<int64_t>(bytes / 2) / 16 * 16;
-    const auto [found, is_new] = copies.try_emplace(half, 0.0);
+  double copy_of(Link link, double bytes) {
+    const int64_t read = static_cast<int64_t>(link == Link::kNone ? bytes / 2 : bytes) / 16 * 16;
+    const auto [found, is_new] = copies.try_emplace({link, read}, 0.0);
     cudaStream_t stream = nullptr;
     if (!is_new || cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking) != cudaSuccess) return found->second;
     Stopwatch watch(stream);
-    if (const auto ms = copy_ms(watch, stream, half, seconds)) found->second = *ms;
+    const auto ms =
+        link == Link::kNone ? copy_ms(watch, stream, read, seconds) : link_ms(watch, stream, link, read, seconds);
+    if (ms) found->second = *ms;
     cudaGetLastError();  // no room: not the next op's error
     cudaStreamDestroy(stream);
     return found->second;
@@ -212,6 +236,7 @@ bool has_type(const OpRow& row, const char* type) {
 
 // What the op's rate is held against; 0: nothing that was measured here.
 double ceiling_of(const OpRow& row, const Ceilings& c) {
+  if (row.link != Link::kNone) return 0.0;
   if (row.flops == 0) return c.copy_gb_s;
   if (has_type(row, "e4m3") || has_type(row, "e5m2")) return c.fp8_tflop_s;
   if (has_type(row, "e2m1")) return c.bf16_tflop_s;
@@ -237,7 +262,7 @@ void measure(benchmark::State& state, Micro& micro, Stage& stage, const OpRow& r
   add(moves ? "GB/s" : "TFLOP/s", rate);
   if (ceiling > 0 && (!moves || row.bytes >= kSmallBytes)) add("share", rate / ceiling);
   if (moves && row.bytes >= kSmallBytes)
-    if (const double copy = micro.copy_of(bytes); copy > 0) add("share_at_size", copy / timing->ms);
+    if (const double copy = micro.copy_of(row.link, bytes); copy > 0) add("share_at_size", copy / timing->ms);
   add("MiB", bytes / (1 << 20));
   add("again_MiB", again / (1 << 20));
   add("fastest_us", timing->ms_min * 1e3);
@@ -247,9 +272,10 @@ void measure(benchmark::State& state, Micro& micro, Stage& stage, const OpRow& r
   add("power_w", timing->power_w);
 }
 
-// A line an op; shares only where the operands cannot stay in L2: of the ceiling, and of a copy of as many bytes. MiB
-// and what follows from it count the second read of inputs larger than L2 whose tensorwise scale is found first
-// (`again`), though L2 may hold the part of them that was read last.
+// A line an op; shares only where the operands cannot stay in L2: of the ceiling (none for what goes over the link to
+// the host, which device memory does not bound), and of a copy of as many bytes the same way. MiB and what follows from
+// it count the second read of inputs larger than L2 whose tensorwise scale is found
+// first (`again`), though L2 may hold the part of them that was read last.
 class Table : public benchmark::BenchmarkReporter {
  public:
   bool ReportContext(const Context&) override {

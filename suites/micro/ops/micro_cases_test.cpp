@@ -62,6 +62,18 @@ TEST(MicroCases, ScaledMomentsAreReadTwice) {
   }
 }
 
+TEST(MicroCases, WhatIsOffloadedGoesOverTheLink) {
+  const auto built = build_case(
+      {"model=llama3-8b", "num_layers=2", "recipe=bf16", "cpu_offloading=true", "cpu_offloading_num_layers=1"});
+  ASSERT_TRUE(built.has_value()) << format(built.error());
+  int copies = 0;
+  for (const OpRow& row : built->rows) {
+    EXPECT_EQ(row.link != Link::kNone, row.kind == "copy") << row.name;
+    copies += row.kind == "copy" ? 1 : 0;
+  }
+  EXPECT_GT(copies, 0);
+}
+
 TEST(MicroCases, SettingsAreReadAsTheProgramReadsThem) {
   const auto built = build_case({"model=llama3-8b", "num_layers=none"});
   ASSERT_FALSE(built.has_value());

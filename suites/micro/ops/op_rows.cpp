@@ -4,6 +4,7 @@
 #include <set>
 
 #include "trainer/ops/op_kind.h"
+#include "trainer/ops/table.h"
 #include "trainer/program/walk.h"
 #include "trainer/run/knobs.h"
 
@@ -27,6 +28,12 @@ double read_again(const OpView& op) {
   double bytes = 0.0;
   for (size_t i = 0; i < op.op.in.size(); ++i) bytes += static_cast<double>(op.in(i).bytes());
   return bytes;
+}
+
+Link link_of(const OpView& op) {
+  if (op.op.kind != &kCopy) return Link::kNone;
+  if (op.out(0).space == Space::kHost) return Link::kToHost;
+  return op.in(0).space == Space::kHost ? Link::kFromHost : Link::kNone;
 }
 
 }  // namespace
@@ -53,7 +60,7 @@ Result<BuiltCase> build_case(const std::vector<std::string>& settings) {
     const std::string key = cost_key(view);
     if (known.insert(key).second)
       built.rows.push_back(
-          {key, std::string(op.kind->name), position, op_flops(view), op_bytes(view), read_again(view)});
+          {key, std::string(op.kind->name), position, op_flops(view), op_bytes(view), read_again(view), link_of(view)});
     ++position;
   });
   return built;

@@ -10,6 +10,9 @@
 
 namespace mbb::suites {
 
+// Between the device's memory and the host's: what the link carries bounds it.
+enum class Link { kNone, kToHost, kFromHost };
+
 struct OpRow {
   std::string name;  // cost key: kind, role, operands
   std::string kind;
@@ -17,6 +20,7 @@ struct OpRow {
   double flops = 0;     // of products and attention; 0: the op moves bytes
   double bytes = 0;     // least traffic of device memory, every operand once
   double again = 0;     // read a second time where L2 does not hold it: inputs whose tensorwise scale is found first
+  Link link = Link::kNone;
 };
 
 struct BuiltCase {
