@@ -412,6 +412,8 @@ void add_optimizer_cases(std::vector<OpCase>& all) {
   const auto inverses = [](int64_t rows) { return CaseInput{{rows, 3}, DType::kF32, Fill::kPositive}; };
   add("adamw/fp8-moments-long", Form::kState, DType::kE4M3, DType::kE5M2, {{{kCount}}, inverses(2)});
   add("adamw/fp16-states-long", Form::kScaled, DType::kF16, DType::kF16, {{{kCount}, DType::kF16}, inverses(3)});
+  a.scaled = false;
+  add("adamw/all-bf16-long", Form::kStochastic, DType::kBf16, DType::kBf16, {});
 }
 
 std::vector<OpCase> all_cases() {

@@ -16,9 +16,7 @@ __device__ __forceinline__ uint64_t counter_bits(uint32_t seed, uint32_t step, u
 
 // Rounds to bf16 away from zero with the probability of the dropped fraction. NaN and infinity keep their class.
 __device__ __forceinline__ float stochastic_bf16(float x, uint32_t random16) {
-  const uint32_t bits = __float_as_uint(x);
-  if ((bits & 0x7f800000u) == 0x7f800000u) return x;
-  return __uint_as_float((bits + random16) & 0xffff0000u);
+  return fabsf(x) < INFINITY ? __uint_as_float((__float_as_uint(x) + random16) & 0xffff0000u) : x;
 }
 
 struct AdamFactors {
@@ -29,12 +27,22 @@ __device__ __forceinline__ AdamFactors factors(const AdamBucket& b, const float*
   return {record[0], b.beta1, b.beta2, 1.0f / record[1], rsqrtf(record[2]), b.epsilon, scale[0]};
 }
 
+__device__ __forceinline__ float approximate_sqrt(float x) {
+  float root;
+  asm("sqrt.approx.f32 %0, %1;" : "=f"(root) : "f"(x));
+  return root;
+}
+
+// kApproximate: root and quotient within 3 units in the last place of fp32, where all results are rounded to bf16.
+template <bool kApproximate = false>
 __device__ __forceinline__ void adam_update(const AdamFactors& f, const BucketPiece& piece, float gradient, float& p,
                                             float& m, float& v) {
   const float g = gradient * f.gradient;
   m = f.beta1 * m + (1.0f - f.beta1) * g;
   v = f.beta2 * v + (1.0f - f.beta2) * g * g;
-  const float direction = m * f.inverse_bias1 / (sqrtf(v) * f.inverse_sqrt_bias2 + f.epsilon);
+  const float mean = m * f.inverse_bias1;
+  const float deviation = (kApproximate ? approximate_sqrt(v) : sqrtf(v)) * f.inverse_sqrt_bias2 + f.epsilon;
+  const float direction = kApproximate ? __fdividef(mean, deviation) : mean / deviation;
   p -= f.rate * piece.rate_factor * (direction + piece.weight_decay * p);
 }
 
@@ -51,6 +59,7 @@ __device__ __forceinline__ void split_remainder(float master, uint32_t& high, ui
 
 template <MasterForm kForm, typename Moment, typename Gradient>
 struct AdamState {
+  static constexpr bool kAllBf16 = kForm == MasterForm::kStochastic && sizeof(Moment) == 2;
   bf16* weight;
   Moment *exp_avg, *exp_avg_sq;
   const Gradient* gradient;
@@ -67,7 +76,7 @@ __device__ void adam_one(const AdamBucket& b, const AdamState<kForm, Moment, Gra
     p = to_float(s.weight[at]);
   }
   if constexpr (kForm == MasterForm::kRemainder) p = join_remainder(p, b.remainder[at]);
-  adam_update(f, piece, to_float(s.gradient[at]), p, m, v);
+  adam_update<AdamState<kForm, Moment, Gradient>::kAllBf16>(f, piece, to_float(s.gradient[at]), p, m, v);
   const uint64_t index = static_cast<uint64_t>(b.first_index + at);
   const uint32_t random = static_cast<uint32_t>(counter_bits(b.seed, step, index / 2) >> (32 * (index & 1)));
   if constexpr (sizeof(Moment) == 2) {
@@ -109,7 +118,8 @@ __device__ __forceinline__ void adam_eight(const AdamBucket& b, const AdamState<
     for (int i = 0; i < 8; ++i) p[i] = join_remainder(p[i], words[i / 2] >> (16 * (i & 1)));
   }
 #pragma unroll
-  for (int i = 0; i < 8; ++i) adam_update(f, piece, g[i], p[i], m[i], v[i]);
+  for (int i = 0; i < 8; ++i)
+    adam_update<AdamState<kForm, Moment, Gradient>::kAllBf16>(f, piece, g[i], p[i], m[i], v[i]);
   if constexpr (kForm == MasterForm::kStochastic || sizeof(Moment) == 2) {
 #pragma unroll
     for (int i = 0; i < 8; i += 2) {
