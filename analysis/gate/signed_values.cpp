@@ -27,7 +27,9 @@ NightLaunches Differences::of(const NightLaunches& values) const {
   return out;
 }
 
-Differences differences_of(const std::vector<NightLaunches>& baseline, const std::vector<NightLaunches>& others) {
+Differences differences_of(const std::string& metric, const std::vector<NightLaunches>& baseline,
+                           const std::vector<NightLaunches>& others) {
+  if (metric != "last_loss") return {};
   NightLaunches all;
   for (const NightLaunches& night : baseline) all.insert(all.end(), night.begin(), night.end());
   if (all.empty() || !(has_signed(baseline) || has_signed(others))) return {};

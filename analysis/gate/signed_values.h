@@ -1,6 +1,7 @@
 // Values of 0 or below, such as a loss of another trainer: the judge takes logarithms, and these have none.
 #pragma once
 
+#include <string>
 #include <vector>
 
 #include "analysis/gate/judge.h"
@@ -17,7 +18,9 @@ struct Differences {
   NightLaunches of(const NightLaunches& values) const;  // as they are, where ratios count
 };
 
-// Of a series' baseline, where any value of it or of `others` is 0 or below.
-Differences differences_of(const std::vector<NightLaunches>& baseline, const std::vector<NightLaunches>& others);
+// Of a series' baseline, where any value of it or of `others` is 0 or below and the metric is a loss: a time of 0 is an
+// error.
+Differences differences_of(const std::string& metric, const std::vector<NightLaunches>& baseline,
+                           const std::vector<NightLaunches>& others);
 
 }  // namespace mbb::analysis

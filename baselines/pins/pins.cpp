@@ -62,7 +62,9 @@ Pin from_json(const Json& line) {
 Status take_line(const Json& line, std::vector<Pin>& pins) {
   if (!line.contains("end")) {
     pins.push_back(from_json(line));
-    return {};
+    const auto has_launch = [](const auto& night) { return !night.empty(); };
+    if (std::any_of(pins.back().nights.begin(), pins.back().nights.end(), has_launch)) return {};
+    return fail(ErrorCode::kBadFile, fmt::format("'{}' has no launch", printable(pins.back().id)));
   }
   const std::string id = line.at("end").get<std::string>();
   const auto pin = std::find_if(pins.begin(), pins.end(), [&](const Pin& p) { return p.id == id; });

@@ -6,6 +6,7 @@
 
 #include <filesystem>
 #include <fstream>
+#include <sstream>
 
 namespace mbb::baselines {
 namespace {
@@ -126,6 +127,22 @@ TEST_F(Pins, NamelessOrEmptyOnesAreRefusedAndDamageIsToldByLine) {
   const auto bad = read_pins(file_);
   ASSERT_FALSE(bad);
   EXPECT_NE(bad.error().what.find(":2: no baseline line"), std::string::npos) << bad.error().what;
+}
+
+TEST_F(Pins, ALineWithoutALaunchIsNoBaseline) {
+  ASSERT_TRUE(append_pin(file_, pin("b-1")));
+  std::ostringstream text;
+  text << std::ifstream(file_).rdbuf();
+  const std::string whole = text.str();
+  const size_t at = whole.find("\"nights\":["), end = whole.find("]]", at) + 2;
+  ASSERT_NE(at, std::string::npos) << whole;
+  for (const char* nights : {"[]", "[[],[]]"}) {
+    std::ofstream(file_) << whole.substr(0, at) << "\"nights\":" << nights << whole.substr(end);
+    const auto bad = read_pins(file_);
+    ASSERT_FALSE(bad) << nights;
+    EXPECT_NE(bad.error().what.find(":1: no baseline line: 'b-1' has no launch"), std::string::npos)
+        << bad.error().what;
+  }
 }
 
 }  // namespace

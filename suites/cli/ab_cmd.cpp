@@ -107,6 +107,11 @@ class Ab {
   }
 
   const std::map<std::string, Series>& series() const { return series_; }
+  std::vector<std::string> skipped() const {
+    std::vector<std::string> lines;
+    for (const auto& [name, reason] : skipped_) lines.push_back(fmt::format("skipped: {}: {}", name, reason));
+    return lines;
+  }
 
   // How far the machine itself, by its canaries, has been from where the experiment began.
   std::string canaries() const {
@@ -135,7 +140,10 @@ class Ab {
     MB_ASSIGN(const RunOutcome outcome, start_run(suite, options));
     if (outcome.stopped) return false;
     for (const auto& cell : outcome.run.cells) {
-      if (cell.status == baselines::CellStatus::kSkipped) continue;
+      if (cell.status == baselines::CellStatus::kSkipped) {
+        skipped_.emplace(cell.name, cell.reason);
+        continue;
+      }
       Series& s = series_[cell.name];
       const auto gated = analysis::gated_metrics(cell);
       s.metric = gated.empty() ? analysis::kRunRow : gated.front();
@@ -167,7 +175,7 @@ class Ab {
     bool all = true;
     for (auto& [name, s] : series_) {
       if (!s.decided) {
-        const analysis::Differences d = analysis::differences_of({s.values[0]}, {s.values[1]});
+        const analysis::Differences d = analysis::differences_of(s.metric, {s.values[0]}, {s.values[1]});
         s.decision = analysis::ab_look(d.of(s.values[0]), d.of(s.values[1]), looks_.size());
         if (d) s.decision.text += fmt::format("; % of {:.4g}, as values of 0 or below have no ratios", d.unit);
         s.decided = s.decision.verdict != Verdict::kInconclusive;
@@ -183,6 +191,7 @@ class Ab {
   std::vector<size_t> looks_;
   bool equal_iterations_;  // the arms' launches owe each other as many steps
   std::map<std::string, Series> series_;
+  std::map<std::string, std::string> skipped_;    // why, by name
   std::map<std::string, baselines::Cell> first_;  // with canaries, by name
   double slowdown_ = 0;
 };
@@ -224,8 +233,14 @@ Result<int> ab(const Parsed& parsed) {
   Ab experiment(a, b, std::move(suite_a), std::move(suite_b), options, looks);
   MB_ASSIGN(const bool whole, experiment.run());
   if (!whole) return signals.interrupted() ? kExitInterrupted : kExitStopped;
-  analysis::GateReport report{
-      fmt::format("ab {} | {}", a.label, b.label), "", b.label, "A = " + a.label, "", experiment.canaries(), {}, {}};
+  analysis::GateReport report{fmt::format("ab {} | {}", a.label, b.label),
+                              "",
+                              b.label,
+                              "A = " + a.label,
+                              "",
+                              experiment.canaries(),
+                              {},
+                              experiment.skipped()};
   for (const auto& [name, s] : experiment.series()) {
     analysis::GateRow row{name, s.metric, s.class_label, "A", {}};
     row.verdict.verdict = s.decision.verdict;

@@ -277,8 +277,23 @@ int list(const Parsed& parsed, const std::vector<Pin>& pins) {
   return 0;
 }
 
+// What only `baseline accept` reads, and `expire` in part.
+Status check_baseline_options(const Parsed& parsed) {
+  const std::string& what = parsed.positionals[0];
+  if (what == "list" && parsed.positionals.size() > 1)
+    return fail(ErrorCode::kBadArgument, "baseline list: it lists all, and takes no run");
+  std::vector<const char*> idle;
+  if (what == "list") idle = {"--only", "--with", "--expires", "--reason", "--author"};
+  if (what == "expire") idle = {"--only", "--with", "--expires"};
+  for (const char* flag : idle)
+    if (!parsed.values(flag).empty())
+      return fail(ErrorCode::kBadArgument, fmt::format("baseline {}: {} does nothing beside it", what, flag));
+  return {};
+}
+
 Result<int> baseline(const Parsed& parsed) {
   MB_ASSIGN(const Settings settings, settings_of(parsed));
+  MB_TRY(check_baseline_options(parsed));
   const std::string& what = parsed.positionals[0];
   if (what == "accept") return accept(parsed, settings);
   if (what == "list") {

@@ -100,6 +100,20 @@ TEST_F(GateCommand, BadInputIsNamed) {
   EXPECT_NE(ab.out.find("is no program, build folder or knob set"), std::string::npos) << ab.out;
 }
 
+TEST_F(GateCommand, ASuiteThatMeasuredNothingSaysWhyAndFails) {
+  write("gpu.toml",
+        "purpose = \"needs more GPUs than there are\"\n[base]\ndevice = \"cuda\"\ngpus = 512\nmicro_batch_size = "
+        "1\nglobal_batch_size = 512\n[[cell]]\nname = \"g\"\n");
+  for (const char* command : {"gate gpu.toml --quiet", "noise gpu.toml --quiet", "ab this this gpu.toml --quiet"}) {
+    const Answer answer = run(command);
+    EXPECT_EQ(answer.status, 4) << command << "\n" << answer.out;
+    EXPECT_TRUE(answer.has("needs 512 GPUs")) << command << "\n" << answer.out;
+  }
+  EXPECT_EQ(run("baseline list @latest").status, 64);
+  EXPECT_EQ(run("baseline list --reason x").status, 64);
+  EXPECT_EQ(run("baseline expire b-1 --expires 3 --reason x --author ada").status, 64);
+}
+
 TEST_F(GateCommand, AbTellsMoreWorkFromTheSame) {
   const Answer more = run("ab this global_batch_size=4 small.toml --budget 3 --quiet");
   EXPECT_NE(more.out.find("one"), std::string::npos) << more.out;

@@ -61,9 +61,11 @@ Result<std::vector<History>> read_histories(const Parsed& parsed, const Settings
     std::erase_if(histories, [&](const History& h) { return rank_of(h.metric) > best.at(h.identity_hash); });
   }
   if (histories.empty())
-    return fail(ErrorCode::kNotFound,
-                cell.empty() ? std::string("the store has no series") : fmt::format("no series '{}'", printable(cell)),
-                "`mbbench list series` lists them");
+    return fail(
+        ErrorCode::kNotFound,
+        (cell.empty() ? std::string("the store has no series") : fmt::format("no series '{}'", printable(cell))) +
+            (metric.empty() ? "" : " of metric " + metric),
+        "`mbbench list series` lists them");
   return histories;
 }
 

@@ -61,20 +61,24 @@ Result<int> noise(const Parsed& parsed) {
                          {"detect_10", "with 10", Align::kRight}},
                         {},
                         {}};
-  bool broken = false;
+  bool broken = false, measured = false;
   for (const auto& cell : outcome.run.cells) {
     if (const std::string error = analysis::no_evidence(cell); !error.empty()) {
       broken = broken || cell.status == baselines::CellStatus::kOk;
       table.rows.push_back({{{cell.name}}, error});
       continue;
     }
+    const size_t before = table.rows.size();
     for (const char* metric : {"step_time", "cpu_step_time", "cpu_step_ratio"}) add_row(table, cell, metric);
+    measured = measured || table.rows.size() > before;
   }
+  if (!measured) table.footer.emplace_back("nothing was measured");
   table.footer.push_back(
       "seen: two-sided 5 %, power 90 %; the step's wall time of functional/cpu cells is no performance");
   print_tables(parsed, {table});
   if (outcome.stopped) return signals.interrupted() ? kExitInterrupted : kExitStopped;
-  return broken ? kExitBroken : exit_status(outcome, false);
+  const int status = exit_status(outcome, false);
+  return broken || (!measured && status == 0) ? kExitBroken : status;
 }
 
 }  // namespace

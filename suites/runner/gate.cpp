@@ -161,7 +161,7 @@ class Gate {
     const std::vector<Earlier> earlier = earlier_of(s, metric);
     std::vector<NightLaunches> others{tonight};
     for (const Earlier& e : earlier) others.push_back(e.launches);
-    s.differences = analysis::differences_of(s.baseline.nights, others);
+    s.differences = analysis::differences_of(metric, s.baseline.nights, others);
     for (const NightLaunches& night : s.baseline.nights) s.evidence.baseline.push_back(s.differences.of(night));
     add_nights(s, metric, earlier);
     s.evidence.nights.push_back(s.differences.of(tonight));
@@ -239,9 +239,12 @@ class Gate {
     const auto run = store->load_run(first->run);
     const std::string product =
         run ? profiler::product_text(run->fingerprint, options_.facts, options_.roles) : first->build;
-    row.verdict.text += fmt::format("; {} since {} (run {}, product {})",
-                                    row.verdict.verdict == Verdict::kSlower ? "red" : "it had been red",
-                                    iso_time(first->created_unix_ns).substr(0, 10), first->run, product);
+    const Verdict verdict = row.verdict.verdict;
+    const char* red = verdict == Verdict::kSlower                                ? "red since"
+                      : verdict == Verdict::kSame || verdict == Verdict::kFaster ? "it had been red since"
+                                                                                 : "not known to have ended: red since";
+    row.verdict.text += fmt::format("; {} {} (run {}, product {})", red, iso_time(first->created_unix_ns).substr(0, 10),
+                                    first->run, product);
   }
 
   // Nights without what `is_heard` asks of a run, tonight's included, back to the last one with it.
