@@ -184,6 +184,10 @@ Table changes_table(const History& h) {
                                "without cause)."
                              : "A change came after the good build and at the latest with the bad one, with about "
                                "95 %.");
+  const auto unseen = std::count_if(h.points.begin(), h.points.end(), [](const auto& p) { return !(p.value > 0.0); });
+  if (unseen > 0)
+    table.footer.push_back(fmt::format(
+        "{} of {} points are 0 or below and have no ratios: no change is looked for there.", unseen, h.points.size()));
   return table;
 }
 

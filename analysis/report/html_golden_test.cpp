@@ -125,6 +125,11 @@ TEST(HistoryGolden, EpochsBaselinesAndTheCommitsOfAChange) {
   const std::string changes = to_text(changes_table(h));
   EXPECT_NE(changes.find("+3.00 %"), std::string::npos) << changes;
   EXPECT_NE(changes.find("c9..c10"), std::string::npos) << changes;
+  EXPECT_EQ(changes.find("0 or below"), std::string::npos) << changes;
+  History negative = h;
+  negative.points[3].value = -0.5;
+  const std::string said = to_text(changes_table(negative));
+  EXPECT_NE(said.find("1 of 40 points are 0 or below and have no ratios"), std::string::npos) << said;
   EXPECT_NE(to_json(h).find("\"good_build\": \"c9\", \"bad_build\": \"c10\""), std::string::npos);
 }
 
