@@ -4,14 +4,17 @@
 // bounds; for what multiplies a large cuBLASLt product.
 //
 // An op is timed at its place in a real step, on what the ops before it wrote, so that routing plans, labels and scales
-// are real ones. Google Benchmark names, filters and stores (--benchmark_filter, --benchmark_out,
+// are real ones, in the form and with the algorithm that `mbbench tune --brief` chooses there. Google Benchmark names,
+// filters and stores (--benchmark_filter, --benchmark_out,
 // --benchmark_list_tests); the stopwatch keeps the card busy for --seconds an op and samples clocks and power
 // meanwhile.
 #include <benchmark/benchmark.h>
 #include <fmt/core.h>
+#include <unistd.h>
 
 #include <cstdlib>
 #include <cstring>
+#include <filesystem>
 #include <map>
 #include <memory>
 #include <optional>
@@ -41,6 +44,22 @@ struct Ceilings {
   double copy_gb_s = 0;  // read and written
   double l2_bytes = 0;
   double bf16_tflop_s = 0, fp8_tflop_s = 0, fp32_tflop_s = 0;
+};
+
+// Choices of all configurations, for as long as this is.
+class TuningFile {
+ public:
+  TuningFile() : path_(std::filesystem::temp_directory_path() / fmt::format("mbbench-micro-{}.txt", getpid())) {}
+  ~TuningFile() {
+    std::error_code gone;
+    std::filesystem::remove(path_, gone);
+  }
+  TuningFile(const TuningFile&) = delete;
+  TuningFile& operator=(const TuningFile&) = delete;
+  const char* path() const { return path_.c_str(); }
+
+ private:
+  std::filesystem::path path_;
 };
 
 // Memory that is given back when it goes.
@@ -133,7 +152,7 @@ Result<Ceilings> measure_ceilings(double seconds) {
 // One configuration on the device, its step run op by op as benchmarks ask.
 class Stage {
  public:
-  explicit Stage(BuiltCase built) : built_(std::move(built)) {}
+  Stage(BuiltCase built, const TuningFile& tuning) : built_(std::move(built)), tuning_(tuning) {}
   const BuiltCase& built() const { return built_; }
 
   // Runs what comes before the position, once.
@@ -159,7 +178,8 @@ class Stage {
   Status open() {
     profiler::CudaRankRequest request{};
     request.seed = 1234;
-    request.tune = true;
+    request.tune = request.write_tuning = request.brief_tuning = true;
+    request.tuning_file = tuning_.path();
     request.program = &built_.programs.programs[0];
     request.plan = &built_.programs.plans[0];
     request.mesh = &built_.layout.mesh;
@@ -197,11 +217,13 @@ class Stage {
   }
 
   BuiltCase built_;
+  const TuningFile& tuning_;
   std::unique_ptr<CudaRank> rank_;
   size_t next_ = 0;
 };
 
 struct Micro {
+  TuningFile tuning;
   std::vector<std::unique_ptr<Stage>> stages;
   Stage* open = nullptr;
   Ceilings ceilings;
@@ -379,7 +401,7 @@ Result<int> run(const Options& options) {
   for (const MicroCase& c : cases_of(options)) {
     auto built = build_case(c.settings);
     if (!built) return tl::unexpected<Error>(std::move(built.error()).during(c.name));
-    micro.stages.push_back(std::make_unique<Stage>(std::move(*built)));
+    micro.stages.push_back(std::make_unique<Stage>(std::move(*built), micro.tuning));
     Stage& stage = *micro.stages.back();
     for (const OpRow& row : stage.built().rows)
       benchmark::RegisterBenchmark(
