@@ -118,6 +118,8 @@ void add_block_cases(std::vector<OpCase>& all) {
   all.push_back({"bias_add/wide", &kBiasAdd, {{{70, 2, 264}}, weight({264})}, BiasAttrs{}});
   all.push_back({"bias_add/long", &kBiasAdd, {{{701, 1, 72}}, weight({72})}, BiasAttrs{}});
   all.push_back({"qk_norm/wide", &kQkNorm, {{{40, 2, 512}}, weight({64}), weight({64})}, QkNormAttrs{4, 2, 64}});
+  all.push_back({"qk_norm/d128", &kQkNorm, {{{70, 1, 1152}}, weight({128}), weight({128})}, QkNormAttrs{7, 1, 128}});
+  all.push_back({"qk_norm/d256", &kQkNorm, {{{9, 1, 1280}}, weight({256}), weight({256})}, QkNormAttrs{3, 1, 256}});
   for (const Pointwise f :
        {Pointwise::kGelu, Pointwise::kGeluTanh, Pointwise::kSquaredRelu, Pointwise::kGeglu, Pointwise::kClampedSwiglu})
     all.push_back({std::string("activation/wide-") + name(f), &kActivation, {{{20, 2, 512}}}, ActivationAttrs{f}});

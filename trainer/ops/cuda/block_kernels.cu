@@ -161,84 +161,6 @@ __global__ void position_grad_kernel(Positions p, const T* dy, float* dtable, bo
   }
 }
 
-template <typename T>
-__device__ const T* head_weight(const HeadNorm& n, int64_t head) {
-  return static_cast<const T*>(head < n.heads ? n.query_weight : n.key_weight);
-}
-
-// A warp a (token, head): heads past the normed ones are copied.
-template <typename T>
-__global__ void head_norm_forward_kernel(HeadNorm n, T* y) {
-  const int64_t normed = n.heads + n.kv_heads, values = n.width - normed * n.head_dim;
-  const int lane = threadIdx.x & 31;
-  const int64_t warp = (int64_t{blockIdx.x} * blockDim.x + threadIdx.x) / 32;
-  if (warp >= n.tokens * (normed + 1)) return;
-  const int64_t token = warp / (normed + 1), head = warp % (normed + 1);
-  const T* x = static_cast<const T*>(n.x) + token * n.width + head * n.head_dim;
-  T* to = y + token * n.width + head * n.head_dim;
-  if (head == normed) {
-    for (int64_t i = lane; i < values; i += 32) to[i] = x[i];
-    return;
-  }
-  float squares = 0.0f;
-  for (int i = lane; i < n.head_dim; i += 32) squares += to_float(x[i]) * to_float(x[i]);
-  const float inverse = rsqrtf(warp_sum(squares) / static_cast<float>(n.head_dim) + n.eps);
-  if (lane == 0) n.inverse[token * normed + head] = inverse;
-  const T* w = head_weight<T>(n, head);
-  for (int i = lane; i < n.head_dim; i += 32) to[i] = from_float<T>(to_float(x[i]) * inverse * to_float(w[i]));
-}
-
-template <typename T>
-__global__ void head_norm_backward_kernel(HeadNorm n, const T* dy, T* dx) {
-  const int64_t normed = n.heads + n.kv_heads, values = n.width - normed * n.head_dim;
-  const int lane = threadIdx.x & 31;
-  const int64_t warp = (int64_t{blockIdx.x} * blockDim.x + threadIdx.x) / 32;
-  if (warp >= n.tokens * (normed + 1)) return;
-  const int64_t token = warp / (normed + 1), head = warp % (normed + 1), at = token * n.width + head * n.head_dim;
-  const T* x = static_cast<const T*>(n.x) + at;
-  if (head == normed) {
-    for (int64_t i = lane; i < values; i += 32) dx[at + i] = dy[at + i];
-    return;
-  }
-  const T* w = head_weight<T>(n, head);
-  const float inverse = n.inverse[token * normed + head];
-  float dot = 0.0f;
-  for (int i = lane; i < n.head_dim; i += 32) dot += to_float(dy[at + i]) * to_float(w[i]) * to_float(x[i]) * inverse;
-  const float mean = warp_sum(dot) / static_cast<float>(n.head_dim);
-  for (int i = lane; i < n.head_dim; i += 32)
-    dx[at + i] = from_float<T>(inverse * (to_float(dy[at + i]) * to_float(w[i]) - to_float(x[i]) * inverse * mean));
-}
-
-constexpr int kHeadNormPartials = 264;
-
-// Partial sums of dy * x_hat by head dimension over every kHeadNormPartials-th token: [partials, 2, head_dim].
-template <typename T>
-__global__ void head_norm_weight_kernel(HeadNorm n, const T* dy, float* partials) {
-  const int64_t normed = n.heads + n.kv_heads;
-  for (int i = threadIdx.x; i < n.head_dim; i += blockDim.x) {
-    float query = 0.0f, key = 0.0f;
-    for (int64_t token = blockIdx.x; token < n.tokens; token += gridDim.x)
-      for (int64_t head = 0; head < normed; ++head) {
-        const int64_t at = token * n.width + head * n.head_dim + i;
-        const float part =
-            to_float(dy[at]) * to_float(static_cast<const T*>(n.x)[at]) * n.inverse[token * normed + head];
-        (head < n.heads ? query : key) += part;
-      }
-    partials[(int64_t{blockIdx.x} * 2) * n.head_dim + i] = query;
-    partials[(int64_t{blockIdx.x} * 2 + 1) * n.head_dim + i] = key;
-  }
-}
-
-__global__ void head_norm_weight_sum_kernel(const float* partials, int count, int head_dim, float* dquery, float* dkey,
-                                            bool accumulate) {
-  const int at = blockIdx.x * blockDim.x + threadIdx.x;
-  if (at >= 2 * head_dim) return;
-  float sum = 0.0f;
-  for (int p = 0; p < count; ++p) sum += partials[p * 2 * head_dim + at];
-  float* to = at < head_dim ? dquery + at : dkey + at - head_dim;
-  *to = accumulate ? *to + sum : sum;
-}
-
 struct Slope {
   float y, dy;
 };
@@ -600,29 +522,6 @@ Status position_grad(const Positions& p, const void* dy, float* dtable, bool acc
   return by_element("position_grad", p.element, [&]<typename T>(T) {
     position_grad_kernel<T>
         <<<grid_for(p.rows * p.hidden), kBlock, 0, launch.stream>>>(p, static_cast<const T*>(dy), dtable, accumulate);
-  });
-}
-
-Status head_norm_forward(const HeadNorm& n, void* y, const Launch& launch) {
-  return by_element("head_norm_forward", n.element, [&]<typename T>(T) {
-    head_norm_forward_kernel<T>
-        <<<grid_for(n.tokens * (n.heads + n.kv_heads + 1) * 32), kBlock, 0, launch.stream>>>(n, static_cast<T*>(y));
-  });
-}
-
-int64_t head_norm_workspace(const HeadNorm& n) {
-  return int64_t{kHeadNormPartials} * 2 * n.head_dim * 4;
-}
-
-Status head_norm_backward(const HeadNorm& n, const void* dy, void* dx, float* dquery, float* dkey, bool accumulate,
-                          void* workspace, const Launch& launch) {
-  return by_element("head_norm_backward", n.element, [&]<typename T>(T) {
-    auto* partials = static_cast<float*>(workspace);
-    head_norm_weight_kernel<T><<<kHeadNormPartials, 128, 0, launch.stream>>>(n, static_cast<const T*>(dy), partials);
-    head_norm_weight_sum_kernel<<<grid_for(2 * n.head_dim), kBlock, 0, launch.stream>>>(
-        partials, kHeadNormPartials, n.head_dim, dquery, dkey, accumulate);
-    head_norm_backward_kernel<T><<<grid_for(n.tokens * (n.heads + n.kv_heads + 1) * 32), kBlock, 0, launch.stream>>>(
-        n, static_cast<const T*>(dy), static_cast<T*>(dx));
   });
 }
 
