@@ -205,12 +205,13 @@ void floor_kernels(FloorContext& x, const FloorCase& c) {
   auto* table = static_cast<float*>(x.pool.scratch()) + (1 << 20);
   const int64_t t = c.tokens();
   Rope r;
-  r.tokens = t, r.batch = c.micro_batch, r.heads = static_cast<int>(c.heads), r.kv_heads = static_cast<int>(c.kv_heads);
-  r.head_dim = static_cast<int>(c.head_dim), r.table = table;
+  r.tokens = t, r.batch = c.micro_batch, r.width = (c.heads + 2 * c.kv_heads) * c.head_dim;
+  r.heads = static_cast<int>(c.heads + c.kv_heads), r.head_dim = r.turned = static_cast<int>(c.head_dim);
+  r.table = table;
   const int64_t qkv = t * (c.heads + 2 * c.kv_heads) * c.head_dim;
   if (!rope_table(table, c.seq, r.head_dim, 500000.0, x.launch)) return;
   run(x, bytes_row(c, "rope", 4.0 * static_cast<double>(t * (c.heads + c.kv_heads) * c.head_dim)), [&] {
-    r.qkv = x.pool.output(qkv * 2);
+    r.from = r.to = x.pool.output(qkv * 2);
     return rope(r, x.launch);
   });
   std::vector<int32_t> host_ids(static_cast<size_t>(t));

@@ -41,6 +41,14 @@ void add_wide_cases(std::vector<OpCase>& all) {
   all.push_back({"add/wide", &kAdd, {{{40, 2, 129}}, {{40, 2, 129}}}, NoAttrs{}});
   all.push_back({"embedding/wide", &kEmbedding, {integers({50, 2}, 70), weight({70, 264})}, EmbeddingAttrs{}});
   all.push_back({"rope/wide", &kRope, {{{24, 2, 512}}}, RopeAttrs{4, 2, 64, 500000.0, false}});
+  RopeAttrs partial{21, 2, 64};
+  partial.rotary_dim = 32;
+  partial.rotary_offset = 16;
+  all.push_back({"rope/wide-partial", &kRope, {{{9, 2, 1600}}}, partial});
+  RopeAttrs keys{4, 2, 64};
+  keys.first_head = 4;
+  keys.turned_heads = 2;
+  all.push_back({"rope/wide-keys", &kRope, {{{9, 2, 512}}}, keys});
   all.push_back({"attention/d64", &kAttention, {{{96, 2, 512}}}, AttentionAttrs{4, 2, 64, true, 0.125F}});
   all.push_back({"attention/d128", &kAttention, {{{130, 1, 768}}}, AttentionAttrs{4, 1, 128, true, 0.0884F}});
   AttentionAttrs window{4, 2, 64, true, 0.125F};

@@ -80,30 +80,28 @@ Status rope_op(const OpCall& call) {
   if (a.packed) MB_TRY(whole_pack(a.positions));
   MB_ASSIGN(const Element element, element_of(*call.in[0].tensor));
   const Shape& shape = call.in[0].shape();
-  void* const qkv = call.out[0].data;
-  if (qkv != call.in[0].data)
-    MB_TRY(ok(cudaMemcpyAsync(qkv, call.in[0].data, static_cast<size_t>(call.out[0].tensor->bytes()),
-                              cudaMemcpyDeviceToDevice, call.device.stream()),
-              "copying qkv before its rotation"));
   MB_ASSIGN(const float* const table, call.device.rope_table(shape[0], a));
   const int32_t* own = nullptr;
   if (a.packed) {
     MB_ASSIGN(own, own_starts(call, 1, shape[0], 0));
   }
-  const bool plain = a.turned() == a.head_dim && a.value_dim() == a.head_dim && !a.interleaved && a.turned_heads == 0;
-  if (!plain || a.head_dim % 16 != 0 || !vectorizes(8, {qkv}))
-    return rope_any(element, a, shape[0], shape[1], qkv, table, own, call.device.launch());
   Rope r;
   r.element = element;
-  r.tokens = shape.rows();
-  r.batch = shape[1];
-  r.heads = a.heads;
-  r.kv_heads = a.kv_heads;
-  r.head_dim = a.head_dim;
+  r.tokens = shape.rows(), r.batch = shape[1], r.width = shape.cols();
+  r.first_head = a.first_head, r.heads = a.end_head() - a.first_head, r.head_dim = a.head_dim;
+  r.offset = a.rotary_offset, r.turned = a.turned();
   r.backward = a.inverse;
-  r.qkv = qkv;
-  r.table = table;
-  r.own = own;
+  r.from = call.in[0].data, r.to = call.out[0].data;
+  r.table = table, r.own = own;
+  if (a.interleaved || !rope_takes(r)) {
+    if (r.from != r.to)
+      MB_TRY(ok(cudaMemcpyAsync(r.to, r.from, static_cast<size_t>(call.out[0].tensor->bytes()),
+                                cudaMemcpyDeviceToDevice, call.device.stream()),
+                "copying qkv before its rotation"));
+    r.from = r.to;
+  }
+  if (a.interleaved || !rope_takes(r))
+    return rope_any(element, a, shape[0], shape[1], r.to, table, own, call.device.launch());
   return rope(r, call.device.launch());
 }
 

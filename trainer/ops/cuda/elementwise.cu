@@ -1,4 +1,5 @@
 // Launches of the element-wise kernels.
+#include <algorithm>
 #include <cmath>
 
 #include "trainer/ops/cuda/elementwise_kernel.cuh"
@@ -100,18 +101,32 @@ Status swiglu_backward(Element element, RowShape shape, const void* gate_up, con
   return launched("swiglu_backward");
 }
 
-Status rope(const Rope& args, const Launch& launch) {
-  if (args.head_dim % 16 != 0)
-    return fail(ErrorCode::kBadArgument,
-                "rope: head dimension " + std::to_string(args.head_dim) + " is not a multiple of 16");
-  const int rotated = args.heads + args.kv_heads, total = args.heads + 2 * args.kv_heads;
-  // A warp a token: as many threads as 8 elements each would need.
-  const auto plan = plan_elementwise("rope", args.tokens * 32 * 8, 4 * bytes_of(args.element), launch.sms);
-  by_element(args.element, [&](auto* type) {
+bool rope_takes(const Rope& a) {
+  const bool vectors = a.turned % 16 == 0 && a.offset % 8 == 0 && a.head_dim % 8 == 0 && a.width % 8 == 0 &&
+                       a.tokens * a.width < int64_t{1} << 32;
+  const bool aligned = (reinterpret_cast<uintptr_t>(a.from) | reinterpret_cast<uintptr_t>(a.to)) % 16 == 0;
+  return vectors && aligned && (a.from == a.to || a.turned == a.head_dim);
+}
+
+Status rope(const Rope& a, const Launch& launch) {
+  if (!rope_takes(a))
+    return fail(ErrorCode::kBadArgument, "rope: " + std::to_string(a.turned) + " elements from " +
+                                             std::to_string(a.offset) + " of heads of " + std::to_string(a.head_dim) +
+                                             " are no vectors of 8 pairs");
+  by_element(a.element, [&](auto* type) {
     using T = Storage<decltype(type)>;
-    rope_kernel<T><<<grid_of(plan), block_of(plan), 0, launch.stream>>>(static_cast<T*>(args.qkv), args.table, args.own,
-                                                                        args.tokens, args.batch, rotated, total,
-                                                                        args.head_dim, args.backward ? -1.0f : 1.0f);
+    RopeParams<T> p;
+    p.from = static_cast<const T*>(a.from), p.to = static_cast<T*>(a.to), p.table = a.table, p.own = a.own;
+    p.tokens = static_cast<uint32_t>(a.tokens), p.batch = static_cast<uint32_t>(a.batch);
+    p.width = static_cast<int>(a.width), p.head_dim = a.head_dim, p.offset = a.offset, p.half = a.turned / 2;
+    p.first_head = a.first_head, p.heads = a.heads;
+    p.direction = a.backward ? -1.0f : 1.0f;
+    const int together = 32 / std::min(p.half / 8, 32), a_turn = together * RopeParams<T>::kInFlight;
+    const int rest = p.width / 8 - p.heads * p.head_dim / 8, a_copy = 32 * RopeParams<T>::kInFlight;
+    p.turns = (p.heads + a_turn - 1) / a_turn;
+    p.parts = p.turns + (a.from == a.to ? 0 : (rest + a_copy - 1) / a_copy);
+    const int64_t warps = a.tokens * p.parts;
+    rope_kernel<T><<<static_cast<unsigned>((warps + 7) / 8), 256, 0, launch.stream>>>(p);
   });
   return launched("rope");
 }

@@ -110,51 +110,89 @@ __global__ void swiglu_backward_kernel(const T* gate_up, const T* dy, T* dgate_u
   }
 }
 
-// A warp a token: a lane keeps the angles of 8 pairs for all heads in which it turns them, 8 elements of a head's first
-// half with the same 8 of its second half. tokens below 2^32.
 template <typename T>
-__global__ void rope_kernel(T* qkv, const float* table, const int32_t* own, int64_t tokens, int64_t batch, int rotated,
-                            int heads_total, int head_dim, float direction) {
-  constexpr int kInFlight = 2;
-  const int half = head_dim / 2, vectors = half / 8, across = min(vectors, 32), together = 32 / across;
-  const int lane = static_cast<int>(threadIdx.x & 31), own_head = lane / across;
-  if (own_head >= together) return;
-  const int64_t warps = int64_t{gridDim.x} * (blockDim.x / 32);
-  for (int64_t token = (int64_t{blockIdx.x} * blockDim.x + threadIdx.x) / 32; token < tokens; token += warps) {
-    const int64_t position =
-        own != nullptr ? token - own[token] : static_cast<uint32_t>(token) / static_cast<uint32_t>(batch);
-    for (int vector = lane % across; vector < vectors; vector += across) {
-      T* const heads = qkv + token * heads_total * head_dim + vector * 8;
-      const float* angles = table + (position * half + vector * 8) * 2;
-      float low[8], high[8];
-      load8(angles, low);
-      load8(angles + 8, high);
-      for (int head = own_head; head < rotated; head += together * kInFlight) {
-        Raw8<T> first[kInFlight], second[kInFlight];
+struct RopeParams {
+  static constexpr int kInFlight = sizeof(T) == 2 ? 4 : 2;
+  const T* from = nullptr;
+  T* to = nullptr;
+  const float* table = nullptr;
+  const int32_t* own = nullptr;
+  uint32_t tokens = 0, batch = 1;
+  int width = 0, head_dim = 0, offset = 0, half = 0, first_head = 0, heads = 0;
+  int turns = 0, parts = 0;  // of a token's warps: those that turn heads, with those that copy the rest
+  float direction = 1.0f;
+};
+
+__device__ __forceinline__ void turn_pairs(const float (&low)[8], const float (&high)[8], float direction,
+                                           float (&a)[8], float (&b)[8]) {
 #pragma unroll
-        for (int u = 0; u < kInFlight; ++u) {
-          const T* const from = heads + min(head + u * together, rotated - 1) * head_dim;
-          first[u].load(from);
-          second[u].load(from + half);
-        }
+  for (int i = 0; i < 8; ++i) {
+    const float cosine = i < 4 ? low[2 * i] : high[2 * i - 8];
+    const float sine = direction * (i < 4 ? low[2 * i + 1] : high[2 * i - 7]);
+    const float x = a[i], y = b[i];
+    a[i] = x * cosine - y * sine;
+    b[i] = y * cosine + x * sine;
+  }
+}
+
+// The heads that do not turn, 32 vectors times kInFlight a warp.
+template <typename T>
+__device__ __forceinline__ void copy_rest(const RopeParams<T>& p, uint32_t begin, int part) {
+  const int before = p.first_head * p.head_dim / 8, turned = p.heads * p.head_dim / 8, rest = p.width / 8 - turned;
+  const int first = part * 32 * p.kInFlight + static_cast<int>(threadIdx.x & 31);
+  Raw8<T> raw[p.kInFlight];
+  const auto place = [&](int u) {
+    const int at = first + u * 32;
+    return begin + (at < before ? at : at + turned) * 8;
+  };
 #pragma unroll
-        for (int u = 0; u < kInFlight; ++u) {
-          if (head + u * together >= rotated) break;
-          float a[8], b[8];
-          first[u].unpack(a);
-          second[u].unpack(b);
+  for (int u = 0; u < p.kInFlight; ++u)
+    if (first + u * 32 < rest) raw[u].load(p.from + place(u));
 #pragma unroll
-          for (int i = 0; i < 8; ++i) {
-            const float cosine = i < 4 ? low[2 * i] : high[2 * i - 8];
-            const float sine = direction * (i < 4 ? low[2 * i + 1] : high[2 * i - 7]);
-            const float x = a[i], y = b[i];
-            a[i] = x * cosine - y * sine;
-            b[i] = y * cosine + x * sine;
-          }
-          store8(heads + (head + u * together) * head_dim, a);
-          store8(heads + (head + u * together) * head_dim + half, b);
-        }
-      }
+  for (int u = 0; u < p.kInFlight; ++u)
+    if (first + u * 32 < rest) raw[u].store(p.to + place(u));
+}
+
+// A warp a part of a token's heads, all on their way at once: a lane has 8 pairs of kInFlight heads, elements of a
+// head's first half and as many of its second, and their angles. Lanes beside each other share a head, then come the
+// next heads. tokens * width below 2^32.
+template <typename T>
+__global__ void __launch_bounds__(256, 3) rope_kernel(RopeParams<T> p) {
+  constexpr int kInFlight = RopeParams<T>::kInFlight;
+  const uint32_t warp = blockIdx.x * 8 + threadIdx.x / 32, token = warp / static_cast<uint32_t>(p.parts);
+  const int part = static_cast<int>(warp - token * static_cast<uint32_t>(p.parts));
+  if (token >= p.tokens) return;
+  const uint32_t begin = token * static_cast<uint32_t>(p.width);
+  if (part >= p.turns) {
+    copy_rest(p, begin, part - p.turns);
+    return;
+  }
+  const int vectors = p.half / 8, across = min(vectors, 32), together = 32 / across;
+  const int lane = static_cast<int>(threadIdx.x & 31), head = part * together * kInFlight + lane / across;
+  if (lane >= together * across) return;
+  const uint32_t position = p.own != nullptr ? token - static_cast<uint32_t>(p.own[token]) : token / p.batch;
+  for (int vector = lane % across; vector < vectors; vector += across) {
+    const uint32_t first = begin + (p.first_head + head) * p.head_dim + p.offset + vector * 8;
+    Raw8<T> left[kInFlight], right[kInFlight];
+#pragma unroll
+    for (int u = 0; u < kInFlight; ++u) {
+      if (head + u * together >= p.heads) continue;
+      left[u].load(p.from + first + u * together * p.head_dim);
+      right[u].load(p.from + first + u * together * p.head_dim + p.half);
+    }
+    const float* const angles = p.table + (int64_t{position} * p.half + vector * 8) * 2;
+    float low[8], high[8];
+    load8(angles, low);
+    load8(angles + 8, high);
+#pragma unroll
+    for (int u = 0; u < kInFlight; ++u) {
+      if (head + u * together >= p.heads) continue;
+      float a[8], b[8];
+      left[u].unpack(a);
+      right[u].unpack(b);
+      turn_pairs(low, high, p.direction, a, b);
+      store8(p.to + first + u * together * p.head_dim, a);
+      store8(p.to + first + u * together * p.head_dim + p.half, b);
     }
   }
 }

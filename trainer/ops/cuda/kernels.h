@@ -73,21 +73,24 @@ Status swiglu_forward(Element element, RowShape shape, const void* gate_up, void
 Status swiglu_backward(Element element, RowShape shape, const void* gate_up, const void* dy, void* dgate_up,
                        const Launch& launch);
 
-// Rotary embedding in place on packed [tokens, (heads + 2*kv_heads) * head_dim], queries and keys; half-split pairs (i,
-// i + d/2). table: [seq, head_dim/2, 2] fp32 (cos, sin); token t of [s, b] order has position t / batch, of a pack
-// t - own[t], where own is the first token of each token's sequence. backward rotates the other way.
+// Rotary embedding of `heads` heads of packed rows [tokens, width]: half-split pairs (i, i + turned/2) of the elements
+// from `offset` on. table: [seq, turned/2, 2] fp32 (cos, sin); token t of [s, b] order has position t / batch, of a
+// pack t - own[t], where own is the first token of each token's sequence. backward rotates the other way.
 struct Rope {
   Element element = Element::kBf16;
   int64_t tokens = 0;
   int64_t batch = 1;
-  int heads = 0;
-  int kv_heads = 0;
-  int head_dim = 128;
-  void* qkv = nullptr;
+  int64_t width = 0;  // of a token
+  int first_head = 0, heads = 1, head_dim = 128;
+  int offset = 0, turned = 128;
+  const void* from = nullptr;
+  void* to = nullptr;  // `from`, or apart from it when whole heads turn: then the other heads are copied
   const float* table = nullptr;
   const int32_t* own = nullptr;  // [tokens] of a pack, whose batch is 1
   bool backward = false;
 };
+// Whether the places of a token divide into 16-byte vectors.
+bool rope_takes(const Rope& args);
 Status rope(const Rope& args, const Launch& launch);
 // Fills the table for positions 0 .. seq-1: angle = position * base^(-2i/d).
 Status rope_table(float* table, int64_t seq, int head_dim, double base, const Launch& launch);

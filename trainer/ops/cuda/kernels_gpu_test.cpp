@@ -151,8 +151,9 @@ TEST_P(Kernels, RopeAndItsInverse) {
     Tensor table(Element::kF32, seq * d);
     expect_ok(rope_table(table.floats(), seq, static_cast<int>(d), 500000.0, launch_));
     Rope args;
-    args.element = e, args.tokens = seq * batch, args.batch = batch, args.heads = heads, args.kv_heads = kv;
-    args.head_dim = static_cast<int>(d), args.qkv = qkv.get(), args.table = table.floats();
+    args.element = e, args.tokens = seq * batch, args.batch = batch, args.width = total * d, args.heads = heads + kv;
+    args.head_dim = args.turned = static_cast<int>(d), args.table = table.floats();
+    args.from = args.to = qkv.get();
     expect_ok(rope(args, launch_));
     std::vector<double> ref(before.begin(), before.end());
     for (size_t t = 0; t < seq * batch; ++t)

@@ -55,6 +55,10 @@ struct Raw8 {
 #pragma unroll
     for (int i = 0; i < static_cast<int>(sizeof(T) / 2); ++i) part[i] = reinterpret_cast<const uint4*>(from)[i];
   }
+  __device__ __forceinline__ void store(T* to) const {
+#pragma unroll
+    for (int i = 0; i < static_cast<int>(sizeof(T) / 2); ++i) reinterpret_cast<uint4*>(to)[i] = part[i];
+  }
   __device__ __forceinline__ void unpack(float (&to)[8]) const {
     load8(reinterpret_cast<const T*>(part), to);
   }
