@@ -35,6 +35,16 @@ void grad(GradContext& c) {
   c.emit_grad(0, kRope, "bwd", in, a);
 }
 
+// In place only the turned elements are touched.
+double bytes(const OpView& op) {
+  const auto& a = std::get<RopeAttrs>(op.op.attrs);
+  const Tensor& qkv = op.in(0);
+  if (op.program.storage(op.op.in[0]) != op.program.storage(op.op.out[0]))
+    return 2.0 * static_cast<double>(qkv.bytes());
+  const int64_t turned = qkv.shape.rows() * (a.end_head() - a.first_head) * a.turned();
+  return 2.0 * static_cast<double>(bytes_of(qkv.dtype, static_cast<size_t>(turned)));
+}
+
 void cases(std::vector<OpCase>& all) {
   all.push_back({"rope/gqa", &kRope, {{{5, 2, 64}}}, RopeAttrs{4, 2, 8, 10000.0, false}});
   all.push_back({"rope/heads", &kRope, {{{3, 2, 1920}}}, RopeAttrs{9, 3, 128}});
@@ -60,7 +70,13 @@ void cases(std::vector<OpCase>& all) {
 
 }  // namespace
 
-const OpKind kRope{
-    .name = "rope", .shape = shape, .grad = grad, .cpu = cpu_rope, .cuda = "rope", .cases = cases, .in_place = true};
+const OpKind kRope{.name = "rope",
+                   .shape = shape,
+                   .grad = grad,
+                   .bytes = bytes,
+                   .cpu = cpu_rope,
+                   .cuda = "rope",
+                   .cases = cases,
+                   .in_place = true};
 
 }  // namespace mbb::trainer
