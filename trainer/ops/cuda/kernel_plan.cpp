@@ -95,6 +95,8 @@ Result<KernelPlan> plan_norm_backward(RowShape shape, Element in, bool residual,
   MB_ASSIGN(auto plan, row_plan("rmsnorm_backward", shape));
   const int64_t resident = std::max(1, 1024 / plan.block);
   plan.grid_x = std::clamp<int64_t>((sms.count - sms.margin) * resident, 1, std::max<int64_t>(1, shape.rows));
+  const int a_row = 2 * plan.block * 8 * bytes_of(in);  // x and dy
+  plan.smem_bytes = plan.vectors == 1 ? norm_rows_ahead(bytes_of(in)) * a_row : 0;
   plan.bytes = shape.rows * shape.cols * bytes_of(in) * (residual ? 4 : 3) + shape.rows * 4;
   return plan;
 }

@@ -42,6 +42,10 @@ struct RowShape {
 
 // RMSNorm over the last dimension. residual: x + residual is normalized and also written.
 Result<KernelPlan> plan_norm_forward(RowShape shape, Element in, Element out, bool residual, Sms sms);
+// Rows that a block of the backward has on their way to shared memory, of elements of so many bytes.
+constexpr int norm_rows_ahead(int bytes) {
+  return bytes == 2 ? 3 : 2;
+}
 // dx (plus an incoming residual gradient) and the weight gradient's per-block partials; `partials` = grid_x rows of
 // cols fp32.
 Result<KernelPlan> plan_norm_backward(RowShape shape, Element in, bool residual, Sms sms);

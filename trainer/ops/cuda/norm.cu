@@ -42,9 +42,12 @@ Status backward(const NormBackward& a, const KernelPlan& plan, cudaStream_t stre
                                 a.shape.rows,
                                 a.shape.cols,
                                 a.weight_offset};
-  const dim3 grid(static_cast<unsigned>(plan.grid_x)), block(static_cast<unsigned>(plan.block));
-  if (plan.vectors == 1) norm_backward_kernel<T, 1, kLayer><<<grid, block, 0, stream>>>(p);
-  if (plan.vectors == 4) norm_backward_kernel<T, 4, kLayer><<<grid, block, 0, stream>>>(p);
+  const auto kernel = plan.vectors == 1 ? norm_backward_kernel<T, 1, kLayer> : norm_backward_kernel<T, 4, kLayer>;
+  MB_TRY(ok(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, plan.smem_bytes), plan.kernel));
+  MB_TRY(
+      ok(cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout, cudaSharedmemCarveoutMaxShared),
+         plan.kernel));
+  kernel<<<static_cast<unsigned>(plan.grid_x), plan.block, static_cast<size_t>(plan.smem_bytes), stream>>>(p);
   return launched("norm_backward");
 }
 
@@ -76,12 +79,9 @@ Status norm_backward(const NormBackward& args, const Launch& launch) {
                        : backward<bf16, false>(args, plan, launch.stream)));
   }
   const KernelPlan sum = plan_norm_weight_grad(plan.grid_x, args.shape.cols);
-  const dim3 grid(static_cast<unsigned>(sum.grid_x)), block(static_cast<unsigned>(sum.block));
-  norm_weight_grad_kernel<<<grid, block, 0, launch.stream>>>(args.partials, plan.grid_x, args.shape.cols, args.dweight,
-                                                             args.accumulate);
-  if (args.layer)
-    norm_weight_grad_kernel<<<grid, block, 0, launch.stream>>>(
-        args.partials + plan.grid_x * args.shape.cols, plan.grid_x, args.shape.cols, args.dbias, args.accumulate);
+  const dim3 grid(static_cast<unsigned>(sum.grid_x), args.layer ? 2 : 1);
+  norm_weight_grad_kernel<<<grid, sum.block, 0, launch.stream>>>(args.partials, plan.grid_x, args.shape.cols,
+                                                                 args.dweight, args.dbias, args.accumulate);
   return launched("norm_weight_grad");
 }
 

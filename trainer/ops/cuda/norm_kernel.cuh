@@ -2,6 +2,8 @@
 // a grid stride.
 #pragma once
 
+#include "trainer/ops/cuda/kernel_plan.h"
+#include "trainer/ops/cuda/mma.cuh"
 #include "trainer/ops/cuda/vector.cuh"
 
 namespace mbb::trainer::cuda {
@@ -214,48 +216,84 @@ __device__ __forceinline__ void store_gradient(const NormBackwardParams<T>& p, i
     float r[8] = {};
     if (p.dresidual != nullptr) residual[v].unpack(r);
 #pragma unroll
-    for (int i = 0; i < 8; ++i) {
-      r[i] = rounded<T>(r[i] + of.rstd * (g[v][i] - of.sum - x[v][i] * of.dot));
-      amax = max(amax, __float_as_uint(fabsf(r[i])));
+    for (int i = 0; i < 8; ++i) r[i] += of.rstd * (g[v][i] - of.sum - x[v][i] * of.dot);
+    if (p.amax != nullptr) {
+#pragma unroll
+      for (int i = 0; i < 8; ++i) amax = max(amax, __float_as_uint(fabsf(rounded<T>(r[i]))));
     }
     store8(p.dx + row * p.cols + column, r);
   }
 }
 
+// The next rows' x and dy on their way to shared memory, where a thread finds only what it copied itself: behind the
+// barrier of a row's sums its place is free for another row.
+template <typename T>
+struct RowsAhead {
+  static constexpr int kStages = norm_rows_ahead(sizeof(T)), kParts = sizeof(T) / 2;
+  uint4* slots;
+  int stage = 0;
+
+  __device__ __forceinline__ uint4* slot(int of, int part) const {
+    return slots + ((of * 2 * kParts + part) * static_cast<int>(blockDim.x) + static_cast<int>(threadIdx.x));
+  }
+  // Into the stage that the oldest row has left; called for every row, past the last one too.
+  __device__ __forceinline__ void fetch(const NormBackwardParams<T>& p, int64_t row, int of) {
+    const int64_t column = int64_t{threadIdx.x} * 8;
+    if (row < p.rows && column < p.cols) {
+#pragma unroll
+      for (int part = 0; part < kParts; ++part) {
+        copy16_async(shared_address(slot(of, part)), p.x + row * p.cols + column + part * 4, true);
+        copy16_async(shared_address(slot(of, kParts + part)), p.dy + row * p.cols + column + part * 4, true);
+      }
+    }
+    copies_commit();
+  }
+  __device__ __forceinline__ void start(const NormBackwardParams<T>& p) {
+#pragma unroll
+    for (int of = 0; of < kStages; ++of) fetch(p, blockIdx.x + int64_t{of} * gridDim.x, of);
+  }
+  __device__ __forceinline__ void take(Raw8<T>& x, Raw8<T>& dy) const {
+    copies_wait<kStages - 1>();
+#pragma unroll
+    for (int part = 0; part < kParts; ++part) {
+      x.part[part] = *slot(stage, part);
+      dy.part[part] = *slot(stage, kParts + part);
+    }
+  }
+  __device__ __forceinline__ void next(const NormBackwardParams<T>& p, int64_t row) {
+    fetch(p, row + int64_t{kStages} * gridDim.x, stage);
+    stage = stage + 1 == kStages ? 0 : stage + 1;
+  }
+};
+
 // x_hat = (x - mean) * rstd, g = dy * w: dx = rstd * (g - mean(g)[LayerNorm] - x_hat * mean(g * x_hat)).
-// Where registers allow it (one vector a thread) the next row's x and dy are on their way while this row's sums are
-// waited for.
+// With one vector a thread the next rows are on their way while this one is worked on.
 template <typename T, int kVectors, bool kLayer>
-__global__ void __launch_bounds__(1024) norm_backward_kernel(NormBackwardParams<T> p) {
-  constexpr bool kAhead = kVectors == 1, kKeepsWeight = kAhead && !kLayer && sizeof(T) == 2;
+__global__ void __launch_bounds__(1024, 1) norm_backward_kernel(NormBackwardParams<T> p) {
+  extern __shared__ uint4 ahead[];
+  constexpr bool kAhead = kVectors == 1, kKeepsWeight = kAhead && sizeof(T) == 2;
   constexpr int kSums = kLayer ? 2 : 1;
   __shared__ float scratch[2][kSums][32];
   const float inverse_cols = 1.0f / static_cast<float>(p.cols);
   float dweight[kVectors][8] = {}, dbias[kLayer ? kVectors : 1][8] = {};
   unsigned int amax = 0;
   int turn = 0;
-  Raw8<T> next_x[kVectors], next_dy[kVectors], weight[kVectors];
+  RowsAhead<T> rows{ahead};
+  Raw8<T> raw_x[kVectors], raw_dy[kVectors], weight[kVectors];
   float next_rstd = 0.0f, next_mean = 0.0f;
 #pragma unroll
   for (int v = 0; v < kVectors; ++v) {
     const int64_t column = (int64_t{v} * blockDim.x + threadIdx.x) * 8;
     if (kKeepsWeight && column < p.cols) weight[v].load(p.weight + column);
   }
-  const auto fetch = [&](int64_t row) {
+  const auto statistics = [&](int64_t row) {
     if (row >= p.rows) return;
     next_rstd = p.rstd[row];
     if constexpr (kLayer) next_mean = p.mean[row];
-#pragma unroll
-    for (int v = 0; v < kVectors; ++v) {
-      const int64_t column = (int64_t{v} * blockDim.x + threadIdx.x) * 8;
-      if (column >= p.cols) continue;
-      next_x[v].load(p.x + row * p.cols + column);
-      next_dy[v].load(p.dy + row * p.cols + column);
-    }
   };
-  if constexpr (kAhead) fetch(blockIdx.x);
+  if constexpr (kAhead) rows.start(p);
+  statistics(blockIdx.x);
   for (int64_t row = blockIdx.x; row < p.rows; row += gridDim.x) {
-    if constexpr (!kAhead) fetch(row);
     const float rstd = next_rstd, mean = next_mean;
     float x[kVectors][8], g[kVectors][8];
     Raw8<T> residual[kVectors];
@@ -264,11 +302,13 @@ __global__ void __launch_bounds__(1024) norm_backward_kernel(NormBackwardParams<
     for (int v = 0; v < kVectors; ++v) {
       const int64_t column = (int64_t{v} * blockDim.x + threadIdx.x) * 8;
       if (column >= p.cols) continue;
-      next_x[v].unpack(x[v]);
-      next_dy[v].unpack(g[v]);
       if (p.dresidual != nullptr) residual[v].load(p.dresidual + row * p.cols + column);
+      if constexpr (kAhead) continue;
+      raw_x[v].load(p.x + row * p.cols + column);
+      raw_dy[v].load(p.dy + row * p.cols + column);
     }
-    if constexpr (kAhead) fetch(row + gridDim.x);
+    statistics(row + gridDim.x);
+    if constexpr (kAhead) rows.take(raw_x[0], raw_dy[0]);
 #pragma unroll
     for (int v = 0; v < kVectors; ++v) {
       const int64_t column = (int64_t{v} * blockDim.x + threadIdx.x) * 8;
@@ -276,6 +316,8 @@ __global__ void __launch_bounds__(1024) norm_backward_kernel(NormBackwardParams<
       float w[8];
       if constexpr (!kKeepsWeight) weight[v].load(p.weight + column);
       weight[v].unpack(w);
+      raw_x[v].unpack(x[v]);
+      raw_dy[v].unpack(g[v]);
 #pragma unroll
       for (int i = 0; i < 8; ++i) {
         x[v][i] = (x[v][i] - mean) * rstd;
@@ -288,6 +330,7 @@ __global__ void __launch_bounds__(1024) norm_backward_kernel(NormBackwardParams<
     }
     row_sums(sums, scratch[turn]);
     turn ^= 1;
+    if constexpr (kAhead) rows.next(p, row);
     const float dot = sums[0] * inverse_cols, sum = kLayer ? sums[kSums - 1] * inverse_cols : 0.0f;
     store_gradient<T, kVectors>(p, row, x, g, residual, {rstd, sum, dot}, amax);
   }
@@ -296,12 +339,15 @@ __global__ void __launch_bounds__(1024) norm_backward_kernel(NormBackwardParams<
   raise_amax(p.amax, amax);
 }
 
-// 32 columns a block; 32 strands each sum every 32nd partial row, then a warp adds a column's: always the same order.
-__global__ void __launch_bounds__(1024)
-    norm_weight_grad_kernel(const float* partials, int64_t count, int64_t cols, float* out, bool accumulate) {
+// 32 columns of the weight, or in the grid's second row of the bias, a block; 32 strands each sum every 32nd partial
+// row, then a warp adds a column's: always the same order.
+__global__ void __launch_bounds__(1024) norm_weight_grad_kernel(const float* partials, int64_t count, int64_t cols,
+                                                                float* dweight, float* dbias, bool accumulate) {
   __shared__ float strands[32][33];
   const int lane = threadIdx.x & 31, strand = threadIdx.x >> 5;
   const int64_t column = int64_t{blockIdx.x} * 32 + lane, own = int64_t{blockIdx.x} * 32 + strand;
+  float* const out = blockIdx.y == 0 ? dweight : dbias;
+  partials += blockIdx.y * count * cols;
   float sum = 0.0f;
   if (column < cols) {
 #pragma unroll 8
