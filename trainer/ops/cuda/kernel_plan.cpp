@@ -74,11 +74,16 @@ std::string format(const KernelPlan& plan) {
                      plan.block, plan.vectors, plan.smem_bytes, static_cast<double>(plan.bytes) * 1e-6);
 }
 
-Result<KernelPlan> plan_norm_forward(RowShape shape, Element in, Element out, bool residual, Sms sms) {
+Result<KernelPlan> plan_norm_forward(RowShape shape, Element in, Element out, bool residual, Sms sms, bool layer) {
   MB_ASSIGN(auto plan, row_plan("rmsnorm_forward", shape));
-  // A row a block, two vectors a thread: faster but for narrow rows (blocks of a warp or two) and for wide ones that
-  // are read alone. Blocks that stay on SMs leave the margin free.
-  if (sms.margin == 0 && shape.cols >= 1024 && shape.cols <= (residual ? 8192 : 4096)) {
+  // A row a warp, or a row a block and two vectors a thread: faster but for wide rows that are read alone for one sum.
+  // Blocks that stay on SMs leave the margin free.
+  if (sms.margin == 0 && shape.cols < 1024) {
+    plan.rows = 4;
+    plan.vectors = 4;
+    plan.block = plan.rows * 32;
+    plan.grid_x = std::max<int64_t>(1, ceil_div(shape.rows, plan.rows));
+  } else if (sms.margin == 0 && shape.cols <= (residual || layer ? 8192 : 4096)) {
     plan.vectors = 2;
     plan.block = row_block(shape, plan.vectors);
     plan.grid_x = std::max<int64_t>(1, shape.rows);

@@ -21,6 +21,7 @@ struct KernelPlan {
   int64_t grid_x = 1;
   int64_t grid_y = 1;
   int block = 1;
+  int rows = 1;        // a block takes at once, a warp each where there are several
   int vectors = 1;     // 8-element vectors a thread holds, where the kernel keeps a row in registers
   int smem_bytes = 0;  // dynamic shared memory
   int64_t bytes = 0;   // least device-memory traffic
@@ -41,7 +42,8 @@ struct RowShape {
 };
 
 // RMSNorm over the last dimension. residual: x + residual is normalized and also written.
-Result<KernelPlan> plan_norm_forward(RowShape shape, Element in, Element out, bool residual, Sms sms);
+Result<KernelPlan> plan_norm_forward(RowShape shape, Element in, Element out, bool residual, Sms sms,
+                                     bool layer = false);
 // Rows that a block of the backward has on their way to shared memory, of elements of so many bytes.
 constexpr int norm_rows_ahead(int bytes) {
   return bytes == 2 ? 3 : 2;

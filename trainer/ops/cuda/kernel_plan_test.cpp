@@ -12,9 +12,10 @@ TEST(KernelPlan, NormRowsFitTheBlock) {
   for (const int64_t cols : {64, 1600, 4096, 8192, 16384, 32768}) {
     const auto plan = plan_norm_forward({100000, cols}, Element::kBf16, Element::kBf16, false, {132, 0});
     ASSERT_TRUE(plan.has_value());
-    EXPECT_GE(int64_t{plan->block} * plan->vectors * 8, cols);
+    EXPECT_GE(int64_t{plan->block} / plan->rows * plan->vectors * 8, cols);
     EXPECT_LE(plan->block, 1024);
-    EXPECT_EQ(plan->vectors, cols == 1600 || cols == 4096 ? 2 : cols <= 8192 ? 1 : 4);
+    EXPECT_EQ(plan->rows, cols == 64 ? 4 : 1);
+    EXPECT_EQ(plan->vectors, cols == 1600 || cols == 4096 ? 2 : cols == 8192 ? 1 : 4);
   }
 }
 
@@ -26,7 +27,10 @@ TEST(KernelPlan, NormBlocksTakeARowEachOrLeaveTheMarginFree) {
   EXPECT_EQ(grid(4096, false, 16), 116 * 4);
   EXPECT_EQ(grid(7168, true, 0), 100000);
   EXPECT_EQ(grid(7168, false, 0), 132 * 2);
-  EXPECT_EQ(grid(128, false, 0), 132 * 64);
+  EXPECT_EQ(grid(128, false, 0), 25000);
+  EXPECT_EQ(grid(128, false, 16), 116 * 64);
+  const auto layer = plan_norm_forward({100000, 7168}, Element::kBf16, Element::kBf16, false, {132, 0}, true);
+  EXPECT_EQ(layer->grid_x, 100000);
 }
 
 TEST(KernelPlan, SmMarginShrinksThePersistentGrid) {

@@ -22,8 +22,12 @@ Status forward(const NormForward& a, const KernelPlan& plan, cudaStream_t stream
                                a.eps,
                                a.weight_offset};
   const dim3 grid(static_cast<unsigned>(plan.grid_x)), block(static_cast<unsigned>(plan.block));
+  if (plan.rows > 1) {
+    norm_forward_row_kernel<T, kLayer, true><<<grid, block, 0, stream>>>(p);
+    return launched("norm_forward");
+  }
   if (plan.vectors == 1) norm_forward_kernel<T, 1, kLayer><<<grid, block, 0, stream>>>(p);
-  if (plan.vectors == 2) norm_forward_row_kernel<T, kLayer><<<grid, block, 0, stream>>>(p);
+  if (plan.vectors == 2) norm_forward_row_kernel<T, kLayer, false><<<grid, block, 0, stream>>>(p);
   if (plan.vectors == 4) norm_forward_kernel<T, 4, kLayer><<<grid, block, 0, stream>>>(p);
   return launched("norm_forward");
 }
@@ -55,8 +59,8 @@ Status backward(const NormBackward& a, const KernelPlan& plan, cudaStream_t stre
 
 Status norm_forward(const NormForward& args, const Launch& launch) {
   if (args.shape.rows == 0) return {};
-  MB_ASSIGN(const auto plan,
-            plan_norm_forward(args.shape, args.element, args.element, args.residual != nullptr, launch.sms));
+  MB_ASSIGN(const auto plan, plan_norm_forward(args.shape, args.element, args.element, args.residual != nullptr,
+                                               launch.sms, args.layer));
   if (args.element == Element::kF32)
     return args.layer ? forward<float, true>(args, plan, launch.stream)
                       : forward<float, false>(args, plan, launch.stream);

@@ -49,9 +49,26 @@ struct NormForwardParams {
   float eps, weight_offset;
 };
 
+// y of one vector of a row.
+template <typename T, bool kLayer>
+__device__ __forceinline__ void store_normalized(const NormForwardParams<T>& p, int64_t row, int64_t column,
+                                                 const Raw8<T>& weight, float mean, float rstd, float (&x)[8],
+                                                 unsigned int& amax) {
+  float w[8], b[8] = {};
+  weight.unpack(w);
+  if constexpr (kLayer) load8(p.bias + column, b);
+#pragma unroll
+  for (int i = 0; i < 8; ++i) x[i] = (x[i] - mean) * rstd * (p.weight_offset + w[i]) + b[i];
+  if (p.amax != nullptr) {
+#pragma unroll
+    for (int i = 0; i < 8; ++i) amax = max(amax, __float_as_uint(fabsf(rounded<T>(x[i]))));
+  }
+  if (p.y != nullptr) store8(p.y + row * p.cols + column, x);
+}
+
 // Where registers allow it (one vector a thread) the next row is on its way while this row's sums are waited for.
 template <typename T, int kVectors, bool kLayer>
-__global__ void __launch_bounds__(1024) norm_forward_kernel(NormForwardParams<T> p) {
+__global__ void __launch_bounds__(1024, kVectors == 1 && !kLayer ? 2 : 1) norm_forward_kernel(NormForwardParams<T> p) {
   constexpr bool kAhead = kVectors == 1;
   __shared__ float scratch[2][1][32];
   const float inverse_cols = 1.0f / static_cast<float>(p.cols);
@@ -107,30 +124,34 @@ __global__ void __launch_bounds__(1024) norm_forward_kernel(NormForwardParams<T>
     for (int v = 0; v < kVectors; ++v) {
       const int64_t column = (int64_t{v} * blockDim.x + threadIdx.x) * 8;
       if (column >= p.cols) continue;
-      float w[8], b[8] = {};
-      load8(p.weight + column, w);
-      if constexpr (kLayer) load8(p.bias + column, b);
-#pragma unroll
-      for (int i = 0; i < 8; ++i) {
-        x[v][i] = rounded<T>((x[v][i] - mean) * rstd * (p.weight_offset + w[i]) + b[i]);
-        amax = max(amax, __float_as_uint(fabsf(x[v][i])));
-      }
-      if (p.y != nullptr) store8(p.y + row * p.cols + column, x[v]);
+      Raw8<T> weight;
+      weight.load(p.weight + column);
+      store_normalized<T, kLayer>(p, row, column, weight, mean, rstd, x[v], amax);
     }
   }
   raise_amax(p.amax, amax);
 }
 
-// As norm_forward_kernel, a row a block: all of a thread's vectors are on their way at once, and other blocks of the SM
-// work while these wait.
-template <typename T, bool kLayer>
-__global__ void __launch_bounds__(512) norm_forward_row_kernel(NormForwardParams<T> p) {
-  constexpr int kVectors = 2;
+// As norm_forward_kernel, a row a block, or a row a warp of narrow ones: all of a thread's vectors are on their way at
+// once, and other blocks of the SM work while these wait.
+template <typename T, bool kLayer, bool kWarp>
+__global__ void __launch_bounds__(kWarp ? 128 : 512, kWarp || sizeof(T) == 4 ? 1 : 3)
+    norm_forward_row_kernel(NormForwardParams<T> p) {
+  constexpr int kVectors = kWarp ? 4 : 2;
+  constexpr bool kLate = kWarp || kLayer;  // the weight is read late, for want of registers
   __shared__ float scratch[2][1][32];
   const float inverse_cols = 1.0f / static_cast<float>(p.cols);
-  const int64_t row = blockIdx.x;
+  const int across = kWarp ? 32 : static_cast<int>(blockDim.x), place = static_cast<int>(threadIdx.x) % across;
+  const int64_t row = kWarp ? int64_t{blockIdx.x} * (blockDim.x / 32) + threadIdx.x / 32 : int64_t{blockIdx.x};
+  if (kWarp && row >= p.rows) return;
   const int cols = static_cast<int>(p.cols);
-  const auto column_of = [](int v) { return (v * static_cast<int>(blockDim.x) + static_cast<int>(threadIdx.x)) * 8; };
+  const auto column_of = [&](int v) { return (v * across + place) * 8; };
+  const auto sum_of_row = [&](float(&of)[1], int turn) {
+    if constexpr (kWarp)
+      of[0] = warp_sum(of[0]);
+    else
+      row_sums(of, scratch[turn]);
+  };
   const auto fetch = [&](Raw8<T>(&to)[kVectors], const T* from) {
 #pragma unroll
     for (int v = 0; v < kVectors; ++v)
@@ -139,7 +160,7 @@ __global__ void __launch_bounds__(512) norm_forward_row_kernel(NormForwardParams
   Raw8<T> raw[kVectors], residual[kVectors], weight[kVectors];
   fetch(raw, p.x + row * cols);
   if (p.residual != nullptr) fetch(residual, p.residual + row * cols);
-  fetch(weight, p.weight);
+  if constexpr (!kLate) fetch(weight, p.weight);
   float x[kVectors][8] = {};
   float total[1] = {0.0f};
 #pragma unroll
@@ -156,7 +177,7 @@ __global__ void __launch_bounds__(512) norm_forward_row_kernel(NormForwardParams
 #pragma unroll
     for (int i = 0; i < 8; ++i) total[0] += kLayer ? x[v][i] : x[v][i] * x[v][i];
   }
-  row_sums(total, scratch[0]);
+  sum_of_row(total, 0);
   float mean = 0.0f;
   if constexpr (kLayer) {
     mean = total[0] * inverse_cols;
@@ -167,24 +188,17 @@ __global__ void __launch_bounds__(512) norm_forward_row_kernel(NormForwardParams
 #pragma unroll
       for (int i = 0; i < 8; ++i) total[0] += (x[v][i] - mean) * (x[v][i] - mean);
     }
-    row_sums(total, scratch[1]);
+    sum_of_row(total, 1);
   }
   const float rstd = rsqrtf(total[0] * inverse_cols + p.eps);
-  if (threadIdx.x == 0) p.rstd[row] = rstd;
-  if (kLayer && threadIdx.x == 0) p.mean[row] = mean;
+  if (place == 0) p.rstd[row] = rstd;
+  if (kLayer && place == 0) p.mean[row] = mean;
   unsigned int amax = 0;
 #pragma unroll
   for (int v = 0; v < kVectors; ++v) {
     if (column_of(v) >= cols) continue;
-    float w[8], b[8] = {};
-    weight[v].unpack(w);
-    if constexpr (kLayer) load8(p.bias + column_of(v), b);
-#pragma unroll
-    for (int i = 0; i < 8; ++i) {
-      x[v][i] = rounded<T>((x[v][i] - mean) * rstd * (p.weight_offset + w[i]) + b[i]);
-      amax = max(amax, __float_as_uint(fabsf(x[v][i])));
-    }
-    if (p.y != nullptr) store8(p.y + row * cols + column_of(v), x[v]);
+    if constexpr (kLate) weight[v].load(p.weight + column_of(v));
+    store_normalized<T, kLayer>(p, row, column_of(v), weight[v], mean, rstd, x[v], amax);
   }
   raise_amax(p.amax, amax);
 }
