@@ -100,6 +100,22 @@ void add_wide_cases(std::vector<OpCase>& all) {
   all.push_back({"attention/d96", &kAttention, {{{40, 1, 384}}}, AttentionAttrs{2, 1, 96, true, 0.1F}});
 }
 
+// Attention taken apart, rows of whole vectors.
+void add_matrix_cases(std::vector<OpCase>& all) {
+  AttentionAttrs a{2, 1, 8, true, 0.35F};
+  all.push_back({"softmax/wide", &kSoftmax, {{{2, 2, 36, 36}}}, a});
+  all.push_back({"softmax/warps", &kSoftmax, {{{1, 2, 300, 300}}}, a, false});
+  all.push_back({"masked_softmax/wide", &kMaskedSoftmax, {{{2, 2, 36, 36}}}, a});
+  a.window = 40;
+  all.push_back({"scale_mask/wide-window", &kScaleMask, {{{1, 2, 300, 300}}}, a, false});
+  a.packed = true;
+  all.push_back({"masked_softmax/wide-packed-window",
+                 &kMaskedSoftmax,
+                 {{{1, 2, 300, 300}}, integers({9}, 280, Fill::kStarts)},
+                 a,
+                 false});
+}
+
 void add_block_cases(std::vector<OpCase>& all) {
   NormAttrs plus;
   plus.one_plus = true;
@@ -432,6 +448,7 @@ std::vector<OpCase> all_cases() {
   auto cases = op_cases();
   add_wide_cases(cases);
   add_block_cases(cases);
+  add_matrix_cases(cases);
   add_expert_cases(cases);
   add_narrow_cases(cases);
   add_partial_cases(cases);
