@@ -126,6 +126,17 @@ AttentionAttrs small() {
   return {4, 2, 8, true, 0.35F};
 }
 
+// Of what the mask throws away nothing is read; a pack is counted as one sequence.
+double masked_bytes(const OpView& op) {
+  const Tensor& matrix = op.in(0);
+  const AttentionAttrs& a = attrs_of(op);
+  const auto s = static_cast<double>(matrix.shape[3]), bytes = static_cast<double>(matrix.bytes());
+  if (!a.causal) return 2.0 * bytes;
+  double seen = 0.5 * s * (s + 1.0);
+  if (a.window > 0 && a.window < matrix.shape[3]) seen = a.window * s - 0.5 * a.window * (a.window - 1.0);
+  return bytes * (1.0 + seen / (s * s));
+}
+
 void scores_cases(std::vector<OpCase>& all) {
   all.push_back({"attention_scores/gqa", &kAttentionScores, {{{7, 2, 64}}}, small()});
 }
@@ -180,12 +191,14 @@ const OpKind kAttentionScoresGrad{.name = "attention_scores_grad",
 const OpKind kScaleMask{.name = "scale_mask",
                         .shape = matrix_shape,
                         .grad = scale_mask_grad,
+                        .bytes = masked_bytes,
                         .cpu = cpu_scale_mask,
                         .cuda = "scale_mask",
                         .cases = mask_cases,
                         .in_place = true};
 const OpKind kScaleMaskGrad{.name = "scale_mask_grad",
                             .shape = matrix_shape,
+                            .bytes = masked_bytes,
                             .cpu = cpu_scale_mask_grad,
                             .cuda = "scale_mask_grad",
                             .in_place = true};
@@ -200,6 +213,7 @@ const OpKind kSoftmaxGrad{
 const OpKind kMaskedSoftmax{.name = "masked_softmax",
                             .shape = matrix_shape,
                             .grad = masked_softmax_grad,
+                            .bytes = masked_bytes,
                             .cpu = cpu_masked_softmax,
                             .cuda = "masked_softmax",
                             .cases = masked_cases};
