@@ -427,7 +427,7 @@ SeriesVerdict standing_verdict(const Fit& f, const GateOptions& options) {
   const WindowTest tonight = test_window(changed.last(1), reference, f.v);
   SeriesVerdict v;
   take(v, t);
-  if (t.p_slower <= options.confirm_alpha)
+  if (t.p_slower <= (below > 0 ? options.confirm_alpha : options.stand_alpha))
     v.verdict = Verdict::kSlower;
   else if (below > 0 && same(t, tonight, options.material))
     v.verdict = Verdict::kSame;

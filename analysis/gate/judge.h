@@ -40,6 +40,7 @@ struct GateOptions {
   double false_red = 0.05;       // chance that a night's screen suspects any cell of a suite without cause
   double confirm_alpha = 0.002;  // of the confirmation, one-sided; of a suite's screen for faster cells
   size_t confirm_launches = 5;   // that a suspected cell is confirmed by
+  double stand_alpha = 0.025;    // of all nights since a confirmed change, one-sided: their 95 % interval is above 0
   double gone_alpha = 0.005;     // chance that a night takes a regression that stands for smaller than it was
   double material = 0.01;        // called same: slower by less than this, one-sided at 95 %, and not faster by as much
   double night_sigma = 0.001;    // of nights, relative: assumed of few nights that do not contradict it, and never less
@@ -98,9 +99,10 @@ std::vector<SeriesVerdict> judge_suite(std::span<const SeriesEvidence> cells, co
 
 // What a suspected cell comes to when `fresh` launches of tonight's product were added: slower, by them and those of
 // the suspected window's earlier nights, which no screen has chosen either; same where they exclude a material change
-// by themselves (the change is then theirs, not the suspicion's); else inconclusive. A cell that is red already needs
-// no second proof: it stays slower, with fresh launches or without, unless the newest nights are below what they were
-// before; these alone then say whether it is the same, faster or still slower.
+// by themselves (the change is then theirs, not the suspicion's); else inconclusive.A cell that
+// is red needs no second proof: it stays slower, with fresh launches or without, while the interval of all nights since
+// the change is above 0, unless the newest are below those before them; these alone then say whether it is the same,
+// faster or still slower.
 SeriesVerdict confirm(const SeriesEvidence& evidence, const SeriesVerdict& suspected, const NightLaunches& fresh,
                       const GateOptions& options = {});
 
