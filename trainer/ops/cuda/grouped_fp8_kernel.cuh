@@ -29,12 +29,11 @@ struct Fp8Stages {
 
 enum class Fp8Sum { kFast, kPlain, kBlocks };
 
-// What a tile's reduction begins with that is not the expert's: of wgrad, down to a block, or to where the copy engine
-// may begin, 16 bytes.
-template <GroupedForm kForm, Fp8Sum kSum>
+// What a tile's reduction begins with that is not the expert's: of wgrad, down to a block's first row, where lines of
+// L2 begin too. From any 16 bytes on, where the copy engine could begin, each step would read twice as many lines.
+template <GroupedForm kForm>
 __device__ __forceinline__ int head_of(const ExpertTile& t) {
-  if (kForm != GroupedForm::kWgrad || t.depth == 0) return 0;
-  return t.first % (kSum == Fp8Sum::kBlocks ? kGroupedFp8Depth : 16);
+  return kForm == GroupedForm::kWgrad && t.depth > 0 ? t.first % kGroupedFp8Depth : 0;
 }
 
 // `inner`: of the reduction, from the tile's head on.
@@ -164,7 +163,7 @@ __device__ __forceinline__ void multiply_codes(const Fp8Stages<kFast>& map, Turn
                                                const ExpertTile& tile, int columns, const BlockScales& scales,
                                                float* shared, float (&d)[kCount]) {
   const bool signals = (threadIdx.x & 31) == 0, active = tile.at.row + group * 64 < tile.rows;
-  const int head = head_of<kForm, kSum>(tile), past = head + tile.depth;
+  const int head = head_of<kForm>(tile), past = head + tile.depth;
   int previous = -1;
   for (int inner = 0; inner < past; inner += kGroupedFp8Depth, turn.next()) {
     if (!active) {
@@ -239,7 +238,7 @@ __global__ void __launch_bounds__(kGroupedThreads, 1)
       prefetch_map(left);
       prefetch_map(right);
       for (int index = static_cast<int>(blockIdx.x); walk.seek(index, tile); index += static_cast<int>(gridDim.x)) {
-        const int head = head_of<kForm, kSum>(tile);
+        const int head = head_of<kForm>(tile);
         for (int inner = 0; inner < head + tile.depth; inner += kGroupedFp8Depth, turn.next()) {
           barrier_wait(map.empty(turn.stage), turn.parity ^ 1);
           barrier_expect(map.full(turn.stage), Stages::kBytes);
