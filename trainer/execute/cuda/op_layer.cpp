@@ -70,7 +70,7 @@ Status embedding_grad_op(const OpCall& call) {
                 "clearing the embedding gradient"));
     return any_embedding_backward(e, call.in[0].data, static_cast<float*>(dtable), call.device.stream());
   }
-  MB_ASSIGN(void* const workspace, call.device.scratch(embedding_workspace(e.tokens)));
+  MB_ASSIGN(void* const workspace, call.device.scratch(embedding_workspace(e.tokens + e.vocab)));
   const auto backward = accumulate ? embedding_backward : first_embedding_backward;
   return backward(e, call.in[0].data, dtable, workspace, call.device.launch());
 }

@@ -1,9 +1,7 @@
-// Embedding gradient, deterministic: positions are sorted by their row of the table, then one block sums each row's
-// tokens in their order.
-#include <cub/device/device_radix_sort.cuh>
-
-#include <algorithm>
-#include <bit>
+// Embedding gradient, deterministic: tokens are chained by their row of the table, then warps sum each row's tokens in
+// their order.
+#include <climits>
+#include <type_traits>
 
 #include "trainer/ops/cuda/embedding_backward.h"
 #include "trainer/ops/cuda/status.h"
@@ -12,141 +10,187 @@
 namespace mbb::trainer::cuda {
 namespace {
 
-constexpr int kOwned = 32;  // rows of the table that a block clears where no token has them
+constexpr int kWarps = 8;   // of a block
+constexpr int kTokens = 2;  // on their way
+// Of four columns, a lane: the old row is held beside the sum.
+template <bool kFirst>
+constexpr int kVectorsOf = kFirst ? 4 : 3;
+constexpr unsigned kAll = 0xffffffffu;
 
-// Of `kOwned` rows those that no token has become zero.
-template <typename Gradient>
-__device__ void clear_untouched(const int32_t* rows, Gradient* dtable, int64_t tokens, int64_t cols, int64_t vocab) {
-  __shared__ unsigned touched;
-  const int64_t first = int64_t{blockIdx.x} * kOwned, end = min(first + kOwned, vocab);
-  int64_t begin = 0;  // of the tokens of the first row or a later one
-  for (int64_t last = tokens; begin < last;) {
-    const int64_t middle = (begin + last) / 2;
-    if (rows[middle] < first)
-      begin = middle + 1;
-    else
-      last = middle;
+// Four elements: a warp's vectors lie one beside the other, so that every store fills its sectors.
+template <typename T>
+struct Raw4 {
+  using Word = std::conditional_t<sizeof(T) == 4, uint4, uint2>;
+  Word word;
+
+  __device__ __forceinline__ void load(const T* from) { word = *reinterpret_cast<const Word*>(from); }
+  __device__ __forceinline__ void add_to(float (&sum)[4]) const {
+    if constexpr (sizeof(T) == 4) {
+      sum[0] += __uint_as_float(word.x), sum[1] += __uint_as_float(word.y);
+      sum[2] += __uint_as_float(word.z), sum[3] += __uint_as_float(word.w);
+    } else {
+      sum[0] += __uint_as_float(word.x << 16), sum[1] += __uint_as_float(word.x & 0xffff0000u);
+      sum[2] += __uint_as_float(word.y << 16), sum[3] += __uint_as_float(word.y & 0xffff0000u);
+    }
   }
-  if (threadIdx.x == 0) touched = 0;
-  __syncthreads();
-  for (int64_t at = begin + threadIdx.x; at < tokens && rows[at] < end; at += blockDim.x)
-    atomicOr(&touched, 1u << (rows[at] - first));
-  __syncthreads();
-  const float zeros[8] = {};
-  for (int64_t row = first; row < end; ++row) {
-    if ((touched >> (row - first) & 1u) != 0) continue;
-    for (int64_t column = int64_t{threadIdx.x} * 8; column < cols; column += int64_t{blockDim.x} * 8)
-      store8(dtable + row * cols + column, zeros);
-  }
+};
+
+__device__ __forceinline__ void store4(float* to, const float (&from)[4]) {
+  *reinterpret_cast<float4*>(to) = make_float4(from[0], from[1], from[2], from[3]);
+}
+__device__ __forceinline__ void store4(bf16* to, const float (&from)[4]) {
+  *reinterpret_cast<uint2*>(to) = make_uint2(pack_bf16(from[0], from[1]), pack_bf16(from[2], from[3]));
 }
 
-// A block a sorted position; only the first of each row works, over the whole run of that row. The first `clearing`
-// blocks clear rows instead, and what is summed is not added to what was there. kHeld vectors of kTokens tokens are on
-// their way.
-template <typename T, typename Gradient>
-__global__ void __launch_bounds__(256)
-    embedding_backward_kernel(const int32_t* rows, const int32_t* positions, const T* dy, Gradient* dtable,
-                              int64_t tokens, int64_t cols, int64_t vocab, unsigned clearing) {
-  constexpr int kHeld = 2, kTokens = 2;
-  if (blockIdx.x < clearing) return clear_untouched(rows, dtable, tokens, cols, vocab);
-  const int64_t start = blockIdx.x - clearing, step = int64_t{blockDim.x} * 8;
-  const int64_t row = rows[start], before = start > 0 ? rows[start - 1] : -1;
-  if (row == before || row >= vocab) return;
-  for (int64_t column = int64_t{threadIdx.x} * 8; column < cols; column += kHeld * step) {
-    float sum[kHeld][8] = {};
-    Raw8<Gradient> old[kHeld];
-    if (clearing == 0) {
-#pragma unroll
-      for (int u = 0; u < kHeld; ++u)
-        if (column + u * step < cols) old[u].load(dtable + row * cols + column + u * step);
-    }
-    bool more = true;
-    for (int64_t at = start; more; at += kTokens) {
-      int64_t from[kTokens];
-      Raw8<T> raw[kTokens][kHeld];
-#pragma unroll
-      for (int j = 0; j < kTokens; ++j) {
-        const int64_t next = min(at + j, tokens - 1);
-        more = at + j < tokens && rows[next] == row;
-        from[j] = more ? positions[next] : -1;
-      }
-#pragma unroll
-      for (int j = 0; j < kTokens; ++j)
-#pragma unroll
-        for (int u = 0; u < kHeld; ++u)
-          if (from[j] >= 0 && column + u * step < cols) raw[j][u].load(dy + from[j] * cols + column + u * step);
-#pragma unroll
-      for (int j = 0; j < kTokens; ++j)
-#pragma unroll
-        for (int u = 0; u < kHeld; ++u) {
-          if (from[j] < 0 || column + u * step >= cols) continue;
-          float values[8];
-          raw[j][u].unpack(values);
-#pragma unroll
-          for (int i = 0; i < 8; ++i) sum[u][i] += values[i];
-        }
-    }
-#pragma unroll
-    for (int u = 0; u < kHeld; ++u) {
-      if (column + u * step >= cols) continue;
-      if (clearing == 0) {
-        float values[8];
-        old[u].unpack(values);
-#pragma unroll
-        for (int i = 0; i < 8; ++i) sum[u][i] += values[i];
-      }
-      store8(dtable + row * cols + column + u * step, sum[u]);
-    }
-  }
-}
+// What warps work on: `parts` parts of a row, each of `width` columns.
+struct Parts {
+  int count, width;
+};
 
-// Tokens of other ranks' rows come behind the table's last one.
-__global__ void table_rows_kernel(const int32_t* ids, int64_t first, int64_t vocab, int32_t* rows, int32_t* positions,
-                                  int64_t tokens) {
+// Tokens of a row: last[row], before[last[row]] and so on, in any order; -1 ends. Tokens of other ranks' rows are in
+// none.
+__global__ void chain_kernel(const int32_t* ids, int64_t first, int64_t vocab, int32_t* last, int32_t* before,
+                             int64_t tokens) {
   const int64_t at = int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
   if (at >= tokens) return;
   const int64_t row = ids[at] - first;
-  rows[at] = static_cast<int32_t>(row < 0 || row > vocab ? vocab : row);
-  positions[at] = static_cast<int32_t>(at);
+  if (row >= 0 && row < vocab) before[at] = atomicExch(last + row, static_cast<int32_t>(at));
 }
 
-size_t sort_bytes(int64_t tokens) {
-  size_t bytes = 0;
-  cub::DeviceRadixSort::SortPairs(nullptr, bytes, static_cast<const int32_t*>(nullptr), static_cast<int32_t*>(nullptr),
-                                  static_cast<const int32_t*>(nullptr), static_cast<int32_t*>(nullptr),
-                                  static_cast<int>(tokens));
-  return bytes;
-}
+// Sums of a lane's columns.
+template <typename T, int kVectors>
+struct Sums {
+  const T* dy;  // at the lane's first column
+  int cols;
+  int left;  // columns behind the lane's first one
+  float sum[kVectors][4] = {};
 
-int64_t aligned(int64_t bytes) {
-  return (bytes + 255) / 256 * 256;
-}
-
-Status backward(const Embedding& args, bool accumulate, const void* dy, void* dtable, void* workspace,
-                const Launch& launch) {
-  if (args.cols % 8 != 0) return fail(ErrorCode::kBadArgument, "embedding_backward: columns must be a multiple of 8");
-  if (args.tokens == 0 && accumulate) return {};
-  auto* bytes = static_cast<unsigned char*>(workspace);
-  const int64_t list = aligned(args.tokens * 4);
-  const auto part = [&](int64_t i) { return reinterpret_cast<int32_t*>(bytes + i * list); };
-  int32_t *const unsorted = part(0), *const order = part(1), *const rows = part(2), *const positions = part(3);
-  if (args.tokens > 0) {
-    size_t temporary = sort_bytes(args.tokens);
-    table_rows_kernel<<<static_cast<unsigned>((args.tokens + 255) / 256), 256, 0, launch.stream>>>(
-        args.ids, args.first, args.vocab, unsorted, order, args.tokens);
-    // Only the bits that rows have: each eight of them are a pass.
-    const int bits = std::bit_width(static_cast<uint64_t>(args.vocab));
-    MB_TRY(ok(cub::DeviceRadixSort::SortPairs(bytes + 4 * list, temporary, unsorted, rows, order, positions,
-                                              static_cast<int>(args.tokens), 0, bits, launch.stream),
-              "sorting tokens for the embedding gradient"));
+  // Adds tokens in their order; none: -1.
+  __device__ __forceinline__ void add(const int (&token)[kTokens]) {
+    Raw4<T> raw[kTokens][kVectors];
+#pragma unroll
+    for (int j = 0; j < kTokens; ++j)
+#pragma unroll
+      for (int u = 0; u < kVectors; ++u)
+        if (token[j] >= 0 && u * 128 < left) raw[j][u].load(dy + int64_t{token[j]} * cols + u * 128);
+#pragma unroll
+    for (int j = 0; j < kTokens; ++j)
+#pragma unroll
+      for (int u = 0; u < kVectors; ++u)
+        if (token[j] >= 0 && u * 128 < left) raw[j][u].add_to(sum[u]);
   }
-  const auto clearing = static_cast<unsigned>(accumulate ? 0 : (args.vocab + kOwned - 1) / kOwned);
-  const unsigned grid = clearing + static_cast<unsigned>(args.tokens);
-  const auto threads = static_cast<unsigned>(std::clamp<int64_t>((args.cols / 8 + 63) / 64 * 32, 32, 256));
+};
+
+// A chain of at most 32 tokens lies in a warp's lanes; false: it is longer.
+__device__ __forceinline__ bool take_chain(const int32_t* before, int token, int& mine) {
+  const int lane = threadIdx.x & 31;
+  mine = INT_MAX;
+  for (int i = 0; token >= 0; ++i) {
+    if (i == 32) return false;
+    if (lane == i) mine = token;
+    token = before[token];
+  }
+  return true;
+}
+
+template <typename T, int kVectors>
+__device__ __forceinline__ void add_chain(Sums<T, kVectors>& sums, int mine) {
+  while (true) {
+    int token[kTokens];
+#pragma unroll
+    for (int j = 0; j < kTokens; ++j) {
+      const int next = __reduce_min_sync(kAll, mine);
+      token[j] = next == INT_MAX ? -1 : next;
+      if (mine == next) mine = INT_MAX;
+    }
+    if (token[0] < 0) return;
+    sums.add(token);
+    if (token[kTokens - 1] < 0) return;
+  }
+}
+
+// Of a row that very many tokens have: all ids are looked through, kIds of them a lane at once.
+template <typename T, int kVectors>
+__device__ void add_found(Sums<T, kVectors>& sums, const int32_t* ids, int tokens, int id) {
+  constexpr int kIds = 8;
+  const int lane = threadIdx.x & 31;
+  for (int base = 0; base < tokens; base += kIds * 32) {
+    unsigned found[kIds];
+#pragma unroll
+    for (int u = 0; u < kIds; ++u) {
+      const int at = base + u * 32 + lane;
+      found[u] = __ballot_sync(kAll, at < tokens && ids[min(at, tokens - 1)] == id);
+    }
+#pragma unroll
+    for (int u = 0; u < kIds; ++u)
+      while (found[u] != 0) {
+        int token[kTokens];
+#pragma unroll
+        for (int j = 0; j < kTokens; ++j) {
+          token[j] = found[u] == 0 ? -1 : base + u * 32 + __ffs(static_cast<int>(found[u])) - 1;
+          found[u] &= found[u] - 1;
+        }
+        sums.add(token);
+      }
+  }
+}
+
+// A warp a part of a row. kFirst: of every row of the table, which holds nothing yet; otherwise of the row of every
+// token that is the last one of its chain.
+template <bool kFirst, typename T, typename Gradient>
+__global__ void __launch_bounds__(kWarps * 32, sizeof(T) == 2 ? 4 : 2)
+    embedding_backward_kernel(const int32_t* ids, const int32_t* last, const int32_t* before, const T* dy,
+                              Gradient* dtable, int tokens, int cols, int vocab, int first, Parts parts) {
+  constexpr int kVectors = kVectorsOf<kFirst>;
+  const int item = static_cast<int>(blockIdx.x * kWarps + threadIdx.x / 32), at = item / parts.count;
+  if (at >= (kFirst ? vocab : tokens)) return;
+  const int row = kFirst ? at : ids[at] - first;
+  if (row < 0 || row >= vocab) return;
+  const int token = last[row];
+  if (!kFirst && token != at) return;
+  const int begin = static_cast<int>(threadIdx.x & 31) * 4, column = item % parts.count * parts.width + begin;
+  Gradient* const to = dtable + int64_t{row} * cols + column;
+  Sums<T, kVectors> sums{dy + column, cols, min(cols - column, parts.width - begin)};
+  Raw4<Gradient> old[kVectors];
+#pragma unroll
+  for (int u = 0; u < kVectors; ++u)
+    if (!kFirst && u * 128 < sums.left) old[u].load(to + u * 128);
+  if (int mine; take_chain(before, token, mine))
+    add_chain(sums, mine);
+  else
+    add_found(sums, ids, tokens, row + first);
+#pragma unroll
+  for (int u = 0; u < kVectors; ++u) {
+    if (u * 128 >= sums.left) continue;
+    if (!kFirst) old[u].add_to(sums.sum[u]);
+    store4(to + u * 128, sums.sum[u]);
+  }
+}
+
+Parts parts_of(int64_t cols, int64_t most) {
+  const int64_t vectors = (cols + 127) / 128, count = (vectors + most - 1) / most;
+  return {static_cast<int>(count), static_cast<int>((vectors + count - 1) / count * 128)};
+}
+
+template <bool kFirst>
+Status backward(const Embedding& args, const void* dy, void* dtable, void* workspace, const Launch& launch) {
+  if (args.cols % 8 != 0) return fail(ErrorCode::kBadArgument, "embedding_backward: columns must be a multiple of 8");
+  const Parts parts = parts_of(args.cols, kVectorsOf<kFirst>);
+  const int64_t warps = (kFirst ? args.vocab : args.tokens) * parts.count;
+  if (warps == 0) return {};
+  auto* const last = static_cast<int32_t*>(workspace);
+  auto* const before = last + args.vocab;
+  MB_TRY(ok(cudaMemsetAsync(last, 0xff, static_cast<size_t>(args.vocab) * 4, launch.stream),
+            "clearing the chains of the embedding gradient"));
+  if (args.tokens > 0)
+    chain_kernel<<<static_cast<unsigned>((args.tokens + 127) / 128), 128, 0, launch.stream>>>(
+        args.ids, args.first, args.vocab, last, before, args.tokens);
   const auto start = [&]<typename T, typename Gradient>(T, Gradient) {
-    embedding_backward_kernel<T, Gradient><<<grid, threads, 0, launch.stream>>>(
-        rows, positions, static_cast<const T*>(dy), static_cast<Gradient*>(dtable), args.tokens, args.cols, args.vocab,
-        clearing);
+    embedding_backward_kernel<kFirst, T, Gradient>
+        <<<static_cast<unsigned>((warps + kWarps - 1) / kWarps), kWarps * 32, 0, launch.stream>>>(
+            args.ids, last, before, static_cast<const T*>(dy), static_cast<Gradient*>(dtable),
+            static_cast<int>(args.tokens), static_cast<int>(args.cols), static_cast<int>(args.vocab),
+            static_cast<int>(args.first), parts);
   };
   if (args.element == Element::kF32)
     start(float{}, float{});
@@ -159,17 +203,17 @@ Status backward(const Embedding& args, bool accumulate, const void* dy, void* dt
 
 }  // namespace
 
-int64_t embedding_workspace(int64_t tokens) {
-  return 4 * aligned(tokens * 4) + aligned(static_cast<int64_t>(sort_bytes(tokens)));
+int64_t embedding_workspace(int64_t entries) {
+  return entries * 4;
 }
 
 Status embedding_backward(const Embedding& args, const void* dy, void* dtable, void* workspace, const Launch& launch) {
-  return backward(args, true, dy, dtable, workspace, launch);
+  return backward<false>(args, dy, dtable, workspace, launch);
 }
 
 Status first_embedding_backward(const Embedding& args, const void* dy, void* dtable, void* workspace,
                                 const Launch& launch) {
-  return backward(args, false, dy, dtable, workspace, launch);
+  return backward<true>(args, dy, dtable, workspace, launch);
 }
 
 }  // namespace mbb::trainer::cuda
