@@ -46,6 +46,13 @@ void dropout_cases(std::vector<OpCase>& all) {
                   {{2}, DType::kI32, Fill::kInts, 100},
                   {{StepRecord::kFields}, DType::kF32, Fill::kZeros, 0, false, true}},
                  DropoutAttrs{0.5, 77, false}});
+  all.push_back({"dropout/many_rows",
+                 &kDropout,
+                 {{{1700, 2, 8}},
+                  {{2}, DType::kI32, Fill::kInts, 100},
+                  {{StepRecord::kFields}, DType::kF32, Fill::kZeros, 0, false, true}},
+                 DropoutAttrs{0.5, 77, false},
+                 false});
   DropoutAttrs packed{0.5, 77, false, context_positions(12, 2, 1), true};
   all.push_back({"dropout/packed",
                  &kDropout,

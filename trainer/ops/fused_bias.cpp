@@ -52,6 +52,11 @@ void add_cases(std::vector<OpCase>& all) {
                  {{{5, 2, 8}}, {{5, 2, 8}}, {{8}}, samples, record},
                  DropoutAttrs{0.5, 77, false},
                  false});
+  all.push_back({"bias_dropout_add/many_rows",
+                 &kBiasDropoutAdd,
+                 {{{1100, 2, 8}}, {{1100, 2, 8}}, {{8}}, samples, record},
+                 DropoutAttrs{0.5, 77, false},
+                 false});
   all.push_back({"bias_dropout_add/context",
                  &kBiasDropoutAdd,
                  {{{6, 2, 8}}, {{6, 2, 8}}, samples, record},

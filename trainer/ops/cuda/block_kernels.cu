@@ -9,7 +9,7 @@
 #include "trainer/ops/cuda/activation.cuh"
 #include "trainer/ops/cuda/by_element.cuh"
 #include "trainer/ops/cuda/by_width.cuh"
-#include "trainer/ops/cuda/philox.cuh"
+#include "trainer/ops/cuda/dropout_kernel.cuh"
 #include "trainer/ops/cuda/status.h"
 #include "trainer/program/program.h"
 
@@ -212,16 +212,6 @@ __device__ __forceinline__ GatedSlope gated(float gate, float up, float limit, f
   }
 }
 
-// Adds the bias of these columns, where there is one; sums stay fp32.
-template <int kWidth, typename T>
-__device__ __forceinline__ void add_bias(const T* bias, int64_t column, float (&x)[kWidth]) {
-  if (bias == nullptr) return;
-  float b[kWidth];
-  load<kWidth>(bias + column, b);
-#pragma unroll
-  for (int i = 0; i < kWidth; ++i) x[i] += b[i];
-}
-
 // Writes y, or from dy the gradient of x.
 template <Pointwise kFunction, bool kBackward, int kWidth, typename T>
 __global__ void activation_kernel(const T* x, const T* bias, const T* dy, T* out, int64_t rows, int64_t cols,
@@ -291,83 +281,6 @@ Status activation_of(Element element, const ActivationAttrs& a, RowShape shape, 
       return activation<Pointwise::kClampedSwiglu>(element, a, shape, x, bias, dy, out, stream);
   }
   return fail(ErrorCode::kUnavailable, std::string("CUDA knows no activation ") + name(a.function));
-}
-
-__device__ int64_t place_of(const Dropout& p, int64_t row) {
-  return p.at != nullptr ? p.at[p.first + row] : p.first + row;
-}
-
-// The random words of the elements from `element` on; eight begin with a block of four.
-template <int kWidth>
-__device__ __forceinline__ void draw(const PhiloxKeys& keys, uint64_t sample, uint64_t element,
-                                     uint32_t (&words)[kWidth]) {
-  const PhiloxBlock low = keys.block(sample, element / 4);
-  if constexpr (kWidth == 8) {
-    const PhiloxBlock high = keys.block(sample, element / 4 + 1);
-#pragma unroll
-    for (int i = 0; i < 4; ++i) words[i] = low.word[i], words[4 + i] = high.word[i];
-  } else {
-    words[0] = low.word[0];
-#pragma unroll
-    for (uint64_t i = 1; i < 4; ++i) words[0] = element % 4 == i ? low.word[i] : words[0];
-  }
-}
-
-// value · factor as rounding it from double gives it: the factor's two parts have 48 bits together.
-struct TwoFloats {
-  float high, low;
-  __device__ __forceinline__ explicit TwoFloats(double factor)
-      : high(static_cast<float>(factor)), low(static_cast<float>(factor - static_cast<double>(high))) {}
-  __device__ __forceinline__ float times(float value) const { return fmaf(value, high, value * low); }
-};
-
-// A warp a row; residual and bias may be absent. A uniform is 24 bits of its word over 2^24, which is below the
-// probability exactly when the word is below its 2^24 fold, rounded up, times 2^8.
-template <int kWidth, typename T>
-__global__ void dropout_kernel(Dropout p, const T* residual, const T* x, const T* bias, T* y) {
-  constexpr int kInFlight = kWidth == 8 ? 3 : 1;
-  const bool drops = p.probability > 0.0;
-  const auto step = drops ? static_cast<uint64_t>(p.record[StepRecord::kStep]) : 0;
-  PhiloxKeys keys(rng_mix(static_cast<uint64_t>(p.stream) ^ (step + kRngGamma)));
-  keys.hold();
-  const TwoFloats kept(1.0 / (1.0 - p.probability));
-  const auto last_dropped = static_cast<uint32_t>(static_cast<uint64_t>(ceil(p.probability * 0x1p24)) * 256 - 1);
-  const int64_t rows = p.seq * p.batch, warps = int64_t{gridDim.x} * (blockDim.x / 32);
-  const int64_t vectors = p.hidden / kWidth, lane = threadIdx.x & 31;
-  for (int64_t row = (int64_t{blockIdx.x} * blockDim.x + threadIdx.x) / 32; row < rows; row += warps) {
-    const int64_t position = row / p.batch, begin = drops ? place_of(p, position) * p.hidden : 0;
-    const auto sample = static_cast<uint64_t>(drops ? p.samples[row - position * p.batch] : 0);
-    for (int64_t first = lane; first < vectors; first += 32 * kInFlight) {
-      RawValues<kWidth, T> raw[kInFlight], raw_beside[kInFlight];
-#pragma unroll
-      for (int u = 0; u < kInFlight; ++u) {
-        const int64_t at = row * p.hidden + min(first + u * 32, vectors - 1) * kWidth;
-        raw[u].load(x + at);
-        if (residual != nullptr) raw_beside[u].load(residual + at);
-      }
-#pragma unroll
-      for (int u = 0; u < kInFlight; ++u) {
-        if (first + u * 32 >= vectors) break;
-        const int64_t column = (first + u * 32) * kWidth;
-        float value[kWidth];
-        raw[u].unpack(value);
-        add_bias<kWidth>(bias, column, value);
-        if (drops) {
-          uint32_t words[kWidth];
-          draw<kWidth>(keys, sample, static_cast<uint64_t>(begin + column), words);
-#pragma unroll
-          for (int i = 0; i < kWidth; ++i) value[i] = words[i] <= last_dropped ? 0.0f : kept.times(value[i]);
-        }
-        if (residual != nullptr) {
-          float beside[kWidth];
-          raw_beside[u].unpack(beside);
-#pragma unroll
-          for (int i = 0; i < kWidth; ++i) value[i] = beside[i] + value[i];
-        }
-        store<kWidth>(y + row * p.hidden + column, value);
-      }
-    }
-  }
 }
 
 template <int kWidth, typename T>
@@ -542,11 +455,21 @@ Status bias_activation(Element element, const ActivationAttrs& attrs, RowShape s
 
 Status bias_dropout_add(const Dropout& p, const void* residual, const void* x, const void* bias, void* y,
                         const Launch& launch) {
+  const int64_t rows = p.seq * p.batch;
+  if (rows * p.hidden == 0) return {};
+  if (rows * p.hidden / 32 + rows >= int64_t{1} << 31)  // at most as many parts of rows
+    return fail(ErrorCode::kUnavailable, "dropout: more than 2^31 parts of rows");
   return by_element("dropout", p.element, [&]<typename T>(T) {
     by_width(p.hidden, {residual, x, bias, y}, [&](auto width) {
-      dropout_kernel<decltype(width)::value, T><<<grid_for(p.seq * p.batch * 32), kBlock, 0, launch.stream>>>(
-          p, static_cast<const T*>(residual), static_cast<const T*>(x), static_cast<const T*>(bias),
-          static_cast<T*>(y));
+      constexpr int kWidth = decltype(width)::value;
+      const DropoutParts parts(rows, p.hidden / kWidth, kDropoutVectors<kWidth>);
+      constexpr int kWarps = kDropoutThreads / 32;
+      const int64_t grid = std::min<int64_t>((int64_t{parts.items} + kWarps - 1) / kWarps,
+                                             int64_t{launch.sms.count} * dropout_blocks(residual != nullptr));
+      const auto kernel = residual != nullptr ? dropout_kernel<kWidth, T, true> : dropout_kernel<kWidth, T, false>;
+      kernel<<<static_cast<unsigned>(grid), kDropoutThreads, 0, launch.stream>>>(
+          p, DropoutRule(p.probability), parts, static_cast<const T*>(residual), static_cast<const T*>(x),
+          static_cast<const T*>(bias), static_cast<T*>(y));
     });
   });
 }
