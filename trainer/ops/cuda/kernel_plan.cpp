@@ -96,12 +96,15 @@ Result<KernelPlan> plan_norm_forward(RowShape shape, Element in, Element out, bo
   return plan;
 }
 
-Result<KernelPlan> plan_norm_backward(RowShape shape, Element in, bool residual, Sms sms) {
+Result<KernelPlan> plan_norm_backward(RowShape shape, Element in, bool residual, Sms sms, bool layer) {
   MB_ASSIGN(auto plan, row_plan("rmsnorm_backward", shape));
-  const int64_t resident = std::max(1, 1024 / plan.block);
+  // Rows of LayerNorm in pairs, where an SM then works on more rows at once than by blocks of single ones.
+  const int64_t pairs = plan.vectors == 1 ? kPairThreads / plan.block : 0;
+  if (layer && in == Element::kBf16 && 2 * pairs > 1024 / plan.block) plan.rows = 2;
+  const int64_t resident = plan.rows == 2 ? pairs : std::max(1, 1024 / plan.block);
   plan.grid_x = std::clamp<int64_t>((sms.count - sms.margin) * resident, 1, std::max<int64_t>(1, shape.rows));
   const int a_row = 2 * plan.block * 8 * bytes_of(in);  // x and dy
-  plan.smem_bytes = plan.vectors == 1 ? norm_rows_ahead(bytes_of(in)) * a_row : 0;
+  plan.smem_bytes = plan.vectors == 1 ? norm_stages_ahead(bytes_of(in), plan.rows) * plan.rows * a_row : 0;
   plan.bytes = shape.rows * shape.cols * bytes_of(in) * (residual ? 4 : 3) + shape.rows * 4;
   return plan;
 }

@@ -44,13 +44,15 @@ struct RowShape {
 // RMSNorm over the last dimension. residual: x + residual is normalized and also written.
 Result<KernelPlan> plan_norm_forward(RowShape shape, Element in, Element out, bool residual, Sms sms,
                                      bool layer = false);
-// Rows that a block of the backward has on their way to shared memory, of elements of so many bytes.
-constexpr int norm_rows_ahead(int bytes) {
-  return bytes == 2 ? 3 : 2;
+// Stages of `rows` rows that a block of the backward has on their way to shared memory, of elements of so many bytes.
+constexpr int norm_stages_ahead(int bytes, int rows) {
+  return bytes == 2 && rows == 1 ? 3 : 2;
 }
+// Threads of an SM whose registers hold two rows of LayerNorm's backward each.
+constexpr int kPairThreads = 768;
 // dx (plus an incoming residual gradient) and the weight gradient's per-block partials; `partials` = grid_x rows of
 // cols fp32.
-Result<KernelPlan> plan_norm_backward(RowShape shape, Element in, bool residual, Sms sms);
+Result<KernelPlan> plan_norm_backward(RowShape shape, Element in, bool residual, Sms sms, bool layer = false);
 // Sums `partials` rows of cols fp32 into the fp32 weight gradient, in row order.
 KernelPlan plan_norm_weight_grad(int64_t partials, int64_t cols);
 

@@ -40,6 +40,19 @@ TEST(KernelPlan, SmMarginShrinksThePersistentGrid) {
   EXPECT_EQ(all->grid_x * 116, fewer->grid_x * 132);
 }
 
+TEST(KernelPlan, LayerNormsBackwardTakesPairsOfRowsWhereMoreAreOnTheSm) {
+  const auto rows = [](int64_t cols, Element e) {
+    const auto plan = plan_norm_backward({100000, cols}, e, false, {132, 0}, true);
+    return plan->rows * plan->grid_x / 132;
+  };
+  EXPECT_EQ(rows(768, Element::kBf16), 16);
+  EXPECT_EQ(rows(768, Element::kF32), 10);
+  EXPECT_EQ(rows(4096, Element::kBf16), 2);  // a block of 512 threads: two of single rows
+  EXPECT_EQ(rows(6144, Element::kBf16), 2);
+  EXPECT_EQ(rows(8192, Element::kBf16), 1);
+  EXPECT_EQ(rows(16384, Element::kBf16), 2);  // of four vectors a thread
+}
+
 TEST(KernelPlan, BadShapesAreErrorsThatNameTheRule) {
   const auto odd = plan_norm_forward({10, 100}, Element::kBf16, Element::kBf16, false, {});
   ASSERT_FALSE(odd.has_value());

@@ -46,7 +46,10 @@ Status backward(const NormBackward& a, const KernelPlan& plan, cudaStream_t stre
                                 a.shape.rows,
                                 a.shape.cols,
                                 a.weight_offset};
-  const auto kernel = plan.vectors == 1 ? norm_backward_kernel<T, 1, kLayer> : norm_backward_kernel<T, 4, kLayer>;
+  auto kernel = plan.vectors == 1 ? norm_backward_kernel<T, 1, kLayer, 1> : norm_backward_kernel<T, 4, kLayer, 1>;
+  if constexpr (kLayer && sizeof(T) == 2) {
+    if (plan.rows == 2) kernel = norm_backward_kernel<T, 1, kLayer, 2>;
+  }
   MB_TRY(ok(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, plan.smem_bytes), plan.kernel));
   MB_TRY(
       ok(cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout, cudaSharedmemCarveoutMaxShared),
@@ -68,13 +71,14 @@ Status norm_forward(const NormForward& args, const Launch& launch) {
 }
 
 int64_t norm_backward_partials(RowShape shape, bool layer, Sms sms) {
-  const auto plan = plan_norm_backward(shape, Element::kBf16, true, sms);
+  const auto plan = plan_norm_backward(shape, Element::kF32, true, sms, layer);  // no element has more blocks
   return plan ? plan->grid_x * shape.cols * 4 * (layer ? 2 : 1) : 0;
 }
 
 Status norm_backward(const NormBackward& args, const Launch& launch) {
   if (args.shape.rows == 0) return {};
-  MB_ASSIGN(const auto plan, plan_norm_backward(args.shape, args.element, args.dresidual != nullptr, launch.sms));
+  MB_ASSIGN(const auto plan,
+            plan_norm_backward(args.shape, args.element, args.dresidual != nullptr, launch.sms, args.layer));
   if (args.element == Element::kF32) {
     MB_TRY((args.layer ? backward<float, true>(args, plan, launch.stream)
                        : backward<float, false>(args, plan, launch.stream)));

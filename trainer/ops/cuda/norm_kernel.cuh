@@ -26,18 +26,47 @@ __device__ __forceinline__ void store_partials(float* partials, int64_t cols, in
   }
 }
 
+// Where the warps of a block leave their sums: a value's lie 32 / kSums banks behind those of the one before.
+template <int kSums>
+using SumScratch = float[kSums][32 + 32 / kSums];
+
+// The warp's sum of value `lane / (32 / kSums)`: at each step a lane gives away half of its values.
+template <int kSums>
+__device__ __forceinline__ float split_warp_sum(float (&x)[kSums]) {
+  const int lane = threadIdx.x & 31;
+#pragma unroll
+  for (int half = kSums / 2; half > 0; half /= 2) {
+    const int offset = 32 * half / kSums;
+    const bool upper = (lane & offset) != 0;
+#pragma unroll
+    for (int i = 0; i < half; ++i) {
+      const float given = upper ? x[i] : x[i + half], kept = upper ? x[i + half] : x[i];
+      x[i] = kept + __shfl_xor_sync(0xffffffffu, given, offset);
+    }
+  }
+#pragma unroll
+  for (int offset = 16 / kSums; offset > 0; offset /= 2) x[0] += __shfl_xor_sync(0xffffffffu, x[0], offset);
+  return x[0];
+}
+
 // All threads get the block's sums, behind one barrier: calls alternate between two scratches.
 template <int kSums>
-__device__ __forceinline__ void row_sums(float (&x)[kSums], float (*scratch)[32]) {
+__device__ __forceinline__ void row_sums(float (&x)[kSums], SumScratch<kSums>& scratch) {
+  constexpr int kLanes = 32 / kSums;
   const int warp = threadIdx.x >> 5, lane = threadIdx.x & 31, warps = (blockDim.x + 31) >> 5;
-#pragma unroll
-  for (int n = 0; n < kSums; ++n) {
-    x[n] = warp_sum(x[n]);
-    if (lane == 0) scratch[n][warp] = x[n];
-  }
+  const int value = lane / kLanes, place = lane % kLanes;
+  float sum = split_warp_sum(x);
+  if (place == 0) scratch[value][warp] = sum;
   __syncthreads();
+  sum = 0.0f;
 #pragma unroll
-  for (int n = 0; n < kSums; ++n) x[n] = warp_sum(lane < warps ? scratch[n][lane] : 0.0f);
+  for (int i = 0; i < kSums; ++i) {
+    if (place + i * kLanes < warps) sum += scratch[value][place + i * kLanes];
+  }
+#pragma unroll
+  for (int offset = kLanes / 2; offset > 0; offset /= 2) sum += __shfl_xor_sync(0xffffffffu, sum, offset);
+#pragma unroll
+  for (int n = 0; n < kSums; ++n) x[n] = kSums == 1 ? sum : __shfl_sync(0xffffffffu, sum, n * kLanes);
 }
 
 template <typename T>
@@ -70,7 +99,7 @@ __device__ __forceinline__ void store_normalized(const NormForwardParams<T>& p, 
 template <typename T, int kVectors, bool kLayer>
 __global__ void __launch_bounds__(1024, kVectors == 1 && !kLayer ? 2 : 1) norm_forward_kernel(NormForwardParams<T> p) {
   constexpr bool kAhead = kVectors == 1;
-  __shared__ float scratch[2][1][32];
+  __shared__ SumScratch<1> scratch[2];
   const float inverse_cols = 1.0f / static_cast<float>(p.cols);
   unsigned int amax = 0;
   int turn = 0;
@@ -139,7 +168,7 @@ __global__ void __launch_bounds__(kWarp ? 128 : 512, kWarp || sizeof(T) == 4 ? 1
     norm_forward_row_kernel(NormForwardParams<T> p) {
   constexpr int kVectors = kWarp ? 4 : 2;
   constexpr bool kLate = kWarp || kLayer;  // the weight is read late, for want of registers
-  __shared__ float scratch[2][1][32];
+  __shared__ SumScratch<1> scratch[2];
   const float inverse_cols = 1.0f / static_cast<float>(p.cols);
   const int across = kWarp ? 32 : static_cast<int>(blockDim.x), place = static_cast<int>(threadIdx.x) % across;
   const int64_t row = kWarp ? int64_t{blockIdx.x} * (blockDim.x / 32) + threadIdx.x / 32 : int64_t{blockIdx.x};
@@ -240,113 +269,141 @@ __device__ __forceinline__ void store_gradient(const NormBackwardParams<T>& p, i
 }
 
 // The next rows' x and dy on their way to shared memory, where a thread finds only what it copied itself: behind the
-// barrier of a row's sums its place is free for another row.
-template <typename T>
+// barrier of the rows' sums their place is free for others. kRows rows a stage, a grid apart.
+template <typename T, int kRows>
 struct RowsAhead {
-  static constexpr int kStages = norm_rows_ahead(sizeof(T)), kParts = sizeof(T) / 2;
+  static constexpr int kStages = norm_stages_ahead(sizeof(T), kRows), kParts = sizeof(T) / 2;
   uint4* slots;
   int stage = 0;
 
-  __device__ __forceinline__ uint4* slot(int of, int part) const {
-    return slots + ((of * 2 * kParts + part) * static_cast<int>(blockDim.x) + static_cast<int>(threadIdx.x));
+  __device__ __forceinline__ uint4* slot(int of, int r, int part) const {
+    return slots +
+           (((of * kRows + r) * 2 * kParts + part) * static_cast<int>(blockDim.x) + static_cast<int>(threadIdx.x));
   }
-  // Into the stage that the oldest row has left; called for every row, past the last one too.
-  __device__ __forceinline__ void fetch(const NormBackwardParams<T>& p, int64_t row, int of) {
-    const int64_t column = int64_t{threadIdx.x} * 8;
-    if (row < p.rows && column < p.cols) {
+  // Into the stage that the oldest rows have left; called for all rows, past the last one too.
+  __device__ __forceinline__ void fetch(const NormBackwardParams<T>& p, int row, int of) {
+    const int column = static_cast<int>(threadIdx.x) * 8;
+#pragma unroll
+    for (int r = 0; r < kRows; ++r, row += static_cast<int>(gridDim.x)) {
+      if (row >= static_cast<int>(p.rows) || column >= static_cast<int>(p.cols)) continue;
 #pragma unroll
       for (int part = 0; part < kParts; ++part) {
-        copy16_async(shared_address(slot(of, part)), p.x + row * p.cols + column + part * 4, true);
-        copy16_async(shared_address(slot(of, kParts + part)), p.dy + row * p.cols + column + part * 4, true);
+        const int64_t at = int64_t{row} * p.cols + column + part * (8 / kParts);
+        copy16_async(shared_address(slot(of, r, part)), p.x + at, true);
+        copy16_async(shared_address(slot(of, r, kParts + part)), p.dy + at, true);
       }
     }
     copies_commit();
   }
   __device__ __forceinline__ void start(const NormBackwardParams<T>& p) {
 #pragma unroll
-    for (int of = 0; of < kStages; ++of) fetch(p, blockIdx.x + int64_t{of} * gridDim.x, of);
+    for (int of = 0; of < kStages; ++of) fetch(p, static_cast<int>(blockIdx.x + of * kRows * gridDim.x), of);
   }
-  __device__ __forceinline__ void take(Raw8<T>& x, Raw8<T>& dy) const {
+  __device__ __forceinline__ void wait() const {
     copies_wait<kStages - 1>();
+  }
+  __device__ __forceinline__ void take(int r, Raw8<T>& x, Raw8<T>& dy) const {
 #pragma unroll
     for (int part = 0; part < kParts; ++part) {
-      x.part[part] = *slot(stage, part);
-      dy.part[part] = *slot(stage, kParts + part);
+      x.part[part] = *slot(stage, r, part);
+      dy.part[part] = *slot(stage, r, kParts + part);
     }
   }
-  __device__ __forceinline__ void next(const NormBackwardParams<T>& p, int64_t row) {
-    fetch(p, row + int64_t{kStages} * gridDim.x, stage);
-    stage = stage + 1 == kStages ? 0 : stage + 1;
+  __device__ __forceinline__ void next(const NormBackwardParams<T>& p, int row) {
+    fetch(p, row + kStages * kRows * static_cast<int>(gridDim.x), stage);
   }
 };
 
+// Of rows that lie a grid apart.
+template <bool kLayer, typename T, int kRows>
+__device__ __forceinline__ void load_statistics(const NormBackwardParams<T>& p, int row, float (&rstd)[kRows],
+                                                float (&mean)[kRows]) {
+#pragma unroll
+  for (int r = 0; r < kRows; ++r, row += static_cast<int>(gridDim.x)) {
+    if (row >= static_cast<int>(p.rows)) return;
+    rstd[r] = p.rstd[row];
+    if constexpr (kLayer) mean[r] = p.mean[row];
+  }
+}
+
+// x_hat and g of one vector from x and dy, and what they add to the sums.
+template <bool kLayer>
+__device__ __forceinline__ void add_gradient(float (&x)[8], float (&g)[8], const float (&w)[8], float weight_offset,
+                                             float mean, float rstd, float (&dweight)[8], float (&dbias)[8],
+                                             float* sums) {
+#pragma unroll
+  for (int i = 0; i < 8; ++i) {
+    x[i] = (x[i] - mean) * rstd;
+    dweight[i] += g[i] * x[i];
+    if constexpr (kLayer) dbias[i] += g[i];
+    g[i] *= weight_offset + w[i];
+    sums[0] += g[i] * x[i];
+    if constexpr (kLayer) sums[1] += g[i];
+  }
+}
+
 // x_hat = (x - mean) * rstd, g = dy * w: dx = rstd * (g - mean(g)[LayerNorm] - x_hat * mean(g * x_hat)).
-// With one vector a thread the next rows are on their way while this one is worked on.
-template <typename T, int kVectors, bool kLayer>
-__global__ void __launch_bounds__(1024, 1) norm_backward_kernel(NormBackwardParams<T> p) {
+// With one vector a thread the next rows are on their way while these are worked on. Two rows at once wait for one
+// barrier and one chain of sums.
+template <typename T, int kVectors, bool kLayer, int kRows>
+__global__ void __launch_bounds__(kRows == 1 ? 1024 : kPairThreads, 1) norm_backward_kernel(NormBackwardParams<T> p) {
   extern __shared__ uint4 ahead[];
   constexpr bool kAhead = kVectors == 1, kKeepsWeight = kAhead && sizeof(T) == 2;
-  constexpr int kSums = kLayer ? 2 : 1;
-  __shared__ float scratch[2][kSums][32];
+  constexpr int kSums = kLayer ? 2 : 1;  // of a row
+  __shared__ SumScratch<kSums * kRows> scratch[RowsAhead<T, kRows>::kStages];
   const float inverse_cols = 1.0f / static_cast<float>(p.cols);
-  float dweight[kVectors][8] = {}, dbias[kLayer ? kVectors : 1][8] = {};
+  float dweight[kVectors][8] = {}, dbias[kVectors][8] = {};
   unsigned int amax = 0;
-  int turn = 0;
-  RowsAhead<T> rows{ahead};
-  Raw8<T> raw_x[kVectors], raw_dy[kVectors], weight[kVectors];
-  float next_rstd = 0.0f, next_mean = 0.0f;
+  RowsAhead<T, kRows> rows{ahead};
+  Raw8<T> raw_x[kVectors], raw_dy[kVectors], weight[kVectors], residual[kVectors];
+  float next_rstd[kRows] = {}, next_mean[kRows] = {};
+  const int cols = static_cast<int>(p.cols), all = static_cast<int>(p.rows), grid = static_cast<int>(gridDim.x);
+  const auto column_of = [](int v) { return (v * static_cast<int>(blockDim.x) + static_cast<int>(threadIdx.x)) * 8; };
 #pragma unroll
-  for (int v = 0; v < kVectors; ++v) {
-    const int64_t column = (int64_t{v} * blockDim.x + threadIdx.x) * 8;
-    if (kKeepsWeight && column < p.cols) weight[v].load(p.weight + column);
-  }
-  const auto statistics = [&](int64_t row) {
-    if (row >= p.rows) return;
-    next_rstd = p.rstd[row];
-    if constexpr (kLayer) next_mean = p.mean[row];
+  for (int v = 0; v < kVectors; ++v)
+    if (kKeepsWeight && column_of(v) < cols) weight[v].load(p.weight + column_of(v));
+  const auto fetch = [&](Raw8<T>(&to)[kVectors], const T* from, int64_t row) {
+#pragma unroll
+    for (int v = 0; v < kVectors; ++v)
+      if (column_of(v) < cols) to[v].load(from + row * p.cols + column_of(v));
   };
   if constexpr (kAhead) rows.start(p);
-  statistics(blockIdx.x);
-  for (int64_t row = blockIdx.x; row < p.rows; row += gridDim.x) {
-    const float rstd = next_rstd, mean = next_mean;
-    float x[kVectors][8], g[kVectors][8];
-    Raw8<T> residual[kVectors];
-    float sums[kSums] = {};
+  load_statistics<kLayer>(p, static_cast<int>(blockIdx.x), next_rstd, next_mean);
+  for (int first = static_cast<int>(blockIdx.x); first < all; first += kRows * grid) {
+    float x[kRows][kVectors][8], g[kRows][kVectors][8], sums[kRows * kSums] = {}, rstd[kRows], mean[kRows];
 #pragma unroll
-    for (int v = 0; v < kVectors; ++v) {
-      const int64_t column = (int64_t{v} * blockDim.x + threadIdx.x) * 8;
-      if (column >= p.cols) continue;
-      if (p.dresidual != nullptr) residual[v].load(p.dresidual + row * p.cols + column);
-      if constexpr (kAhead) continue;
-      raw_x[v].load(p.x + row * p.cols + column);
-      raw_dy[v].load(p.dy + row * p.cols + column);
-    }
-    statistics(row + gridDim.x);
-    if constexpr (kAhead) rows.take(raw_x[0], raw_dy[0]);
+    for (int r = 0; r < kRows; ++r) rstd[r] = next_rstd[r], mean[r] = next_mean[r];
+    if (kRows == 1 && p.dresidual != nullptr) fetch(residual, p.dresidual, first);
+    if constexpr (!kAhead) fetch(raw_x, p.x, first), fetch(raw_dy, p.dy, first);
+    load_statistics<kLayer>(p, first + kRows * grid, next_rstd, next_mean);
+    if constexpr (kAhead) rows.wait();
 #pragma unroll
-    for (int v = 0; v < kVectors; ++v) {
-      const int64_t column = (int64_t{v} * blockDim.x + threadIdx.x) * 8;
-      if (column >= p.cols) continue;
-      float w[8];
-      if constexpr (!kKeepsWeight) weight[v].load(p.weight + column);
-      weight[v].unpack(w);
-      raw_x[v].unpack(x[v]);
-      raw_dy[v].unpack(g[v]);
+    for (int r = 0; r < kRows; ++r) {
+      if (first + r * grid >= all) continue;
+      if constexpr (kAhead) rows.take(r, raw_x[0], raw_dy[0]);
 #pragma unroll
-      for (int i = 0; i < 8; ++i) {
-        x[v][i] = (x[v][i] - mean) * rstd;
-        dweight[v][i] += g[v][i] * x[v][i];
-        if constexpr (kLayer) dbias[v][i] += g[v][i];
-        g[v][i] *= p.weight_offset + w[i];
-        sums[0] += g[v][i] * x[v][i];
-        if constexpr (kLayer) sums[1] += g[v][i];
+      for (int v = 0; v < kVectors; ++v) {
+        if (column_of(v) >= cols) continue;
+        float w[8];
+        if constexpr (!kKeepsWeight) weight[v].load(p.weight + column_of(v));
+        weight[v].unpack(w);
+        raw_x[v].unpack(x[r][v]);
+        raw_dy[v].unpack(g[r][v]);
+        add_gradient<kLayer>(x[r][v], g[r][v], w, p.weight_offset, mean[r], rstd[r], dweight[v], dbias[v],
+                             sums + r * kSums);
       }
     }
-    row_sums(sums, scratch[turn]);
-    turn ^= 1;
-    if constexpr (kAhead) rows.next(p, row);
-    const float dot = sums[0] * inverse_cols, sum = kLayer ? sums[kSums - 1] * inverse_cols : 0.0f;
-    store_gradient<T, kVectors>(p, row, x, g, residual, {rstd, sum, dot}, amax);
+    row_sums<kRows * kSums>(sums, scratch[rows.stage]);
+    if constexpr (kAhead) rows.next(p, first);
+    rows.stage = rows.stage + 1 == rows.kStages ? 0 : rows.stage + 1;
+#pragma unroll
+    for (int r = 0; r < kRows; ++r) {
+      const int row = first + r * grid;
+      if (row >= all) continue;
+      if (kRows > 1 && p.dresidual != nullptr) fetch(residual, p.dresidual, row);
+      const float sum = kLayer ? sums[r * kSums + kSums - 1] * inverse_cols : 0.0f;
+      store_gradient<T, kVectors>(p, row, x[r], g[r], residual, {rstd[r], sum, sums[r * kSums] * inverse_cols}, amax);
+    }
   }
   store_partials<kVectors>(p.partials, p.cols, blockIdx.x, dweight);
   if constexpr (kLayer) store_partials<kVectors>(p.partials, p.cols, int64_t{gridDim.x} + blockIdx.x, dbias);
