@@ -112,8 +112,9 @@ Result<KernelPlan> plan_norm_backward(RowShape shape, Element in, bool residual,
 KernelPlan plan_norm_weight_grad(int64_t partials, int64_t cols) {
   KernelPlan plan;
   plan.kernel = "norm_weight_grad";
-  plan.block = 1024;  // 32 columns by 32 strands of rows
-  plan.grid_x = ceil_div(cols, 32);
+  plan.block = 1024;                      // 32 columns by 32 strands of rows
+  plan.vectors = partials > 512 ? 1 : 4;  // or 8 by 128: a strand has fewer rows
+  plan.grid_x = ceil_div(cols, 8 * plan.vectors);
   plan.bytes = (partials + 2) * cols * 4;
   return plan;
 }

@@ -88,8 +88,9 @@ Status norm_backward(const NormBackward& args, const Launch& launch) {
   }
   const KernelPlan sum = plan_norm_weight_grad(plan.grid_x, args.shape.cols);
   const dim3 grid(static_cast<unsigned>(sum.grid_x), args.layer ? 2 : 1);
-  norm_weight_grad_kernel<<<grid, sum.block, 0, launch.stream>>>(args.partials, plan.grid_x, args.shape.cols,
-                                                                 args.dweight, args.dbias, args.accumulate);
+  const auto kernel = sum.vectors == 1 ? norm_weight_grad_kernel<8> : norm_weight_grad_kernel<32>;
+  kernel<<<grid, sum.block, 0, launch.stream>>>(args.partials, plan.grid_x, args.shape.cols, args.dweight, args.dbias,
+                                                args.accumulate);
   return launched("norm_weight_grad");
 }
 

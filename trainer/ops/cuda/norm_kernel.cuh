@@ -410,24 +410,29 @@ __global__ void __launch_bounds__(kRows == 1 ? 1024 : kPairThreads, 1) norm_back
   raise_amax(p.amax, amax);
 }
 
-// 32 columns of the weight, or in the grid's second row of the bias, a block; 32 strands each sum every 32nd partial
-// row, then a warp adds a column's: always the same order.
+// kColumns of the weight, or in the grid's second row of the bias, a block; each of its strands sums every
+// (1024 / kColumns)-th partial row, then warps add a column's: always the same order.
+template <int kColumns>
 __global__ void __launch_bounds__(1024) norm_weight_grad_kernel(const float* partials, int64_t count, int64_t cols,
                                                                 float* dweight, float* dbias, bool accumulate) {
-  __shared__ float strands[32][33];
-  const int lane = threadIdx.x & 31, strand = threadIdx.x >> 5;
-  const int64_t column = int64_t{blockIdx.x} * 32 + lane, own = int64_t{blockIdx.x} * 32 + strand;
+  constexpr int kStrands = 1024 / kColumns;
+  __shared__ float strands[32][kColumns + 1];
+  const int thread = static_cast<int>(threadIdx.x), lane = thread & 31, warp = thread >> 5;
+  const int64_t first = int64_t{blockIdx.x} * kColumns, column = first + thread % kColumns;
   float* const out = blockIdx.y == 0 ? dweight : dbias;
   partials += blockIdx.y * count * cols;
   float sum = 0.0f;
   if (column < cols) {
 #pragma unroll 8
-    for (int64_t row = strand; row < count; row += 32) sum += partials[row * cols + column];
+    for (int64_t row = thread / kColumns; row < count; row += kStrands) sum += partials[row * cols + column];
   }
-  strands[strand][lane] = sum;
+#pragma unroll
+  for (int offset = kColumns; offset < 32; offset *= 2) sum += __shfl_xor_sync(0xffffffffu, sum, offset);
+  if (lane < kColumns) strands[warp][lane] = sum;
   __syncthreads();
-  sum = warp_sum(strands[lane][strand]);
-  if (lane == 0 && own < cols) out[own] = accumulate ? out[own] + sum : sum;
+  if (warp >= kColumns) return;
+  sum = warp_sum(strands[lane][warp]);
+  if (lane == 0 && first + warp < cols) out[first + warp] = accumulate ? out[first + warp] + sum : sum;
 }
 
 }  // namespace mbb::trainer::cuda
