@@ -139,21 +139,27 @@ Clearing clearing(const Routed& r) {
 
 template <typename Piece>
 __device__ void clear_unfilled(const Routed& r, int64_t owned, Piece* buffer, int64_t row_pieces) {
-  constexpr int kHeld = 16;
+  constexpr int kHeld = 4;  // of four pairs
   __shared__ unsigned filled[kMostOwned / 32];
   const int64_t first = blockIdx.x * owned, count = min(owned, r.buffer_rows - first), pairs = r.tokens * r.top_k;
   for (int64_t word = threadIdx.x; word < owned / 32; word += blockDim.x) filled[word] = 0;
   __syncthreads();
-  for (int64_t base = threadIdx.x; base < pairs; base += int64_t{kHeld} * blockDim.x) {
-    int32_t row[kHeld];
-#pragma unroll
-    for (int u = 0; u < kHeld; ++u) row[u] = base + u * blockDim.x < pairs ? r.rows[base + u * blockDim.x] : -1;
+  const auto fill = [&](int32_t row) {
+    const int64_t at = row - first;
+    if (row >= 0 && at >= 0 && at < count) atomicOr(&filled[at / 32], 1u << (at % 32));
+  };
+  const int64_t fours = reinterpret_cast<uintptr_t>(r.rows) % 16 == 0 ? pairs / 4 : 0;
+  for (int64_t base = threadIdx.x; base < fours; base += int64_t{kHeld} * blockDim.x) {
+    int4 rows[kHeld];
 #pragma unroll
     for (int u = 0; u < kHeld; ++u) {
-      const int64_t at = row[u] - first;
-      if (row[u] >= 0 && at >= 0 && at < count) atomicOr(&filled[at / 32], 1u << (at % 32));
+      const int64_t at = base + u * blockDim.x;
+      rows[u] = at < fours ? reinterpret_cast<const int4*>(r.rows)[at] : make_int4(-1, -1, -1, -1);
     }
+#pragma unroll
+    for (int u = 0; u < kHeld; ++u) fill(rows[u].x), fill(rows[u].y), fill(rows[u].z), fill(rows[u].w);
   }
+  for (int64_t at = fours * 4 + threadIdx.x; at < pairs; at += blockDim.x) fill(r.rows[at]);
   __syncthreads();
   const int lane = threadIdx.x & 31;
   for (int64_t word = threadIdx.x / 32; word * 32 < count; word += blockDim.x / 32)
@@ -166,17 +172,19 @@ __device__ void clear_unfilled(const Routed& r, int64_t owned, Piece* buffer, in
 
 // A block a token: its row is read once, kHeld vectors a thread at a time, each group then written row by row. kStream:
 // many rows a token; what is written leaves L2 at once.
-constexpr int kTokenThreads = 128;
+template <bool kStream>
+constexpr int kPermuteThreads = kStream ? 256 : 128;
 template <typename T, bool kStream>
-__global__ void __launch_bounds__(kTokenThreads) permute_kernel(Routed r, Clearing clear, const T* x, T* buffer) {
-  constexpr int kHeld = 4, kRows = 8;
+__global__ void __launch_bounds__(kPermuteThreads<kStream>)
+    permute_kernel(Routed r, Clearing clear, const T* x, T* buffer) {
+  constexpr int kThreads = kPermuteThreads<kStream>, kHeld = 4, kRows = 8;
   if (blockIdx.x < clear.blocks) return clear_unfilled(r, clear.rows, buffer, r.hidden);
   const int64_t token = blockIdx.x - clear.blocks;
-  for (int64_t column = threadIdx.x; column < r.hidden; column += kHeld * kTokenThreads) {
+  for (int64_t column = threadIdx.x; column < r.hidden; column += kHeld * kThreads) {
     T value[kHeld];
 #pragma unroll
     for (int u = 0; u < kHeld; ++u)
-      if (column + u * kTokenThreads < r.hidden) value[u] = x[token * r.hidden + column + u * kTokenThreads];
+      if (column + u * kThreads < r.hidden) value[u] = x[token * r.hidden + column + u * kThreads];
     for (int64_t first = 0; first < r.top_k; first += kRows) {
       int32_t row[kRows];
 #pragma unroll
@@ -186,8 +194,8 @@ __global__ void __launch_bounds__(kTokenThreads) permute_kernel(Routed r, Cleari
         if (row[j] < 0) continue;
 #pragma unroll
         for (int u = 0; u < kHeld; ++u) {
-          T* const to = buffer + row[j] * r.hidden + column + u * kTokenThreads;
-          if (column + u * kTokenThreads >= r.hidden) continue;
+          T* const to = buffer + row[j] * r.hidden + column + u * kThreads;
+          if (column + u * kThreads >= r.hidden) continue;
           if constexpr (kStream)
             __stcs(to, value[u]);
           else
@@ -198,6 +206,7 @@ __global__ void __launch_bounds__(kTokenThreads) permute_kernel(Routed r, Cleari
   }
 }
 
+constexpr int kTokenThreads = 128;
 // Sum over a token's rows in their order, each times its weight (1 without weights): kRows rows by kHeld vectors of
 // columns are on their way.
 template <int kWidth, typename T, int kRows, int kHeld>
@@ -392,9 +401,10 @@ Status kept_experts(int64_t pairs, const int32_t* experts, const int32_t* rows, 
 Status permute(const Routed& r, const void* x, void* buffer, const Launch& launch) {
   const Clearing clear = clearing(r);
   const auto start = [&]<typename T>(const Routed& of, const T* from) {
-    const auto kernel = r.top_k >= 4 ? permute_kernel<T, true> : permute_kernel<T, false>;
-    kernel<<<clear.blocks + blocks(r.tokens), kTokenThreads, 0, launch.stream>>>(of, clear, from,
-                                                                                 static_cast<T*>(buffer));
+    const bool stream = r.top_k >= 4;
+    const auto kernel = stream ? permute_kernel<T, true> : permute_kernel<T, false>;
+    const int threads = stream ? kPermuteThreads<true> : kPermuteThreads<false>;
+    kernel<<<clear.blocks + blocks(r.tokens), threads, 0, launch.stream>>>(of, clear, from, static_cast<T*>(buffer));
     return launched("permute");
   };
   // A copy: of 16-byte pieces where rows divide into them.
