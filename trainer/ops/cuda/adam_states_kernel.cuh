@@ -140,6 +140,17 @@ __device__ __forceinline__ float scale_of(StateElement e, float amax) {
   return isinf(scale) ? FLT_MAX : scale;
 }
 
+// kFp8: gradients in fp32 and moments in E4M3 and E5M2, known when compiling: registers hold what there is, no
+// branches.
+template <bool kFp8>
+__device__ __forceinline__ AdamStates known(AdamStates s) {
+  if constexpr (kFp8) {
+    s.bucket.gradients = Element::kF32;
+    s.exp_avg = StateElement::kE4m3, s.exp_avg_sq = StateElement::kE5m2;
+  }
+  return s;
+}
+
 // Rows of `inverse` and `amax`: first moment, second moment, fp16 master.
 enum StateRow { kFirst, kSecond, kMasterRow };
 
@@ -219,10 +230,13 @@ __device__ __forceinline__ void for_elements(const AdamBucket& b, bool vectors, 
 }
 
 // amax[3, ranges]: largest magnitudes after the update; zero before.
-template <bool kScaledMaster>
-__global__ void __launch_bounds__(256, kScaledMaster ? 3 : 5)
-    adam_amax_kernel(AdamStates s, const float* record, const float* scale, bool vectors) {
+template <bool kScaledMaster, bool kFp8>
+__global__ void __launch_bounds__(256, kScaledMaster ? 3
+                                       : kFp8        ? 8
+                                                     : 5)
+    adam_amax_kernel(AdamStates of, const float* record, const float* scale, bool vectors) {
   if (scale[2] != 0.0f) return;
+  const AdamStates s = known<kFp8>(of);
   const AdamFactors f = factors(s.bucket, record, scale);
   int range = -1;
   float most[3] = {};
@@ -285,10 +299,11 @@ __device__ __forceinline__ void store_master(const AdamStates& s, int64_t at, co
 }
 
 // kDraws: a state is rounded stochastically.
-template <MasterForm kForm, bool kDraws>
-__global__ void __launch_bounds__(256, 3)
-    adam_states_kernel(AdamStates s, const float* record, const float* scale, bool vectors) {
+template <MasterForm kForm, bool kDraws, bool kFp8>
+__global__ void __launch_bounds__(256, kFp8 ? 4 : 3)
+    adam_states_kernel(AdamStates of, const float* record, const float* scale, bool vectors) {
   if (scale[2] != 0.0f) return;
+  const AdamStates s = known<kFp8>(of);
   const AdamBucket& b = s.bucket;
   const AdamFactors f = factors(b, record, scale);
   const auto step = static_cast<uint32_t>(record[3]);

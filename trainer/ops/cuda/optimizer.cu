@@ -94,17 +94,23 @@ Status adam_states(const AdamStates& s, const float* record, const float* scale,
   constexpr int64_t kSpan = int64_t{kSpanTiles} * kTile;
   const int64_t spans = (b.count + kSpan - 1) / kSpan;
   const auto grid = static_cast<unsigned>(launch.confined_sms > 0 ? launch.confined_sms : spans);
+  const bool fp8 =
+      b.gradients == Element::kF32 && s.exp_avg == StateElement::kE4m3 && s.exp_avg_sq == StateElement::kE5m2;
   if (s.inverse != nullptr) {
     MB_TRY(ok(cudaMemsetAsync(s.amax, 0, 3 * sizeof(float) * static_cast<size_t>(s.ranges), launch.stream),
               "clearing the largest states"));
-    const auto amax = b.form == MasterForm::kScaled ? adam_amax_kernel<true> : adam_amax_kernel<false>;
+    const auto amax = b.form == MasterForm::kScaled ? adam_amax_kernel<true, false>
+                      : fp8                         ? adam_amax_kernel<false, true>
+                                                    : adam_amax_kernel<false, false>;
     amax<<<grid, 256, 0, launch.stream>>>(s, record, scale, vectors);
     MB_TRY(launched("adam_amax"));
   }
   const bool draws = s.exp_avg == StateElement::kBf16 || s.exp_avg_sq == StateElement::kBf16;
   const auto start = [&]<MasterForm kForm>() {
-    const auto kernel =
-        draws ? adam_states_kernel<kForm, true> : adam_states_kernel<kForm, kForm == MasterForm::kStochastic>;
+    constexpr bool kDraws = kForm == MasterForm::kStochastic;
+    const auto kernel = fp8     ? adam_states_kernel<kForm, kDraws, true>
+                        : draws ? adam_states_kernel<kForm, true, false>
+                                : adam_states_kernel<kForm, kDraws, false>;
     kernel<<<grid, 256, 0, launch.stream>>>(s, record, scale, vectors);
   };
   if (b.form == MasterForm::kF32) start.operator()<MasterForm::kF32>();
