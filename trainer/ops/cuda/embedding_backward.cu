@@ -135,35 +135,45 @@ __device__ void add_found(Sums<T, kVectors>& sums, const int32_t* ids, int token
   }
 }
 
-// A warp a part of a row. kFirst: of every row of the table, which holds nothing yet; otherwise of the row of every
+// Parts that a warp works on, one behind the other: most of the first micro-batch's are zeros, which must not each wait
+// for the load that says so.
+template <bool kFirst>
+constexpr int kItems = kFirst ? 4 : 1;
+
+// A warp's parts of rows. kFirst: of every row of the table, which holds nothing yet; otherwise of the row of every
 // token that is the last one of its chain.
 template <bool kFirst, typename T, typename Gradient>
 __global__ void __launch_bounds__(kWarps * 32, sizeof(T) == 2 ? 4 : 2)
     embedding_backward_kernel(const int32_t* ids, const int32_t* last, const int32_t* before, const T* dy,
                               Gradient* dtable, int tokens, int cols, int vocab, int first, Parts parts) {
   constexpr int kVectors = kVectorsOf<kFirst>;
-  const int item = static_cast<int>(blockIdx.x * kWarps + threadIdx.x / 32), at = item / parts.count;
-  if (at >= (kFirst ? vocab : tokens)) return;
-  const int row = kFirst ? at : ids[at] - first;
-  if (row < 0 || row >= vocab) return;
-  const int token = last[row];
-  if (!kFirst && token != at) return;
-  const int begin = static_cast<int>(threadIdx.x & 31) * 4, column = item % parts.count * parts.width + begin;
-  Gradient* const to = dtable + int64_t{row} * cols + column;
-  Sums<T, kVectors> sums{dy + column, cols, min(cols - column, parts.width - begin)};
-  Raw4<Gradient> old[kVectors];
+  const int begin = static_cast<int>(blockIdx.x * kWarps + threadIdx.x / 32) * kItems<kFirst>;
+  const int end = min(begin + kItems<kFirst>, (kFirst ? vocab : tokens) * parts.count);
+  const int lane = static_cast<int>(threadIdx.x & 31);
+  int lanes_last = -1;  // of the row of the lane's part
+  if (kFirst && lane < end - begin) lanes_last = last[(begin + lane) / parts.count];
+  for (int item = begin; item < end; ++item) {
+    const int at = item / parts.count, row = kFirst ? at : ids[at] - first;
+    if (row < 0 || row >= vocab) return;
+    const int token = kFirst ? __shfl_sync(kAll, lanes_last, item - begin) : last[row];
+    if (!kFirst && token != at) return;
+    const int column = item % parts.count * parts.width + lane * 4;
+    Gradient* const to = dtable + int64_t{row} * cols + column;
+    Sums<T, kVectors> sums{dy + column, cols, min(cols - column, parts.width - lane * 4)};
+    Raw4<Gradient> old[kVectors];
 #pragma unroll
-  for (int u = 0; u < kVectors; ++u)
-    if (!kFirst && u * 128 < sums.left) old[u].load(to + u * 128);
-  if (int mine; take_chain(before, token, mine))
-    add_chain(sums, mine);
-  else
-    add_found(sums, ids, tokens, row + first);
+    for (int u = 0; u < kVectors; ++u)
+      if (!kFirst && u * 128 < sums.left) old[u].load(to + u * 128);
+    if (int mine; take_chain(before, token, mine))
+      add_chain(sums, mine);
+    else
+      add_found(sums, ids, tokens, row + first);
 #pragma unroll
-  for (int u = 0; u < kVectors; ++u) {
-    if (u * 128 >= sums.left) continue;
-    if (!kFirst) old[u].add_to(sums.sum[u]);
-    store4(to + u * 128, sums.sum[u]);
+    for (int u = 0; u < kVectors; ++u) {
+      if (u * 128 >= sums.left) continue;
+      if (!kFirst) old[u].add_to(sums.sum[u]);
+      store4(to + u * 128, sums.sum[u]);
+    }
   }
 }
 
@@ -176,8 +186,8 @@ template <bool kFirst>
 Status backward(const Embedding& args, const void* dy, void* dtable, void* workspace, const Launch& launch) {
   if (args.cols % 8 != 0) return fail(ErrorCode::kBadArgument, "embedding_backward: columns must be a multiple of 8");
   const Parts parts = parts_of(args.cols, kVectorsOf<kFirst>);
-  const int64_t warps = (kFirst ? args.vocab : args.tokens) * parts.count;
-  if (warps == 0) return {};
+  const int64_t items = (kFirst ? args.vocab : args.tokens) * parts.count, each = kWarps * kItems<kFirst>;
+  if (items == 0) return {};
   auto* const last = static_cast<int32_t*>(workspace);
   auto* const before = last + args.vocab;
   MB_TRY(ok(cudaMemsetAsync(last, 0xff, static_cast<size_t>(args.vocab) * 4, launch.stream),
@@ -187,7 +197,7 @@ Status backward(const Embedding& args, const void* dy, void* dtable, void* works
         args.ids, args.first, args.vocab, last, before, args.tokens);
   const auto start = [&]<typename T, typename Gradient>(T, Gradient) {
     embedding_backward_kernel<kFirst, T, Gradient>
-        <<<static_cast<unsigned>((warps + kWarps - 1) / kWarps), kWarps * 32, 0, launch.stream>>>(
+        <<<static_cast<unsigned>((items + each - 1) / each), kWarps * 32, 0, launch.stream>>>(
             args.ids, last, before, static_cast<const T*>(dy), static_cast<Gradient*>(dtable),
             static_cast<int>(args.tokens), static_cast<int>(args.cols), static_cast<int>(args.vocab),
             static_cast<int>(args.first), parts);
