@@ -41,9 +41,8 @@ Status over_rows(const char* kernel, const CrossEntropy& args, const Launch& lau
   return launched(kernel);
 }
 
-// Rows from here on are held in shared memory by a block, or by a cluster of
-// blocks: three an SM, so that one computes while others copy. A block also has
-// some bytes of its own and 1 KiB of the driver's.
+// Rows from here on are held in shared memory by a block, or by a cluster of blocks: three an SM, so that one computes
+// while others copy. A block also has some bytes of its own and 1 KiB of the driver's.
 constexpr int64_t kHeldVocab = 16384, kPartBytes = 228 * 1024 / 3 - 1024 - 512;
 
 // Blocks of a row; 0: rows that are not held.
@@ -57,9 +56,8 @@ int parts_of(const CrossEntropy& a) {
   return 0;
 }
 
-// Rows of a cluster. A first row is not copied while another is computed, which
-// is about a fifth of its time; but clusters with more rows leave more SMs idle
-// at the end, and those of a few rounds do not even out.
+// Rows of a cluster. A first row is not copied while another is computed, which is about a fifth of its time; but
+// clusters with more rows leave more SMs idle at the end, and those of a few rounds do not even out.
 int rows_of_cluster(int64_t rows, int clusters) {
   int best = kRowsOfCluster;
   double least = 0.0;
@@ -122,9 +120,7 @@ Status ce_gradient(const CrossEntropy& args, const float* max, const float* sum_
 
 Status ce_fused(const CrossEntropy& args, float* sum_exp, float* target_logit, const Launch& launch) {
   if (args.first != 0)
-    return fail(ErrorCode::kBadArgument,
-                "ce_fused: needs the whole vocabulary; use the "
-                "vocabulary-parallel pieces");
+    return fail(ErrorCode::kBadArgument, "ce_fused: needs the whole vocabulary; use the vocabulary-parallel pieces");
   if (const int parts = parts_of(args); parts == 1)
     return start_held<512>(args, parts, sum_exp, target_logit, launch);
   else if (parts > 1)

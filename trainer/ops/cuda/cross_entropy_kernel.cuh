@@ -1,6 +1,5 @@
-// Cross entropy kernels: one block a row of logits, whose second pass finds
-// part of the row in L2. kWidth is how many logits a thread reads at once: 8,
-// or 1 where rows are not 16-byte vectors.
+// Cross entropy kernels: one block a row of logits, whose second pass finds part of the row in L2.
+// kWidth is how many logits a thread reads at once: 8, or 1 where rows are not 16-byte vectors.
 #pragma once
 
 #include "trainer/ops/cuda/by_width.cuh"
@@ -14,8 +13,7 @@ struct CrossEntropyParams {
   const T* logits;
   T* gradient;  // may be the logits themselves
   const int32_t* targets;
-  int64_t vocab, first,
-      real;  // `real` columns of this slice count, the rest is padding
+  int64_t vocab, first, real;  // `real` columns of this slice count, the rest is padding
 };
 
 // A running maximum with the sum of exponentials relative to it.
@@ -38,8 +36,7 @@ __device__ __forceinline__ void load_logits(const T* row, int64_t column, int64_
   }
 }
 
-// Calls with the logits of a thread, kWidth at a time; of wide ones four times
-// as many are on their way.
+// Calls with the logits of a thread, kWidth at a time; of wide ones four times as many are on their way.
 template <int kWidth, typename T, typename Call>
 __device__ __forceinline__ void over_logits(const CrossEntropyParams<T>& p, const T* row, Call&& call) {
   constexpr int kInFlight = kWidth == 8 ? 4 : 1;
@@ -118,8 +115,7 @@ __global__ void __launch_bounds__(kOnePassThreads) ce_row_max_kernel(CrossEntrop
   if (threadIdx.x == 0) max[blockIdx.x] = top;
 }
 
-// target_logit: relative to the maximum; 0 where the target is another rank's
-// or none.
+// target_logit: relative to the maximum; 0 where the target is another rank's or none.
 template <int kWidth, typename T>
 __global__ void __launch_bounds__(kOnePassThreads)
     ce_sum_exp_kernel(CrossEntropyParams<T> p, const float* max, float* sum_exp, float* target_logit) {
@@ -158,8 +154,7 @@ __global__ void ce_fused_kernel(CrossEntropyParams<T> p, float* sum_exp, float* 
     sum_exp[blockIdx.x] = s.sum;
     target[blockIdx.x] = id < 0 ? 0.0f : target_logit - s.max;
   }
-  __syncthreads();  // every thread has read the target's logit before its
-                    // gradient overwrites it
+  __syncthreads();  // every thread has read the target's logit before its gradient overwrites it
   write_gradient<kWidth>(p.logits + row, p.gradient + row, p.vocab, p.real, id, s.max, 1.0f / s.sum,
                          id < 0 ? 0.0f : 1.0f);
 }
@@ -195,9 +190,8 @@ __device__ __forceinline__ void held_logits(const uint4* held, int at, int real,
     if (at * 8 + i >= real) x[i] = -INFINITY;
 }
 
-// A block's part of a row in shared memory: `count` vectors from the one that
-// holds logit `first`, of which `real` logits count, copied in pieces of
-// `piece` vectors.
+// A block's part of a row in shared memory: `count` vectors from the one that holds logit `first`, of which `real`
+// logits count, copied in pieces of `piece` vectors.
 constexpr int kMostParts = 8, kPieces = 4;
 constexpr float kLog2e = 1.4426950408889634f;
 struct HeldPart {
@@ -216,11 +210,10 @@ __device__ __forceinline__ void start_piece(const HeldPart& part, int i, const b
   const uint32_t barrier = shared_address(part.arrived + i);
   barrier_expect(barrier, static_cast<uint32_t>(bytes));
   if (bytes == 0) return;
-  asm volatile(
-      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], "
-      "[%1], %2, [%3];" ::"r"(shared_address(part.held + at)),
-      "l"(from + int64_t{at} * 8), "r"(bytes), "r"(barrier)
-      : "memory");
+  asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(
+                   shared_address(part.held + at)),
+               "l"(from + int64_t{at} * 8), "r"(bytes), "r"(barrier)
+               : "memory");
 }
 
 // Of the part, pieces as they arrive; turn: of the barriers' phase.
@@ -269,8 +262,7 @@ __device__ __forceinline__ SoftmaxSum row_of_parts(SoftmaxSum mine, float2* pair
   return row;
 }
 
-// The part's gradient for target `id` of the row. Where a piece has been read,
-// its like of the `next` row follows.
+// The part's gradient for target `id` of the row. Where a piece has been read, its like of the `next` row follows.
 __device__ __forceinline__ void write_held_gradient(const HeldPart& part, SoftmaxSum row, int32_t id, uint4* to,
                                                     const bf16* next) {
   const float offset = -fmaf(row.max, kLog2e, log2f(row.sum));
@@ -301,16 +293,13 @@ __device__ __forceinline__ void write_held_gradient(const HeldPart& part, Softma
 
 struct HeldShared {
   uint64_t arrived[kPieces];
-  float2 pairs[2][kMostParts];  // of all blocks of the row, rows in turn:
-                                // maximum, sum relative to it
+  float2 pairs[2][kMostParts];  // of all blocks of the row, rows in turn: maximum, sum relative to it
   float scratch[32];
 };
 
-// As ce_fused_kernel for bf16 rows of 16-byte vectors: a cluster of at most
-// kMostParts blocks keeps a row in shared memory, `vectors_a_part` each, so
-// that device memory is read once. It takes `each` rows, kRowsOfCluster or
-// more, and the next one arrives while the gradient of the one before is
-// written.
+// As ce_fused_kernel for bf16 rows of 16-byte vectors: a cluster of at most kMostParts blocks keeps a row in shared
+// memory, `vectors_a_part` of it a block, so that device memory is read once. It takes `each` rows, kRowsOfCluster or
+// more, and the next one arrives while the gradient of the one before is written.
 constexpr int kRowsOfCluster = 3;
 template <int kThreads>
 __global__ void __launch_bounds__(kThreads, 3) ce_fused_held_kernel(CrossEntropyParams<bf16> p, int64_t rows, int each,
@@ -337,9 +326,7 @@ __global__ void __launch_bounds__(kThreads, 3) ce_fused_held_kernel(CrossEntropy
     const int64_t row = first_row + r, at = row * p.vocab + first;
     const int32_t id = p.targets[row];
     const SoftmaxSum of_part = held_softmax_sum(part, r & 1, shared.scratch);
-    if (r == 0)
-      cluster_wait();  // the row's blocks are all there before one writes into
-                       // another's memory
+    if (r == 0) cluster_wait();  // the row's blocks are all there before one writes into another's memory
     const SoftmaxSum of_row = row_of_parts(of_part, shared.pairs[r & 1], rank, size);
     if (threadIdx.x == 0) {
       const int own = id - first;
@@ -353,8 +340,8 @@ __global__ void __launch_bounds__(kThreads, 3) ce_fused_held_kernel(CrossEntropy
   }
 }
 
-// One block: total[0] (+)= sum of log(sum_exp) - target, total[1] (+)= rows
-// with a target, in doubles and a fixed order.
+// One block: total[0] (+)= sum of log(sum_exp) - target, total[1] (+)= rows with a target, in doubles and a fixed
+// order.
 __global__ void ce_loss_kernel(const float* sum_exp, const float* target_logit, const int32_t* targets, int64_t rows,
                                double* total, bool accumulate) {
   __shared__ double losses[256], counts[256];
