@@ -4,7 +4,6 @@
 
 #include "trainer/ops/cuda/block_factor.cuh"
 #include "trainer/ops/cuda/block_scaled.h"
-#include "trainer/ops/cuda/mma.cuh"
 #include "trainer/ops/cuda/quantize_kernel.cuh"
 
 namespace mbb::trainer::cuda {
@@ -99,14 +98,19 @@ struct TileFactors {
   alignas(16) float rows[128 / kBlock][128], columns[128 / kBlock][128];
 };
 
-// A thread has a row or a column of the tile: its blocks' factors. Returns their scales, bytes of a word if they are
-// codes.
+// A thread has a row or a column of the tile: its blocks' factors, and their scales in the copy.
 template <int kBlock>
-__device__ __forceinline__ uint32_t find_factors(const BlockRule& rule, const TileTops<kBlock>& tops,
-                                                 TileFactors<kBlock>& factors) {
+__device__ __forceinline__ void find_factors(const BlockTiles& t, const MatrixTile& at, const TileTops<kBlock>& tops,
+                                             TileFactors<kBlock>& factors) {
   const bool column = threadIdx.x >= 128;
   const int in_tile = static_cast<int>(threadIdx.x) & 127;
-  uint32_t kept = 0;
+  const int64_t matrix = at.matrix, line = (column ? at.column : at.row) + in_tile;
+  const int64_t lines = column ? t.cols : t.rows, first = column ? at.row : at.column;
+  const int64_t inner = column ? t.rows : t.cols, parts = (inner + kBlock - 1) / kBlock;
+  const int64_t scale_line = column ? line * t.stack + matrix : matrix * t.rows + line;
+  const int64_t first_scale = scale_line * parts + first / kBlock;
+  void* const scales = column ? t.column_copy.scales : t.row_copy.scales;
+  uint32_t kept[128 / kBlock];
 #pragma unroll
   for (int part = 0; part < 128 / kBlock; ++part) {
     uint32_t top = 0;
@@ -117,37 +121,22 @@ __device__ __forceinline__ uint32_t find_factors(const BlockRule& rule, const Ti
       top = tops.rows[part][in_tile];
     }
     const float amax = __uint_as_float(top << 16);
-    const BlockFactor f = kBlock == 32 ? e8m0_factor(rule, amax) : f32_factor(rule, amax);
+    const BlockFactor f = kBlock == 32 ? e8m0_factor(t.rule, amax) : f32_factor(t.rule, amax);
     (column ? factors.columns : factors.rows)[part][in_tile] = f.factor;
-    kept |= f.kept << part * 8;
+    kept[part] = f.kept;
   }
-  return kept;
-}
-
-// What find_factors returned. Written last: stores of a few bytes to many lines keep what comes after them waiting.
-template <int kBlock>
-__device__ __forceinline__ void write_scales(const BlockTiles& t, const MatrixTile& at, uint32_t kept) {
-  unsigned thread = threadIdx.x;
-  asm volatile("" : "+r"(thread));  // what follows of it is not kept in registers from tile to tile
-  const bool column = thread >= 128;
-  const int64_t line = (column ? at.column : at.row) + (thread & 127);
-  const int64_t inner = column ? t.rows : t.cols, first = column ? at.row : at.column;
-  if (line >= (column ? t.cols : t.rows)) return;
-  const int64_t parts = (inner + kBlock - 1) / kBlock;
-  const int64_t scale_line = column ? line * t.stack + at.matrix : at.matrix * t.rows + line;
-  const int64_t first_scale = scale_line * parts + first / kBlock;
-  void* const scales = column ? t.column_copy.scales : t.row_copy.scales;
+  if (line >= lines) return;
   if constexpr (kBlock == 32) {
     auto* const to = static_cast<uint8_t*>(scales) + first_scale;
     if (reinterpret_cast<uintptr_t>(scales) % 4 == 0 && parts % 4 == 0) {
-      *reinterpret_cast<uint32_t*>(to) = kept;
+      *reinterpret_cast<uint32_t*>(to) = kept[0] | kept[1] << 8 | kept[2] << 16 | kept[3] << 24;
       return;
     }
 #pragma unroll
     for (int part = 0; part < 128 / kBlock; ++part)
-      if (first + part * kBlock < inner) to[part] = static_cast<uint8_t>(kept >> part * 8);
+      if (first + part * kBlock < inner) to[part] = static_cast<uint8_t>(kept[part]);
   } else {
-    static_cast<uint32_t*>(scales)[first_scale] = kept;
+    static_cast<uint32_t*>(scales)[first_scale] = kept[0];
   }
 }
 
@@ -158,81 +147,34 @@ __device__ __forceinline__ uint2 codes_by(const float (&v)[8], Factor&& factor) 
                     pack_fp8<kKind>(v[4] * factor(4), v[5] * factor(5), v[6] * factor(6), v[7] * factor(7)));
 }
 
-// The same tiles by fewer blocks: gridDim.x is as many as are one below the other in a row of tall ones, gridDim.y
-// blocks go over the columns of tiles of all such rows, and a matrix is a z. False: the tile is not there.
-__device__ __forceinline__ bool walked_tile(const BlockTiles& t, unsigned number, MatrixTile& at) {
-  const unsigned group = number / static_cast<unsigned>(t.across);
-  const unsigned across = number - group * static_cast<unsigned>(t.across);
-  at = {{(int64_t{group} * kTall + blockIdx.x) * 128, int64_t{across} * 128}, blockIdx.z};
-  return at.row < t.rows;
-}
-
-// As load_tile, to where a thread's own lines wait.
-__device__ __forceinline__ void copy_tile(const BlockTiles& t, const bf16* x, const MatrixTile& at,
-                                          const TilePlace& place, uint4* to) {
-  const int64_t row = min(at.row + place.row, t.rows - 8), column = min(at.column + place.column, t.cols - 8);
-  const bf16* const from = x + (at.matrix * t.rows + row) * t.cols + column;
-#pragma unroll
-  for (int l = 0; l < 8; ++l) copy16_async(shared_address(to + l * 256), from + l * t.cols, true);
-  copies_commit();
-}
-
-template <int kBlock>
-struct LinesShared {
-  uint4 waiting[8][256];  // [line][thread]
-  union {                 // factors have been read before codes are turned
-    uint32_t turned[128 * 32];
-    TileFactors<kBlock> factors;
-  };
-  TileTops<kBlock> tops;
-  uint32_t kept[256], number[256];  // each thread's own, which its registers have no room for
-};
-
-// Blocks of 1 x kBlock along rows, and along columns in the other copy. The next tile is on its way all the while.
-constexpr int kLinesBlocks = 4;  // of an SM
+// Blocks of 1 x kBlock along rows, and along columns in the other copy.
 template <__nv_fp8_interpretation_t kKind, int kBlock>
-__global__ void __launch_bounds__(256, kLinesBlocks) block_lines_kernel(BlockTiles t, const bf16* x) {
-  extern __shared__ __align__(16) uint4 lines_memory[];
-  auto& shared = *reinterpret_cast<LinesShared<kBlock>*>(lines_memory);
-  uint4* const waiting = &shared.waiting[0][threadIdx.x];
+__global__ void __launch_bounds__(256, 4) block_lines_kernel(BlockTiles t, const bf16* x) {
+  alignas(16) __shared__ uint32_t turned[128 * 32];
+  __shared__ TileTops<kBlock> tops;
+  __shared__ TileFactors<kBlock> factors;
   const TilePlace place = tile_place<1>();
-  // Tiles that are not there are the last of all.
-  MatrixTile at;
-  unsigned number = blockIdx.y;
-  bool more = walked_tile(t, number, at);
-  if (more) copy_tile(t, x, at, place, waiting);
-  while (more) {
-    shared.number[threadIdx.x] = number;
-    copies_wait<0>();
-    __syncwarp();  // lines are not read before
-    uint4 lines[8];
-#pragma unroll
-    for (int l = 0; l < 8; ++l) lines[l] = waiting[l * 256];
-    find_tops(lines, place, shared.tops);
-    __syncwarp();  // nor after
-    number += gridDim.y;
-    more = walked_tile(t, number, at);
-    if (more) copy_tile(t, x, at, place, waiting);
-    __syncthreads();
-    shared.kept[threadIdx.x] = find_factors(t.rule, shared.tops, shared.factors);
-    __syncthreads();
-    walked_tile(t, shared.number[threadIdx.x], at);
-    const volatile float* const of_rows = &shared.factors.rows[place.column / kBlock][place.row];
-    float of_columns[8];
-    load8(&shared.factors.columns[place.row / kBlock][place.column], of_columns);
-    uint2 codes[8];
-    write_lines(t, at, place, [&](int l) {
-      // Not before, nor the row's factor: those of all lines do not fit the registers.
-      asm volatile("" : "+r"(lines[l].x), "+r"(lines[l].y), "+r"(lines[l].z), "+r"(lines[l].w));
-      float v[8];
-      unpack(lines[l], v);
-      codes[l] = codes_by<kKind>(v, [&](int i) { return of_columns[i]; });
-      const float of_row = of_rows[l];
-      return codes_by<kKind>(v, [&](int) { return of_row; });
-    });
-    write_columns(t, codes, at, shared.turned);
-    write_scales<kBlock>(t, at, shared.kept[threadIdx.x]);
-  }
+  const MatrixTile at = block_tile_at(t);
+  if (at.row >= t.rows) return;
+  uint4 lines[8];
+  load_tile(t, x, at, place, lines);
+  find_tops(lines, place, tops);
+  __syncthreads();
+  find_factors(t, at, tops, factors);
+  __syncthreads();
+  float of_rows[8], of_columns[8];
+  load8(&factors.rows[place.column / kBlock][place.row], of_rows);
+  load8(&factors.columns[place.row / kBlock][place.column], of_columns);
+  uint2 codes[8];
+  write_lines(t, at, place, [&](int l) {
+    // Not before: values of all lines do not fit the registers.
+    asm volatile("" : "+r"(lines[l].x), "+r"(lines[l].y), "+r"(lines[l].z), "+r"(lines[l].w));
+    float v[8];
+    unpack(lines[l], v);
+    codes[l] = codes_by<kKind>(v, [&](int i) { return of_columns[i]; });
+    return codes_by<kKind>(v, [&](int) { return of_rows[l]; });
+  });
+  write_columns(t, codes, at, turned);
 }
 
 // Blocks of 128 x 128: both copies have the same codes.

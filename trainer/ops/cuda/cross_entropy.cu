@@ -56,20 +56,6 @@ int parts_of(const CrossEntropy& a) {
   return 0;
 }
 
-// Rows of a cluster. A first row is not copied while another is computed, which is about a fifth of its time; but
-// clusters with more rows leave more SMs idle at the end, and those of a few rounds do not even out.
-int rows_of_cluster(int64_t rows, int clusters) {
-  int best = kRowsOfCluster;
-  double least = 0.0;
-  for (int each = kRowsOfCluster; each <= 8 && clusters > 0; ++each) {
-    const int64_t rounds = ((rows + each - 1) / each + clusters - 1) / clusters;
-    const double time = static_cast<double>(rounds) * (each + 0.2);
-    if (each > kRowsOfCluster && (rounds < 8 || time >= least)) continue;
-    best = each, least = time;
-  }
-  return best;
-}
-
 template <int kThreads>
 Status start_held(const CrossEntropy& a, int parts, float* sum_exp, float* target_logit, const Launch& launch) {
   const auto kernel = ce_fused_held_kernel<kThreads>;
@@ -82,18 +68,13 @@ Status start_held(const CrossEntropy& a, int parts, float* sum_exp, float* targe
   cluster.id = cudaLaunchAttributeClusterDimension;
   cluster.val.clusterDim = {static_cast<unsigned>(parts), 1, 1};
   cudaLaunchConfig_t config{};
-  config.gridDim = dim3(static_cast<unsigned>(parts));
+  config.gridDim = dim3(static_cast<unsigned>((a.rows + kRowsOfCluster - 1) / kRowsOfCluster * parts));
   config.blockDim = dim3(kThreads);
   config.dynamicSmemBytes = static_cast<size_t>(part) * 16;
   config.stream = launch.stream;
   config.attrs = &cluster;
   config.numAttrs = 1;
-  int clusters = 0;
-  MB_TRY(ok(cudaOccupancyMaxActiveClusters(&clusters, kernel, &config), "ce_fused_held"));
-  const int each = rows_of_cluster(a.rows, clusters);
-  config.gridDim = dim3(static_cast<unsigned>((a.rows + each - 1) / each * parts));
-  return ok(cudaLaunchKernelEx(&config, kernel, params<bf16>(a), a.rows, each, part, sum_exp, target_logit),
-            "ce_fused_held");
+  return ok(cudaLaunchKernelEx(&config, kernel, params<bf16>(a), a.rows, part, sum_exp, target_logit), "ce_fused_held");
 }
 
 }  // namespace

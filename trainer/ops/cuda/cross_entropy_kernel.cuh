@@ -298,12 +298,12 @@ struct HeldShared {
 };
 
 // As ce_fused_kernel for bf16 rows of 16-byte vectors: a cluster of at most kMostParts blocks keeps a row in shared
-// memory, `vectors_a_part` of it a block, so that device memory is read once. It takes `each` rows, kRowsOfCluster or
-// more, and the next one arrives while the gradient of the one before is written.
+// memory, `vectors_a_part` each, so that device memory is read once. It takes kRowsOfCluster rows, and the next one
+// arrives while the gradient of the one before is written.
 constexpr int kRowsOfCluster = 3;
 template <int kThreads>
-__global__ void __launch_bounds__(kThreads, 3) ce_fused_held_kernel(CrossEntropyParams<bf16> p, int64_t rows, int each,
-                                                                    int vectors_a_part, float* sum_exp, float* target) {
+__global__ void __launch_bounds__(kThreads, 3)
+    ce_fused_held_kernel(CrossEntropyParams<bf16> p, int64_t rows, int vectors_a_part, float* sum_exp, float* target) {
   extern __shared__ __align__(128) uint4 held[];
   __shared__ HeldShared shared;
   const int rank = cluster_rank(), size = cluster_size(), vectors = static_cast<int>(p.vocab / 8);
@@ -314,8 +314,8 @@ __global__ void __launch_bounds__(kThreads, 3) ce_fused_held_kernel(CrossEntropy
                       min(vectors_a_part, vectors - begin),
                       static_cast<int>(p.real) - first,
                       (vectors_a_part + kPieces - 1) / kPieces};
-  const int64_t first_row = int64_t{blockIdx.x / static_cast<unsigned>(size)} * each;
-  const int here = static_cast<int>(min(rows - first_row, int64_t{each}));
+  const int64_t first_row = int64_t{blockIdx.x / static_cast<unsigned>(size)} * kRowsOfCluster;
+  const int here = static_cast<int>(min(rows - first_row, int64_t{kRowsOfCluster}));
   if (threadIdx.x == 0) {
     prepare_pieces(part);
     for (int i = 0; i < kPieces; ++i) start_piece(part, i, p.logits + first_row * p.vocab + first);

@@ -77,17 +77,12 @@ std::string format(const KernelPlan& plan) {
 Result<KernelPlan> plan_norm_forward(RowShape shape, Element in, Element out, bool residual, Sms sms, bool layer) {
   MB_ASSIGN(auto plan, row_plan("rmsnorm_forward", shape));
   // A row a warp, or a row a block and two vectors a thread: faster but for wide rows that are read alone for one sum.
-  // Blocks that stay on SMs leave the margin free; wide rows of LayerNorm, which wait for two sums, come ahead.
+  // Blocks that stay on SMs leave the margin free.
   if (sms.margin == 0 && shape.cols < 1024) {
     plan.rows = 4;
     plan.vectors = 4;
     plan.block = plan.rows * 32;
     plan.grid_x = std::max<int64_t>(1, ceil_div(shape.rows, plan.rows));
-  } else if (layer && !residual && in == Element::kBf16 && shape.cols > 4096 && shape.cols <= 8192) {
-    plan.vectors = 2;
-    plan.block = row_block(shape, plan.vectors);
-    plan.smem_bytes = norm_stages_ahead(bytes_of(in), 1) * plan.vectors * plan.block * 16;
-    plan.grid_x = std::clamp<int64_t>((sms.count - sms.margin) * 2, 1, std::max<int64_t>(1, shape.rows));
   } else if (sms.margin == 0 && shape.cols <= (residual || layer ? 8192 : 4096)) {
     plan.vectors = 2;
     plan.block = row_block(shape, plan.vectors);

@@ -22,18 +22,6 @@ Status forward(const NormForward& a, const KernelPlan& plan, cudaStream_t stream
                                a.eps,
                                a.weight_offset};
   const dim3 grid(static_cast<unsigned>(plan.grid_x)), block(static_cast<unsigned>(plan.block));
-  if constexpr (kLayer && sizeof(T) == 2) {
-    if (plan.smem_bytes > 0) {
-      MB_TRY(
-          ok(cudaFuncSetAttribute(layernorm_ahead_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, plan.smem_bytes),
-             plan.kernel));
-      constexpr int kHalf = 50;  // percent: the other half is L1, where the bias is read again
-      MB_TRY(ok(cudaFuncSetAttribute(layernorm_ahead_kernel, cudaFuncAttributePreferredSharedMemoryCarveout, kHalf),
-                plan.kernel));
-      layernorm_ahead_kernel<<<grid, block, static_cast<size_t>(plan.smem_bytes), stream>>>(p);
-      return launched("norm_forward");
-    }
-  }
   if (plan.rows > 1) {
     norm_forward_row_kernel<T, kLayer, true><<<grid, block, 0, stream>>>(p);
     return launched("norm_forward");

@@ -81,11 +81,11 @@ struct NormForwardParams {
 // y of one vector of a row.
 template <typename T, bool kLayer>
 __device__ __forceinline__ void store_normalized(const NormForwardParams<T>& p, int64_t row, int64_t column,
-                                                 const Raw8<T>& weight, const Raw8<T>& bias, float mean, float rstd,
-                                                 float (&x)[8], unsigned int& amax) {
+                                                 const Raw8<T>& weight, float mean, float rstd, float (&x)[8],
+                                                 unsigned int& amax) {
   float w[8], b[8] = {};
   weight.unpack(w);
-  if constexpr (kLayer) bias.unpack(b);
+  if constexpr (kLayer) load8(p.bias + column, b);
 #pragma unroll
   for (int i = 0; i < 8; ++i) x[i] = (x[i] - mean) * rstd * (p.weight_offset + w[i]) + b[i];
   if (p.amax != nullptr) {
@@ -153,10 +153,9 @@ __global__ void __launch_bounds__(1024, kVectors == 1 && !kLayer ? 2 : 1) norm_f
     for (int v = 0; v < kVectors; ++v) {
       const int64_t column = (int64_t{v} * blockDim.x + threadIdx.x) * 8;
       if (column >= p.cols) continue;
-      Raw8<T> weight, bias;
+      Raw8<T> weight;
       weight.load(p.weight + column);
-      if constexpr (kLayer) bias.load(p.bias + column);
-      store_normalized<T, kLayer>(p, row, column, weight, bias, mean, rstd, x[v], amax);
+      store_normalized<T, kLayer>(p, row, column, weight, mean, rstd, x[v], amax);
     }
   }
   raise_amax(p.amax, amax);
@@ -227,70 +226,8 @@ __global__ void __launch_bounds__(kWarp ? 128 : 512, kWarp || sizeof(T) == 4 ? 1
 #pragma unroll
   for (int v = 0; v < kVectors; ++v) {
     if (column_of(v) >= cols) continue;
-    Raw8<T> bias;
     if constexpr (kLate) weight[v].load(p.weight + column_of(v));
-    if constexpr (kLayer) bias.load(p.bias + column_of(v));
-    store_normalized<T, kLayer>(p, row, column_of(v), weight[v], bias, mean, rstd, x[v], amax);
-  }
-  raise_amax(p.amax, amax);
-}
-
-// LayerNorm by blocks that stay on SMs, with no residual: their next rows are on their way to shared memory, where a
-// thread finds only what it copied itself.
-__global__ void __launch_bounds__(512, 2) layernorm_ahead_kernel(NormForwardParams<bf16> p) {
-  constexpr int kVectors = 2, kStages = norm_stages_ahead(sizeof(bf16), 1);
-  extern __shared__ uint4 ahead[];
-  __shared__ SumScratch<1> scratch[2];
-  const float inverse_cols = 1.0f / static_cast<float>(p.cols);
-  const int cols = static_cast<int>(p.cols), rows = static_cast<int>(p.rows), grid = static_cast<int>(gridDim.x);
-  const auto place_of = [](int v) { return v * static_cast<int>(blockDim.x) + static_cast<int>(threadIdx.x); };
-  const auto slot = [&](int stage, int v) {
-    return ahead + stage * kVectors * static_cast<int>(blockDim.x) + place_of(v);
-  };
-  const auto fetch = [&](int row, int stage) {
-#pragma unroll
-    for (int v = 0; v < kVectors; ++v)
-      if (row < rows && place_of(v) * 8 < cols)
-        copy16_async(shared_address(slot(stage, v)), p.x + int64_t{row} * cols + place_of(v) * 8, true);
-    copies_commit();
-  };
-#pragma unroll
-  for (int stage = 0; stage < kStages; ++stage) fetch(static_cast<int>(blockIdx.x) + stage * grid, stage);
-  Raw8<bf16> weight[kVectors], bias[kVectors];  // this of a row again and again, for want of registers
-#pragma unroll
-  for (int v = 0; v < kVectors; ++v)
-    if (place_of(v) * 8 < cols) weight[v].load(p.weight + place_of(v) * 8);
-  unsigned int amax = 0;
-  int stage = 0;
-  for (int row = static_cast<int>(blockIdx.x); row < rows; row += grid) {
-    float x[kVectors][8], total[1] = {0.0f};
-    copies_wait<kStages - 1>();
-#pragma unroll
-    for (int v = 0; v < kVectors; ++v) {
-      if (place_of(v) * 8 >= cols) continue;
-      load8(reinterpret_cast<const bf16*>(slot(stage, v)), x[v]);
-#pragma unroll
-      for (int i = 0; i < 8; ++i) total[0] += x[v][i];
-    }
-    row_sums(total, scratch[0]);
-    fetch(row + kStages * grid, stage);
-    stage = stage + 1 == kStages ? 0 : stage + 1;
-    const float mean = total[0] * inverse_cols;
-    total[0] = 0.0f;
-#pragma unroll
-    for (int v = 0; v < kVectors; ++v) {
-      if (place_of(v) * 8 >= cols) continue;
-      bias[v].load(p.bias + place_of(v) * 8);
-#pragma unroll
-      for (int i = 0; i < 8; ++i) total[0] += (x[v][i] - mean) * (x[v][i] - mean);
-    }
-    row_sums(total, scratch[1]);
-    const float rstd = rsqrtf(total[0] * inverse_cols + p.eps);
-    if (threadIdx.x == 0) p.rstd[row] = rstd, p.mean[row] = mean;
-#pragma unroll
-    for (int v = 0; v < kVectors; ++v)
-      if (place_of(v) * 8 < cols)
-        store_normalized<bf16, true>(p, row, place_of(v) * 8, weight[v], bias[v], mean, rstd, x[v], amax);
+    store_normalized<T, kLayer>(p, row, column_of(v), weight[v], mean, rstd, x[v], amax);
   }
   raise_amax(p.amax, amax);
 }

@@ -274,27 +274,14 @@ Status run_fp4_tiles(const Args& a, float* amax, const bf16* x, cudaStream_t str
   return launched("quantize_blocks");
 }
 
-template <__nv_fp8_interpretation_t kKind, int kBlock>
-Status run_lines(const BlockTiles& t, const bf16* x, const Launch& launch) {
-  const auto kernel = block_lines_kernel<kKind, kBlock>;
-  constexpr auto kBytes = static_cast<int>(sizeof(LinesShared<kBlock>));
-  MB_TRY(ok(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes), "quantize_blocks"));
-  MB_TRY(
-      ok(cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout, cudaSharedmemCarveoutMaxShared),
-         "quantize_blocks"));
-  const unsigned tall = grid_of(t).x, stack = static_cast<unsigned>(t.stack);
-  const int64_t columns = int64_t{t.across} * parts(t.down, kTall);
-  const int64_t most = std::max<int64_t>(int64_t{launch.sms.count} * kLinesBlocks / tall / stack, 1);
-  kernel<<<dim3(tall, static_cast<unsigned>(std::min(columns, most)), stack), 256, kBytes, launch.stream>>>(t, x);
-  return launched("quantize_blocks");
-}
-
-Status run_tiles(const Args& a, int block, const bf16* x, const Launch& launch) {
+Status run_tiles(const Args& a, int block, const bf16* x, cudaStream_t stream) {
   const BlockTiles t = tiles_of(a);
   const auto start = [&](auto kind) {
     constexpr auto kKind = decltype(kind)::value;
-    if (!a.square) return block == 32 ? run_lines<kKind, 32>(t, x, launch) : run_lines<kKind, 128>(t, x, launch);
-    block_squares_kernel<kKind><<<grid_of(t), 256, 0, launch.stream>>>(t, x);
+    const auto kernel = a.square      ? block_squares_kernel<kKind>
+                        : block == 32 ? block_lines_kernel<kKind, 32>
+                                      : block_lines_kernel<kKind, 128>;
+    kernel<<<grid_of(t), 256, 0, stream>>>(t, x);
     return launched("quantize_blocks");
   };
   if (a.code == Code::kE5M2) return start(std::integral_constant<__nv_fp8_interpretation_t, __NV_E5M2>{});
@@ -322,7 +309,7 @@ Status quantize_blocks(const QuantizeBlocks& q, const void* x, const Launch& lau
   a.record = q.record, a.samples = q.samples, a.batch = q.batch;
   if (takes_tiles(q, x))
     return four_bits ? run_fp4_tiles(a, q.amax, static_cast<const bf16*>(x), launch.stream)
-                     : run_tiles(a, attrs.block, static_cast<const bf16*>(x), launch);
+                     : run_tiles(a, attrs.block, static_cast<const bf16*>(x), launch.stream);
   return q.from == Element::kF32 ? run(a, attrs.block, q.amax, static_cast<const float*>(x), launch.stream)
                                  : run(a, attrs.block, q.amax, static_cast<const bf16*>(x), launch.stream);
 }
