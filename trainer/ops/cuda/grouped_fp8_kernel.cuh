@@ -73,19 +73,21 @@ __device__ __forceinline__ void keep_bytes(uint32_t at, int from, int past) {
                : "memory");
 }
 
-// Clears what lies outside [from, past) of a step's reduction in the rows that warpgroup `group` reads. The other
-// warpgroup writes the same bytes.
+// Clears what lies outside [from, past) of a step's reduction: each warpgroup in its rows of the left operand and in
+// half of the right one, which both read. Both come here.
 template <bool kFast>
 __device__ __forceinline__ void clear_codes(const Fp8Stages<kFast>& map, int stage, int group, int from, int past) {
-  for (int row = threadIdx.x & 127; row < 64 + map.kColumns; row += 128) {
-    const uint32_t at = row < 64 ? map.left(stage) + static_cast<uint32_t>((group * 64 + row) * kGroupedFp8Depth)
-                                 : map.right(stage) + static_cast<uint32_t>((row - 64) * kGroupedFp8Depth);
+  constexpr int kHalf = Fp8Stages<kFast>::kColumns / 2;
+  for (int row = threadIdx.x & 127; row < 64 + kHalf; row += 128) {
+    const int line = row < 64 ? group * 64 + row : group * kHalf + row - 64;
+    const uint32_t at =
+        (row < 64 ? map.left(stage) : map.right(stage)) + static_cast<uint32_t>(line * kGroupedFp8Depth);
     for (int piece = 0; piece < kGroupedFp8Depth / 16; ++piece)  // where the swizzle put it
       if (piece * 16 < from || piece * 16 + 16 > past)
-        keep_bytes(at + static_cast<uint32_t>((piece ^ (row & 7)) * 16), from - piece * 16, past - piece * 16);
+        keep_bytes(at + static_cast<uint32_t>((piece ^ (line & 7)) * 16), from - piece * 16, past - piece * 16);
   }
   shared_stores_ready();
-  warpgroup_meet(1 + group);
+  warpgroups_meet(1);
 }
 
 // Scales of blocks, each across a row of its table: of a line of the left operand, and of a line (wgrad) or of 128
@@ -166,41 +168,39 @@ __device__ __forceinline__ void multiply_codes(const Fp8Stages<kFast>& map, Turn
   const int head = head_of<kForm>(tile), past = head + tile.depth;
   int previous = -1;
   for (int inner = 0; inner < past; inner += kGroupedFp8Depth, turn.next()) {
-    if (!active) {
-      barrier_wait(map.full(turn.stage), turn.parity);
-      if (signals) barrier_arrive(map.empty(turn.stage));
-      continue;
-    }
-    [[maybe_unused]] float part[kCount];
-    if constexpr (kSum == Fp8Sum::kBlocks) {
-      const StepScales<kForm> of_step(scales, tile, columns, group, inner / kGroupedFp8Depth, shared);
+    // Whether there is something to multiply.
+    const auto begin = [&] {
       barrier_wait(map.full(turn.stage), turn.parity);
       if constexpr (kForm == GroupedForm::kWgrad)
         if (inner < head || inner + kGroupedFp8Depth > past)
           clear_codes(map, turn.stage, group, head - inner, past - inner);
+      if (!active && signals) barrier_arrive(map.empty(turn.stage));
+      return active;
+    };
+    const auto sum_alone = [&](float(&part)[kCount]) {
       multiply_stage<kFast, kLeftE5m2>(map, turn.stage, group, false, part);
       products_wait<0>();
       settle(part);
       if (signals) barrier_arrive(map.empty(turn.stage));
-      of_step.add(d, part);
-      continue;
-    }
-    barrier_wait(map.full(turn.stage), turn.parity);
-    if constexpr (kForm == GroupedForm::kWgrad)
-      if (inner < head || inner + kGroupedFp8Depth > past)
-        clear_codes(map, turn.stage, group, head - inner, past - inner);
+    };
     if constexpr (kSum == Fp8Sum::kFast) {
+      if (!begin()) continue;
       multiply_stage<kFast, kLeftE5m2>(map, turn.stage, group, true, d);
       products_wait<1>();  // the step before has been read
       if (previous >= 0 && signals) barrier_arrive(map.empty(previous));
       previous = turn.stage;
-    } else {
-      multiply_stage<kFast, kLeftE5m2>(map, turn.stage, group, false, part);
-      products_wait<0>();
-      settle(part);
-      if (signals) barrier_arrive(map.empty(turn.stage));
+    } else if constexpr (kSum == Fp8Sum::kPlain) {
+      if (!begin()) continue;
+      float part[kCount];
+      sum_alone(part);
 #pragma unroll
       for (int i = 0; i < kCount; ++i) d[i] += part[i];
+    } else {
+      const StepScales<kForm> of_step(scales, tile, columns, group, inner / kGroupedFp8Depth, shared);
+      if (!begin()) continue;
+      float part[kCount];
+      sum_alone(part);
+      of_step.add(d, part);
     }
   }
   if constexpr (kSum == Fp8Sum::kFast) {

@@ -43,6 +43,11 @@ __device__ __forceinline__ void warpgroup_meet(int id) {
   asm volatile("bar.sync %0, 128;\n" ::"r"(id) : "memory");
 }
 
+// The same of two warpgroups.
+__device__ __forceinline__ void warpgroups_meet(int id) {
+  asm volatile("bar.sync %0, 256;\n" ::"r"(id) : "memory");
+}
+
 // A box of a tensor into shared memory; coordinates innermost first, in elements. What lies outside the tensor is zero
 // and counts among the bytes.
 __device__ __forceinline__ void copy_box(uint32_t to, const CUtensorMap& map, uint32_t barrier, int x, int y) {
