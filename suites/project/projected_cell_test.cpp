@@ -79,7 +79,7 @@ TEST(ProjectedCell, PaddingIsNoThroughputAnywhere) {
   EXPECT_NEAR(explained.label_tokens, static_cast<double>(work->tokens_per_step), 0.51);
   baselines::Cell cell;
   fill_projected(cell, *p, false);
-  EXPECT_EQ(metric(cell, "tokens_per_second_per_gpu"), p->tokens_per_s_per_gpu());
+  EXPECT_DOUBLE_EQ(metric(cell, "tokens_per_second_per_gpu"), p->tokens_per_s_per_gpu());
 }
 
 TEST(ProjectedCell, PacksPayForTheirSequencesAttention) {
