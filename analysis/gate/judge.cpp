@@ -34,6 +34,7 @@ struct Night {
   double centre = 0;
   std::vector<double> residuals;
   size_t launches = 0;
+  std::string product = "";
 };
 
 Night night_of(const NightLaunches& launches) {
@@ -96,10 +97,13 @@ double of_launches(const Night& night, const Variances& v) {
   return v.launch / kPseudoMedianEfficiency / static_cast<double>(night.launches);
 }
 
-// Of neighbouring nights, so that a step in the series is one odd move and not a variance.
-std::vector<Move> moves_of(const std::vector<Night>& nights, const Variances& v) {
+// Of neighbouring nights, so that a step in the series is one odd move and not a variance. From night `red` on a move
+// to another product may be what mends it, or makes it worse, and is none of the nights' own.
+std::vector<Move> moves_of(const std::vector<Night>& nights, const Variances& v,
+                           std::optional<size_t> red = std::nullopt) {
   std::vector<Move> moves;
   for (size_t i = 1; i < nights.size(); ++i) {
+    if (red && i > *red && nights[i].product != nights[i - 1].product) continue;
     const double move = nights[i].centre - nights[i - 1].centre;
     moves.push_back({move * move, of_launches(nights[i - 1], v) + of_launches(nights[i], v)});
   }
@@ -128,8 +132,9 @@ double fitting_variance(const std::vector<Move>& moves, const Assumed& assumed, 
 // Few nights shrink towards what is assumed, many speak for themselves. Where moves are larger than it lets one series
 // in fifty have, it counts for nothing: moves of the baseline, which is of one product, and of the nights since, but
 // for kSteps of these.
-void night_variance(const std::vector<Night>& baseline, const std::vector<Night>& since, double least, Variances& v) {
-  std::vector<Move> steady = moves_of(baseline, v), later = moves_of(since, v), all = steady;
+void night_variance(const std::vector<Night>& baseline, const std::vector<Night>& since, std::optional<size_t> red,
+                    double least, Variances& v) {
+  std::vector<Move> steady = moves_of(baseline, v), later = moves_of(since, v, red), all = steady;
   all.insert(all.end(), later.begin(), later.end());
   std::sort(later.begin(), later.end(), [](const Move& a, const Move& b) { return a.square < b.square; });
   later.resize(later.size() - std::min(later.size(), kSteps));
@@ -225,6 +230,7 @@ Fit fit(const SeriesEvidence& evidence, const GateOptions& options) {
     if (launches.empty()) continue;
     if (evidence.red && i <= *evidence.red) f.red = f.since.size();
     f.since.push_back(night_of(launches));
+    if (i < evidence.products.size()) f.since.back().product = evidence.products[i];
   }
   std::vector<Night> all = f.baseline;
   all.insert(all.end(), f.since.begin(), f.since.end());
@@ -232,7 +238,7 @@ Fit fit(const SeriesEvidence& evidence, const GateOptions& options) {
   if (f.v.launch_degrees < 3)
     f.untestable = "nights of one launch each do not tell the launch-to-launch spread";
   else
-    night_variance(f.baseline, f.since, options.night_sigma, f.v);
+    night_variance(f.baseline, f.since, f.red, options.night_sigma, f.v);
   return f;
 }
 
@@ -429,7 +435,7 @@ SeriesVerdict standing_verdict(const Fit& f, const GateOptions& options) {
   take(v, t);
   if (t.p_slower <= (below > 0 ? options.confirm_alpha : options.stand_alpha))
     v.verdict = Verdict::kSlower;
-  else if (below > 0 && same(t, tonight, options.material))
+  else if (same(t, tonight, options.material) && (below > 0 || same(tonight, tonight, options.material)))
     v.verdict = Verdict::kSame;
   else if (below > 0 && t.p_faster <= options.confirm_alpha && v.change <= -options.material)
     v.verdict = Verdict::kFaster;
@@ -444,6 +450,17 @@ SeriesVerdict standing_verdict(const Fit& f, const GateOptions& options) {
                     nights_text(changed.size() - below));
   }
   return v;
+}
+
+// All launches of a suspected window and of its confirmations. It was chosen as the slowest: what they bound a change
+// by, it is under all the more.
+WindowTest with_confirmations(SeriesEvidence evidence, size_t nights, const NightLaunches& fresh,
+                              const GateOptions& options) {
+  evidence.red = evidence.nights.size() - nights;  // each night's confirmation counts to it from there on
+  evidence.confirmations.resize(evidence.nights.size());
+  evidence.confirmations.back() = fresh;
+  const Fit f = fit(evidence, options);
+  return test_window(std::span(f.since).last(nights), group_of(f.baseline), f.v);
 }
 
 }  // namespace
@@ -553,8 +570,15 @@ SeriesVerdict confirm(const SeriesEvidence& evidence, const SeriesVerdict& suspe
                          bound_text(tonight), suspected.text);
     return v;
   }
-  v.verdict = Verdict::kInconclusive;
   v.text += fmt::format("; {} do not confirm it ({})", fresh_text(all), bound_text(pooled));
+  v.verdict = Verdict::kInconclusive;
+  if (suspected.nights == 0) return v;
+  const WindowTest together = with_confirmations(evidence, suspected.nights, fresh, options);
+  if (same(together, tonight, options.material)) {
+    v.verdict = Verdict::kSame;
+    take(v, together);
+    v.text += "; together " + bound_text(together);
+  }
   return v;
 }
 

@@ -34,6 +34,7 @@ struct SeriesEvidence {
   std::vector<NightLaunches> confirmations = {};
   // The earlier night that was called slower first, where nothing has ended that.
   std::optional<size_t> red = std::nullopt;
+  std::vector<std::string> products = {};  // by night, a hash; empty: not known
 };
 
 struct GateOptions {
@@ -99,10 +100,10 @@ std::vector<SeriesVerdict> judge_suite(std::span<const SeriesEvidence> cells, co
 
 // What a suspected cell comes to when `fresh` launches of tonight's product were added: slower, by them and those of
 // the suspected window's earlier nights, which no screen has chosen either; same where they exclude a material change
-// by themselves (the change is then theirs, not the suspicion's); else inconclusive.A cell that
-// is red needs no second proof: it stays slower, with fresh launches or without, while the interval of all nights since
-// the change is above 0, unless the newest are below those before them; these alone then say whether it is the same,
-// faster or still slower.
+// by themselves (the change is then theirs, not the suspicion's), or where these and the suspected window's together
+// do, which was chosen as the slowest; else inconclusive. A cell that is red needs no second proof: it stays slower,
+// with fresh launches or without, while the interval of all nights since the change is above 0, unless the newest are
+// below those before them; these alone then say whether it is the same, faster or still slower.
 SeriesVerdict confirm(const SeriesEvidence& evidence, const SeriesVerdict& suspected, const NightLaunches& fresh,
                       const GateOptions& options = {});
 
