@@ -34,7 +34,7 @@ Differences differences_of(const std::string& metric, const std::vector<NightLau
   for (const NightLaunches& night : baseline) all.insert(all.end(), night.begin(), night.end());
   if (all.empty() || !(has_signed(baseline) || has_signed(others))) return {};
   const double centre = median(all);
-  return {centre, std::max(1.0, std::abs(centre))};
+  return {centre, has_signed(baseline) ? std::max(1.0, std::abs(centre)) : centre};
 }
 
 }  // namespace mbb::analysis

@@ -9,7 +9,8 @@
 namespace mbb::analysis {
 
 // What such a series is judged by: 1 + (value - centre) / unit, where `centre` is the baseline's and `unit` its
-// magnitude, at least 1. So 1 % is a difference of 0.01 or of a hundredth of the baseline, whichever is more.
+// magnitude. So 1 % is a hundredth of the baseline, as it is among ratios; of a baseline that itself has values of 0 or
+// below, where the unit is at least 1, a difference of 0.01 if that is more.
 struct Differences {
   double centre = 0;
   double unit = 0;  // 0: all values are positive, and ratios are what counts
