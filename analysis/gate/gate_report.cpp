@@ -76,6 +76,12 @@ std::string number_or_null(double value) {
   return std::isfinite(value) ? fmt::format("{:.6g}", value) : "null";
 }
 
+// With --fail-on a red that is not known to have ended counts as slower, whatever the night came to.
+bool stands_red(const GateRow& row) {
+  const Verdict verdict = row.verdict.verdict;
+  return !row.red_since.empty() && verdict != Verdict::kSame && verdict != Verdict::kFaster;
+}
+
 }  // namespace
 
 std::vector<std::string> gated_metrics(const baselines::Cell& cell) {
@@ -120,8 +126,9 @@ bool was_measured(const GateReport& report) {
 int gate_exit_status(const GateReport& report, const std::vector<Verdict>& fail_on) {
   const auto has = [&](Verdict verdict) {
     if (!fail_on.empty() && std::find(fail_on.begin(), fail_on.end(), verdict) == fail_on.end()) return false;
-    return std::any_of(report.rows.begin(), report.rows.end(),
-                       [&](const GateRow& row) { return row.verdict.verdict == verdict; });
+    return std::any_of(report.rows.begin(), report.rows.end(), [&](const GateRow& row) {
+      return row.verdict.verdict == verdict || (verdict == Verdict::kSlower && !fail_on.empty() && stands_red(row));
+    });
   };
   if (!was_measured(report) || has(Verdict::kBroken)) return 4;
   if (has(Verdict::kSlower)) return 1;

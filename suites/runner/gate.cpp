@@ -9,6 +9,7 @@
 #include <map>
 #include <optional>
 #include <set>
+#include <span>
 
 #include "analysis/gate/canary.h"
 #include "analysis/gate/harness.h"
@@ -85,7 +86,8 @@ class Gate {
     for (size_t i = 0; i < series_.size(); ++i) report_.rows[series_[i].row].verdict = verdicts[i];
     MB_TRY(confirm_suspects());
     for (const Series& s : series_) {
-      if (s.evidence.red) find_first_red(s, report_.rows[s.row]);
+      if (s.evidence.red || !s.baseline.bridge.empty())
+        find_first_red(s.cell->identity_hash, *s.baseline.pin, report_.rows[s.row]);
       if (s.differences)
         report_.rows[s.row].verdict.text +=
             fmt::format("; % of {:.4g}, as values of 0 or below have no ratios", s.differences.unit);
@@ -120,7 +122,10 @@ class Gate {
       return;
     }
     if (cell.status == CellStatus::kUnstable) {
-      add_row(cell, kRunRow, Verdict::kUnstable, cell.reason);
+      GateRow& row = add_row(cell, kRunRow, Verdict::kUnstable, cell.reason);
+      for (const Pin& pin : request_.pins)
+        if (pin.identity_hash == cell.identity_hash && pin.ended_by.empty() && row.red_since.empty())
+          find_first_red(cell.identity_hash, pin, row);
       return;
     }
     const std::vector<std::string> metrics = analysis::gated_metrics(cell);
@@ -154,6 +159,7 @@ class Gate {
       if (baseline.pin == nullptr) return;
       row.against = baseline.pin->id;
       if (baselines::has_expired(*baseline.pin, request_.now_unix_ns)) add_expired(*baseline.pin, row.verdict);
+      find_first_red(cell.identity_hash, *baseline.pin, row);
       return;
     }
     add_row(cell, metric, Verdict::kInconclusive, "").against = baseline.pin->id;
@@ -165,6 +171,7 @@ class Gate {
     for (const NightLaunches& night : s.baseline.nights) s.evidence.baseline.push_back(s.differences.of(night));
     add_nights(s, metric, earlier);
     s.evidence.nights.push_back(s.differences.of(tonight));
+    s.evidence.products.push_back(profiler::product_hash(run_.fingerprint, options_.roles));
     series_.push_back(std::move(s));
   }
 
@@ -195,11 +202,11 @@ class Gate {
 
   // A confirmation that excluded a material change ended what came before it; of a cell that was red already, the
   // verdict did.
-  static void add_nights(Series& s, const std::string& metric, const std::vector<Earlier>& earlier) {
+  void add_nights(Series& s, const std::string& metric, const std::vector<Earlier>& earlier) const {
     SeriesEvidence& evidence = s.evidence;
     bool gone = false;
     const auto begin_anew = [&] {
-      evidence.nights.clear(), evidence.confirmations.clear(), evidence.red.reset();
+      evidence.nights.clear(), evidence.confirmations.clear(), evidence.products.clear(), evidence.red.reset();
       gone = false;
     };
     for (const Earlier& then : earlier) {
@@ -216,20 +223,22 @@ class Gate {
       if (verdict == Verdict::kSlower && !evidence.red) evidence.red = evidence.nights.size();
       gone = evidence.red && (verdict == Verdict::kSame || verdict == Verdict::kFaster);
       evidence.nights.push_back(std::move(launches));
+      evidence.products.push_back(profiler::product_hash(then.run->fingerprint, options_.roles));
     }
     if (gone) begin_anew();
   }
 
-  // Where a red series was called slower first, as far back as the store goes.
-  void find_first_red(const Series& s, GateRow& row) const {
+  // Where a red series was called slower first, as far back as the store goes: in whatever environment, as a new one
+  // mends nothing.
+  void find_first_red(const std::string& identity, const Pin& pin, GateRow& row) const {
+    if (!file_exists(request_.store_file)) return;
     const auto store = baselines::Store::open(request_.store_file, {.read_only = true});
     if (!store) return;
-    const auto points = store->history(s.cell->identity_hash, row.metric);
+    const auto points = store->history(identity, pin.metric);
     if (!points) return;
     const baselines::HistoryPoint* first = nullptr;
     for (const auto& point : *points) {
-      const bool here = point.command == kGateCommand && point.suite == run_.suite && point.epoch == run_.epoch &&
-                        point.class_hash == run_.fingerprint.class_hash && point.against == s.baseline.pin->id;
+      const bool here = point.command == kGateCommand && point.suite == run_.suite && point.against == pin.id;
       if (!here || point.created_unix_ns >= run_.created_unix_ns) continue;
       if (point.verdict == name(Verdict::kSlower) && first == nullptr) first = &point;
       if (point.verdict == name(Verdict::kSame) || point.verdict == name(Verdict::kFaster)) first = nullptr;
@@ -303,8 +312,8 @@ class Gate {
     return then == nullptr ? 0 : analysis::machine_slowdown(*then, *s.cell);
   }
 
-  // The same build in the same configuration cannot have become slower or faster: then it is the machine, and no
-  // product verdict is given.
+  // The same build in the same configuration, on all nights of the verdict, cannot have become slower or faster: then
+  // it is the machine, and no product verdict is given.
   void blame_machine(const Series& s) {
     analysis::SeriesVerdict& verdict = report_.rows[s.row].verdict;
     if (verdict.verdict != Verdict::kSlower && verdict.verdict != Verdict::kFaster) return;
@@ -319,6 +328,9 @@ class Gate {
     if (!knows_product(*s.cell) || !profiler::check_product(run_.fingerprint, options_.roles)) return;
     const Pin& pin = *s.baseline.pin;
     if (!is_product_of(pin, run_.fingerprint, options_.roles)) return;
+    const auto& products = s.evidence.products;
+    const auto pooled = std::span(products).last(std::min(verdict.nights, products.size()));
+    if (!pin.product.empty() && std::count(pooled.begin(), pooled.end(), pin.product) != std::ssize(pooled)) return;
     if (!pin.configuration.empty() && pin.configuration != baselines::configuration_hash(*s.cell)) return;
     verdict.verdict = Verdict::kIncomparable;
     verdict.suspected = false;

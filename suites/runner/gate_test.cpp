@@ -387,6 +387,38 @@ TEST_F(GateOverNights, AConfirmedRegressionIsRedSinceItsFirstNightUntilItIsGoneO
   unconfirmed("it was gone, and begins anew");
 }
 
+TEST_F(GateOverNights, ARedIsNamedInANewEnvironmentAndWhenItsBaselineExpiredOrItDoesNotSettle) {
+  keep(run_of({"r-1"}));
+  request_.pins = {pin_of(run_of({"r-1"}))};
+  keep(judged({"r-2", 1, "new", "6.1", 101}, Verdict::kSlower));
+  const std::string since = "; not known to have ended: red since 2026-09-22 (run r-2, product new)";
+  const auto told = [&](const Stored& tonight, Verdict verdict) {
+    const auto report = judge(tonight);
+    const auto& one = report.rows.front();
+    EXPECT_EQ(one.verdict.verdict, verdict) << one.verdict.text;
+    EXPECT_NE(one.verdict.text.find(since), std::string::npos) << one.verdict.text;
+    EXPECT_EQ(one.red_since, "r-2");
+    EXPECT_EQ(analysis::gate_exit_status(report, {Verdict::kSlower, Verdict::kBroken}), 1);
+  };
+  told(run_of({"r-3", 2, "new", "6.2", 101}), Verdict::kIncomparable);
+  Stored unstable = run_of({"r-3", 2, "new"});
+  unstable.cells[0].status = baselines::CellStatus::kUnstable;
+  told(unstable, Verdict::kUnstable);
+  request_.pins[0].expires_unix_ns = request_.now_unix_ns - kDay;
+  told(run_of({"r-3", 2, "new"}), Verdict::kInconclusive);
+}
+
+TEST_F(GateOverNights, NightsOfAnotherProductAreNotBlamedOnTheMachine) {
+  request_.pins = {pin_of(run_of({"r-1"}))};
+  for (const char* commit : {"new", "old"}) {
+    keep(judged({"r-2", 1, commit, "6.1", 101}, Verdict::kSlower));
+    keep(judged({"r-3", 2, commit, "6.1", 101}, Verdict::kSlower));
+    const auto verdict = row(judge(run_of({"r-4", 3, "old", "6.1", 101})), "cpu_step_time").verdict;
+    EXPECT_EQ(verdict.nights, 3U) << verdict.text;
+    EXPECT_EQ(verdict.verdict, *commit == 'n' ? Verdict::kSlower : Verdict::kIncomparable) << verdict.text;
+  }
+}
+
 TEST_F(GateOverNights, ARegressionThatIsOlderThanTheNightsThatCountKeepsItsFirstNight) {
   request_.pins = {pin_of(run_of({"r-1"}))};
   std::vector<std::string> ids;
@@ -417,6 +449,11 @@ TEST_F(GateOverNights, ALossOfZeroOrBelowIsComparedByItsDifference) {
         << loss;
   }
   EXPECT_EQ(judged_loss(0.3, -4.0).verdict, Verdict::kFaster) << "better than a ratio can say";
+  EXPECT_NE(judged_loss(0.01, 0.0105).text.find("; suspected"), std::string::npos);
+  keep(with_loss({"r-0", 1, "new"}, -0.001, 0.0));
+  EXPECT_NE(judged_loss(0.01, 0.02).text.find("; suspected"), std::string::npos)
+      << "one loss below 0 makes no difference to what a positive baseline's percent is";
+  std::filesystem::remove_all(folder_), std::filesystem::create_directories(folder_);
   EXPECT_NE(judged_loss(-250, -250).text.find("; % of 250, as values of 0 or below have no ratios"), std::string::npos);
   EXPECT_EQ(judged_loss(2.5, 2.5).text.find("no ratios"), std::string::npos);
 }
