@@ -4,6 +4,8 @@
 #include <fmt/core.h>
 
 #include <algorithm>
+#include <map>
+#include <set>
 
 #include "analysis/gate/gate_report.h"
 #include "analysis/gate/harness.h"
@@ -41,6 +43,26 @@ void add_bridge(const GateSeries& series, const GateHistory& history, const prof
     baseline.nights.push_back(std::move(launches));
     baseline.bridge.push_back(run.id);
   }
+}
+
+// The newest kHistoryNights gates, and as many confirmations, that have each of tonight's cells: of a suite that is run
+// in parts the newest runs may be of other cells.
+Result<std::set<std::string>> runs_with_cells(const baselines::Run& tonight, const baselines::Store& store) {
+  std::set<std::string> runs;
+  for (const baselines::Cell& cell : tonight.cells) {
+    const std::vector<std::string> metrics = analysis::gated_metrics(cell);
+    if (metrics.empty()) continue;
+    MB_ASSIGN(const auto points, store.history(cell.identity_hash, metrics.front()));
+    std::map<std::string, size_t> taken;
+    for (auto point = points.rbegin(); point != points.rend(); ++point) {
+      if (point->command != kGateCommand && point->command != kConfirmCommand) continue;
+      if (point->suite != tonight.suite || point->class_hash != tonight.fingerprint.class_hash ||
+          point->epoch != tonight.epoch || point->created_unix_ns >= tonight.created_unix_ns)
+        continue;
+      if (taken[point->command]++ < kHistoryNights) runs.insert(point->run);
+    }
+  }
+  return runs;
 }
 
 }  // namespace
@@ -102,6 +124,7 @@ Result<GateHistory> read_gate_history(const baselines::Run& tonight, const std::
   if (!file_exists(store_file)) return history;
   MB_ASSIGN(const auto store, baselines::Store::open(store_file, {.read_only = true}));
   MB_ASSIGN(const auto summaries, store.list_runs());
+  MB_ASSIGN(const auto with_cells, runs_with_cells(tonight, store));
   for (const auto& s : summaries) {
     const bool bridge = s.command == kBridgeCommand;
     std::vector<baselines::Run>* runs = bridge                         ? &history.bridges
@@ -110,7 +133,8 @@ Result<GateHistory> read_gate_history(const baselines::Run& tonight, const std::
                                                                        : nullptr;
     if (runs == nullptr || s.suite != tonight.suite || s.id == tonight.id) continue;
     if (s.ended_unix_ns == 0 || s.class_hash != tonight.fingerprint.class_hash || s.epoch != tonight.epoch) continue;
-    if (!bridge && (s.created_unix_ns >= tonight.created_unix_ns || runs->size() == kHistoryNights)) continue;
+    if (!bridge && s.created_unix_ns >= tonight.created_unix_ns) continue;
+    if (!bridge && runs->size() >= kHistoryNights && !with_cells.contains(s.id)) continue;
     MB_ASSIGN(auto run, store.load_run(s.id));
     runs->push_back(std::move(run));
   }

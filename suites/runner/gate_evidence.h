@@ -20,7 +20,7 @@ inline constexpr const char* kBridgeCommand = "gate-bridge";
 
 // Finished runs of tonight's suite, fingerprint class and epoch, oldest first.
 struct GateHistory {
-  std::vector<baselines::Run> nights;         // before tonight, at most the newest kHistoryNights
+  std::vector<baselines::Run> nights;         // before tonight: the newest kHistoryNights, and those of each cell
   std::vector<baselines::Run> confirmations;  // of those nights' suspects
   std::vector<baselines::Run> bridges;        // of any product
 };

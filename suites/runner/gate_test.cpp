@@ -431,6 +431,23 @@ TEST_F(GateOverNights, ARegressionThatIsOlderThanTheNightsThatCountKeepsItsFirst
   EXPECT_EQ(red.red_since, "r-day1");
 }
 
+TEST_F(GateOverNights, GatesOfOtherCellsDoNotMakeARedForgotten) {
+  request_.pins = {pin_of(run_of({"r-1"}))};
+  keep(judged({"r-2", 1, "new", "6.1", 101}, Verdict::kSlower));
+  std::vector<std::string> ids;
+  for (size_t n = 0; n <= kHistoryNights; ++n) ids.push_back("r-other" + std::to_string(n));
+  for (size_t n = 0; n < ids.size(); ++n) {
+    Stored other = run_of({ids[n].c_str(), 2, "new"});
+    other.created_unix_ns += static_cast<int64_t>(n);
+    other.cells[0].name = "two", other.cells[0].identity_hash = "two";
+    keep(other);
+  }
+  const auto red = row(judge(run_of({"r-3", 3, "new", "6.1", 101})), "cpu_step_time");
+  EXPECT_EQ(red.verdict.verdict, Verdict::kSlower) << red.verdict.text;
+  EXPECT_EQ(red.verdict.nights, 2U) << red.verdict.text;
+  EXPECT_EQ(red.red_since, "r-2");
+}
+
 TEST_F(GateOverNights, ALossOfZeroOrBelowIsComparedByItsDifference) {
   const auto with_loss = [](const Night& night, double loss, double spread) {
     Stored run = run_of(night);
