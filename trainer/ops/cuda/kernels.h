@@ -107,9 +107,9 @@ struct Embedding {
   const int32_t* ids = nullptr;
 };
 Status embedding_forward(const Embedding& args, const void* table, void* y, const Launch& launch);
-// dtable[id] += sum of the id's dy rows in token order, summed in fp32, deterministic. workspace: embedding_workspace()
-// bytes.
-int64_t embedding_workspace(int64_t tokens);
+// dtable[id] += sum of the id's dy rows in token order, summed in fp32, deterministic. workspace:
+// embedding_workspace(tokens + vocab) bytes.
+int64_t embedding_workspace(int64_t entries);
 Status embedding_backward(const Embedding& args, const void* dy, void* dtable, void* workspace, const Launch& launch);
 
 // Cross entropy over a slice [first, first + vocab) of the vocabulary; logits [rows, vocab] bf16 or fp32.
