@@ -59,13 +59,7 @@ template <GroupedForm kForm, Fp8Sum kSum, bool kLeftE5m2, typename Out>
 Status start(const GroupedFp8& f, const Maps& maps, void* out, bool accumulate, const Launch& launch) {
   const GroupedGemm& g = f.g;
   const KernelPlan plan = plan_grouped_fp8(kForm, f.fast, g.rows, g.experts, g.n, g.k, launch.sms);
-  GroupedWork work;
-  work.segments = g.segments;
-  work.left_scale = g.a_scale, work.right_scale = g.b_scale;
-  work.experts = static_cast<int>(g.experts);
-  work.rows = static_cast<int>(g.n);
-  work.columns = static_cast<int>(kForm == GroupedForm::kFprop ? g.n : g.k);
-  work.depth = static_cast<int>(kForm == GroupedForm::kFprop ? g.k : g.n);
+  const GroupedWork work = grouped_work(kForm, g);
   const auto kernel = grouped_fp8_kernel<kForm, kSum, kLeftE5m2, Out>;
   MB_TRY(ok(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, plan.smem_bytes), plan.kernel));
   kernel<<<static_cast<unsigned>(plan.grid_x), plan.block, static_cast<size_t>(plan.smem_bytes), launch.stream>>>(

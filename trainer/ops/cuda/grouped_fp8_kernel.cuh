@@ -258,11 +258,7 @@ __global__ void __launch_bounds__(kGroupedThreads, 1)
       if constexpr (kSum != Fp8Sum::kBlocks)
 #pragma unroll
         for (float& x : d) x *= factor;
-      if constexpr (kForm == GroupedForm::kWgrad)
-        store_gradient(d, out + int64_t{tile.expert} * work.rows * work.columns, row0, tile.rows, tile.at.column,
-                       work.columns, accumulate);
-      else
-        store_bf16(d, out + int64_t{tile.first} * work.columns, row0, tile.rows, tile.at.column, work.columns);
+      store_tile<kForm>(d, out, tile, work, row0, accumulate);
     }
   }
 #endif

@@ -35,13 +35,7 @@ template <GroupedForm kForm, typename Out>
 Status start(const GroupedGemm& g, const CUtensorMap& left, const CUtensorMap& right, void* out, bool accumulate,
              const Launch& launch) {
   const KernelPlan plan = plan_grouped(kForm, g.rows, g.experts, g.n, g.k, launch.sms);
-  GroupedWork work;
-  work.segments = g.segments;
-  work.left_scale = g.a_scale, work.right_scale = g.b_scale;
-  work.experts = static_cast<int>(g.experts);
-  work.rows = static_cast<int>(g.n);
-  work.columns = static_cast<int>(kForm == GroupedForm::kFprop ? g.n : g.k);
-  work.depth = static_cast<int>(kForm == GroupedForm::kFprop ? g.k : g.n);
+  const GroupedWork work = grouped_work(kForm, g);
   MB_TRY(ok(cudaFuncSetAttribute(grouped_wgmma_kernel<kForm, Out>, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                  plan.smem_bytes),
             plan.kernel));

@@ -9,6 +9,7 @@
 // where rows are the reduction, the last step clears them in shared memory.
 #pragma once
 
+#include "trainer/ops/cuda/expert_kernels.h"
 #include "trainer/ops/cuda/grouped_tiles.h"
 #include "trainer/ops/cuda/mma.cuh"
 #include "trainer/ops/cuda/vector.cuh"
@@ -25,6 +26,17 @@ struct GroupedWork {
   const float* left_scale = nullptr;  // device scalars that results are multiplied with, both or neither
   const float* right_scale = nullptr;
 };
+
+inline GroupedWork grouped_work(GroupedForm form, const GroupedGemm& g) {
+  GroupedWork work;
+  work.segments = g.segments;
+  work.left_scale = g.a_scale, work.right_scale = g.b_scale;
+  work.experts = static_cast<int>(g.experts);
+  work.rows = static_cast<int>(g.n);
+  work.columns = static_cast<int>(form == GroupedForm::kFprop ? g.n : g.k);
+  work.depth = static_cast<int>(form == GroupedForm::kFprop ? g.k : g.n);
+  return work;
+}
 
 struct ExpertTile {
   int expert = 0, first = 0;  // first row of the expert in the buffer
@@ -213,6 +225,17 @@ __device__ __forceinline__ void store_gradient(float (&d)[kCount], Out* out, int
   }
 }
 
+// A warpgroup's rows of a tile, from row0 on.
+template <GroupedForm kForm, typename Out, int kCount>
+__device__ __forceinline__ void store_tile(float (&d)[kCount], Out* out, const ExpertTile& tile,
+                                           const GroupedWork& work, int row0, bool accumulate) {
+  if constexpr (kForm == GroupedForm::kWgrad)
+    store_gradient(d, out + int64_t{tile.expert} * work.rows * work.columns, row0, tile.rows, tile.at.column,
+                   work.columns, accumulate);
+  else
+    store_bf16(d, out + int64_t{tile.first} * work.columns, row0, tile.rows, tile.at.column, work.columns);
+}
+
 // Multiplies one tile's 64 rows: d += left * right over all steps. A warpgroup without rows only keeps the turn.
 template <GroupedForm kForm>
 __device__ __forceinline__ void multiply_steps(const StageMap& map, StageTurn& turn, int group, int depth, bool active,
@@ -297,11 +320,7 @@ __global__ void __launch_bounds__(kGroupedThreads, 1)
 #pragma unroll
         for (float& x : d) x *= factor;
       }
-      if constexpr (kForm == GroupedForm::kWgrad)
-        store_gradient(d, out + int64_t{tile.expert} * work.rows * work.columns, row0, tile.rows, tile.at.column,
-                       work.columns, accumulate);
-      else
-        store_bf16(d, out + int64_t{tile.first} * work.columns, row0, tile.rows, tile.at.column, work.columns);
+      store_tile<kForm>(d, out, tile, work, row0, accumulate);
     }
   }
 #endif
