@@ -18,6 +18,8 @@
 #include <filesystem>
 #include <numeric>
 #include <optional>
+#include <random>
+#include <vector>
 
 #include "profiler/base/file.h"
 #include "profiler/base/text.h"
@@ -51,7 +53,7 @@ const char* name_of(What what) {
 
 struct Options {
   int gpus = 0;  // 0: all
-  size_t most = size_t{1} << 30U;
+  size_t most = size_t{4} << 30U;
   std::string out;
   bool registered = false;
 };
@@ -77,7 +79,7 @@ class Bench {
     MB_TRY(open());
     say("op,bytes,max_ctas,us,bus_GB/s\n");
     for (const What what : kAll)
-      for (size_t bytes = 1024; bytes <= options_.most; bytes *= 4) MB_TRY(row(*group_, what, bytes, 0));
+      for (size_t bytes = 8; bytes <= options_.most; bytes *= 2) MB_TRY(row(*group_, what, bytes, 0));
     if (options_.registered) return write();  // groups that are opened from here on have no windows
     for (const int ctas : {2, 4, 8, 16, 32}) {
       MB_ASSIGN(const auto limited, groups_->group(GroupKind::kDpCp, mesh_, {.max_ctas = ctas}));
@@ -191,8 +193,13 @@ class Bench {
     MB_TRY(allocate(&b, kN * kK * 2));
     MB_TRY(allocate(&d, kM * kN * 2));
     MB_TRY(allocate(&workspace, cuda::kGemmWorkspace));
-    MB_TRY(ok(cudaMemset(a, 0x3c, static_cast<size_t>(kM * kK * 2)), "filling a product"));
-    MB_TRY(ok(cudaMemset(b, 0x3c, static_cast<size_t>(kN * kK * 2)), "filling a product"));
+    // Real values: of equal ones a card multiplies faster than its power allows.
+    std::minstd_rand draw(1);
+    std::vector<uint16_t> values(static_cast<size_t>(std::max(kM, kN) * kK));
+    for (uint16_t& value : values)  // bf16 of either sign, 2^-7 to 2
+      value = static_cast<uint16_t>((draw() & 0x83ffU) + 0x3c00U);
+    MB_TRY(ok(cudaMemcpy(a, values.data(), static_cast<size_t>(kM * kK * 2), cudaMemcpyDefault), "filling a product"));
+    MB_TRY(ok(cudaMemcpy(b, values.data(), static_cast<size_t>(kN * kK * 2), cudaMemcpyDefault), "filling a product"));
     cuda::GemmProblem p;
     p.m = kM, p.n = kN, p.k = kK;
     p.b_transposed = true;
