@@ -2,7 +2,9 @@
 // --overlap, how tensor-parallel collectives and the products beside them overlap.
 #include <fmt/core.h>
 
+#include <filesystem>
 #include <optional>
+#include <vector>
 
 #include "profiler/base/file.h"
 #include "profiler/base/log.h"
@@ -28,38 +30,22 @@ Result<int> number_of(const Parsed& parsed, const char* option, int otherwise, i
   return static_cast<int>(*number);
 }
 
-// The configuration with the knobs of --judge on top; half the sequence without it.
-Result<trainer::Config> judged_shape(const Parsed& parsed, const Settings& settings) {
-  trainer::Config config = settings.config;
-  if (const auto judge = parsed.value("--judge")) {
+// The configuration with the knobs of each --judge on top.
+Result<std::vector<OverlapShape>> judged_shapes(const Parsed& parsed, const Settings& settings) {
+  const auto given = parsed.values("--judge");
+  if (given.empty()) return other_shapes(settings.config);
+  std::vector<OverlapShape> shapes;
+  for (const std::string& judge : given) {
     Parsed with = parsed;
-    for (const auto knob : split(*judge, ',')) with.knobs.emplace_back(trim(knob));
+    for (const auto knob : split(judge, ',')) with.knobs.emplace_back(trim(knob));
     MB_ASSIGN(const Settings other, settings_of(with));
-    return other.config;
+    MB_TRY(trainer::resolve(other.config));
+    shapes.push_back({printable(judge), other.config});
   }
-  config.train.seq_length /= 2;
-  if (const auto fits = trainer::resolve(config); !fits)
-    return fail(ErrorCode::kBadArgument, "half the sequence to judge the choice on: " + fits.error().what,
-                "name another shape: --judge micro_batch_size=2");
-  return config;
+  return shapes;
 }
 
-Result<int> tune_the_overlap(const Parsed& parsed, const Settings& settings) {
-  StopSignals signals;
-  RunOptions options;
-  options.command = "tune";
-  options.argv = parsed.argv;
-  options.runs_dir = settings.product.runs_dir;
-  options.roles = roles_of(settings);
-  options.facts = declared_facts(settings.product.gate);
-  options.interleave = true;
-  options.require_measured = true;
-  options.twins = false;
-  options.quiet = parsed.flag("--quiet");
-  options.stop = signals.flag();
-  MB_ASSIGN(options.launches, number_of(parsed, "--launches", 3, 100));
-  if (options.launches < 2)
-    return fail(ErrorCode::kBadArgument, "--launches 1 has no noise to compare with", "give 2 or more");
+Result<OverlapTuneOptions> overlap_options(const Parsed& parsed, const Settings& settings) {
   OverlapTuneOptions tuning;
   if (const auto text = parsed.value("--sms")) {
     tuning.sms.clear();
@@ -71,17 +57,61 @@ Result<int> tune_the_overlap(const Parsed& parsed, const Settings& settings) {
       tuning.sms.push_back(static_cast<int>(*sms));
     }
   }
-  MB_ASSIGN(tuning.judged, judged_shape(parsed, settings));
-  MB_ASSIGN(const OverlapTuning done, tune_overlap(settings, options, tuning));
+  MB_ASSIGN(tuning.seconds, number_of(parsed, "--seconds", 0, 1'000'000));
+  MB_ASSIGN(tuning.shapes, judged_shapes(parsed, settings));
+  return tuning;
+}
+
+// What is chosen is kept before hours of judging, under a name that nobody loads by mistake, and takes its own name
+// when it is judged worth it; an older choice of that name stays until then.
+Result<int> judge_and_keep(const Parsed& parsed, const Settings& settings, const RunOptions& options,
+                           const OverlapTuneOptions& tuning, OverlapTuning& done) {
+  const std::string file = parsed.value("--out").value_or("overlap.toml");
+  const std::string unjudged = file + ".unjudged";
+  MB_TRY(write_file(unjudged, overlap_toml(done)));
+  const Status judged = judge_overlap(settings, options, tuning, done);
   print_tables(parsed, {overlap_table(done)});
-  if (!done.worth_it) {
-    say("nothing is written: the choice is not surely faster than no overlap, or slower than the defaults\n");
+  if (!judged) {
+    say(fmt::format("{}: the choice, not judged\n", unjudged));
+    MB_TRY(write_file(unjudged, overlap_toml(done)));
+    return tl::unexpected(judged.error());
+  }
+  if (done.is_worth_it()) MB_TRY(write_file(file, overlap_toml(done)));
+  std::filesystem::remove(unjudged);
+  if (!done.is_worth_it()) {
+    say("nothing is kept: on some shape the choice is not surely faster than no overlap, or slower than the "
+        "defaults\n");
     return 2;
   }
-  const std::string file = parsed.value("--out").value_or("overlap.toml");
-  MB_TRY(write_file(file, overlap_toml(done)));
   if (!parsed.flag("--json")) fmt::print("{}: written, as a table of mbbench.toml or of a suite's basis\n", file);
   return 0;
+}
+
+Result<int> tune_the_overlap(const Parsed& parsed, const Settings& settings) {
+  StopSignals signals;
+  RunOptions options;
+  options.command = "tune";
+  options.argv = parsed.argv;
+  options.runs_dir = settings.product.runs_dir;
+  options.roles = roles_of(settings);
+  options.facts = declared_facts(settings.product.gate);
+  options.require_measured = true;
+  options.twins = false;
+  options.quiet = parsed.flag("--quiet");
+  options.stop = signals.flag();
+  MB_ASSIGN(options.launches, number_of(parsed, "--launches", 3, 100));
+  if (options.launches < 2)
+    return fail(ErrorCode::kBadArgument, "--launches 1 has no noise to compare with", "give 2 or more");
+  MB_ASSIGN(const OverlapTuneOptions tuning, overlap_options(parsed, settings));
+  const auto chosen = [&]() -> Result<int> {
+    MB_ASSIGN(OverlapTuning done, choose_overlap(settings, options, tuning));
+    if (done.choice.sms > 0) return judge_and_keep(parsed, settings, options, tuning, done);
+    print_tables(parsed, {overlap_table(done)});
+    say("nothing is kept: at no site is an overlap surely faster than whole collectives\n");
+    return 2;
+  }();
+  if (chosen || chosen.error().code != ErrorCode::kCancelled) return chosen;
+  return signals.interrupted() ? kExitInterrupted : kExitStopped;
 }
 
 Status tune_gemms_of(const trainer::Config& config, bool brief) {
@@ -153,9 +183,13 @@ Command tune_command() {
            {"--skip", "CELL", "with --suite: leave out cells that match (repeats)", true},
            {"--overlap", nullptr,
             "choose tp_comm_overlap_cfg by GEMM site instead: method x SMs x splits, from traced steps"},
-           {"--judge", "KNOBS", "with --overlap: the other shape its choice is judged on (default: half the sequence)"},
+           {"--judge", "KNOBS",
+            "with --overlap: another shape its choice is judged on (repeats; default: half the sequence, with the same "
+            "and twice the micro-batch)",
+            true},
            {"--sms", "LIST", "with --overlap: SMs of collectives to try (default 8,16,32)"},
            {"--launches", "N", "with --overlap: fresh processes a candidate (default 3)"},
+           {"--seconds", "N", "with --overlap: no round of the candidates' launches begins later; two are needed"},
            {"--out", "FILE", "with --overlap: where the choice goes (default overlap.toml)"},
            {"--quiet", nullptr, "no progress"},
            kJsonOption,

@@ -22,6 +22,8 @@ TEST_F(TuneOverlapCommand, SaysWhatIsWrongBeforeAnythingRuns) {
   expect_refused("device=cuda tp=2 --sms 8,0", kExitUsage, "--sms 8,0: numbers from 1 to 128");
   expect_refused("device=cuda tp=2 --launches 1", kExitUsage, "no noise to compare with");
   expect_refused("device=cuda tp=2 --judge seq_length=64", kExitUsage, "another shape than it is tuned on");
+  expect_refused("device=cuda tp=2 --judge seq=32 --judge seq=31", kExitUsage, "31");
+  expect_refused("device=cuda tp=2 --seconds soon", kExitUsage, "--seconds soon: a number from 1");
   expect_refused("device=cuda tp=2 seq=66", kExitUsage, "name another shape: --judge");
   EXPECT_FALSE(fs::exists(folder_ / "mbbench-runs"));
 }

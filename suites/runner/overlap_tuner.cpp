@@ -1,4 +1,4 @@
-// Two runs of cells: candidates on the tuned shape, then the choice beside none and the defaults on the judged one.
+// Runs of cells: candidates on the tuned shape, then the choice beside none and the defaults on each judged one.
 #include "suites/runner/overlap_tuner.h"
 
 #include <fmt/core.h>
@@ -7,10 +7,13 @@
 #include <array>
 #include <limits>
 #include <numeric>
+#include <utility>
 
 #include "analysis/exposure/site_times.h"
 #include "analysis/gate/gate_report.h"
 #include "baselines/store/bundle.h"
+#include "profiler/base/clock.h"
+#include "profiler/base/log.h"
 #include "profiler/base/text.h"
 #include "profiler/trace/trace_file.h"
 #include "trainer/run/layout.h"
@@ -116,22 +119,59 @@ Cell cell_of(const char* name, const Settings& settings, const Config& config) {
   return {.name = name, .config = config, .sources = settings.sources};
 }
 
-// Every cell of a run, all of which must be well.
-Result<RunOutcome> run_cells(Suite suite, const RunOptions& options) {
-  for (const Cell& cell : suite.cells) MB_TRY(trainer::resolve(cell.config));
+// A run of all cells; what became of each is in the outcome.
+Result<RunOutcome> run_cells(const Suite& suite, const RunOptions& options) {
   MB_ASSIGN(RunOutcome outcome, start_run(suite, options));
-  if (outcome.stopped) return fail(ErrorCode::kUnavailable, "stopped");
-  for (const baselines::Cell& cell : outcome.run.cells)
-    if (cell.status != baselines::CellStatus::kOk)
-      return fail(ErrorCode::kUnavailable, fmt::format("cell {}: {}", cell.name, cell.reason),
-                  "nothing is chosen from a part of the candidates");
+  if (outcome.stopped) return fail(ErrorCode::kCancelled, "stopped");
   return outcome;
 }
+
+std::string trouble_of(const baselines::Cell& cell) {
+  return cell.reason.empty() ? std::string(baselines::name(cell.status)) : cell.reason;
+}
+
+Status must_be_ok(const RunOutcome& outcome, std::string_view name) {
+  for (const baselines::Cell& cell : outcome.run.cells)
+    if (cell.name == name && cell.status != baselines::CellStatus::kOk)
+      return fail(ErrorCode::kUnavailable, fmt::format("cell {}: {}", cell.name, trouble_of(cell)),
+                  "nothing can be held against it");
+  return {};
+}
+
+// Says how long it will take, and ends the rounds at the limit.
+class Rounds {
+ public:
+  Rounds(const OverlapTuneOptions& tuning, const RunOptions& options, size_t candidates)
+      : tuning_(tuning), options_(options), candidates_(candidates) {
+    if (!options.quiet)
+      say(fmt::format("overlap: {} candidates x {} launches, then {} shapes x 3 x {} launches to judge the choice\n",
+                      candidates, options.launches, tuning.shapes.size(), options.launches));
+  }
+
+  bool begins(int done) {
+    const double elapsed_s = static_cast<double>(watch_.elapsed_ns()) * 1e-9;
+    if (done == 1 && !options_.quiet) {
+      const double launch_s = elapsed_s / static_cast<double>(candidates_);
+      say(fmt::format("overlap: {:.0f} s a launch: about {:.0f} s for the other rounds, {:.0f} s to judge\n", launch_s,
+                      elapsed_s * (options_.launches - 1),
+                      launch_s * 3.0 * options_.launches * static_cast<double>(tuning_.shapes.size())));
+    }
+    if (options_.next_round && !options_.next_round(done)) return false;
+    return tuning_.seconds == 0 || elapsed_s < tuning_.seconds;
+  }
+
+ private:
+  const OverlapTuneOptions& tuning_;
+  const RunOptions& options_;
+  size_t candidates_;
+  Stopwatch watch_;
+};
 
 Result<OverlapTimes> times_of(const RunOutcome& outcome) {
   OverlapTimes times;
   MB_ASSIGN(const auto bundle, baselines::BundleReader::open(outcome.bundle));
-  for (const baselines::Cell& cell : outcome.run.cells)
+  for (const baselines::Cell& cell : outcome.run.cells) {
+    if (cell.status != baselines::CellStatus::kOk) continue;
     for (const baselines::Launch& launch : cell.launches) {
       if (launch.trace_files.empty())
         return fail(ErrorCode::kNotFound, fmt::format("cell {} has no trace", cell.name),
@@ -143,6 +183,7 @@ Result<OverlapTimes> times_of(const RunOutcome& outcome) {
         times.calls[site.site] = static_cast<double>(site.calls);
       }
     }
+  }
   return times;
 }
 
@@ -151,6 +192,52 @@ std::vector<double> steps_of(const RunOutcome& outcome, std::string_view name) {
     if (cell.name == name) return analysis::launch_values(cell, "step_time");
   }
   return {};
+}
+
+Status check(const Config& tuned, const OverlapTuneOptions& tuning) {
+  MB_ASSIGN(const trainer::Layout layout, trainer::resolve(tuned));
+  if (layout.tp < 2 || !layout.sequence_parallel)
+    return fail(ErrorCode::kBadArgument, "there is no tensor-parallel collective to hide",
+                "give parallel.tensor_model_parallel_size of 2 or more, with sequence_parallel");
+  for (const OverlapShape& shape : tuning.shapes)
+    if (shape.config.train.seq_length == tuned.train.seq_length &&
+        shape.config.train.micro_batch_size == tuned.train.micro_batch_size)
+      return fail(ErrorCode::kBadArgument, "a choice must be judged on another shape than it is tuned on",
+                  "give --judge another train.seq_length or train.micro_batch_size");
+  return {};
+}
+
+// The choice must be surely faster on every shape, so that many shapes are no odds in its favour; but one of them makes
+// it slower than the defaults by chance.
+Result<OverlapJudgement> judge_on(const OverlapShape& shape, const Settings& settings, const RunOptions& options,
+                                  const OverlapChoice& choice, size_t shapes) {
+  Suite suite{.name = "judge-overlap", .purpose = "the choice, on a shape it was not tuned on: " + shape.name};
+  Config off = shape.config;
+  off.tp_overlap.tp_comm_overlap = false;
+  const Config chosen = overlapped(shape.config, choice.entries), defaults = overlapped(shape.config, {});
+  for (const Config* config : {&std::as_const(off), &chosen}) MB_TRY(trainer::resolve(*config));
+  suite.cells.push_back(cell_of(kNone, settings, off));
+  suite.cells.push_back(cell_of("choice", settings, chosen));
+  if (trainer::resolve(defaults)) suite.cells.push_back(cell_of("defaults", settings, defaults));
+  MB_ASSIGN(const RunOutcome judged, run_cells(suite, options));
+  for (const char* name : {kNone, "choice"}) MB_TRY(must_be_ok(judged, name));
+  OverlapJudgement to{shape.name, {}, {}};
+  to.over_none = analysis::ab_look(steps_of(judged, kNone), steps_of(judged, "choice"), 1);
+  if (const auto steps = steps_of(judged, "defaults"); !steps.empty())
+    to.over_defaults = analysis::ab_look(steps, steps_of(judged, "choice"), shapes);
+  else
+    to.over_defaults.text = "the defaults do not run";
+  return to;
+}
+
+std::vector<std::string> judged_lines(const OverlapTuning& tuning) {
+  std::vector<std::string> lines;
+  for (const OverlapJudgement& judged : tuning.judgements) {
+    lines.push_back(fmt::format("on {}, beside no overlap: {}", judged.shape, judged.over_none.text));
+    lines.push_back(fmt::format("on {}, beside the defaults: {}", judged.shape, judged.over_defaults.text));
+  }
+  if (!tuning.unjudged.empty()) lines.push_back(tuning.unjudged);
+  return lines;
 }
 
 }  // namespace
@@ -178,46 +265,90 @@ OverlapChoice choose_overlap(const std::vector<OverlapCandidate>& candidates, co
   return best;
 }
 
-Result<OverlapTuning> tune_overlap(const Settings& settings, const RunOptions& options,
-                                   const OverlapTuneOptions& tuning) {
-  const auto refuse = [](std::string what, std::string hint) {
-    return fail(ErrorCode::kBadArgument, std::move(what), std::move(hint));
-  };
-  const Config& tuned = settings.config;
-  MB_ASSIGN(const trainer::Layout layout, trainer::resolve(tuned));
-  if (layout.tp < 2 || !layout.sequence_parallel)
-    return refuse("there is no tensor-parallel collective to hide",
-                  "give parallel.tensor_model_parallel_size of 2 or more, with sequence_parallel");
-  if (tuning.judged.train.seq_length == tuned.train.seq_length &&
-      tuning.judged.train.micro_batch_size == tuned.train.micro_batch_size)
-    return refuse("a choice must be judged on another shape than it is tuned on",
-                  "give --judge another train.seq_length or train.micro_batch_size");
-  const auto candidates = overlap_candidates(tuned, tuning.sms);
-  if (candidates.size() < 2) return refuse("no method of overlap fits this configuration", "see `mbbench explain`");
+Result<std::vector<OverlapShape>> other_shapes(const Config& tuned) {
+  Config half = tuned;
+  half.train.seq_length /= 2;
+  if (const auto fits = trainer::resolve(half); !fits)
+    return fail(ErrorCode::kBadArgument, "half the sequence to judge the choice on: " + fits.error().what,
+                "name another shape: --judge micro_batch_size=2");
+  std::vector<OverlapShape> shapes{{fmt::format("seq_length={}", half.train.seq_length), half}};
+  Config twice = half;
+  twice.train.micro_batch_size *= 2;
+  if (trainer::resolve(twice))
+    shapes.push_back({fmt::format("{},micro_batch_size={}", shapes[0].name, twice.train.micro_batch_size), twice});
+  return shapes;
+}
 
-  Suite first{.name = "tune-overlap", .purpose = "methods of tensor-parallel overlap, all sites at once"};
+std::vector<LeftOut> leave_out(const baselines::Run& timed, std::vector<OverlapCandidate>& candidates) {
+  std::vector<LeftOut> out;
+  for (const baselines::Cell& cell : timed.cells) {
+    if (cell.status == baselines::CellStatus::kOk) continue;
+    out.push_back({cell.name, trouble_of(cell)});
+    std::erase_if(candidates, [&](const OverlapCandidate& candidate) { return candidate.name == cell.name; });
+  }
+  return out;
+}
+
+bool OverlapTuning::is_worth_it() const {
+  return unjudged.empty() && !judgements.empty() &&
+         std::all_of(judgements.begin(), judgements.end(), [](const OverlapJudgement& judged) {
+           return judged.over_none.verdict == Verdict::kFaster && judged.over_defaults.verdict != Verdict::kSlower;
+         });
+}
+
+Result<OverlapTuning> choose_overlap(const Settings& settings, const RunOptions& options,
+                                     const OverlapTuneOptions& tuning) {
+  MB_TRY(check(settings.config, tuning));
+  auto candidates = overlap_candidates(settings.config, tuning.sms);
+  if (candidates.size() < 2)
+    return fail(ErrorCode::kBadArgument, "no method of overlap fits this configuration", "see `mbbench explain`");
+  Suite suite{.name = "tune-overlap", .purpose = "methods of tensor-parallel overlap, all sites at once"};
   for (const OverlapCandidate& candidate : candidates)
-    first.cells.push_back(cell_of(candidate.name.c_str(), settings, overlapped(tuned, candidate.entries)));
-  MB_ASSIGN(const RunOutcome timed, run_cells(std::move(first), options));
-  MB_ASSIGN(const OverlapTimes times, times_of(timed));
-  if (times.ns.empty() || times.ns.at(kNone).empty())
-    return fail(ErrorCode::kNotFound, "no GEMM site shows in the traces",
-                "dense layers have them: qkv, proj, fc1, fc2");
+    suite.cells.push_back(cell_of(candidate.name.c_str(), settings, overlapped(settings.config, candidate.entries)));
+  Rounds rounds(tuning, options, candidates.size());
+  RunOptions in_rounds = options;
+  in_rounds.interleave = true;
+  in_rounds.next_round = [&](int done) { return rounds.begins(done); };
+  MB_ASSIGN(const RunOutcome timed, run_cells(suite, in_rounds));
+  MB_TRY(must_be_ok(timed, kNone));
 
   OverlapTuning done;
+  done.planned_rounds = options.launches;
+  for (const baselines::Cell& cell : timed.run.cells)
+    if (cell.name == kNone) done.rounds = static_cast<int>(cell.launches.size());
+  done.left_out = leave_out(timed.run, candidates);
+  if (candidates.size() < 2)
+    return fail(ErrorCode::kUnavailable, fmt::format("no candidate ran to a clean end; {}: {}",
+                                                     done.left_out[0].candidate, done.left_out[0].why));
+  if (done.rounds < 2)
+    return fail(ErrorCode::kTimeout,
+                fmt::format("{} of {} rounds of launches began within {:.0f} s, and one has no noise to compare with",
+                            done.rounds, done.planned_rounds, tuning.seconds),
+                "give --seconds more, or --sms fewer");
+  MB_ASSIGN(const OverlapTimes times, times_of(timed));
+  if (!times.ns.contains(kNone))
+    return fail(ErrorCode::kNotFound, "no GEMM site shows in the traces",
+                "dense layers have them: qkv, proj, fc1, fc2");
   done.choice = choose_overlap(candidates, times);
-  Suite second{.name = "judge-overlap", .purpose = "the choice, on a shape it was not tuned on"};
-  Config off = tuning.judged;
-  off.tp_overlap.tp_comm_overlap = false;
-  second.cells.push_back(cell_of(kNone, settings, off));
-  second.cells.push_back(cell_of("defaults", settings, overlapped(tuning.judged, {})));
-  second.cells.push_back(cell_of("choice", settings, overlapped(tuning.judged, done.choice.entries)));
-  MB_ASSIGN(const RunOutcome judged, run_cells(std::move(second), options));
-  const auto choice = steps_of(judged, "choice");
-  done.over_none = analysis::ab_look(steps_of(judged, kNone), choice, 1);
-  done.over_defaults = analysis::ab_look(steps_of(judged, "defaults"), choice, 1);
-  done.worth_it = done.over_none.verdict == Verdict::kFaster && done.over_defaults.verdict != Verdict::kSlower;
+  done.unjudged = done.choice.sms == 0 ? "no site overlaps" : "not judged yet";
   return done;
+}
+
+Status judge_overlap(const Settings& settings, const RunOptions& options, const OverlapTuneOptions& tuning,
+                     OverlapTuning& done) {
+  done.unjudged = "not judged yet";
+  RunOptions in_turns = options;
+  in_turns.interleave = true;
+  for (const OverlapShape& shape : tuning.shapes) {
+    const auto judged = judge_on(shape, settings, in_turns, done.choice, tuning.shapes.size());
+    if (!judged) {
+      done.unjudged = fmt::format("not judged on {}: {}", shape.name, judged.error().what);
+      return tl::unexpected(judged.error());
+    }
+    done.judgements.push_back(*judged);
+  }
+  done.unjudged.clear();
+  return {};
 }
 
 analysis::Table overlap_table(const OverlapTuning& tuning) {
@@ -237,16 +368,17 @@ analysis::Table overlap_table(const OverlapTuning& tuning) {
                            {format_ns(site.none_ns), site.none_ns},
                            {format_ns(site.ns), site.ns},
                            {site.why}}});
-  table.footer.push_back("judged on another shape, beside no overlap: " + tuning.over_none.text);
-  table.footer.push_back("judged on another shape, beside the defaults: " + tuning.over_defaults.text);
+  table.footer.push_back(fmt::format("from {} of {} rounds of launches", tuning.rounds, tuning.planned_rounds));
+  for (const LeftOut& out : tuning.left_out)
+    table.footer.push_back(fmt::format("left out: {}, {}", out.candidate, out.why));
+  for (const std::string& line : judged_lines(tuning)) table.footer.push_back(line);
   return table;
 }
 
 std::string overlap_toml(const OverlapTuning& tuning) {
-  std::string text =
-      fmt::format("# beside no overlap: {}\n# beside the defaults: {}\n[overlap]\ntp_comm_overlap = true\n",
-                  tuning.over_none.text, tuning.over_defaults.text);
-  text += "[overlap.tp_comm_overlap_cfg]\n";
+  std::string text = fmt::format("# from {} of {} rounds of launches\n", tuning.rounds, tuning.planned_rounds);
+  for (const std::string& line : judged_lines(tuning)) text += "# " + line + "\n";
+  text += "[overlap]\ntp_comm_overlap = true\n[overlap.tp_comm_overlap_cfg]\n";
   for (const auto& [entry, value] : tuning.choice.entries) {
     const bool number = std::all_of(value.begin(), value.end(), [](char c) { return c >= '0' && c <= '9'; });
     text += number ? fmt::format("{} = {}\n", entry, value) : fmt::format("{} = \"{}\"\n", entry, value);

@@ -2,9 +2,9 @@
 //
 // A candidate puts one method on all sites that can take it, so that one run times it for every site at once; sites are
 // then chosen one by one. SMs are the communicator's, alike for all sites, so each number of SMs makes a choice of its
-// own, and the one with the shortest sum of sites is taken. What was chosen is judged on another shape than it was
-// chosen on, launch by launch beside no overlap and beside the defaults, and is worth writing down only if it is surely
-// faster than the first and not surely slower than the second.
+// own, and the one with the shortest sum of sites is taken. What was chosen is judged on other shapes than it was
+// chosen on, launch by launch beside no overlap and beside the defaults, and is worth writing down only if on each it
+// is surely faster than the first and not surely slower than the second.
 #pragma once
 
 #include <map>
@@ -49,23 +49,57 @@ struct OverlapChoice {
   KnobMap entries;  // of tp_comm_overlap_cfg
 };
 
+// Of candidates that were timed, the first of which is "none".
 OverlapChoice choose_overlap(const std::vector<OverlapCandidate>& candidates, const OverlapTimes& times);
+
+// A shape that the choice is judged on.
+struct OverlapShape {
+  std::string name;  // "seq_length=4096"
+  trainer::Config config;
+};
+
+// Half the sequence, and twice the micro-batch at half the sequence where that plans. Errors: half the sequence does
+// not plan.
+Result<std::vector<OverlapShape>> other_shapes(const trainer::Config& tuned);
+
+struct OverlapJudgement {
+  std::string shape;
+  analysis::AbDecision over_none, over_defaults;  // the choice is B
+};
+
+struct LeftOut {
+  std::string candidate, why;
+};
+// Takes candidates out whose cells did not end well; a cell that is unstable did not.
+std::vector<LeftOut> leave_out(const baselines::Run& timed, std::vector<OverlapCandidate>& candidates);
 
 struct OverlapTuning {
   OverlapChoice choice;
-  analysis::AbDecision over_none, over_defaults;  // the choice is B, on the shape it is judged on
-  bool worth_it = false;
+  std::vector<LeftOut> left_out;
+  int rounds = 0, planned_rounds = 0;
+  std::vector<OverlapJudgement> judgements;  // of shapes so far
+  std::string unjudged;                      // why shapes are left; empty: none is
+
+  // Nothing is until all shapes are judged.
+  bool is_worth_it() const;
 };
 
 struct OverlapTuneOptions {
   std::vector<int> sms{8, 16, 32};
-  trainer::Config judged;  // the shape the choice is judged on
+  double seconds = 0;  // after which no round of the candidates' launches begins; 0: all rounds
+  std::vector<OverlapShape> shapes;
 };
 
-// Runs all of it; `settings` has the shape it is tuned on. Errors: no tensor parallelism with sequence parallelism, a
-// judged shape that is the tuned one, a candidate that does not run.
-Result<OverlapTuning> tune_overlap(const Settings& settings, const RunOptions& options,
-                                   const OverlapTuneOptions& tuning);
+// Times the candidates and chooses; `settings` has the shape it is tuned on. Errors: no tensor parallelism with
+// sequence parallelism, a shape to judge on that is the tuned one, no overlap or all candidates that do not run, fewer
+// than two rounds.
+Result<OverlapTuning> choose_overlap(const Settings& settings, const RunOptions& options,
+                                     const OverlapTuneOptions& tuning);
+
+// Judges the choice shape by shape; what is judged stays in `done` where a later shape fails or the user stops it,
+// which is kCancelled.
+Status judge_overlap(const Settings& settings, const RunOptions& options, const OverlapTuneOptions& tuning,
+                     OverlapTuning& done);
 
 analysis::Table overlap_table(const OverlapTuning& tuning);
 // As a settings file has it, with what it was judged by as a comment.

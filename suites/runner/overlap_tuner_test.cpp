@@ -3,11 +3,14 @@
 
 #include <gtest/gtest.h>
 
+#include "profiler/base/text.h"
 #include "suites/matrix/suite.h"
 #include "trainer/run/layout.h"
 
 namespace mbb::suites {
 namespace {
+
+using baselines::Verdict;
 
 trainer::Config tp2() {
   trainer::Config config;
@@ -46,6 +49,25 @@ TEST(OverlapCandidates, WhatTheShapeDoesNotTakeIsNone) {
   config.train.seq_length = 42;
   for (const OverlapCandidate& candidate : overlap_candidates(config, {8}))
     EXPECT_FALSE(candidate.name.starts_with("pipeline")) << candidate.name;
+}
+
+TEST(OverlapCandidates, WhatDidNotEndWellIsLeftOutByName) {
+  auto candidates = overlap_candidates(tp2(), {8});
+  baselines::Run run;
+  for (const OverlapCandidate& candidate : candidates) {
+    baselines::Cell cell;
+    cell.name = candidate.name;
+    run.cells.push_back(cell);
+  }
+  run.cells[1].status = baselines::CellStatus::kUnstable, run.cells[1].reason = "its steps never settled";
+  run.cells[3].status = baselines::CellStatus::kBroken;
+  const auto out = leave_out(run, candidates);
+  ASSERT_EQ(out.size(), 2U);
+  EXPECT_EQ(out[0].candidate, run.cells[1].name);
+  EXPECT_EQ(out[0].why, "its steps never settled");
+  EXPECT_EQ(out[1].why, "broken");
+  ASSERT_EQ(candidates.size(), run.cells.size() - 2);
+  EXPECT_EQ(candidates[1].name, run.cells[2].name);
 }
 
 class ChooseOverlap : public testing::Test {
@@ -108,7 +130,8 @@ TEST_F(ChooseOverlap, WhatIsWrittenIsReadAsTheSameKnobs) {
   times_.ns["pipeline4-sm8"]["fc2_fprop"] = around(60);
   OverlapTuning tuning;
   tuning.choice = choose_overlap(candidates_, times_);
-  tuning.over_none.text = "-3.00 %";
+  tuning.judgements = {{"seq_length=32", {}, {}}};
+  tuning.judgements[0].over_none.text = "-3.00 %";
   const auto settings = read_settings({}, {});
   ASSERT_TRUE(settings.has_value());
   const auto suite = parse_suite(
@@ -127,19 +150,72 @@ TEST_F(ChooseOverlap, WhatIsWrittenIsReadAsTheSameKnobs) {
   EXPECT_EQ(suite->cells[0].config.tp_overlap.tp_comm_overlap_cfg, tuning.choice.entries);
 }
 
-TEST(TuneOverlap, RefusesWhatHasNothingToHideAndTheTunedShapeAsItsJudge) {
+OverlapJudgement judged_as(Verdict over_none, Verdict over_defaults) {
+  OverlapJudgement judged{"seq_length=32", {}, {}};
+  judged.over_none.verdict = over_none, judged.over_defaults.verdict = over_defaults;
+  return judged;
+}
+
+TEST(OverlapTuning, IsWorthItOnlyWhereEveryShapeSaysSo) {
+  OverlapTuning tuning;
+  EXPECT_FALSE(tuning.is_worth_it()) << "nothing is judged";
+  tuning.judgements = {judged_as(Verdict::kFaster, Verdict::kInconclusive),
+                       judged_as(Verdict::kFaster, Verdict::kSame)};
+  EXPECT_TRUE(tuning.is_worth_it());
+  tuning.unjudged = "not judged on micro_batch_size=2: stopped";
+  EXPECT_FALSE(tuning.is_worth_it());
+  tuning.unjudged.clear();
+  tuning.judgements.push_back(judged_as(Verdict::kInconclusive, Verdict::kFaster));
+  EXPECT_FALSE(tuning.is_worth_it());
+  tuning.judgements.back() = judged_as(Verdict::kFaster, Verdict::kSlower);
+  EXPECT_FALSE(tuning.is_worth_it());
+}
+
+TEST(OverlapTuning, NamesWhatIsLeftOutTheRoundsAndWhatIsNotJudged) {
+  OverlapTuning tuning;
+  tuning.left_out = {{"ring-exchange-sm8", "steps did not settle"}};
+  tuning.rounds = 2, tuning.planned_rounds = 3;
+  tuning.judgements = {judged_as(Verdict::kFaster, Verdict::kSame)};
+  tuning.unjudged = "not judged on micro_batch_size=2: stopped";
+  const auto footer = join(overlap_table(tuning).footer, "\n"), toml = overlap_toml(tuning);
+  EXPECT_NE(footer.find("left out: ring-exchange-sm8, steps did not settle"), std::string::npos) << footer;
+  for (const char* part :
+       {"2 of 3 rounds", "on seq_length=32, beside the defaults", "not judged on micro_batch_size=2"}) {
+    EXPECT_NE(footer.find(part), std::string::npos) << part;
+    EXPECT_NE(toml.find(part), std::string::npos) << part;
+  }
+}
+
+TEST(OverlapTuning, IsJudgedOnHalfTheSequenceAndOnTwiceTheMicroBatchWhereThatPlans) {
+  trainer::Config config = tp2();
+  config.train.seq_length = 64;
+  config.train.micro_batch_size = 1;
+  config.train.global_batch_size = 1;
+  auto shapes = other_shapes(config);
+  ASSERT_TRUE(shapes.has_value());
+  ASSERT_EQ(shapes->size(), 1U);
+  config.train.global_batch_size = 4;
+  shapes = other_shapes(config);
+  ASSERT_TRUE(shapes.has_value());
+  ASSERT_EQ(shapes->size(), 2U);
+  EXPECT_EQ((*shapes)[1].name, "seq_length=32,micro_batch_size=2");
+  EXPECT_EQ((*shapes)[1].config.train.micro_batch_size, 2);
+  EXPECT_EQ((*shapes)[1].config.train.seq_length, 32);
+}
+
+TEST(OverlapTuning, RefusesWhatHasNothingToHideAndTheTunedShapeAsItsJudge) {
   auto settings = read_settings({}, {});
   ASSERT_TRUE(settings.has_value());
   settings->config.train.seq_length = 64;
   OverlapTuneOptions tuning;
-  tuning.judged = settings->config;
-  tuning.judged.train.seq_length = 32;
-  const auto alone = tune_overlap(*settings, {}, tuning);
+  tuning.shapes = {{"seq_length=32", settings->config}};
+  tuning.shapes[0].config.train.seq_length = 32;
+  const auto alone = choose_overlap(*settings, {}, tuning);
   ASSERT_FALSE(alone.has_value());
   EXPECT_NE(alone.error().hint.find("tensor_model_parallel_size"), std::string::npos);
   settings->config.parallel = tp2().parallel;
-  tuning.judged = settings->config;
-  const auto same = tune_overlap(*settings, {}, tuning);
+  tuning.shapes.push_back({"seq_length=64", settings->config});
+  const auto same = choose_overlap(*settings, {}, tuning);
   ASSERT_FALSE(same.has_value());
   EXPECT_NE(same.error().what.find("another shape"), std::string::npos);
 }

@@ -186,6 +186,7 @@ class CellLoop {
   Status launch_in_turns(std::vector<size_t> order) {
     for (const size_t i : order) MB_TRY(begin(i));
     for (int launch = 0; launch < options_.launches; ++launch) {
+      if (launch > 0 && !stopped() && options_.next_round && !options_.next_round(launch)) break;
       for (const size_t i : order) MB_TRY(this->launch(i, launch));
       std::reverse(order.begin(), order.end());
     }

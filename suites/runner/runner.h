@@ -33,6 +33,8 @@ struct RunOptions {
   // All cells' first launches, then all second ones, in turning order, so that a slow drift of the machine falls on all
   // alike. A kill then loses every cell that is not finished.
   bool interleave = false;
+  // With `interleave`: asked before each round of launches after the first, with how many are over; false ends them.
+  std::function<bool(int)> next_round = {};
   std::string program;                         // that runs the launches; empty: this one
   profiler::FactRoles roles = fact_roles({});  // what is product and what environment: the run's epoch
   std::vector<profiler::HostFact> facts;       // declared by the user
