@@ -5,6 +5,7 @@
 #include <map>
 #include <utility>
 
+#include "analysis/exposure/gemm_slowdown.h"
 #include "analysis/exposure/intervals.h"
 
 namespace mbb::analysis {
@@ -20,21 +21,6 @@ struct Part {
   SpanKind kind = SpanKind::kCommOther;
   profiler::StringId op = 0;
 };
-
-// "layers.3.attn" becomes "layers.*.attn", "bucket12" stays: numbers that are a part of the path by themselves.
-std::string site_of(std::string_view path) {
-  std::string site;
-  for (size_t at = 0; at <= path.size();) {
-    const size_t end = std::min(path.find('.', at), path.size());
-    const std::string_view part = path.substr(at, end - at);
-    const bool number =
-        !part.empty() && std::all_of(part.begin(), part.end(), [](char c) { return c >= '0' && c <= '9'; });
-    if (at > 0) site += '.';
-    site += number ? "*" : std::string(part);
-    at = end + 1;
-  }
-  return site;
-}
 
 using RankOf = std::map<int32_t, Part>;
 
@@ -67,14 +53,6 @@ std::map<int32_t, Intervals> compute_of(const Trace& trace) {
   return compute;
 }
 
-// Of [from, to), what lies in a set.
-int64_t inside(const Intervals& set, int64_t from, int64_t to) {
-  int64_t length = 0;
-  auto at = std::partition_point(set.begin(), set.end(), [&](const TimeInterval& i) { return i.end_ns <= from; });
-  for (; at != set.end() && at->start_ns < to; ++at) length += std::min(at->end_ns, to) - std::max(at->start_ns, from);
-  return length;
-}
-
 }  // namespace
 
 std::vector<CollectiveRow> collectives(const Trace& trace) {
@@ -98,7 +76,7 @@ std::vector<CollectiveRow> collectives(const Trace& trace) {
       row.largest_wait_ns = std::max(row.largest_wait_ns, wait);
       row.transfer_ns += static_cast<double>(part.end_ns - arrived);
       if (const auto own = compute.find(rank); own != compute.end())
-        row.hidden_ns += static_cast<double>(inside(own->second, arrived, part.end_ns));
+        row.hidden_ns += static_cast<double>(inside_ns(own->second, {arrived, part.end_ns}));
     }
   }
   std::vector<CollectiveRow> all;

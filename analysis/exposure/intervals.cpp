@@ -94,4 +94,13 @@ Intervals clip(const Intervals& set, TimeInterval window) {
   return out;
 }
 
+int64_t inside_ns(const Intervals& set, TimeInterval window) {
+  int64_t length = 0;
+  auto at =
+      std::partition_point(set.begin(), set.end(), [&](const TimeInterval& i) { return i.end_ns <= window.start_ns; });
+  for (; at != set.end() && at->start_ns < window.end_ns; ++at)
+    length += std::min(at->end_ns, window.end_ns) - std::max(at->start_ns, window.start_ns);
+  return length;
+}
+
 }  // namespace mbb::analysis

@@ -28,5 +28,6 @@ Intervals unite(const Intervals& a, const Intervals& b);
 Intervals intersect(const Intervals& a, const Intervals& b);
 Intervals subtract(const Intervals& a, const Intervals& b);  // instants of a that are not in b
 Intervals clip(const Intervals& set, TimeInterval window);
+int64_t inside_ns(const Intervals& set, TimeInterval window);  // length of clip()
 
 }  // namespace mbb::analysis

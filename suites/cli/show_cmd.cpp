@@ -2,9 +2,12 @@
 #include <fmt/core.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstdint>
+#include <optional>
 
 #include "analysis/exposure/collectives.h"
+#include "analysis/exposure/gemm_slowdown.h"
 #include "analysis/metrics/cell_metrics.h"
 #include "analysis/metrics/metrics.h"
 #include "analysis/report/suite_table.h"
@@ -211,15 +214,15 @@ Table knobs_table(const baselines::Cell& cell) {
   return table;
 }
 
-// The trace of the named cell, or of the first that has one.
+// The trace of the named cell, or of the first that has one if none is named.
 struct Traced {
   const baselines::Cell* cell = nullptr;
   profiler::Trace trace;
 };
-Result<Traced> traced_cell(const Parsed& parsed, const Settings& settings, const baselines::Run& run) {
+Result<Traced> traced_cell(const Parsed& parsed, const Settings& settings, const baselines::Run& run,
+                           const std::string& wanted) {
   MB_ASSIGN(const std::filesystem::path bundle, find_bundle(settings, parsed.positionals[0]));
   MB_ASSIGN(const auto reader, baselines::BundleReader::open(bundle));
-  const std::string wanted = parsed.value("--cell").value_or("");
   for (const baselines::Cell& cell : run.cells) {
     if (!wanted.empty() && cell.name != wanted) continue;
     for (const baselines::Launch& launch : cell.launches) {
@@ -242,15 +245,63 @@ Result<int> show_timeline(const Parsed& parsed, const Settings& settings, const 
       return fail(ErrorCode::kBadArgument, fmt::format("--step {} is no step", printable(*step)));
     options.step = static_cast<int32_t>(*number);
   }
-  MB_ASSIGN(const Traced traced, traced_cell(parsed, settings, run));
+  MB_ASSIGN(const Traced traced, traced_cell(parsed, settings, run, parsed.value("--cell").value_or("")));
   MB_ASSIGN(const std::string text, analysis::timeline_text(traced.trace, options));
   fmt::print("{}  {}\n{}", traced.cell->name, class_label(*traced.cell), text);
   return 0;
 }
 
+// What products lose to collectives beside them; `beside` is a cell that is asked for what the first lacks.
+Table slowdown_table(const Traced& traced, const Traced* beside) {
+  Table table{"gemm_slowdown",
+              fmt::format("GEMMs of {} beside collectives, what costs most first", traced.cell->name),
+              {{"site", "site"},
+               {"alone", "alone", Align::kRight},
+               {"partly", "partly", Align::kRight},
+               {"beside", "beside", Align::kRight},
+               {"alone_time", "time alone", Align::kRight, "ns"},
+               {"beside_time", "time beside", Align::kRight, "ns"},
+               {"slowdown", "slower", Align::kRight, "%"},
+               {"cost", "cost of a step", Align::kRight, "ns"}},
+              {},
+              {}};
+  const auto shown = [](double value, std::string text) {
+    return std::isnan(value) ? analysis::Value{"-"} : analysis::Value{std::move(text), value};
+  };
+  double cost = 0;
+  bool elsewhere = false;
+  for (const analysis::GemmSlowdown& row :
+       analysis::gemm_slowdowns(traced.trace, analysis::gemm_paths(traced.cell->launches.front()),
+                                beside != nullptr ? &beside->trace : nullptr)) {
+    const std::string alone = format_ns(row.alone_ns) + (row.alone == 0 ? "*" : "");
+    const std::string next = format_ns(row.beside_ns) + (row.beside == 0 ? "*" : "");
+    if (!std::isnan(row.cost_ns)) cost += row.cost_ns;
+    elsewhere = elsewhere || row.elsewhere;
+    table.rows.push_back({{{row.site},
+                           {std::to_string(row.alone)},
+                           {std::to_string(row.partly)},
+                           {std::to_string(row.beside)},
+                           shown(row.alone_ns, alone),
+                           shown(row.beside_ns, next),
+                           shown(row.slowdown, fmt::format("{:+.1f} %", 100 * row.slowdown)),
+                           shown(row.cost_ns, format_ns(row.cost_ns))}});
+    table.rows.back().values[6].number *= 100;
+  }
+  table.footer.push_back(
+      fmt::format("in all {} of a rank's step. alone, partly, beside: calls of which a collective "
+                  "runs beside less than a tenth, up to half, more; times are means.",
+                  format_ns(cost)));
+  if (elsewhere) table.footer.push_back("*: of cell " + beside->cell->name);
+  return table;
+}
+
 // Every site that communicates: who waits for whom apart from what the wires take.
 Result<int> show_collectives(const Parsed& parsed, const Settings& settings, const baselines::Run& run) {
-  MB_ASSIGN(const Traced traced, traced_cell(parsed, settings, run));
+  MB_ASSIGN(const Traced traced, traced_cell(parsed, settings, run, parsed.value("--cell").value_or("")));
+  std::optional<Traced> beside;
+  if (const auto other = parsed.value("--beside")) {
+    MB_ASSIGN(beside, traced_cell(parsed, settings, run, *other));
+  }
   Table table{"collectives",
               fmt::format("collectives of {}, most time first ({})", traced.cell->name, class_label(*traced.cell)),
               {{"site", "site"},
@@ -278,13 +329,15 @@ Result<int> show_collectives(const Parsed& parsed, const Settings& settings, con
   table.footer.push_back(
       "wait: until the last member starts; transfer: from then on; means over ranks and calls of the traced steps. "
       "hidden: of the transfer, under compute of the same rank.");
-  print_tables(parsed, {table});
+  print_tables(parsed, {table, slowdown_table(traced, beside ? &*beside : nullptr)});
   return 0;
 }
 
 Result<int> show(const Parsed& parsed) {
   MB_ASSIGN(const Settings settings, settings_of(parsed));
   MB_ASSIGN(const baselines::Run run, find_run(settings, parsed.positionals[0]));
+  if (parsed.flag("--beside") && !parsed.flag("--collectives"))
+    return fail(ErrorCode::kBadArgument, "--beside without --collectives", "it is asked how long GEMMs take there");
   if (parsed.flag("--timeline")) return show_timeline(parsed, settings, run);
   if (parsed.flag("--collectives")) return show_collectives(parsed, settings, run);
   if (!parsed.flag("--json") && !parsed.flag("--markdown")) {
@@ -326,7 +379,9 @@ Command show_command() {
           {{"RUN", "@latest, @2, @tag, id, prefix of an id, or bundle folder"}},
           {{"--cell", "NAME", "metrics, ops, memory, counts and knobs of one cell"},
            {"--timeline", nullptr, "one traced step as text, a line a stream"},
-           {"--collectives", nullptr, "of a traced cell: each collective's wait for its last member, and its transfer"},
+           {"--collectives", nullptr,
+            "of a traced cell: each collective's wait for its last member, and its transfer; what GEMMs beside lose"},
+           {"--beside", "NAME", "with --collectives: the cell that says how long GEMMs take alone, or beside one"},
            {"--step", "N", "which step (default: the first traced)"},
            {"--rows", "N", "ops to print (default 15)"},
            {"--train-tokens", "N", "days that a training on so many tokens takes at each cell's rate: 15T"},
