@@ -201,6 +201,9 @@ class World {
   virtual bool one_process() const { return false; }
   // An error once the world is ending, as this rank should see it. Cheap while it is not.
   virtual Status check() { return {}; }
+  // This rank's host has nothing to do until its device has done what it has: where another rank hangs, this one does
+  // not.
+  virtual void waits_for_device(bool) {}
 
   // Says where this rank stands, for the reports of failures and hangs, and is the sign of life that the watchdog
   // reads. `path` (an op's path) is copied; `call` is the caller's count of schedule calls. Costs tens of nanoseconds.

@@ -25,9 +25,13 @@ inline Bytes random_bytes(uint64_t seed, int member, size_t bytes) {
   return data;
 }
 
-// Values for reduction: full-range integers, floats of mixed sign over 2^-20..2^20 so that order and rounding show.
+// What floats are reduced: of mixed sign over 2^-20..2^20 so that order and rounding show, or small whole numbers,
+// whose sums are exact in whatever order a backend takes them.
+enum class Floats : uint8_t { kWide, kWhole };
+
+// Values for reduction; integers are of full range.
 template <typename T>
-std::vector<T> random_values(uint64_t seed, int member, size_t count) {
+std::vector<T> random_values(uint64_t seed, int member, size_t count, Floats floats) {
   std::mt19937_64 random(seed * 1000003 + static_cast<uint64_t>(member));
   std::vector<T> values(count);
   for (T& value : values) {
@@ -35,11 +39,12 @@ std::vector<T> random_values(uint64_t seed, int member, size_t count) {
       value = static_cast<T>(random());
     } else {
       const double mantissa = static_cast<double>(static_cast<int64_t>(random())) * 0x1p-63;
-      const double wide = std::ldexp(mantissa, static_cast<int>(random() % 41) - 20);
+      const int exponent = static_cast<int>(random() % 41) - 20;
+      const double x = floats == Floats::kWide ? std::ldexp(mantissa, exponent) : std::round(8.0 * mantissa);
       if constexpr (std::is_same_v<T, Bf16>) {
-        value = to_bf16(wide);
+        value = to_bf16(x);
       } else {
-        value = static_cast<T>(wide);
+        value = static_cast<T>(x);
       }
     }
   }
@@ -94,13 +99,13 @@ Bytes bytes_of_values(const std::vector<T>& values) {
 }
 
 template <typename T>
-Status check_reductions(Communicator& comm, DType dtype, size_t count, uint64_t seed) {
+Status check_reductions(Communicator& comm, DType dtype, size_t count, uint64_t seed, Floats floats) {
   const auto n = static_cast<size_t>(comm.size());
   const auto rank = static_cast<size_t>(comm.rank());
   for (const ReduceOp op : {ReduceOp::kSum, ReduceOp::kMax}) {
     const std::string what = fmt::format("{} {} of {} {} over {}", "reduction", name(op), count, name(dtype), n);
     std::vector<std::vector<T>> inputs;
-    for (size_t m = 0; m < n; ++m) inputs.push_back(random_values<T>(seed, static_cast<int>(m), n * count));
+    for (size_t m = 0; m < n; ++m) inputs.push_back(random_values<T>(seed, static_cast<int>(m), n * count, floats));
     std::vector<T> full;
     for (size_t i = 0; i < n * count; ++i) full.push_back(reduced(op, inputs, i));
     const auto first = full.begin() + static_cast<std::ptrdiff_t>(rank * count);
@@ -126,14 +131,15 @@ Status check_reductions(Communicator& comm, DType dtype, size_t count, uint64_t 
   return {};
 }
 
-inline Status check_reductions(Communicator& comm, DType dtype, size_t count, uint64_t seed) {
+inline Status check_reductions(Communicator& comm, DType dtype, size_t count, uint64_t seed,
+                               Floats floats = Floats::kWide) {
   switch (dtype) {
-    case DType::kF32: return check_reductions<float>(comm, dtype, count, seed);
-    case DType::kF64: return check_reductions<double>(comm, dtype, count, seed);
-    case DType::kBf16: return check_reductions<Bf16>(comm, dtype, count, seed);
-    case DType::kI32: return check_reductions<int32_t>(comm, dtype, count, seed);
-    case DType::kI64: return check_reductions<int64_t>(comm, dtype, count, seed);
-    case DType::kU8: return check_reductions<uint8_t>(comm, dtype, count, seed);
+    case DType::kF32: return check_reductions<float>(comm, dtype, count, seed, floats);
+    case DType::kF64: return check_reductions<double>(comm, dtype, count, seed, floats);
+    case DType::kBf16: return check_reductions<Bf16>(comm, dtype, count, seed, floats);
+    case DType::kI32: return check_reductions<int32_t>(comm, dtype, count, seed, floats);
+    case DType::kI64: return check_reductions<int64_t>(comm, dtype, count, seed, floats);
+    case DType::kU8: return check_reductions<uint8_t>(comm, dtype, count, seed, floats);
     default: break;
   }
   // Refused on every member alike, and the group stays usable.
@@ -246,11 +252,11 @@ inline Status check_messages(Communicator& comm, DType dtype, size_t count, uint
 }
 
 // Everything on one communicator. All members call it with the same seed; an error names what differed.
-inline Status check_contract(Communicator& comm, uint64_t seed) {
+inline Status check_contract(Communicator& comm, uint64_t seed, Floats floats = Floats::kWide) {
   for (const DType dtype : kAllDTypes) {
     for (const size_t count : {size_t{0}, size_t{1}, size_t{2}, size_t{7}, size_t{64}, size_t{514}}) {
       if (dtype == DType::kE2M1 && count % 2 != 0) continue;
-      MB_TRY(check_reductions(comm, dtype, count, ++seed));
+      MB_TRY(check_reductions(comm, dtype, count, ++seed, floats));
       MB_TRY(check_movement(comm, dtype, count, ++seed));
       MB_TRY(check_varying(comm, dtype, count, ++seed));
       MB_TRY(check_messages(comm, dtype, count, ++seed));

@@ -259,7 +259,10 @@ void Control::watch_progress() {
   for (int rank = 0; rank < size_; ++rank) life += places_->life(rank);
   if (!quiet_.too_long(life, limit_ms, monotonic_ns())) return;
   const auto runs = [](const Peer& peer) { return !peer.returned && peer.waits.empty(); };
-  const auto found = std::find_if(peers_.begin(), peers_.end(), runs);
+  const auto on_device = [](const Peer& peer) { return !peer.returned && peer.waits == kDevice; };
+  auto found = std::find_if(peers_.begin(), peers_.end(), runs);
+  // What a device waits for is a peer that its host knows nothing of.
+  if (found == peers_.end()) found = std::find_if(peers_.begin(), peers_.end(), on_device);
   const int rank = found == peers_.end() ? 0 : static_cast<int>(found - peers_.begin());
   const char* const what = found == peers_.end() ? "all ranks wait and none can go on" : "no rank made progress";
   end({rank,

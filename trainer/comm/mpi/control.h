@@ -37,6 +37,7 @@ struct ControlOptions {
 class Control {
  public:
   static constexpr int kHeartbeatMs = 100;
+  static constexpr const char* kDevice = "the work of its device";  // what waits() says of a rank that waits for that
 
   static Result<std::unique_ptr<Control>> create(int rank, int size, ControlOptions options);
   ~Control();

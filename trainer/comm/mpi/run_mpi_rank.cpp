@@ -37,6 +37,7 @@ class MpiWorld final : public World {
   }
   void at(std::string_view path, uint64_t call) override { process_.control.at(path, call); }
   Status check() override { return process_.control.check(); }
+  void waits_for_device(bool waits) override { process_.control.waits(waits ? Control::kDevice : ""); }
 
  private:
   MpiProcess& process_;

@@ -4,11 +4,20 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <gtest/gtest.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
+#include <chrono>
 #include <climits>
+#include <csignal>
 #include <cstdlib>
+#include <filesystem>
 #include <string>
+#include <thread>
+#include <vector>
+
+#include "profiler/base/file.h"
 
 namespace mbb::trainer {
 
@@ -30,6 +39,34 @@ inline pid_t start_rank_of_this_program(int rank, int ranks, const std::string& 
   const std::string filter = "--gtest_filter=" + test;
   execl(own, own, "--gtest_also_run_disabled_tests", filter.c_str(), nullptr);
   _exit(127);
+}
+
+// Runs the test `name` of this program in `ranks` processes; gives what all of them said. Those that are still there
+// after `limit` are killed, and named in what it gives.
+inline std::string in_processes(int ranks, const std::string& name,
+                                std::chrono::seconds limit = std::chrono::minutes(10)) {
+  const std::string folder = testing::TempDir() + fmt::format("ranks-{}-{}", getpid(), name);
+  std::filesystem::create_directories(folder);
+  const auto log = [&](int rank) { return fmt::format("{}/{}", folder, rank); };
+  std::vector<pid_t> started;
+  for (int rank = 0; rank < ranks; ++rank)
+    started.push_back(start_rank_of_this_program(rank, ranks, folder + "/meet", log(rank), name));
+  const auto end = std::chrono::steady_clock::now() + limit;
+  std::string all;
+  for (int rank = 0; rank < ranks; ++rank) {
+    const pid_t process = started[static_cast<size_t>(rank)];
+    while (waitpid(process, nullptr, WNOHANG) == 0) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(10));
+      if (std::chrono::steady_clock::now() < end) continue;
+      all += fmt::format("UNEXPECTED rank {}: still there after {} s\n", rank, limit.count());
+      kill(process, SIGKILL);
+      waitpid(process, nullptr, 0);
+      break;
+    }
+    if (const auto said = read_file(log(rank))) all += *said;
+  }
+  std::filesystem::remove_all(folder);
+  return all;
 }
 
 }  // namespace mbb::trainer

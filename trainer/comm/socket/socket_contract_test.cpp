@@ -1,38 +1,19 @@
 // The communicator contract on processes that no MPI started: this program starts itself again, a process a rank.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <csignal>
-#include <filesystem>
 #include <numeric>
 #include <thread>
 
-#include "profiler/base/file.h"
 #include "trainer/comm/communicator_contract.h"
 #include "trainer/comm/mpi/run_mpi_rank.h"
 #include "trainer/comm/socket/rank_of_this_program_test.h"
 
 namespace mbb::trainer {
 namespace {
-
-// Runs the test `name` of this program in `ranks` processes; gives what all of them said.
-std::string in_processes(int ranks, const std::string& name) {
-  const std::string folder = testing::TempDir() + fmt::format("sockets-{}-{}", getpid(), name);
-  std::filesystem::create_directories(folder);
-  std::vector<pid_t> started;
-  for (int rank = 0; rank < ranks; ++rank)
-    started.push_back(
-        start_rank_of_this_program(rank, ranks, folder + "/meet", fmt::format("{}/{}", folder, rank), name));
-  for (const pid_t process : started) waitpid(process, nullptr, 0);
-  std::string all;
-  for (int rank = 0; rank < ranks; ++rank)
-    if (const auto said = read_file(fmt::format("{}/{}", folder, rank))) all += *said;
-  std::filesystem::remove_all(folder);
-  return all;
-}
 
 std::vector<int> everyone(const World& world) {
   std::vector<int> all(static_cast<size_t>(world.size()));
@@ -41,10 +22,11 @@ std::vector<int> everyone(const World& world) {
 }
 
 // What a rank's process does, as a test of its own; DISABLED_ keeps it out of a plain run.
-void as_rank(const std::function<Status(World&)>& rank_main, const std::string& expected = "") {
+void as_rank(const std::function<Status(World&)>& rank_main, const std::string& expected = "",
+             const ControlOptions& options = {}) {
   const auto place = place_if_any();
   if (!place) GTEST_SKIP() << "not started as a rank";
-  const Status status = run_mpi_rank(rank_main);
+  const Status status = run_mpi_rank(rank_main, options);
   const std::string said = status ? "" : format(status.error());
   if (expected.empty() ? !said.empty() : said.find(expected) == std::string::npos)
     fmt::print("UNEXPECTED rank {}: '{}'\n", place->rank, said);
@@ -85,6 +67,20 @@ TEST(SocketRank, DISABLED_IsKilled) {
       "rank 2 at layers.2.fwd (call 7): its process ended without a word");
 }
 
+// Rank 1 hangs; the others wait for it, on the host and on the device.
+TEST(SocketRank, DISABLED_WaitsForItsDevice) {
+  as_rank(
+      [](World& world) -> Status {
+        MB_ASSIGN(auto all, world.group(GroupKind::kWorld, everyone(world)));
+        world.at("step", 3);
+        if (world.rank() == 2) return all->barrier();
+        if (world.rank() == 0) world.waits_for_device(true);
+        while (world.check()) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+        return world.check();
+      },
+      "rank 1 at step (call 3): no rank made progress for 1000 ms", {.no_progress_ms = 1000});
+}
+
 void expect_all(int ranks, const std::string& said, const std::vector<int>& silent = {}) {
   EXPECT_EQ(said.find("UNEXPECTED"), std::string::npos) << said;
   for (int rank = 0; rank < ranks; ++rank) {
@@ -95,6 +91,9 @@ void expect_all(int ranks, const std::string& said, const std::vector<int>& sile
 
 TEST(SocketRanks, KeepTheContract) {
   expect_all(4, in_processes(4, "SocketRank.DISABLED_KeepsTheContract"));
+}
+TEST(SocketRanks, ARankThatHangsIsNamedWhereOthersWaitForTheirDevices) {
+  expect_all(3, in_processes(3, "SocketRank.DISABLED_WaitsForItsDevice"));
 }
 TEST(SocketRanks, AKilledRankEndsTheOthersWithItsName) {
   expect_all(3, in_processes(3, "SocketRank.DISABLED_IsKilled"), {2});

@@ -60,12 +60,17 @@ Status sample_of(const Layout& layout, int64_t index, std::span<int32_t> tokens)
   return structured_sample(index, tokens, static_cast<int32_t>(layout.model.vocab_size));
 }
 
-Result<std::vector<StepReport>> steps_of(const Config& config, bool processes) {
+Result<std::vector<StepReport>> steps_of(const Config& config, bool processes, int64_t no_progress_ms = 30'000) {
   MB_ASSIGN(const Layout layout, resolve(config));
   MB_ASSIGN(const StepPrograms programs, build_programs(layout));
   TrainOptions options;
   options.processes = processes;
-  options.no_progress_ms = 30'000;
+  options.no_progress_ms = no_progress_ms;
+  options.on_stuck = [](const Error& error) {
+    fmt::print("STUCK: {}\n", format(error));
+    std::fflush(stdout);
+    _exit(0);
+  };
   MB_ASSIGN(TrainResult result,
             train(
                 layout, programs,
@@ -137,14 +142,22 @@ std::filesystem::path fresh_folder(const char* name) {
   return folder;
 }
 
-// Waits for both; meanwhile lines of rank 0's log go to the terminal, so that a test that is ended has said how far it
-// came.
-void wait_for(const std::array<pid_t, 2>& ranks, const std::filesystem::path& log) {
+// Waits for both, and kills what is left after `limit`; meanwhile lines of rank 0's log go to the terminal, so that a
+// test that is ended has said how far it came.
+void wait_for(const std::array<pid_t, 2>& ranks, const std::filesystem::path& log,
+              std::chrono::seconds limit = std::chrono::minutes(15)) {
+  const auto last = std::chrono::steady_clock::now() + limit;
   size_t shown = 0, left = ranks.size();
   std::array<bool, 2> ended{};
   while (left > 0) {
-    for (size_t r = 0; r < ranks.size(); ++r)
-      if (!ended[r] && waitpid(ranks[r], nullptr, WNOHANG) != 0) ended[r] = true, --left;
+    const bool late = std::chrono::steady_clock::now() > last;
+    for (size_t r = 0; r < ranks.size(); ++r) {
+      if (!ended[r] && late) {
+        ADD_FAILURE() << "rank " << r << " is still there after " << limit.count() << " s";
+        kill(ranks[r], SIGKILL);
+      }
+      if (!ended[r] && waitpid(ranks[r], nullptr, late ? 0 : WNOHANG) != 0) ended[r] = true, --left;
+    }
     const std::string said = read_file(log).value_or("");
     for (size_t end = said.find('\n', shown); end != std::string::npos; end = said.find('\n', shown)) {
       const std::string line = said.substr(shown, end - shown);
@@ -196,8 +209,8 @@ TEST(NcclRanks, EveryMappingOfTwoTrainsInFp8) {
   every_mapping_trains_like_one_rank("Fp8Graphs", cases(Recipe::kFp8Current, true).size());
 }
 
-// A rank that is killed in the middle of its work ends the other, which waits on the device, with its name.
-TEST(NcclRank, DISABLED_IsKilled) {
+// A rank that is killed or hangs in the middle of its work ends the other with its name.
+void ends_by(const char* fault, int64_t no_progress_ms, bool steps_begin_together) {
   const auto place = process_place();
   if (!place || !*place) GTEST_SKIP() << "not started as a rank";
   const std::filesystem::path folder = (*place)->rendezvous.substr(std::string_view("file:").size());
@@ -205,26 +218,46 @@ TEST(NcclRank, DISABLED_IsKilled) {
   Config c = Case{&kMappings[1], Recipe::kBf16, true}.config();
   c.train.train_iters = 1'000'000;
   // Without a barrier between steps the other goes on, into a graph whose collectives wait for ever.
-  c.host.manual_gc_interval = 0;
-  c.debug.inject_fault = "kill@1";
+  if (!steps_begin_together) c.host.manual_gc_interval = 0;
+  c.debug.inject_fault = fault;
   const auto begin = std::chrono::steady_clock::now();
-  const auto steps = steps_of(c, true);
+  const auto steps = steps_of(c, true, no_progress_ms);
   const std::chrono::duration<double> took = std::chrono::steady_clock::now() - begin;
   fmt::print("ENDED after {:.1f} s: {}\n", took.count(), steps ? "well" : format(steps.error()));
   std::fflush(stdout);
   _exit(0);
 }
+TEST(NcclRank, DISABLED_IsKilled) {
+  ends_by("kill@1", 30'000, false);
+}
+TEST(NcclRank, DISABLED_HangsBeforeAStep) {
+  ends_by("hang@1", 10'000, true);
+}
+TEST(NcclRank, DISABLED_HangsBesideADevice) {
+  ends_by("hang@1", 10'000, false);
+}
 
-TEST(NcclRanks, AKilledRankEndsTheOtherWithItsName) {
+void expect_end(const char* name, const char* reason) {
   if (devices() < 2) GTEST_SKIP() << "two GPUs are needed, " << devices() << " found";
-  const std::filesystem::path folder = fresh_folder("killed");
-  wait_for(start_both(folder, "NcclRank.DISABLED_IsKilled"), folder / "0");
+  const std::filesystem::path folder = fresh_folder(name);
+  constexpr std::chrono::seconds kStartAndEnd{90};
+  wait_for(start_both(folder, fmt::format("NcclRank.DISABLED_{}", name)), folder / "0", kStartAndEnd);
   const std::string said = read_file(folder / "0").value();
   fmt::print("{}\n", said.substr(std::min(said.size(), said.find("ENDED"))));
   EXPECT_NE(said.find("ENDED"), std::string::npos) << said;
   EXPECT_NE(said.find("rank 1 at"), std::string::npos) << said;
-  EXPECT_NE(said.find("its process ended without a word"), std::string::npos) << said;
+  EXPECT_NE(said.find(reason), std::string::npos) << said;
   std::filesystem::remove_all(folder);
+}
+
+TEST(NcclRanks, AKilledRankEndsTheOtherWithItsName) {
+  expect_end("IsKilled", "its process ended without a word");
+}
+TEST(NcclRanks, ARankThatHangsBeforeAStepEndsTheOtherWithItsName) {
+  expect_end("HangsBeforeAStep", "no rank made progress for 10000 ms");
+}
+TEST(NcclRanks, ARankThatHangsWhileTheOtherWaitsForItsDeviceEndsItWithItsName) {
+  expect_end("HangsBesideADevice", "no rank made progress for 10000 ms");
 }
 
 }  // namespace

@@ -119,7 +119,11 @@ void RankGroups::forget_arena() {
 Status RankGroups::wait(cudaStream_t stream) {
   for (int looked = 0;; ++looked) {
     const cudaError_t status = cudaStreamQuery(stream);
-    if (status != cudaErrorNotReady) return ok(status, "running a step");
+    if (status != cudaErrorNotReady) {
+      if (looked >= kSpins) world_.waits_for_device(false);
+      return ok(status, "running a step");
+    }
+    if (looked == kSpins) world_.waits_for_device(true);
     if (looked < kSpins) continue;
     MB_TRY(nccl_ == nullptr ? world_.check() : nccl_->check());
     std::this_thread::sleep_for(kPause);
