@@ -6,6 +6,7 @@
 #include <cstring>
 #include <map>
 #include <optional>
+#include <set>
 #include <type_traits>
 
 #include "profiler/trace/merge_ranks.h"
@@ -17,6 +18,7 @@ namespace {
 struct End {
   SpanKind kind = SpanKind::kCommOther;
   int64_t ns = 0;
+  std::set<int32_t> ranks;
 };
 using Ends = std::map<uint64_t, End>;
 
@@ -24,8 +26,9 @@ Ends ends_of(const Trace& trace) {
   Ends ends;
   for (const Span& span : trace.spans) {
     if (span.collective == 0 || !is_comm(span.kind)) continue;
-    const auto [entry, added] = ends.try_emplace(span.collective, End{span.kind, span.end_ns});
-    if (!added) entry->second.ns = std::max(entry->second.ns, span.end_ns);
+    End& end = ends.try_emplace(span.collective, End{span.kind, span.end_ns, {}}).first->second;
+    end.ns = std::max(end.ns, span.end_ns);
+    end.ranks.insert(trace.rank_of(span));
   }
   return ends;
 }
@@ -52,30 +55,31 @@ std::optional<int64_t> shift_of(const Ends& part, const Ends& aligned) {
   return median(*most);
 }
 
+// Of one part alone, whose ranks have one clock, there is nothing to tell.
 std::vector<EndSpread> spreads_of(const std::vector<Ends>& parts, const std::vector<int64_t>& shifts) {
   struct Seen {
     SpanKind kind;
     int64_t first, last;
-    int members;
+    int parts = 0;
+    std::set<int32_t> ranks;
   };
   std::map<uint64_t, Seen> seen;
   for (size_t p = 0; p < parts.size(); ++p)
     for (const auto& [id, end] : parts[p]) {
       const int64_t at = end.ns + shifts[p];
-      const auto [entry, added] = seen.try_emplace(id, Seen{end.kind, at, at, 1});
-      if (added) continue;
-      entry->second.first = std::min(entry->second.first, at);
-      entry->second.last = std::max(entry->second.last, at);
-      ++entry->second.members;
+      Seen& one = seen.try_emplace(id, Seen{end.kind, at, at, 0, {}}).first->second;
+      one.first = std::min(one.first, at);
+      one.last = std::max(one.last, at);
+      ++one.parts;
+      one.ranks.insert(end.ranks.begin(), end.ranks.end());
     }
-  std::array<std::vector<int64_t>, kSpanKinds> apart;
+  std::map<std::pair<SpanKind, std::vector<int32_t>>, std::vector<int64_t>> apart;
   for (const auto& [id, one] : seen)
-    if (one.members > 1) apart[static_cast<size_t>(one.kind)].push_back(one.last - one.first);
+    if (one.parts > 1) apart[{one.kind, {one.ranks.begin(), one.ranks.end()}}].push_back(one.last - one.first);
   std::vector<EndSpread> spreads;
-  for (size_t kind = 0; kind < apart.size(); ++kind)
-    if (!apart[kind].empty())
-      spreads.push_back({static_cast<SpanKind>(kind), static_cast<int64_t>(apart[kind].size()), median(apart[kind]),
-                         *std::max_element(apart[kind].begin(), apart[kind].end())});
+  for (const auto& [who, ns] : apart)
+    spreads.push_back(
+        {who.first, who.second, static_cast<int64_t>(ns.size()), median(ns), *std::max_element(ns.begin(), ns.end())});
   return spreads;
 }
 
@@ -123,7 +127,7 @@ Result<AlignedRanks> align_ranks(std::vector<Trace> parts) {
       out.alignment.unaligned.push_back(ranks(parts[next]).empty() ? -1 : ranks(parts[next]).front());
     for (const auto& [id, end] : ends[next]) {
       const int64_t at = end.ns + shifts[next];
-      const auto [entry, added] = aligned.try_emplace(id, End{end.kind, at});
+      const auto [entry, added] = aligned.try_emplace(id, End{end.kind, at, {}});
       if (!added) entry->second.ns = std::max(entry->second.ns, at);
     }
   }

@@ -1,6 +1,6 @@
 // Ranks that were captured each by its own process, on clocks that may differ, as one trace: what all members of a
 // collective share is its end, since nobody has the result before the last one gave its part. How well the ends meet
-// after that is the residual, told for every kind of communicator.
+// after that is the residual, told for every communicator.
 #pragma once
 
 #include <cstdint>
@@ -13,9 +13,10 @@
 
 namespace mbb::profiler {
 
-// Of collectives that two ranks or more captured, after alignment: how far apart their first and last end lie.
+// Of a communicator's collectives, after alignment: how far apart their first and last end lie.
 struct EndSpread {
   SpanKind kind = SpanKind::kCommOther;
+  std::vector<int32_t> members;  // ranks that captured them, ascending, two or more
   int64_t collectives = 0;
   int64_t median_ns = 0;
   int64_t largest_ns = 0;
@@ -23,7 +24,7 @@ struct EndSpread {
 
 struct Alignment {
   std::vector<std::pair<int32_t, int64_t>> shift_ns;  // by part: its first rank, and what was added to its times
-  std::vector<EndSpread> spreads;                     // by kind, of those there are
+  std::vector<EndSpread> spreads;                     // by kind and members
   std::vector<int32_t> unaligned;                     // first ranks of parts without a collective with any other
 };
 

@@ -41,6 +41,7 @@ TEST(AlignRanks, EndsOfCollectivesMeetAndWaitsAreWhatTheyWere) {
   EXPECT_EQ(joined->alignment.shift_ns, (std::vector<std::pair<int32_t, int64_t>>{{0, 0}, {1, -123'456}, {2, 98'765}}));
   ASSERT_EQ(joined->alignment.spreads.size(), 1U);
   EXPECT_EQ(joined->alignment.spreads[0].kind, SpanKind::kCommDp);
+  EXPECT_EQ(joined->alignment.spreads[0].members, (std::vector<int32_t>{0, 1, 2}));
   EXPECT_EQ(joined->alignment.spreads[0].collectives, kCalls);
   EXPECT_EQ(joined->alignment.spreads[0].largest_ns, 0);
   EXPECT_TRUE(joined->alignment.unaligned.empty());
@@ -73,6 +74,25 @@ TEST(AlignRanks, AClockIsReachedOverOthers) {
   ASSERT_TRUE(joined);
   EXPECT_EQ(joined->alignment.shift_ns, (std::vector<std::pair<int32_t, int64_t>>{{0, 0}, {2, 4'000}, {1, -700}}));
   EXPECT_EQ(joined->alignment.spreads.size(), 2U);
+}
+
+// Ranks 0 and 1 have a communicator, 1 and 2 another of the same kind, whose ends meet worse.
+TEST(AlignRanks, EveryCommunicatorHasAResidualOfItsOwn) {
+  Trace middle = of_rank(1, 2, 0, 0);
+  const Trace second = of_rank(1, 2, 0, 0, SpanKind::kCommDp, 1000);
+  middle.spans.insert(middle.spans.end(), second.spans.begin(), second.spans.end());
+  Trace last = of_rank(0, 2, 0, 0, SpanKind::kCommDp, 1000);
+  last.tracks[0].rank = last.steps[0].rank = 2;
+  last.spans[7].end_ns += 30;
+  const auto joined = align_ranks({of_rank(0, 2, 0, 0), middle, last});
+  ASSERT_TRUE(joined);
+  const auto& spreads = joined->alignment.spreads;
+  ASSERT_EQ(spreads.size(), 2U);
+  EXPECT_EQ(spreads[0].members, (std::vector<int32_t>{0, 1}));
+  EXPECT_EQ(spreads[0].largest_ns, 0);
+  EXPECT_EQ(spreads[1].members, (std::vector<int32_t>{1, 2}));
+  EXPECT_EQ(spreads[1].largest_ns, 30);
+  EXPECT_EQ(spreads[1].collectives, kCalls);
 }
 
 // A send may be over long before its receive: collectives decide where there are any.

@@ -7,6 +7,8 @@
 #include <cstdlib>
 #include <optional>
 #include <string_view>
+#include <utility>
+#include <vector>
 
 #include "baselines/store/bundle.h"
 #include "profiler/base/text.h"
@@ -30,8 +32,25 @@ std::optional<int64_t> count_of(const baselines::Launch& launch, std::string_vie
 // of its ranks became one.
 constexpr std::string_view kNote = "capture: ", kClock = "clock of rank ", kEnds = "ends of ", kApart = " apart, ",
                            kMedian = "median ns";
+constexpr size_t kApartShown = 6;  // communicators, worst first where there are more
+
+// "; ends apart, median: comm.tp 0,1 193 ns, comm.dp 0,2 1.50 us".
+std::string ends_text(std::vector<std::pair<int64_t, std::string>> apart) {
+  const size_t all = apart.size();
+  if (all == 0) return "";
+  if (all > kApartShown) {
+    std::stable_sort(apart.begin(), apart.end(), [](const auto& a, const auto& b) { return a.first > b.first; });
+    apart.resize(kApartShown);
+  }
+  std::vector<std::string> texts;
+  for (const auto& [ns, whose] : apart) texts.push_back(whose + " " + format_ns(static_cast<double>(ns)));
+  return "; ends apart, median: " + join(texts, ", ") +
+         (all > kApartShown ? fmt::format(", {} more at most as much", all - kApartShown) : "");
+}
+
 std::string capture_note(const baselines::Launch& launch) {
-  std::string note, apart;
+  std::string note;
+  std::vector<std::pair<int64_t, std::string>> apart;
   int64_t clocks = 0, furthest = 0;
   for (const baselines::NamedCount& count : launch.counts) {
     if (!count.name.starts_with(kNote)) continue;
@@ -41,16 +60,14 @@ std::string capture_note(const baselines::Launch& launch) {
       furthest = std::max(furthest, std::abs(count.count));
     } else if (what.starts_with(kEnds)) {
       if (what.ends_with(kMedian))
-        apart += fmt::format("{} {} {}", apart.empty() ? "; ends apart, median:" : ",",
-                             what.substr(kEnds.size(), what.find(kApart) - kEnds.size()),
-                             format_ns(static_cast<double>(count.count)));
+        apart.emplace_back(count.count, what.substr(kEnds.size(), what.find(kApart) - kEnds.size()));
     } else {
       note += (note.empty() ? "" : "; ") + std::string(what);
     }
   }
   if (clocks > 1)
     note += fmt::format("{}clocks of {} ranks shifted by at most {}{}", note.empty() ? "" : "; ", clocks,
-                        format_ns(static_cast<double>(furthest)), apart);
+                        format_ns(static_cast<double>(furthest)), ends_text(std::move(apart)));
   return note;
 }
 

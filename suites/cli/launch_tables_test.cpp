@@ -44,15 +44,29 @@ TEST(CaptureTable, SaysHowWellTheRanksClocksBecameOne) {
   const auto table = capture_table(with_counts({{"captured_device_events", 200},
                                                 {"capture: clock of rank 0, shifted by ns", 0},
                                                 {"capture: clock of rank 1, shifted by ns", -442},
-                                                {"capture: ends of comm.tp apart, median ns", 193},
-                                                {"capture: ends of comm.tp apart, largest ns", 2'426'742},
-                                                {"capture: ends of comm.pp apart, median ns", 1'500},
+                                                {"capture: ends of comm.tp 0,1 apart, median ns", 193},
+                                                {"capture: ends of comm.tp 0,1 apart, largest ns", 2'426'742},
+                                                {"capture: ends of comm.pp 0,3 apart, median ns", 1'500},
                                                 {"capture: rank 3 shares no collective and keeps its clock", 1}}),
                                    "");
   ASSERT_EQ(table.rows.size(), 1U);
   EXPECT_EQ(table.rows[0].values[6].text,
             "rank 3 shares no collective and keeps its clock; clocks of 2 ranks shifted by at most 442 ns; ends apart, "
-            "median: comm.tp 193 ns, comm.pp 1.50 us");
+            "median: comm.tp 0,1 193 ns, comm.pp 0,3 1.50 us");
+}
+
+TEST(CaptureTable, OfManyCommunicatorsTheWorstAreNamed) {
+  std::vector<baselines::NamedCount> counts{{"capture: clock of rank 0, shifted by ns", 0},
+                                            {"capture: clock of rank 1, shifted by ns", 5}};
+  for (int i = 0; i < 8; ++i)
+    counts.push_back(
+        {"capture: ends of comm.tp " + std::to_string(2 * i) + "," + std::to_string(2 * i + 1) + " apart, median ns",
+         100 + i});
+  const auto table = capture_table(with_counts(counts), "");
+  ASSERT_EQ(table.rows.size(), 1U);
+  const std::string& note = table.rows[0].values[6].text;
+  EXPECT_NE(note.find("median: comm.tp 14,15 107 ns, comm.tp 12,13 106 ns"), std::string::npos) << note;
+  EXPECT_NE(note.find("comm.tp 4,5 102 ns, 2 more at most as much"), std::string::npos) << note;
 }
 
 }  // namespace

@@ -2,6 +2,7 @@
 #include "suites/runner/child.h"
 
 #include <fmt/core.h>
+#include <fmt/ranges.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -123,9 +124,9 @@ void count_capture(baselines::Launch& launch, const trainer::TrainResult& result
   for (const auto& [rank, shift] : clocks.shift_ns)
     launch.counts.push_back({fmt::format("capture: clock of rank {}, shifted by ns", rank), shift});
   for (const profiler::EndSpread& spread : clocks.spreads) {
-    launch.counts.push_back({fmt::format("capture: ends of {} apart, median ns", name(spread.kind)), spread.median_ns});
-    launch.counts.push_back(
-        {fmt::format("capture: ends of {} apart, largest ns", name(spread.kind)), spread.largest_ns});
+    const std::string whose = fmt::format("{} {}", name(spread.kind), fmt::join(spread.members, ","));
+    launch.counts.push_back({fmt::format("capture: ends of {} apart, median ns", whose), spread.median_ns});
+    launch.counts.push_back({fmt::format("capture: ends of {} apart, largest ns", whose), spread.largest_ns});
   }
   for (const int32_t rank : clocks.unaligned)
     launch.counts.push_back({fmt::format("capture: rank {} shares no collective and keeps its clock", rank), 1});
