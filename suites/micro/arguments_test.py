@@ -1,4 +1,4 @@
-"""What mbbench-step and mbbench-floor say to arguments they cannot take, and where there is no GPU.
+"""What mbbench-step, mbbench-floor and mbbench-comm say to arguments they cannot take, and where there is no GPU.
 
     arguments_test.py PROGRAM
 """
@@ -27,6 +27,15 @@ FLOOR = (
     (64, "--without " + __file__ + ": not results", ["--without", __file__]),
     (64, "no/such/file", ["--without", "no/such/file"]),
     (4, "it needs one", ["--cases", "llama3-8b"]))
+COMM = (
+    (64, "unknown flag --nope", ["--nope"]),
+    (64, "unknown flag all_reduce", ["all_reduce"]),
+    (64, "--mib needs a value", ["--registered", "--mib"]),
+    (64, "--mib 0: a whole number from 1", ["--mib", "0"]),
+    (64, "--mib 20000: a whole number from 1 to 16384", ["--mib", "20000"]),
+    (64, "--gpus 2x: a whole number from 1", ["--gpus", "2x"]),
+    (4, "two GPUs are needed", []),
+    (4, "two GPUs are needed", ["--gpus", "2"]))
 
 
 def run(program, arguments):
@@ -62,7 +71,7 @@ def lists_products(program):
 def main():
     program = sys.argv[1]
     name = pathlib.Path(program).name
-    for status, text, arguments in {"mbbench-step": STEP, "mbbench-floor": FLOOR}[name]:
+    for status, text, arguments in {"mbbench-step": STEP, "mbbench-floor": FLOOR, "mbbench-comm": COMM}[name]:
         done = run(program, arguments)
         assert done.returncode == status and text in done.stderr and not done.stdout, (arguments, done)
     if name == "mbbench-floor":

@@ -4,7 +4,8 @@
 // all_to_all), bus bandwidth is what a member puts on the wire at the bandwidth bound over the time of the slowest
 // rank. Times are means over calls back to back on one stream. With --registered the buffers are windows of the
 // communicator (memory.nccl_ub), and rows end in `_registered`; NCCL_CTA_POLICY=2 in the environment then lets copy
-// engines gather.
+// engines gather. Rows `gemm_*` are of a product: its time beside collectives, and the ratio to its time alone on all
+// SMs; `gemm_leaving_sms` is one that is told to leave as many SMs as a collective has thread blocks.
 #include <cuda_runtime_api.h>
 #include <fmt/format.h>
 #include <sys/prctl.h>
@@ -51,11 +52,68 @@ const char* name_of(What what) {
   return what == What::kSendRecv ? "send_recv" : name(op_of(what));
 }
 
+constexpr const char* kUsage =
+    "mbbench-comm [--gpus N]   (default all of this machine's)\n"
+    "             [--mib N]   (the largest size; default 4096)\n"
+    "             [--registered]   (windows on the buffers)\n"
+    "             [--out FILE.csv]\n";
+
 struct Options {
   int gpus = 0;  // 0: all
   size_t most = size_t{4} << 30U;
   std::string out;
   bool registered = false;
+};
+
+// A bf16 product of 8192 x 8192 x 4096.
+class Product {
+ public:
+  static Result<std::unique_ptr<Product>> make() {
+    auto product = std::make_unique<Product>();
+    MB_ASSIGN(product->gemm_, cuda::Gemm::make());
+    MB_TRY(ok(cudaDeviceGetAttribute(&product->sms_, cudaDevAttrMultiProcessorCount, device()), "counting SMs"));
+    cuda::GemmBuffers& buffers = product->buffers_;
+    // Real values: of equal ones a card multiplies faster than its power allows.
+    std::minstd_rand draw(1);
+    std::vector<uint16_t> values(static_cast<size_t>(std::max(kM, kN) * kK));
+    for (uint16_t& value : values)  // bf16 of either sign, 2^-7 to 2
+      value = static_cast<uint16_t>((draw() & 0x83ffU) + 0x3c00U);
+    MB_ASSIGN(buffers.a, product->allocate(kM * kK * 2, values.data()));
+    MB_ASSIGN(buffers.b, product->allocate(kN * kK * 2, values.data()));
+    MB_ASSIGN(buffers.d, product->allocate(kM * kN * 2, nullptr));
+    MB_ASSIGN(buffers.workspace, product->allocate(cuda::kGemmWorkspace, nullptr));
+    return product;
+  }
+  ~Product() {
+    for (void* memory : memory_) cudaFree(memory);
+  }
+  Status run(int sms_left, cudaStream_t stream) {
+    cuda::GemmProblem p;
+    p.m = kM, p.n = kN, p.k = kK;
+    p.b_transposed = true;
+    p.sm_target = sms_left > 0 ? sms_ - sms_left : 0;
+    return gemm_->run(p, buffers_, stream);
+  }
+
+ private:
+  static constexpr int64_t kM = 8192, kN = 8192, kK = 4096;
+  static int device() {
+    int current = 0;
+    return cudaGetDevice(&current) == cudaSuccess ? current : 0;
+  }
+  Result<void*> allocate(int64_t bytes, const void* values) {
+    void* memory = nullptr;
+    MB_TRY(ok(cudaMalloc(&memory, static_cast<size_t>(bytes)), "allocating a product"));
+    memory_.push_back(memory);
+    if (values != nullptr)
+      MB_TRY(ok(cudaMemcpy(memory, values, static_cast<size_t>(bytes), cudaMemcpyDefault), "filling a product"));
+    return memory;
+  }
+
+  std::unique_ptr<cuda::Gemm> gemm_;
+  cuda::GemmBuffers buffers_;
+  std::vector<void*> memory_;
+  int sms_ = 0;
 };
 
 class Bench {
@@ -179,49 +237,45 @@ class Bench {
     return {};
   }
 
-  // A bf16 product of 8192 x 8192 x 4096 alone, and while gradients' reduce-scatters run beside it.
+  // A product alone, and while gathers of weights or reduce-scatters of gradients run beside it.
   Status beside(Communicator& group, int ctas) {
-    constexpr int64_t kM = 8192, kN = 8192, kK = 4096;
-    constexpr int kProducts = 40;
     if (options_.most < kBeside) return {};
-    MB_ASSIGN(const auto gemm, cuda::Gemm::make());
-    void *a = nullptr, *b = nullptr, *d = nullptr, *workspace = nullptr;
-    const auto allocate = [](void** to, int64_t bytes) {
-      return ok(cudaMalloc(to, static_cast<size_t>(bytes)), "allocating a product");
-    };
-    MB_TRY(allocate(&a, kM * kK * 2));
-    MB_TRY(allocate(&b, kN * kK * 2));
-    MB_TRY(allocate(&d, kM * kN * 2));
-    MB_TRY(allocate(&workspace, cuda::kGemmWorkspace));
-    // Real values: of equal ones a card multiplies faster than its power allows.
-    std::minstd_rand draw(1);
-    std::vector<uint16_t> values(static_cast<size_t>(std::max(kM, kN) * kK));
-    for (uint16_t& value : values)  // bf16 of either sign, 2^-7 to 2
-      value = static_cast<uint16_t>((draw() & 0x83ffU) + 0x3c00U);
-    MB_TRY(ok(cudaMemcpy(a, values.data(), static_cast<size_t>(kM * kK * 2), cudaMemcpyDefault), "filling a product"));
-    MB_TRY(ok(cudaMemcpy(b, values.data(), static_cast<size_t>(kN * kK * 2), cudaMemcpyDefault), "filling a product"));
-    cuda::GemmProblem p;
-    p.m = kM, p.n = kN, p.k = kK;
-    p.b_transposed = true;
-    cuda::GemmBuffers buffers;
-    buffers.a = a, buffers.b = b, buffers.d = d, buffers.workspace = workspace;
-    const auto product = [&] { return gemm->run(p, buffers, compute_); };
-    MB_TRY(product());
-    MB_ASSIGN(const double alone, timed(compute_, kProducts, product));
-    const size_t count = count_of(What::kReduceScatter, kBeside);
+    if (product_ == nullptr) {
+      MB_ASSIGN(product_, Product::make());
+      MB_ASSIGN(alone_ms_, time_product(0));
+    }
+    // How many blocks NCCL chooses by itself nobody tells.
+    for (const int left : ctas > 0 ? std::vector<int>{0, ctas} : std::vector<int>{0}) {
+      const std::string name = left > 0 ? "gemm_leaving_sms" : "gemm";
+      if (left > 0) {
+        MB_ASSIGN(const double ms, time_product(left));
+        say_product(name, 0, ctas, ms);
+      }
+      for (const What what : {What::kReduceScatter, What::kAllGather}) {
+        MB_ASSIGN(const double ms, time_product(left, &group, what));
+        say_product(fmt::format("{}_beside_{}", name, name_of(what)), kBeside, ctas, ms);
+      }
+    }
+    return {};
+  }
+
+  void say_product(const std::string& name, size_t bytes, int ctas, double ms) {
+    say(fmt::format("{},{},{},{:.2f},{:.3f}\n", name, bytes, ctas, ms * 1e3, ms / alone_ms_));
+  }
+
+  // Milliseconds a product that leaves SMs free, beside collectives of a group where there is one.
+  Result<double> time_product(int sms_left, Communicator* group = nullptr, What what = What::kReduceScatter) {
+    constexpr int kProducts = 40;
+    MB_TRY(product_->run(sms_left, compute_));
     int enqueued = 0;
-    MB_ASSIGN(const double with, timed(compute_, kProducts, [&]() -> Status {
+    MB_ASSIGN(const double ms, timed(compute_, kProducts, [&]() -> Status {
                 // Enough of them to outlast the products.
-                while (enqueued < 3 * kProducts / 2) {
-                  MB_TRY(call(group, What::kReduceScatter, count));
-                  ++enqueued;
-                }
-                return product();
+                for (; enqueued < 3 * kProducts / 2 && group != nullptr; ++enqueued)
+                  MB_TRY(call(*group, what, count_of(what, kBeside)));
+                return product_->run(sms_left, compute_);
               }));
     MB_TRY(ok(cudaStreamSynchronize(stream_), "communicating beside a product"));
-    for (void* memory : {a, b, d, workspace}) cudaFree(memory);
-    say(fmt::format("gemm_beside_reduce_scatter,{},{},{:.2f},{:.3f}\n", kBeside, ctas, with * 1e3, with / alone));
-    return {};
+    return ms;
   }
 
   World& world_;
@@ -233,29 +287,35 @@ class Bench {
   const cuda::NcclApi* api_ = nullptr;  // of registered buffers
   std::unique_ptr<cuda::NcclGroups> groups_;
   std::unique_ptr<Communicator> group_, host_;
+  std::unique_ptr<Product> product_;
+  double alone_ms_ = 0.0;
   std::string table_;
 };
 
 Result<Options> parse(int argc, char** argv) {
+  constexpr int64_t kMostMib = 16'384;
   Options options;
   for (int i = 1; i < argc; ++i) {
-    const std::string_view name = argv[i];
-    if (name == "--registered") {
+    const std::string flag = argv[i];
+    if (flag == "--registered") {
       options.registered = true;
       continue;
     }
-    const std::string value = i + 1 < argc ? argv[i + 1] : "";
-    const auto number = parse_int(value);
-    if (name == "--out" && !value.empty())
+    if (flag != "--out" && flag != "--gpus" && flag != "--mib")
+      return fail(ErrorCode::kBadArgument, "unknown flag " + flag, kUsage);
+    if (++i == argc) return fail(ErrorCode::kBadArgument, flag + " needs a value", kUsage);
+    const std::string value = argv[i];
+    if (flag == "--out") {
       options.out = value;
-    else if (name == "--gpus" && number && *number > 0)
+      continue;
+    }
+    const auto number = parse_int(value);
+    if (!number || *number < 1 || *number > kMostMib)
+      return fail(ErrorCode::kBadArgument, fmt::format("{} {}: a whole number from 1 to {}", flag, value, kMostMib));
+    if (flag == "--gpus")
       options.gpus = static_cast<int>(*number);
-    else if (name == "--mib" && number && *number > 0 && *number <= 16'384)
-      options.most = static_cast<size_t>(*number) << 20U;
     else
-      return fail(ErrorCode::kBadArgument, fmt::format("'{} {}'", name, value),
-                  "mbbench-comm [--gpus N] [--mib LARGEST] [--out FILE.csv] [--registered]");
-    ++i;
+      options.most = static_cast<size_t>(*number) << 20U;
   }
   return options;
 }
@@ -266,7 +326,7 @@ Status become_ranks(const Options& options, const std::filesystem::path& folder)
   const int gpus = options.gpus > 0 ? options.gpus : found;
   if (gpus < 2 || gpus > found)
     return fail(ErrorCode::kUnavailable,
-                fmt::format("{} of this machine's {} GPUs communicate with nobody", gpus, found),
+                fmt::format("{} of this machine's {} GPUs: two or more communicate", gpus, found),
                 "two GPUs are needed, and --gpus asks for no more than there are");
   MB_TRY(make_dirs(folder));
   setenv("MBBENCH_RANKS", std::to_string(gpus).c_str(), 1);
@@ -285,9 +345,14 @@ Status become_ranks(const Options& options, const std::filesystem::path& folder)
 }
 
 int run(int argc, char** argv) {
+  for (int i = 1; i < argc; ++i)
+    if (std::string_view(argv[i]) == "--help" || std::string_view(argv[i]) == "-h") {
+      fmt::print("{}", kUsage);
+      return 0;
+    }
   const auto refused = [](const Error& error) {
     fmt::print(stderr, "{}\n", format(error));
-    return 1;
+    return error.code == ErrorCode::kBadArgument ? 64 : 4;
   };
   const auto options = parse(argc, argv);
   if (!options) return refused(options.error());
@@ -297,7 +362,7 @@ int run(int argc, char** argv) {
     if (const Status started = become_ranks(*options, folder); !started) return refused(started.error());
   const int rank = place_if_any()->rank;
   const Status ran = run_mpi_rank([&](World& world) { return Bench(world, *options).run(); });
-  if (rank != 0) _exit(ran ? 0 : 1);
+  if (rank != 0) _exit(ran ? 0 : 4);
   while (wait(nullptr) > 0) {
   }
   std::error_code ignored;
