@@ -41,11 +41,11 @@ class Ending : public ProgramTest {
     return all && all->cells.size() == 1 ? all->cells[0] : baselines::Cell{};
   }
 
-  void expect_broken(const Answer& answer, std::initializer_list<const char*> parts) const {
+  void expect_broken(const Answer& answer, const std::vector<std::string>& parts) const {
     EXPECT_EQ(answer.status, 4) << answer.out;
     const baselines::Cell broken = cell(answer);
     EXPECT_EQ(broken.status, baselines::CellStatus::kBroken) << answer.out;
-    for (const char* part : parts)
+    for (const std::string& part : parts)
       EXPECT_NE(broken.reason.find(part), std::string::npos) << part << " is not in: " << broken.reason << "\n"
                                                              << answer.out;
   }
@@ -121,21 +121,21 @@ TEST_F(Ending, ProcessesTrainTheBitsOfThreads) {
   EXPECT_EQ(other.launches[0].trace_files, one.launches[0].trace_files);
 }
 
-// srun and torchrun by the variables that they set.
+// srun and torchrun by the variables that they set, on one of two processes.
+std::string as_rank(const std::string& launcher, int rank) {
+  const std::string variables =
+      launcher == "srun" ? fmt::format("SLURM_STEP_NUM_TASKS=2 SLURM_PROCID={0} SLURM_LOCALID={0} SLURM_JOB_ID=7", rank)
+                         : fmt::format(
+                               "WORLD_SIZE=2 RANK={0} LOCAL_WORLD_SIZE=2 LOCAL_RANK={0} MASTER_ADDR=localhost "
+                               "MASTER_PORT=29500",
+                               rank);
+  return fmt::format("env {} MBBENCH_MEET_AT=file:{}.meet timeout -s KILL 100 ", variables, launcher);
+}
+
 TEST_F(Ending, LaunchersWithoutMpiTrainTheBitsOfThreads) {
   const std::string mapping = "run tp=2 gbs=4 seq_length=16 train_iters=4 --quiet";
   const baselines::Cell one = cell(run(mapping));
   ASSERT_FALSE(one.loss_checksum.empty());
-  const auto as_rank = [](const std::string& launcher, int rank) {
-    const std::string variables =
-        launcher == "srun"
-            ? fmt::format("SLURM_STEP_NUM_TASKS=2 SLURM_PROCID={0} SLURM_LOCALID={0} SLURM_JOB_ID=7", rank)
-            : fmt::format(
-                  "WORLD_SIZE=2 RANK={0} LOCAL_WORLD_SIZE=2 LOCAL_RANK={0} MASTER_ADDR=localhost "
-                  "MASTER_PORT=29500",
-                  rank);
-    return fmt::format("env {} MBBENCH_MEET_AT=file:{}.meet timeout -s KILL 100 ", variables, launcher);
-  };
   for (const std::string launcher : {"srun", "torchrun"}) {
     SCOPED_TRACE(launcher);
     const Answer both = sh(fmt::format("({}{} {} > one.txt 2>&1 &); {}{} {}", as_rank(launcher, 1), program_, mapping,
@@ -148,6 +148,34 @@ TEST_F(Ending, LaunchersWithoutMpiTrainTheBitsOfThreads) {
                                       as_rank("killed", 1), program_, killed, as_rank("killed", 0), program_, killed));
   EXPECT_NE(cell(first).reason.find("its process ended without a word"), std::string::npos) << first.out;
   EXPECT_TRUE(text_of(folder_ / "two.txt").ends_with("ended with 0\n")) << text_of(folder_ / "two.txt");
+}
+
+// Ranks that were told different things, or are different programs, do not train together.
+TEST_F(Ending, RanksThatDifferEndWithWhatDiffersAndBothValues) {
+  const auto together = [&](const std::string& name, const std::string& first, const std::string& second) {
+    return sh(fmt::format("{{ ({}{} > {}.txt 2>&1) & {}{}; s=$?; wait; exit $s; }}", as_rank(name, 1), second, name,
+                          as_rank(name, 0), first));
+  };
+  const std::string run = "run tp=2 gbs=4 seq_length=16 train_iters=4 --quiet";
+  expect_broken(
+      together("seeds", fmt::format("{} {} seed=5", program_, run), fmt::format("{} {} seed=6", program_, run)),
+      {"rank 1 has ", "train.seed=6", " where rank 0 has ", "train.seed=5"});
+
+  // Another build: a copy of the program with another commit written over its own, of which eight letters stand
+  // together.
+  const auto commit_of = [&](const std::string& program) {
+    const std::string version = sh(program + " --version").out, key = "build.commit = ";
+    const size_t at = version.find(key);
+    return at == std::string::npos ? version
+                                   : version.substr(at + key.size(), version.find('\n', at) - at - key.size());
+  };
+  const std::string commit = commit_of(program_);
+  ASSERT_EQ(sh(fmt::format("sed 's/{}/eeeeeeee/g' {} > other && chmod +x other", commit.substr(0, 8), program_)).status,
+            0);
+  const std::string other = commit_of("./other");
+  if (other == commit) GTEST_SKIP() << "commit " << commit << " does not stand in the program as such";
+  expect_broken(together("builds", fmt::format("{} {}", program_, run), fmt::format("./other {}", run)),
+                {"rank 1 has ", "build.commit=" + other, " where rank 0 has ", "build.commit=" + commit});
 }
 
 TEST_F(Ending, ProcessesEndWithTheFaultyRanksErrorAndEveryPlace) {
