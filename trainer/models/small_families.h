@@ -64,6 +64,19 @@ inline void deepseek_sixteens(Config& c) {
   c.model.qk_pos_emb_head_dim = 64;
 }
 
+// Rows of FP8 matrices in sixteens, as the tensor cores take them.
+inline void in_sixteens(Config& c) {
+  c.model.hidden_size = 64;
+  c.model.ffn_hidden_size = 96;
+  if (c.model.moe_ffn_hidden_size > 0) c.model.moe_ffn_hidden_size = 32;
+  if (c.model.moe_shared_expert_intermediate_size > 0) c.model.moe_shared_expert_intermediate_size = 32;
+  if (c.model.q_lora_rank > 0)
+    for (int64_t* size : {&c.model.q_lora_rank, &c.model.kv_lora_rank, &c.model.qk_head_dim,
+                          &c.model.qk_pos_emb_head_dim, &c.model.v_head_dim})
+      *size = 16;
+  if (c.train.encoder_seq_length > 0) c.train.encoder_seq_length = 16;
+}
+
 inline Config config_of(const Small& small) {
   Config c;
   c.train.seq_length = 16;

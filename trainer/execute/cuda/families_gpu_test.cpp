@@ -124,23 +124,10 @@ TEST_P(FamiliesOnDevice, GraphsOfAnyScopeChangeNothing) {
   }
 }
 
-// Rows of FP8 matrices in sixteens, as the tensor cores take them.
-void make_even(Config& c) {
-  c.model.hidden_size = 64;
-  c.model.ffn_hidden_size = 96;
-  if (c.model.moe_ffn_hidden_size > 0) c.model.moe_ffn_hidden_size = 32;
-  if (c.model.moe_shared_expert_intermediate_size > 0) c.model.moe_shared_expert_intermediate_size = 32;
-  if (c.model.q_lora_rank > 0)
-    for (int64_t* size : {&c.model.q_lora_rank, &c.model.kv_lora_rank, &c.model.qk_head_dim,
-                          &c.model.qk_pos_emb_head_dim, &c.model.v_head_dim})
-      *size = 16;
-  if (c.train.encoder_seq_length > 0) c.train.encoder_seq_length = 16;
-}
-
 // Experts' products in FP8 and in narrower blocks.
 TEST_P(FamiliesOnDevice, QuantizedRecipesStayAsNearAsTheOracles) {
   Config c = config_of(GetParam());
-  make_even(c);
+  in_sixteens(c);
   const std::vector<double> exact = losses(c);
   int trained = 0;
   for (const Recipe recipe :

@@ -8,6 +8,7 @@
 #include <string_view>
 
 #include "trainer/models/small_families.h"
+#include "trainer/run/precision_rules.h"
 #include "trainer/run/train.h"
 
 namespace mbb::trainer::cuda {
@@ -62,11 +63,28 @@ inline void dp(Config& c, int64_t size) {
                     c.parallel.pipeline_model_parallel_size;
 }
 
+enum class Recipes { kAll, kWhole, kFp8 };  // kWhole: without FP8, which refuses to split a product; kFp8: only that
+
 struct Mapping {
   const char* name;
-  const char* family;  // null: llama(), whose shapes FP8 takes too
+  const char* family;  // null: llama(), whose shapes FP8 takes as they are
   void (*map)(Config&);
+  Recipes recipes = Recipes::kAll;
+
+  bool takes(Recipe recipe) const {
+    return recipes == Recipes::kAll || (recipes == Recipes::kFp8) == is_quantized(recipe);
+  }
 };
+
+// Tensor-parallel collectives overlap by these methods, and nowhere else.
+inline void tp2_overlapped(Config& c, KnobMap methods) {
+  tp(c, 2);
+  c.tp_overlap.tp_comm_overlap = true;
+  for (const char* site : {"qkv_fprop", "qkv_dgrad", "qkv_wgrad", "proj_fprop", "proj_dgrad", "fc1_fprop", "fc1_dgrad",
+                           "fc1_wgrad", "fc2_fprop", "fc2_dgrad"})
+    methods.try_emplace(std::string(site) + ".method", "none");
+  c.tp_overlap.tp_comm_overlap_cfg = std::move(methods);
+}
 
 inline void PrintTo(const Mapping& mapping, std::ostream* out) {
   *out << mapping.name;
@@ -84,6 +102,33 @@ inline const Mapping kMappings[] = {
        tp(c, 2);
        c.tp_overlap.tp_comm_overlap = true;
      }},
+    {"tp2_bulk", nullptr,
+     [](Config& c) {
+       tp2_overlapped(c, {{"qkv_dgrad.method", "bulk"},
+                          {"qkv_wgrad.method", "bulk"},
+                          {"fc1_dgrad.method", "bulk"},
+                          {"fc1_wgrad.method", "bulk"}});
+     }},
+    {"tp2_pipeline", nullptr,
+     [](Config& c) {
+       tp2_overlapped(c, {{"proj_fprop.method", "pipeline"},
+                          {"proj_fprop.num_sm", "8"},
+                          {"proj_fprop.num_splits", "2"},
+                          {"fc2_fprop.method", "pipeline"},
+                          {"fc2_fprop.num_sm", "16"},
+                          {"fc2_fprop.num_splits", "4"},
+                          {"fc2_fprop.set_sm_margin", "true"}});
+     },
+     Recipes::kWhole},
+    {"tp2_ring_exchange", nullptr,
+     [](Config& c) {
+       KnobMap methods;
+       for (const char* site :
+            {"qkv_fprop", "qkv_dgrad", "proj_fprop", "proj_dgrad", "fc1_fprop", "fc1_dgrad", "fc2_fprop", "fc2_dgrad"})
+         methods[std::string(site) + ".method"] = "ring_exchange";
+       tp2_overlapped(c, std::move(methods));
+     },
+     Recipes::kWhole},
     {"tp2_sp_registered", nullptr,
      [](Config& c) {
        tp(c, 2);
@@ -122,6 +167,12 @@ inline const Mapping kMappings[] = {
        c.data_parallel.use_torch_fsdp2 = true;
        c.memory.nccl_ub = true;
      }},
+    {"fsdp2_fp8_parameters", nullptr,
+     [](Config& c) {
+       dp(c, 2);
+       c.data_parallel.use_torch_fsdp2 = c.precision.fp8_param = true;
+     },
+     Recipes::kFp8},
     {"tp2_pp2_dp2", nullptr,
      [](Config& c) {
        tp(c, 2);
@@ -130,6 +181,11 @@ inline const Mapping kMappings[] = {
      }},
     {"ep2_padded", "mixtral", [](Config& c) { ep(c, MoeExchange::kPadded); }},
     {"ep2_counts", "mixtral", [](Config& c) { ep(c, MoeExchange::kCounts); }},
+    {"ep2_under_compute", "mixtral",
+     [](Config& c) {
+       ep(c, MoeExchange::kPadded);
+       c.overlap.overlap_moe_expert_parallel_comm = c.overlap.delay_wgrad_compute = true;
+     }},
     {"ep2_biases", "gpt_oss", [](Config& c) { ep(c, MoeExchange::kPadded); }},
     {"ep2_capacity", "mixtral_capacity", [](Config& c) { ep(c, MoeExchange::kPadded); }},
     {"tp2_balanced", "mixtral_balanced", [](Config& c) { tp(c, 2); }},
@@ -146,9 +202,18 @@ inline const Mapping kMappings[] = {
      }},
 };
 
-inline Config base_of(const Mapping& mapping) {
+// One rank's, of sizes that the recipe takes.
+inline Config base_of(const Mapping& mapping, Recipe recipe = Recipe::kFp32) {
   Config c = mapping.family == nullptr ? llama() : family(mapping.family);
+  if (mapping.family != nullptr && is_quantized(recipe)) in_sixteens(c);
   if (std::string_view(mapping.name) == "cp4_a2a_p2p") c.model.num_query_groups = 4;
+  return c;
+}
+
+inline Config mapped(const Mapping& mapping, Recipe recipe) {
+  Config c = base_of(mapping, recipe);
+  c.precision.recipe = recipe;
+  mapping.map(c);
   return c;
 }
 

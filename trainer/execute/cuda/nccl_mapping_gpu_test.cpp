@@ -34,9 +34,7 @@ struct Case {
     return fmt::format("{} {} {}", mapping->name, r, graphs ? "graphs" : "op by op");
   }
   Config config() const {
-    Config c = base_of(*mapping);
-    mapping->map(c);
-    c.precision.recipe = recipe;
+    Config c = mapped(*mapping, recipe);
     c.host.device = trainer::Device::kCuda;
     c.host.enable_cuda_graph = graphs;
     return c;
@@ -47,11 +45,13 @@ struct Case {
 std::vector<Case> cases(Recipe recipe, bool graphs) {
   std::vector<Case> all;
   for (const Mapping& mapping : kMappings) {
+    if (!mapping.takes(recipe)) continue;
     const Case c{&mapping, recipe, graphs};
-    if (recipe == Recipe::kFp8Current && mapping.family != nullptr) continue;
-    const bool counts = c.config().parallel.moe_exchange == MoeExchange::kCounts;
+    const bool counts = mapped(mapping, recipe).parallel.moe_exchange == MoeExchange::kCounts;
+    if (graphs && counts) continue;
     const auto layout = resolve(c.config());
-    if (layout && layout->mesh.world_size() == 2 && graphs != counts) all.push_back(c);
+    if (!layout) ADD_FAILURE() << c.name() << ": " << format(layout.error());
+    if (layout && layout->mesh.world_size() == 2) all.push_back(c);
   }
   return all;
 }
@@ -80,13 +80,11 @@ Result<std::vector<StepReport>> steps_of(const Config& config, bool processes, i
 
 // How far the oracle's losses are from those of one fp32 rank, and the device's.
 Result<std::string> verdict(const Case& c, const std::vector<StepReport>& device) {
-  Config base = base_of(*c.mapping);
+  const Config base = base_of(*c.mapping, c.recipe);
   MB_ASSIGN(const auto exact, steps_of(base, false));
   double bound = 1e-4;
   if (c.recipe != Recipe::kFp32) {
-    base.precision.recipe = c.recipe;
-    c.mapping->map(base);
-    MB_ASSIGN(const auto oracle, steps_of(base, false));
+    MB_ASSIGN(const auto oracle, steps_of(mapped(*c.mapping, c.recipe), false));
     bound = std::max(2.0 * furthest(oracle, exact), 2e-3);
   }
   const double error = furthest(device, exact);
@@ -129,6 +127,12 @@ TEST(NcclRank, DISABLED_Fp8Graphs) {
 }
 TEST(NcclRank, DISABLED_Fp32OpByOp) {
   train_cases(cases(Recipe::kFp32, false));
+}
+TEST(NcclRank, DISABLED_Bf16OpByOp) {
+  train_cases(cases(Recipe::kBf16, false));
+}
+TEST(NcclRank, DISABLED_Fp8OpByOp) {
+  train_cases(cases(Recipe::kFp8Current, false));
 }
 
 int devices() {
@@ -194,19 +198,28 @@ void every_mapping_trains_like_one_rank(const char* name, size_t count) {
   std::filesystem::remove_all(folder);
 }
 
+void every_mapping_trains(const char* name, Recipe recipe, bool graphs) {
+  const size_t count = cases(recipe, graphs).size();
+  ASSERT_GT(count, 24U);
+  every_mapping_trains_like_one_rank(name, count);
+}
 TEST(NcclRanks, EveryMappingOfTwoTrainsAsGraphs) {
-  const size_t count = cases(Recipe::kFp32, true).size();
-  ASSERT_GT(count, 12U);
-  every_mapping_trains_like_one_rank("Fp32Graphs", count);
+  every_mapping_trains("Fp32Graphs", Recipe::kFp32, true);
 }
 TEST(NcclRanks, EveryMappingOfTwoTrainsOpByOp) {
-  every_mapping_trains_like_one_rank("Fp32OpByOp", cases(Recipe::kFp32, false).size());
+  every_mapping_trains("Fp32OpByOp", Recipe::kFp32, false);
 }
 TEST(NcclRanks, EveryMappingOfTwoTrainsInBf16) {
-  every_mapping_trains_like_one_rank("Bf16Graphs", cases(Recipe::kBf16, true).size());
+  every_mapping_trains("Bf16Graphs", Recipe::kBf16, true);
+}
+TEST(NcclRanks, EveryMappingOfTwoTrainsOpByOpInBf16) {
+  every_mapping_trains("Bf16OpByOp", Recipe::kBf16, false);
 }
 TEST(NcclRanks, EveryMappingOfTwoTrainsInFp8) {
-  every_mapping_trains_like_one_rank("Fp8Graphs", cases(Recipe::kFp8Current, true).size());
+  every_mapping_trains("Fp8Graphs", Recipe::kFp8Current, true);
+}
+TEST(NcclRanks, EveryMappingOfTwoTrainsOpByOpInFp8) {
+  every_mapping_trains("Fp8OpByOp", Recipe::kFp8Current, false);
 }
 
 // A rank that is killed or hangs in the middle of its work ends the other with its name.
