@@ -52,6 +52,21 @@ TEST(MicroCases, InputsOfATensorwiseScaleAreReadTwice) {
   for (const OpRow& row : delayed->rows) EXPECT_FALSE(row.kind == "quantize_delayed" && row.again > 0) << row.name;
 }
 
+TEST(MicroCases, BlocksUnderAScaleOfTheWholeAreReadTwice) {
+  for (const char* recipe : {"nvfp4", "mxfp8", "fp8_blockwise"}) {
+    const auto built = build_case({"model=llama3-8b", "num_layers=1", std::string("recipe=") + recipe});
+    ASSERT_TRUE(built.has_value()) << format(built.error());
+    int found = 0;
+    for (const OpRow& row : built->rows) {
+      if (row.kind != "quantize_blocks") continue;
+      ++found;
+      EXPECT_EQ(row.again > 0, recipe == std::string("nvfp4")) << row.name;
+      EXPECT_LT(row.again, row.bytes) << row.name;
+    }
+    EXPECT_GT(found, 0) << recipe;
+  }
+}
+
 TEST(MicroCases, ScaledMomentsAreReadTwice) {
   const auto built = build_case({"model=llama3-8b", "num_layers=1", "recipe=bf16", "use_precision_aware_optimizer=true",
                                  "exp_avg_dtype=fp8", "exp_avg_sq_dtype=fp8"});

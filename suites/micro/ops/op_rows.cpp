@@ -22,6 +22,9 @@ double read_again(const OpView& op) {
     const double master = adam->master == MasterForm::kScaled ? size(6) : 0.0;
     return static_cast<double>(op.in(2).shape.elements()) * (size(0) + size(2) + size(3) + master);
   }
+  // Blocks under a scale of the whole copy.
+  if (const auto* blocks = std::get_if<QuantizeBlocksAttrs>(&op.op.attrs); blocks != nullptr)
+    return blocks->scale == BlockScale::kE4M3 ? static_cast<double>(op.in(0).bytes()) : 0.0;
   static const std::set<std::string_view> kTensorwise{"quantize", "rmsnorm_quantize", "swiglu_quantize",
                                                       "swiglu_grad_quantize"};
   if (!kTensorwise.contains(op.op.kind->name)) return 0.0;
