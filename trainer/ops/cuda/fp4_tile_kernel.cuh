@@ -1,15 +1,15 @@
-// NVFP4 (E2M1 codes in blocks of 16 under E4M3 scales) from tiles in registers, laid out as in block_tile_kernel.cuh:
-// a pass for the largest magnitude of either copy, then one that writes both.
+// NVFP4 (E2M1 codes in blocks of 16 under E4M3 scales) from tiles in registers: a pass for the largest magnitude of
+// either copy, then one that writes both. A warp has 16 rows of a tile of block_tile_kernel.cuh, a thread four columns
+// of them, so that columns' blocks and their rotation are a thread's own.
 #pragma once
 
 #include "trainer/ops/cuda/block_tile_kernel.cuh"
-#include "trainer/ops/cuda/philox.cuh"
+#include "trainer/ops/cuda/fp4_code.cuh"
 #include "trainer/program/program.h"
 
 namespace mbb::trainer::cuda {
 
 struct Fp4Tiles : BlockTiles {
-  bool square;
   uint32_t signs;  // of a rotation
   uint64_t stream;
   const float* record;
@@ -18,68 +18,73 @@ struct Fp4Tiles : BlockTiles {
   const float* amax;  // of both copies
 };
 
-__device__ __forceinline__ uint32_t signed_code(float value, uint32_t code) {
-  return isnan(value) ? 7u : min(code, 7u) | (__float_as_uint(value) >> 28 & 8u);
-}
-// Codes of magnitudes from 1 on are an exponent and a bit, thus the leading bits of fp32; those below are halves.
-__device__ __forceinline__ uint32_t nearest_fp4(float value) {
-  constexpr float kHalves = 0x1p22f;  // its last bit is worth a half
-  const float m = fabsf(value);
-  const uint32_t bits = __float_as_uint(m), even = bits >> 22 & 1u;
-  return signed_code(value, m < 1.0f ? __float_as_uint(m + kHalves) - __float_as_uint(kHalves)
-                                     : ((bits + 0x1fffffu + even) >> 22) - 252u);
-}
-// Up where the random word is below what the next code down leaves, as a part of 2^32.
-__device__ __forceinline__ uint32_t stochastic_fp4(float value, uint32_t random) {
-  const float m = fabsf(value);
-  const uint32_t bits = __float_as_uint(m);
-  uint32_t code = (bits >> 22) - 252u, left = bits << 10;
-  if (m < 1.0f) code = 1u, left = bits << 9;
-  if (m < 0.5f) code = 0u, left = __float2uint_ru(m * 0x1p33f);
-  if (random < left) ++code;
-  return signed_code(value, code);
+struct Fp4Place {
+  int lane, warp, row, column;  // of the thread's first line, in the tile
+};
+__device__ __forceinline__ Fp4Place fp4_place() {
+  const int lane = static_cast<int>(threadIdx.x) & 31, warp = static_cast<int>(threadIdx.x) >> 5;
+  return {lane, warp, warp * 16, lane * 4};
 }
 
-// A column's eight values in this lane with the eight in the lane beside: 16 values v become H · D · v / 4, one bit of
-// the index after another in double, as on the host.
-__device__ __forceinline__ void rotate_column(float (&v)[8], uint32_t signs) {
-  const bool second = (threadIdx.x & 16) != 0;
-  const uint32_t own = second ? signs >> 8 : signs;
-  double d[8];
+// Sixteen rows are all inside or all outside; lines outside repeat others, which changes no maximum.
+template <bool kOnce>
+__device__ __forceinline__ void load_tile(const BlockTiles& t, const bf16* x, const MatrixTile& at,
+                                          const Fp4Place& place, uint2 (&lines)[16]) {
+  const int64_t row = min(at.row + place.row, t.rows - 16), column = min(at.column + place.column, t.cols - 4);
+  const bf16* const from = x + (at.matrix * t.rows + row) * t.cols + column;
 #pragma unroll
-  for (int l = 0; l < 8; ++l) d[l] = static_cast<double>(own >> l & 1u ? -v[l] : v[l]);
+  for (int l = 0; l < 16; ++l) {
+    const auto* const line = reinterpret_cast<const uint2*>(from + l * t.cols);
+    lines[l] = kOnce ? __ldcs(line) : *line;
+  }
+  __syncwarp();  // no load is put off past the first use of another
+}
+
+__device__ __forceinline__ float value_at(const uint2& line, int column) {
+  const uint32_t two = column < 2 ? line.x : line.y;
+  return __uint_as_float(column % 2 == 0 ? two << 16 : two & 0xffff0000u);
+}
+__device__ __forceinline__ void column_of(const uint2 (&lines)[16], int column, float (&v)[16]) {
 #pragma unroll
-  for (int bit = 1; bit < 8; bit *= 2) {
+  for (int l = 0; l < 16; ++l) v[l] = value_at(lines[l], column);
+}
+
+// Signs of a rotation by H · D / 4; then what H does to a column, one bit of the index after another.
+__device__ __forceinline__ void turn_signs(uint2 (&lines)[16], uint32_t signs) {
 #pragma unroll
-    for (int l = 0; l < 8; ++l) {
+  for (int l = 0; l < 16; ++l) {
+    const uint32_t turned = (signs >> l & 1u) * 0x80008000u;
+    lines[l].x ^= turned, lines[l].y ^= turned;
+  }
+}
+template <typename T>
+__device__ __forceinline__ void butterflies(T (&v)[16]) {
+#pragma unroll
+  for (int bit = 1; bit < 16; bit *= 2) {
+#pragma unroll
+    for (int l = 0; l < 16; ++l) {
       if ((l & bit) != 0) continue;
-      const double a = d[l], b = d[l | bit];
-      d[l] = a + b, d[l | bit] = a - b;
+      const T a = v[l], b = v[l | bit];
+      v[l] = a + b, v[l | bit] = a - b;
     }
   }
-#pragma unroll
-  for (int l = 0; l < 8; ++l) {
-    const double other = __shfl_xor_sync(0xffffffffu, d[l], 16);
-    v[l] = static_cast<float>((second ? other - d[l] : d[l] + other) * 0.25);
-  }
 }
-
-// Values of four columns, the first or the second four of the thread's eight.
-__device__ __forceinline__ void four_columns(const uint4 (&lines)[8], int half, float (&v)[4][8]) {
+// In double, as on the host.
+__device__ __forceinline__ void rotate_column(float (&v)[16]) {
+  double d[16];
 #pragma unroll
-  for (int l = 0; l < 8; ++l) {
-    const uint32_t low = half ? lines[l].z : lines[l].x, high = half ? lines[l].w : lines[l].y;
-    v[0][l] = __uint_as_float(low << 16), v[1][l] = __uint_as_float(low & 0xffff0000u);
-    v[2][l] = __uint_as_float(high << 16), v[3][l] = __uint_as_float(high & 0xffff0000u);
-  }
+  for (int l = 0; l < 16; ++l) d[l] = static_cast<double>(v[l] * 0.25f);  // exact: v is of bf16
+  butterflies(d);
+#pragma unroll
+  for (int l = 0; l < 16; ++l) v[l] = static_cast<float>(d[l]);
 }
 
 // NaN has the largest bits of all magnitudes, so that it wins.
-__device__ __forceinline__ uint32_t column_top(const float (&v)[8]) {
+__device__ __forceinline__ uint32_t column_top(const float (&v)[16]) {
   uint32_t top = 0;
 #pragma unroll
-  for (int l = 0; l < 8; ++l) top = max(top, __float_as_uint(fabsf(v[l])));
-  return max(top, __shfl_xor_sync(0xffffffffu, top, 16));
+  for (int l = 0; l < 16; ++l) top = max(top, __float_as_uint(v[l]) & 0x7fffffffu);
+  return top;
 }
 
 __device__ __forceinline__ void raise_bits(float* amax, uint32_t bits, float seen) {
@@ -87,26 +92,46 @@ __device__ __forceinline__ void raise_bits(float* amax, uint32_t bits, float see
   if ((threadIdx.x & 31) == 0 && bits > __float_as_uint(seen)) atomicMax(reinterpret_cast<unsigned int*>(amax), bits);
 }
 
+// Whether no rotated magnitude can be as large as what was seen: sums in fp32 are off by less than 2^-20 of the largest
+// value.
+__device__ __forceinline__ bool rotated_below(const uint2 (&lines)[16], float largest, float seen) {
+  float about = 0.0f;
+#pragma unroll
+  for (int c = 0; c < 4; ++c) {
+    float v[16];
+    column_of(lines, c, v);
+    butterflies(v);
+#pragma unroll
+    for (int l = 0; l < 16; ++l) about = fmaxf(about, fabsf(v[l]));
+  }
+  return largest < 0x1p120f && fmaf(largest, 0x1p-18f, about * 0.25f) < seen;
+}
+
 template <bool kRotate>
-__global__ void __launch_bounds__(256, 2) fp4_amax_kernel(Fp4Tiles t, const bf16* x, float* amax) {
-  const TilePlace place = tile_place<1>();
+__global__ void __launch_bounds__(256, 3) fp4_amax_kernel(Fp4Tiles t, const bf16* x, float* amax) {
+  const Fp4Place place = fp4_place();
   const MatrixTile at = block_tile_at(t);
   if (at.row >= t.rows) return;
   const float seen = __ldcg(amax), seen_turned = __ldcg(amax + 1);
-  uint4 lines[8];
-  load_tile(t, x, at, place, lines);
-  const uint32_t two = larger(0, lines), plain = max(two & 0xffffu, two >> 16) << 16;
+  uint2 lines[16];
+  load_tile<false>(t, x, at, place, lines);
+  uint32_t two = 0;
+#pragma unroll
+  for (int l = 0; l < 16; ++l) two = __vmaxu2(__vmaxu2(two, lines[l].x & 0x7fff7fffu), lines[l].y & 0x7fff7fffu);
+  const uint32_t plain = max(two & 0xffffu, two >> 16) << 16;
   uint32_t turned = plain;
   if constexpr (kRotate) {
+    turn_signs(lines, t.signs);
     turned = 0;
+    if (!__all_sync(0xffffffffu, rotated_below(lines, __uint_as_float(plain), seen_turned))) {
 #pragma unroll 1
-    for (int half = 0; half < 2; ++half) {
-      float v[4][8];
-      four_columns(lines, half, v);
-#pragma unroll
       for (int c = 0; c < 4; ++c) {
-        rotate_column(v[c], t.signs);
-        turned = max(turned, column_top(v[c]));
+        float v[16];
+        column_of(lines, 3, v);
+#pragma unroll
+        for (uint2& line : lines) line = make_uint2(line.y, __byte_perm(line.x, 0, 0x1032));  // another one comes there
+        rotate_column(v);
+        turned = max(turned, column_top(v));
       }
     }
     if (at.row + place.row >= t.rows) turned = 0;  // other rows again, in other groups
@@ -115,64 +140,230 @@ __global__ void __launch_bounds__(256, 2) fp4_amax_kernel(Fp4Tiles t, const bf16
   raise_bits(amax + 1, turned, seen_turned);
 }
 
-// bf16 magnitudes of the lines' blocks of 16, two lines a word; of square blocks they are all the same.
-__device__ __forceinline__ void block_tops(const uint4 (&lines)[8], bool square, uint32_t (&tops)[4]) {
-#pragma unroll
-  for (int pair = 0; pair < 4; ++pair) {
-    uint32_t top[2];
-#pragma unroll
-    for (int i = 0; i < 2; ++i) {
-      const uint4 one[1] = {lines[pair * 2 + i]};
-      top[i] = larger(0, one);
-    }
-    tops[pair] = __vmaxu2(__byte_perm(top[0], top[1], 0x5410), __byte_perm(top[0], top[1], 0x7632));
-    tops[pair] = __vmaxu2(tops[pair], __shfl_xor_sync(0xffffffffu, tops[pair], 1));
+// Where a tile's rows draw in a copy: their samples, and the blocks of four words of its first columns.
+struct RowDraws {
+  PhiloxSample sample[128];
+  uint32_t first[128];
+  __device__ __forceinline__ void find(const Fp4Tiles& t, const MatrixTile& at, int in_tile, const PhiloxKeys& keys) {
+    const auto row = static_cast<uint32_t>(min(at.row + in_tile, t.rows - 1)), batch = static_cast<uint32_t>(t.batch);
+    const uint32_t token = row / batch;
+    sample[in_tile] = keys.of_sample(static_cast<uint64_t>(int64_t{t.samples[row - token * batch]}));
+    first[in_tile] = static_cast<uint32_t>((token * t.cols + at.column) / 4);
   }
-  if (!square) return;
-  uint32_t all = __vmaxu2(__vmaxu2(tops[0], tops[1]), __vmaxu2(tops[2], tops[3]));
-  all = __vmaxu2(all, __byte_perm(all, all, 0x1032));
-  all = __vmaxu2(all, __shfl_xor_sync(0xffffffffu, all, 16));
+  __device__ __forceinline__ PhiloxBlock words(const PhiloxKeys& keys, int row, int columns4) const {
+    return keys.block(sample[row], first[row] + columns4);
+  }
+};
+
+struct Fp4Shared {
+  uint2 turned[128 * 8];                    // codes of a column's 16 rows
+  alignas(16) uint32_t rows[8][8][32];      // codes of a warp's rows, two a word
+  alignas(16) float row_factors[8][8][20];  // of a warp's blocks, each with 16 rows; the rest spreads them over banks
+  float factors[2][128];                    // by the scale's code
+  float of_copy[2];                         // scales of the whole copies
+  alignas(8) uint8_t scales[2][128][8];     // [copy][line][block]
+};
+// A thread writes four neighbouring columns, one after another; a warp's lie in all banks.
+__device__ __forceinline__ uint32_t turned_at(int column, int rows16) {
+  const int four = column >> 2;
+  return ((column & 3) * 32 + four) * 8 + (rows16 ^ (four >> 1 & 7));
+}
+
+// bf16 magnitudes of the rows' blocks, two rows a word, in all four lanes of a block; of square blocks they are all the
+// same.
+template <bool kSquare>
+__device__ __forceinline__ void row_tops(const uint2 (&lines)[16], uint32_t (&tops)[8]) {
+  uint32_t all = 0;
+#pragma unroll
+  for (int pair = 0; pair < 8; ++pair) {
+    const uint2 a = lines[pair * 2], b = lines[pair * 2 + 1];
+    const uint32_t of_a = __vmaxu2(a.x & 0x7fff7fffu, a.y & 0x7fff7fffu);
+    const uint32_t of_b = __vmaxu2(b.x & 0x7fff7fffu, b.y & 0x7fff7fffu);
+    uint32_t top = __vmaxu2(__byte_perm(of_a, of_b, 0x5410), __byte_perm(of_a, of_b, 0x7632));
+    top = __vmaxu2(top, __shfl_xor_sync(0xffffffffu, top, 1));
+    tops[pair] = __vmaxu2(top, __shfl_xor_sync(0xffffffffu, top, 2));
+    all = __vmaxu2(all, tops[pair]);
+  }
+  if constexpr (!kSquare) return;
+  all = __vmaxu2(all, __byte_perm(all, 0, 0x1032));
 #pragma unroll
   for (uint32_t& top : tops) top = all;
 }
 
-// Where the thread's rows draw: its first row is of a token and a sample of the batch, the others follow.
-class RowDraws {
- public:
-  __device__ __forceinline__ RowDraws(const Fp4Tiles& t, const MatrixTile& at, const TilePlace& place)
-      : samples_(t.samples), batch_(static_cast<uint32_t>(t.batch)), cols_(t.cols), column_(at.column + place.column) {
-    const auto row = static_cast<uint32_t>(at.row + place.row);
-    token_ = batch_ == 0 ? 0 : row / batch_;
-    of_batch_ = row - token_ * batch_;
+// Each of a block's four lanes finds the factors of four rows; of a square block both copies have one scale.
+template <bool kSquare>
+__device__ __forceinline__ void find_row_factors(const Fp4Place& place, const uint32_t (&tops)[8], Fp4Shared& shared) {
+  const bool odd = (place.lane & 1) != 0, later = (place.lane & 2) != 0;
+  const uint32_t first = later ? (odd ? tops[6] : tops[4]) : (odd ? tops[2] : tops[0]);
+  const uint32_t second = later ? (odd ? tops[7] : tops[5]) : (odd ? tops[3] : tops[1]);
+  const int block = place.lane >> 2, row = (place.lane & 3) * 4;
+  float factor[4];
+  uint32_t code = 0;
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    const uint32_t two = i < 2 ? first : second;
+    if (!kSquare || i == 0)
+      code = fp4_scale_code(__uint_as_float(i % 2 == 0 ? two << 16 : two & 0xffff0000u), shared.of_copy[0]);
+    factor[i] = shared.factors[0][code & 127];
+    if (!kSquare || (row == 0 && i == 0)) shared.scales[0][place.row + row + i][block] = static_cast<uint8_t>(code);
   }
-  // The words of row l's first or second four columns.
-  __device__ __forceinline__ PhiloxBlock words(const PhiloxKeys& keys, uint32_t l, int half) const {
-    uint32_t token = token_, of_batch = of_batch_ + l;
-    for (; of_batch >= batch_; of_batch -= batch_) ++token;
-    return keys.block(static_cast<uint64_t>(int64_t{samples_[of_batch]}),
-                      static_cast<uint64_t>(token * cols_ + column_) / 4 + half);
+  if (kSquare && row == 0) shared.scales[1][block * 16][place.warp] = static_cast<uint8_t>(code);
+  *reinterpret_cast<float4*>(&shared.row_factors[place.warp][block][row]) =
+      make_float4(factor[0], factor[1], factor[2], factor[3]);
+  __syncwarp();
+}
+
+// Two rows' codes of the thread's four columns, the first row's in the low half.
+template <bool kStochastic>
+__device__ __forceinline__ uint32_t two_rows(const float (&value)[8], const PhiloxKeys& keys, const RowDraws& draws,
+                                             int row, int lane) {
+  if constexpr (!kStochastic) {
+    return nearest_word(value);
+  } else {
+    uint32_t word = 0;
+#pragma unroll
+    for (int r = 1; r >= 0; --r) {
+      const float four[4] = {value[r * 4], value[r * 4 + 1], value[r * 4 + 2], value[r * 4 + 3]};
+      uint32_t codes[4];
+      stochastic_fp4(four, draws.words(keys, row + r, lane), codes);
+#pragma unroll
+      for (int i = 3; i >= 0; --i) word = append_fp4(word, codes[i]);
+    }
+    return word;
   }
+}
 
- private:
-  const int32_t* samples_;
-  uint32_t batch_, token_, of_batch_;
-  int64_t cols_, column_;
-};
+template <bool kStochastic>
+__device__ __forceinline__ void find_rows(const Fp4Place& place, const uint2 (&lines)[16], const PhiloxKeys& keys,
+                                          const RowDraws& draws, const Fp4Shared& shared, uint32_t (&words)[8]) {
+  const float* const factors = shared.row_factors[place.warp][place.lane >> 2];
+#pragma unroll
+  for (int pair = 0; pair < 8; ++pair) {
+    const float2 factor = *reinterpret_cast<const float2*>(factors + pair * 2);
+    float value[8];
+#pragma unroll
+    for (int i = 0; i < 8; ++i) value[i] = value_at(lines[pair * 2 + i / 4], i % 4) * (i < 4 ? factor.x : factor.y);
+    words[pair] = two_rows<kStochastic>(value, keys, draws, place.row + pair * 2, place.lane);
+  }
+}
+__device__ __forceinline__ void write_rows(const Fp4Tiles& t, const MatrixTile& at, const Fp4Place& place,
+                                           const uint32_t (&words)[8], Fp4Shared& shared) {
+  auto& rows = shared.rows[place.warp];
+#pragma unroll
+  for (int pair = 0; pair < 8; ++pair) rows[pair][place.lane] = words[pair];
+  __syncwarp();
+  const int first = place.lane >> 3, block = place.lane & 7;
+  const int64_t row = at.row + place.row + first * 2, column = at.column + block * 16, pitch = t.cols / 2;
+  if (row >= t.rows || column >= t.cols) return;
+  uint8_t* to = static_cast<uint8_t*>(t.row_copy.q) + ((at.matrix * t.rows + row) * t.cols + column) / 2;
+  const bool whole = t.cols % 16 == 0, second = column + 8 < t.cols;
+#pragma unroll
+  for (int r = 0; r < 4; ++r) {
+    const uint4 v = *reinterpret_cast<const uint4*>(&rows[first + r / 2 * 4][block * 4]);
+    const uint32_t half = r % 2 == 0 ? 0x5410 : 0x7632;
+    const uint2 codes = make_uint2(__byte_perm(v.x, v.y, half), __byte_perm(v.z, v.w, half));
+    if (whole) {
+      *reinterpret_cast<uint2*>(to) = codes;
+    } else {
+      *reinterpret_cast<uint32_t*>(to) = codes.x;
+      if (second) *reinterpret_cast<uint32_t*>(to + 4) = codes.y;
+    }
+    to += r == 1 ? 7 * pitch : pitch;
+  }
+}
 
-// Scales of the tile, [copy][line][block], then those in memory.
-struct TileScales {
-  alignas(8) uint8_t kept[2][128][8];
-};
-__device__ __forceinline__ void write_scales(const Fp4Tiles& t, const MatrixTile& at, const TileScales& scales) {
+// What square blocks have in their columns: the same nibbles. words[p] has rows 2p and 2p + 1, four columns of each.
+__device__ __forceinline__ void turn_squares(const Fp4Place& place, const uint32_t (&words)[8], Fp4Shared& shared) {
+  uint32_t column[4][2];
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    const uint32_t* const w = words + half * 4;
+#pragma unroll
+    for (int two = 0; two < 2; ++two) {  // bytes of two columns, of rows 0..3 and 4..7
+      const uint32_t bytes = two == 0 ? 0x6420 : 0x7531;
+      const uint32_t a = __byte_perm(w[0], w[1], bytes), b = __byte_perm(w[2], w[3], bytes);
+      const auto low = [](uint32_t x) { return (x & 0x000f000fu) | (x >> 4 & 0x00f000f0u); };
+      const auto high = [](uint32_t x) { return (x >> 4 & 0x000f000fu) | (x >> 8 & 0x00f000f0u); };
+      column[two * 2][half] = __byte_perm(low(a), low(b), 0x6420);
+      column[two * 2 + 1][half] = __byte_perm(high(a), high(b), 0x6420);
+    }
+  }
+#pragma unroll
+  for (int c = 0; c < 4; ++c)
+    shared.turned[turned_at(place.column + c, place.warp)] = make_uint2(column[c][0], column[c][1]);
+}
+
+// The factor of a column's block; its scale is kept.
+__device__ __forceinline__ float column_factor(const Fp4Place& place, int c, uint32_t top, Fp4Shared& shared) {
+  const uint32_t code = fp4_scale_code(__uint_as_float(top), shared.of_copy[1]);
+  shared.scales[1][place.column + c][place.warp] = static_cast<uint8_t>(code);
+  return shared.factors[1][code & 127];
+}
+
+template <bool kRotate>
+__device__ __forceinline__ void turn_nearest(const Fp4Place& place, const uint2 (&lines)[16], Fp4Shared& shared) {
+#pragma unroll
+  for (int c = 0; c < 4; ++c) {
+    float v[16];
+    column_of(lines, c, v);
+    if constexpr (kRotate) rotate_column(v);
+    const float factor = column_factor(place, c, column_top(v), shared);
+    uint32_t word[2];
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      float value[8];
+#pragma unroll
+      for (int l = 0; l < 8; ++l) value[l] = v[half * 8 + l] * factor;
+      word[half] = nearest_word(value);
+    }
+    shared.turned[turned_at(place.column + c, place.warp)] = make_uint2(word[0], word[1]);
+  }
+}
+
+// A row's random words are of four columns: these go together.
+template <bool kRotate>
+__device__ __forceinline__ void turn_stochastic(const Fp4Place& place, const uint2 (&lines)[16], const PhiloxKeys& keys,
+                                                const RowDraws& draws, Fp4Shared& shared) {
+  float v[4][16], factor[4];
+#pragma unroll
+  for (int c = 0; c < 4; ++c) {
+    column_of(lines, c, v[c]);
+    if constexpr (kRotate) rotate_column(v[c]);
+    factor[c] = column_factor(place, c, column_top(v[c]), shared);
+  }
+#pragma unroll
+  for (int half = 1; half >= 0; --half) {
+    uint32_t words[4] = {};
+#pragma unroll
+    for (int l = 7; l >= 0; --l) {
+      const int row = half * 8 + l;
+      float value[4];
+      uint32_t codes[4];
+#pragma unroll
+      for (int c = 0; c < 4; ++c) value[c] = v[c][row] * factor[c];
+      stochastic_fp4(value, draws.words(keys, place.row + row, place.lane), codes);
+#pragma unroll
+      for (int c = 0; c < 4; ++c) words[c] = append_fp4(words[c], codes[c]);
+    }
+#pragma unroll
+    for (int c = 0; c < 4; ++c) {
+      uint2& to = shared.turned[turned_at(place.column + c, place.warp)];
+      (half == 0 ? to.x : to.y) = words[c];
+    }
+  }
+}
+
+template <bool kSquare>
+__device__ __forceinline__ void write_scales(const Fp4Tiles& t, const MatrixTile& at, const Fp4Shared& shared) {
   const bool column = threadIdx.x >= 128;
   const int in_tile = static_cast<int>(threadIdx.x) & 127;
   const int64_t line = (column ? at.column : at.row) + in_tile, lines = column ? t.cols : t.rows;
-  if (line >= lines || (t.square && in_tile % 16 != 0)) return;
+  if (line >= lines || (kSquare && in_tile % 16 != 0)) return;
   const int64_t inner = column ? t.rows : t.cols, first = (column ? at.row : at.column) / 16, parts = (inner + 15) / 16;
-  const int64_t scale_line = t.square ? line / 16 : line, scale_lines = t.square ? (t.rows + 15) / 16 : t.rows;
+  const int64_t scale_line = kSquare ? line / 16 : line, scale_lines = kSquare ? (t.rows + 15) / 16 : t.rows;
   const int64_t to_line = column ? scale_line * t.stack + at.matrix : at.matrix * scale_lines + scale_line;
   auto* const to = static_cast<uint8_t*>(column ? t.column_copy.scales : t.row_copy.scales) + to_line * parts + first;
-  const uint8_t* const from = scales.kept[column ? 1 : 0][in_tile];
+  const uint8_t* const from = shared.scales[column ? 1 : 0][in_tile];
   if (first + 8 <= parts && reinterpret_cast<uintptr_t>(to) % 8 == 0) {
     *reinterpret_cast<uint2*>(to) = *reinterpret_cast<const uint2*>(from);
     return;
@@ -180,74 +371,7 @@ __device__ __forceinline__ void write_scales(const Fp4Tiles& t, const MatrixTile
   for (int i = 0; i < 8 && first + i < parts; ++i) to[i] = from[i];
 }
 
-template <bool kStochastic>
-__device__ __forceinline__ void write_rows(const Fp4Tiles& t, const MatrixTile& at, const TilePlace& place,
-                                           const uint4 (&lines)[8], const uint32_t (&tops)[4], const PhiloxKeys& keys,
-                                           float of_copy, TileScales& scales) {
-  const int64_t row = at.row + place.row, column = at.column + place.column;
-  auto* const to = static_cast<uint8_t*>(t.row_copy.q) + ((at.matrix * t.rows + row) * t.cols + column) / 2;
-  const RowDraws draws(t, at, place);
-#pragma unroll
-  for (int l = 0; l < 8; ++l) {
-    const BlockFactor f = e4m3_factor(__uint_as_float((tops[l / 2] >> (l % 2 * 16)) << 16), of_copy);
-    if ((threadIdx.x & 1) == 0) scales.kept[0][place.row + l][place.column / 16] = static_cast<uint8_t>(f.kept);
-    float v[8];
-    unpack(lines[l], v);
-    uint32_t word = 0;
-#pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      PhiloxBlock random{};
-      if constexpr (kStochastic) random = draws.words(keys, l, half);
-#pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        const float value = v[half * 4 + i] * f.factor;
-        word |= (kStochastic ? stochastic_fp4(value, random.word[i]) : nearest_fp4(value)) << (half * 16 + i * 4);
-      }
-    }
-    if (row < t.rows && column < t.cols) *reinterpret_cast<uint32_t*>(to + l * (t.cols / 2)) = word;
-  }
-}
-
-// Codes of the columns, eight rows a word, in shared memory: [column][rows / 8], swizzled.
-__device__ __forceinline__ int turned_word(int column, int rows8) {
-  return column * 16 + (rows8 ^ (column >> 3));
-}
-
-template <bool kRotate, bool kStochastic>
-__device__ __forceinline__ void turn_columns(const Fp4Tiles& t, const MatrixTile& at, const TilePlace& place,
-                                             const uint4 (&lines)[8], const uint32_t (&tops)[4], const PhiloxKeys& keys,
-                                             float of_copy, TileScales& scales, uint32_t* turned) {
-  const RowDraws draws(t, at, place);
-#pragma unroll 1
-  for (int half = 0; half < 2; ++half) {
-    float v[4][8], factor[4];
-    four_columns(lines, half, v);
-#pragma unroll
-    for (int c = 0; c < 4; ++c) {
-      if constexpr (kRotate) rotate_column(v[c], t.signs);
-      const uint32_t top = t.square ? tops[0] << 16 : column_top(v[c]);
-      const BlockFactor f = e4m3_factor(__uint_as_float(top), of_copy);
-      factor[c] = f.factor;
-      if ((threadIdx.x & 16) == 0)
-        scales.kept[1][place.column + half * 4 + c][place.row / 16] = static_cast<uint8_t>(f.kept);
-    }
-    uint32_t word[4] = {};
-#pragma unroll
-    for (int l = 0; l < 8; ++l) {
-      PhiloxBlock random{};
-      if constexpr (kStochastic) random = draws.words(keys, l, half);
-#pragma unroll
-      for (int c = 0; c < 4; ++c) {
-        const float value = v[c][l] * factor[c];
-        word[c] |= (kStochastic ? stochastic_fp4(value, random.word[c]) : nearest_fp4(value)) << (l * 4);
-      }
-    }
-#pragma unroll
-    for (int c = 0; c < 4; ++c) turned[turned_word(place.column + half * 4 + c, place.row / 8)] = word[c];
-  }
-}
-
-__device__ __forceinline__ void write_turned_fp4(const Fp4Tiles& t, const MatrixTile& at, const uint32_t* turned) {
+__device__ __forceinline__ void write_turned_fp4(const Fp4Tiles& t, const MatrixTile& at, const Fp4Shared& shared) {
   const int rows16 = static_cast<int>(threadIdx.x) & 7;
   const int64_t row = at.row + rows16 * 16;
   if (row >= t.rows) return;
@@ -257,34 +381,55 @@ __device__ __forceinline__ void write_turned_fp4(const Fp4Tiles& t, const Matrix
     const int64_t column = at.column + in_tile;
     if (column >= t.cols) return;
     auto* const to = static_cast<uint8_t*>(t.column_copy.q) + ((column * t.stack + at.matrix) * t.rows + row) / 2;
-    *reinterpret_cast<uint2*>(to) =
-        make_uint2(turned[turned_word(in_tile, rows16 * 2)], turned[turned_word(in_tile, rows16 * 2 + 1)]);
+    *reinterpret_cast<uint2*>(to) = shared.turned[turned_at(in_tile, rows16)];
   }
 }
 
-template <bool kRotate, bool kStochastic>
-__global__ void __launch_bounds__(256, 2) fp4_tiles_kernel(Fp4Tiles t, const bf16* x) {
-  __shared__ uint32_t turned[128 * 16];
-  __shared__ TileScales scales;
-  const TilePlace place = tile_place<1>();
+// Factors by the scale's code, the scales of the whole copies, and where rows draw.
+template <bool kStochastic>
+__device__ __forceinline__ void prepare(const Fp4Tiles& t, const MatrixTile& at, uint64_t key, Fp4Shared& shared,
+                                        RowDraws* draws) {
+  const int copy = static_cast<int>(threadIdx.x) >> 7, in_copy = static_cast<int>(threadIdx.x) & 127;
+  const float of_copy = fp4_tensor_scale(t.amax[copy]);
+  if (in_copy == 0) {
+    shared.of_copy[copy] = of_copy;
+    if (at.matrix == 0 && at.row == 0 && at.column == 0)
+      *(copy == 0 ? t.row_copy : t.column_copy).inverse = 1.0f / of_copy;
+  }
+  shared.factors[copy][in_copy] = fp4_factor(static_cast<uint32_t>(in_copy), of_copy);
+  if constexpr (kStochastic) draws[copy].find(t, at, in_copy, PhiloxKeys(copy == 0 ? key : rng_mix(key)));
+  __syncthreads();
+}
+
+// Square blocks are rounded to nearest and not rotated.
+template <bool kSquare, bool kRotate, bool kStochastic>
+__global__ void __launch_bounds__(256, kStochastic ? 2 : 3) fp4_tiles_kernel(Fp4Tiles t, const bf16* x) {
+  static_assert(!kSquare || (!kRotate && !kStochastic));
+  __shared__ Fp4Shared shared;
+  __shared__ RowDraws draws[2];
+  const Fp4Place place = fp4_place();
   const MatrixTile at = block_tile_at(t);
   if (at.row >= t.rows) return;
-  uint4 lines[8];
-  load_tile(t, x, at, place, lines);
-  const float of_rows = fp4_tensor_scale(t.amax[0]), of_columns = fp4_tensor_scale(t.amax[1]);
-  if (at.matrix == 0 && at.row == 0 && at.column == 0 && threadIdx.x == 0) {
-    *t.row_copy.inverse = 1.0f / of_rows;
-    *t.column_copy.inverse = 1.0f / of_columns;
-  }
+  uint2 lines[16];
+  load_tile<true>(t, x, at, place, lines);
   const auto step = kStochastic ? static_cast<uint64_t>(t.record[StepRecord::kStep]) : 0;
   const uint64_t key = rng_mix(t.stream ^ (step + kRngGamma));
-  uint32_t tops[4];
-  block_tops(lines, t.square, tops);
-  write_rows<kStochastic>(t, at, place, lines, tops, PhiloxKeys(key), of_rows, scales);
-  turn_columns<kRotate, kStochastic>(t, at, place, lines, tops, PhiloxKeys(rng_mix(key)), of_columns, scales, turned);
+  prepare<kStochastic>(t, at, key, shared, draws);
+  uint32_t tops[8], words[8];
+  row_tops<kSquare>(lines, tops);
+  find_row_factors<kSquare>(place, tops, shared);
+  find_rows<kStochastic>(place, lines, PhiloxKeys(key), draws[0], shared, words);
+  write_rows(t, at, place, words, shared);
+  if constexpr (kRotate) turn_signs(lines, t.signs);
+  if constexpr (kSquare)
+    turn_squares(place, words, shared);
+  else if constexpr (kStochastic)
+    turn_stochastic<kRotate>(place, lines, PhiloxKeys(rng_mix(key)), draws[1], shared);
+  else
+    turn_nearest<kRotate>(place, lines, shared);
   __syncthreads();
-  write_scales(t, at, scales);
-  write_turned_fp4(t, at, turned);
+  write_scales<kSquare>(t, at, shared);
+  write_turned_fp4(t, at, shared);
 }
 
 }  // namespace mbb::trainer::cuda

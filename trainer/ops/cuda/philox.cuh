@@ -8,6 +8,11 @@
 
 namespace mbb::trainer::cuda {
 
+// What a sample decides of its blocks' first two rounds, of indices below 2^32.
+struct alignas(16) PhiloxSample {
+  uint32_t high, low_product, high_product, next_product;
+};
+
 class PhiloxKeys {
  public:
   __host__ __device__ constexpr explicit PhiloxKeys(uint64_t key) {
@@ -25,25 +30,45 @@ class PhiloxKeys {
 
   // RandomStream::block
   __host__ __device__ constexpr PhiloxBlock block(uint64_t sample, uint64_t index) const {
-    uint32_t w0 = static_cast<uint32_t>(index), w1 = static_cast<uint32_t>(index >> 32);
-    uint32_t w2 = static_cast<uint32_t>(sample), w3 = static_cast<uint32_t>(sample >> 32);
-    for (int round = 0; round < kRounds; ++round) {
-      const uint64_t a = 0xD2511F53ULL * w0, b = 0xCD9E8D57ULL * w2;
-      w0 = static_cast<uint32_t>(b >> 32) ^ w1 ^ first_[round], w1 = static_cast<uint32_t>(b);
-      w2 = static_cast<uint32_t>(a >> 32) ^ w3 ^ second_[round], w3 = static_cast<uint32_t>(a);
-    }
-    return {{w0, w1, w2, w3}};
+    return rounds<0>({{static_cast<uint32_t>(index), static_cast<uint32_t>(index >> 32), static_cast<uint32_t>(sample),
+                       static_cast<uint32_t>(sample >> 32)}});
+  }
+
+  __host__ __device__ constexpr PhiloxSample of_sample(uint64_t sample) const {
+    const uint64_t b = kB * static_cast<uint32_t>(sample), a = kA * (static_cast<uint32_t>(b >> 32) ^ first_[0]);
+    return {static_cast<uint32_t>(sample >> 32) ^ second_[0], static_cast<uint32_t>(b) ^ first_[1],
+            static_cast<uint32_t>(a >> 32) ^ second_[1], static_cast<uint32_t>(a)};
+  }
+  __host__ __device__ constexpr PhiloxBlock block(const PhiloxSample& sample, uint32_t index) const {
+    const uint64_t a = kA * index, b = kB * (static_cast<uint32_t>(a >> 32) ^ sample.high);
+    return rounds<2>({{static_cast<uint32_t>(b >> 32) ^ sample.low_product, static_cast<uint32_t>(b),
+                       static_cast<uint32_t>(a) ^ sample.high_product, sample.next_product}});
   }
 
  private:
   static constexpr int kRounds = 10;
+  static constexpr uint64_t kA = 0xD2511F53ULL, kB = 0xCD9E8D57ULL;
+
+  template <int kFrom>
+  __host__ __device__ constexpr PhiloxBlock rounds(PhiloxBlock w) const {
+    for (int round = kFrom; round < kRounds; ++round) {
+      const uint64_t a = kA * w.word[0], b = kB * w.word[2];
+      w = {{static_cast<uint32_t>(b >> 32) ^ w.word[1] ^ first_[round], static_cast<uint32_t>(b),
+            static_cast<uint32_t>(a >> 32) ^ w.word[3] ^ second_[round], static_cast<uint32_t>(a)}};
+    }
+    return w;
+  }
   uint32_t first_[kRounds] = {}, second_[kRounds] = {};
 };
 
 constexpr bool same_words(uint64_t key, uint64_t sample, uint64_t index) {
-  const PhiloxBlock here = PhiloxKeys(key).block(sample, index), there = RandomStream(key).block(sample, index);
+  const PhiloxKeys keys(key);
+  const uint64_t low = index & 0xffffffffULL;
+  const PhiloxBlock here = keys.block(sample, index), there = RandomStream(key).block(sample, index);
+  const PhiloxBlock of_sample = keys.block(keys.of_sample(sample), static_cast<uint32_t>(low));
+  const PhiloxBlock of_low = RandomStream(key).block(sample, low);
   for (int i = 0; i < 4; ++i)
-    if (here.word[i] != there.word[i]) return false;
+    if (here.word[i] != there.word[i] || of_sample.word[i] != of_low.word[i]) return false;
   return true;
 }
 static_assert(same_words(0x0123456789abcdefULL, 0xfedcba9876543210ULL, 0x0f1e2d3c4b5a6978ULL));

@@ -245,8 +245,10 @@ bool takes_tiles(const QuantizeBlocks& q, const void* x) {
   const bool f32_scales = a.scale == BlockScale::kF32 || a.scale == BlockScale::kPowerOfTwo;
   const bool blocks = (a.block == 128 && f32_scales) || (a.block == 32 && a.scale == BlockScale::kE8M0 && !a.square);
   const bool fp8 = blocks && a.to != DType::kE2M1 && !a.rotate;
-  const bool fp4 = a.to == DType::kE2M1 && a.block == 16 && a.scale == BlockScale::kE4M3 && !(a.square && a.rotate) &&
-                   q.batch < int64_t{1} << 31 && q.shape.rows < int64_t{1} << 31 && (a.stack == 1 || !a.rotate);
+  const bool fp4 = a.to == DType::kE2M1 && a.block == 16 && a.scale == BlockScale::kE4M3 &&
+                   !(a.square && (a.rotate || a.stochastic)) && q.batch < int64_t{1} << 31 &&
+                   q.shape.rows < int64_t{1} << 31 && (a.stack == 1 || !a.rotate) &&
+                   q.shape.rows * q.shape.cols < int64_t{1} << 34;  // blocks of four random words by 32 bits
   const auto addresses =
       reinterpret_cast<uintptr_t>(x) | reinterpret_cast<uintptr_t>(q.rows.q) | reinterpret_cast<uintptr_t>(q.columns.q);
   return (fp8 || fp4) && q.from == Element::kBf16 && q.shape.rows % 16 == 0 && q.shape.cols % 8 == 0 &&
@@ -264,12 +266,14 @@ dim3 grid_of(const BlockTiles& t) {
 }
 
 Status run_fp4_tiles(const Args& a, float* amax, const bf16* x, cudaStream_t stream) {
-  const Fp4Tiles t{tiles_of(a), a.square, a.signs, a.stream, a.record, a.samples, a.batch, amax};
+  const Fp4Tiles t{tiles_of(a), a.signs, a.stream, a.record, a.samples, a.batch, amax};
   MB_TRY(ok(cudaMemsetAsync(amax, 0, 8, stream), "clearing amax"));
   const auto find = a.rotate ? fp4_amax_kernel<true> : fp4_amax_kernel<false>;
   find<<<grid_of(t), 256, 0, stream>>>(t, x, amax);
-  const auto kernel = a.rotate ? (a.stochastic ? fp4_tiles_kernel<true, true> : fp4_tiles_kernel<true, false>)
-                               : (a.stochastic ? fp4_tiles_kernel<false, true> : fp4_tiles_kernel<false, false>);
+  const auto kernel =
+      a.square   ? fp4_tiles_kernel<true, false, false>
+      : a.rotate ? (a.stochastic ? fp4_tiles_kernel<false, true, true> : fp4_tiles_kernel<false, true, false>)
+                 : (a.stochastic ? fp4_tiles_kernel<false, false, true> : fp4_tiles_kernel<false, false, false>);
   kernel<<<grid_of(t), 256, 0, stream>>>(t, x);
   return launched("quantize_blocks");
 }
