@@ -6,6 +6,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "profiler/base/error.h"
@@ -46,12 +47,19 @@ struct RankContext {
   int rank = 0;
   MeshCoordinates coordinates;
   std::vector<Communicator*> communicators;  // by GroupKind; nullptr for groups the program does not use
+  // Communicators of their own, where the backend holds collectives to a number of SMs.
+  std::vector<std::pair<CommLimit, Communicator*>> limited;
 
   int index_in(GroupKind kind) const { return mesh->group_index(kind, rank); }
   Communicator& communicator(GroupKind kind) const {
     Communicator* found = communicators[static_cast<size_t>(kind)];
     MB_CHECK(found != nullptr, std::string("no communicator for group ") + mbb::trainer::name(kind));
     return *found;
+  }
+  Communicator& communicator(const CommAttrs& attrs) const {
+    for (const auto& [limit, communicator] : limited)
+      if (limit == CommLimit{attrs.group, attrs.num_sm, attrs.cga_size}) return *communicator;
+    return communicator(attrs.group);
   }
 };
 

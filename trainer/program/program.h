@@ -115,6 +115,14 @@ struct StepRecord {
   enum Field : int { kLearningRate, kBiasCorrection1, kBiasCorrection2, kStep, kFields };
 };
 
+// Collectives of a group that are held to so many SMs, in clusters of so many: a communicator's own property.
+struct CommLimit {
+  GroupKind group = GroupKind::kTp;
+  int num_sm = 0;
+  int cga_size = 0;
+  auto operator<=>(const CommLimit&) const = default;
+};
+
 struct Program {
   RankClass rank_class;
   int micro_batches = 1;
@@ -123,6 +131,7 @@ struct Program {
   std::vector<Call> schedule;
   Ports ports;
   std::vector<GroupKind> groups;  // that some rank of the world communicates over, whichever program it runs; ascending
+  std::vector<CommLimit> limits;  // likewise, of its collectives; ascending
 
   const Tensor& tensor(TensorId id) const { return tensors[static_cast<size_t>(id)]; }
   Tensor& tensor(TensorId id) { return tensors[static_cast<size_t>(id)]; }

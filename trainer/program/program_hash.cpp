@@ -125,12 +125,17 @@ void add(Digest& d, const Op& op) {
 }
 
 void add(Digest& d, const Program& program) {
-  const auto& [rank_class, micro_batches, tensors, segments, schedule, ports, groups] = program;
+  const auto& [rank_class, micro_batches, tensors, segments, schedule, ports, groups, limits] = program;
   d.text(name(rank_class.role));
   for (int64_t value :
        {int64_t{rank_class.pp}, int64_t{rank_class.cp}, int64_t{micro_batches}, static_cast<int64_t>(tensors.size())})
     d.number(value);
   for (GroupKind group : groups) d.text(name(group));
+  for (const auto& [group, num_sm, cga_size] : limits) {
+    d.text(name(group));
+    d.number(num_sm);
+    d.number(cga_size);
+  }
   for (const Tensor& tensor : tensors) add(d, tensor);
   d.number(static_cast<int64_t>(segments.size()));
   for (const auto& [segment_name, kind, chunk, ops] : segments) {

@@ -9,6 +9,7 @@
 
 #include "trainer/execute/graph_pieces.h"
 #include "trainer/models/hf_config.h"
+#include "trainer/program/comm_limits.h"
 #include "trainer/run/context_rules.h"
 #include "trainer/run/inject_fault.h"
 #include "trainer/run/knob_needs.h"
@@ -182,6 +183,10 @@ Status resolve_tp_overlap(Layout& l) {
   const int64_t encoder_tp = l.has_encoder_mesh() ? l.mesh.tp(MeshRole::kEncoder) : l.tp;
   const RowsOfARank rows{l.local_sequence() / l.tp, l.local_encoder_sequence() / encoder_tp};
   MB_ASSIGN(l.tp_overlap, tp_overlap_sites(o.tp_comm_overlap_cfg, l.tp, rows, is_quantized(l.config.precision.recipe)));
+  for (const TpOverlapSite& site : l.tp_overlap)
+    if (site.method != TpOverlapMethod::kNone)
+      MB_TRY(check_sms(fmt::format("overlap.tp_comm_overlap_cfg.{}.num_sm", site.name), site.num_sm,
+                       l.config.host.side_sms, kMostSms));
   return {};
 }
 

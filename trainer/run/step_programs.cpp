@@ -17,6 +17,7 @@
 #include "trainer/models/transformer.h"
 #include "trainer/ops/op_kind.h"
 #include "trainer/passes/precision.h"
+#include "trainer/program/comm_limits.h"
 #include "trainer/program/verify.h"
 #include "trainer/run/idle_passes.h"
 
@@ -109,7 +110,10 @@ Result<StepPrograms> build_programs(const Layout& layout) {
   MB_TRY(each_class(classes, plan));
   note_idle_passes(layout, built);
   const std::vector<GroupKind> groups = groups_of_world(built.programs);
-  for (Program& program : built.programs) program.groups = groups;
+  std::set<CommLimit> limits;
+  for (const Program& program : built.programs)
+    for (const CommLimit& limit : comm_limits(program)) limits.insert(limit);
+  for (Program& program : built.programs) program.groups = groups, program.limits = {limits.begin(), limits.end()};
   return built;
 }
 

@@ -275,6 +275,13 @@ TEST(TpOverlap, RulesAreNamed) {
   EXPECT_NE(refusal(overlapped(base, KnobMap{{"fc1_fprop.cga_size", "3"}, {"fc1_fprop.num_sm", "2"}}))
                 .find("above num_sm = 2"),
             std::string::npos);
+  EXPECT_EQ(with("fc1_fprop.num_sm", "130"), "accepted");
+  EXPECT_NE(with("fc1_fprop.num_sm", "131").find("fc1_fprop.num_sm: 131 SMs leave no 2 of a device's 132"),
+            std::string::npos);
+  Config sides = overlapped(base, KnobMap{{"fc1_fprop.num_sm", "120"}});
+  sides.host.side_sms = 16;
+  EXPECT_NE(refusal(sides).find("fc1_fprop.num_sm: 120 SMs and host.side_sms = 16"), std::string::npos)
+      << refusal(sides);
   EXPECT_NE(with("proj_fprop.num_splits", "3").find("does not divide the 8 rows"), std::string::npos);
   Config odd = base;
   odd.train.seq_length = 14;  // 7 rows a rank: no usual number of parts divides them

@@ -20,7 +20,7 @@ const CommAttrs& attrs_of(const OpCall& call) {
 
 Communicator& group_of(const OpCall& call) {
   MB_CHECK(call.ranks != nullptr, "a rank alone has no communicator: " + call.op.path);
-  return call.ranks->communicator(attrs_of(call).group);
+  return call.ranks->communicator(attrs_of(call));
 }
 
 ReduceOp reduce_op(const CommAttrs& attrs) {

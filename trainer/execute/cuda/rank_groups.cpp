@@ -10,6 +10,7 @@
 #include <thread>
 
 #include "trainer/ops/cuda/status.h"
+#include "trainer/program/comm_limits.h"
 
 namespace mbb::trainer::cuda {
 namespace {
@@ -26,16 +27,10 @@ std::set<GroupKind> groups_of(const Program& program) {
   return groups;
 }
 
-// The most that the program's collectives of a kind may take.
-NcclLimits limits_of(const Program& program, GroupKind kind) {
-  NcclLimits limits;
-  for (const Segment& segment : program.segments)
-    for (const Op& op : segment.ops)
-      if (const auto* a = std::get_if<CommAttrs>(&op.attrs);
-          a != nullptr && op.kind->communicates && a->group == kind) {
-        limits.max_ctas = std::max(limits.max_ctas, a->num_sm);
-        limits.cga_size = std::max(limits.cga_size, a->cga_size);
-      }
+// Of the world's programs, so that all ranks open as many; a program by itself has its own.
+std::set<CommLimit> limits_of(const Program& program) {
+  std::set<CommLimit> limits(program.limits.begin(), program.limits.end());
+  for (const CommLimit& limit : comm_limits(program)) limits.insert(limit);
   return limits;
 }
 
@@ -59,8 +54,16 @@ Result<std::unique_ptr<RankGroups>> RankGroups::open(const Program& program, con
   for (const GroupKind kind : groups_of(program)) {
     MB_ASSIGN(auto communicator, request.share_device
                                      ? world.group(kind, mesh.group(kind, world.rank()), groups->memory_)
-                                     : groups->nccl_->group(kind, mesh, limits_of(program, kind)));
+                                     : groups->nccl_->group(kind, mesh, {}));
     context.communicators[static_cast<size_t>(kind)] = communicator.get();
+    groups->communicators_.push_back(std::move(communicator));
+  }
+  for (const CommLimit& limit : limits_of(program)) {
+    MB_TRY(check_sms(fmt::format("num_sm of collectives over {}", name(limit.group)), limit.num_sm, request.side_sms,
+                     device.sms()));
+    if (request.share_device) continue;
+    MB_ASSIGN(auto communicator, groups->nccl_->group(limit.group, mesh, {limit.num_sm, limit.cga_size}));
+    context.limited.emplace_back(limit, communicator.get());
     groups->communicators_.push_back(std::move(communicator));
   }
   return groups;
@@ -68,7 +71,13 @@ Result<std::unique_ptr<RankGroups>> RankGroups::open(const Program& program, con
 
 CommStats RankGroups::stats(GroupKind kind) const {
   const Communicator* found = context_.communicators[static_cast<size_t>(kind)];
-  return found != nullptr ? found->stats() : CommStats{};
+  CommStats sum = found != nullptr ? found->stats() : CommStats{};
+  for (const auto& [limit, communicator] : context_.limited) {
+    if (limit.group != kind) continue;
+    const CommStats more = communicator->stats();
+    for (size_t op = 0; op < more.by_op.size(); ++op) sum.by_op[op] += more.by_op[op];
+  }
+  return sum;
 }
 
 void RankGroups::abort() {

@@ -1,5 +1,5 @@
-// The communicators of a rank on a device: one a kind of group that the program uses, and how the rank waits for its
-// device without missing that another rank has failed.
+// The communicators of a rank on a device: one a kind of group that the program uses and one a number of SMs that its
+// collectives there are held to, and how the rank waits for its device without missing that another rank has failed.
 #pragma once
 
 #include <cuda_runtime_api.h>

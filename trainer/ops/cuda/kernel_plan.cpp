@@ -182,8 +182,7 @@ KernelPlan plan_cross_entropy(const char* kernel, int64_t rows, int64_t vocab, i
 
 int sms_beside(int sms, int margin, int target) {
   if (margin <= 0) return target;
-  const int left = std::max(2, (sms - margin) / 2 * 2);
-  return target > 0 ? std::min(target, left) : left;
+  return std::max(2, ((target > 0 ? target : sms) - margin) / 2 * 2);
 }
 
 double attention_forward_flops(const AttentionShape& shape) {

@@ -103,8 +103,8 @@ struct AttentionShape {
   int64_t out_row() const { return heads * value_dim(); }
 };
 
-// SMs that a product may take of `sms` when `margin` are left to a collective (0: none) and no more than `target` (0:
-// all) anyway; 0: all. Clusters take two at a time.
+// SMs that a product may take of `sms`, of which other streams leave it `target` (0: all), when `margin` of those are
+// left to a collective beside it (0: none); 0: all. Clusters take two at a time.
 int sms_beside(int sms, int margin, int target);
 
 // Multiply-adds counted as 2; the causal half is counted when causal. The backward is 2.5 times the forward.

@@ -134,8 +134,8 @@ TEST(KernelPlans, AProductLeavesSmsToACollective) {
   EXPECT_EQ(sms_beside(132, 0, 0), 0);
   EXPECT_EQ(sms_beside(132, 16, 0), 116);
   EXPECT_EQ(sms_beside(132, 1, 0), 130);
-  EXPECT_EQ(sms_beside(132, 16, 100), 100);
-  EXPECT_EQ(sms_beside(132, 64, 100), 68);
+  EXPECT_EQ(sms_beside(132, 16, 100), 84);
+  EXPECT_EQ(sms_beside(132, 64, 100), 36);
   EXPECT_EQ(sms_beside(132, 0, 100), 100);
   EXPECT_EQ(sms_beside(132, 140, 0), 2);
 }
