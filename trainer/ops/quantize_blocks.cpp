@@ -100,6 +100,14 @@ void quantize_cases(std::vector<OpCase>& all) {
       {x[0], {{2}, DType::kI32, Fill::kInts, 9}, {{4}, DType::kF32, Fill::kPositive}});
   add("quantize_blocks/nvfp4-gradient-tiles", gradient,
       {{{576, 2, 136}, DType::kBf16}, {{2}, DType::kI32, Fill::kInts, 9}, {{4}, DType::kF32, Fill::kPositive}});
+  gradient.rotate = false;
+  add("quantize_blocks/nvfp4-rounded", gradient,
+      {x[0], {{2}, DType::kI32, Fill::kInts, 9}, {{4}, DType::kF32, Fill::kPositive}});
+  gradient.rotate = true, gradient.stochastic = false;
+  add("quantize_blocks/nvfp4-rotated", gradient, {{{128, 2, 264}, DType::kBf16}});
+  QuantizeBlocksAttrs squares = form(DType::kE2M1, BlockScale::kE4M3, 16, true);
+  squares.stack = 3;
+  add("quantize_blocks/nvfp4-square-stack", squares, experts);
 }
 
 void gemm_cases(std::vector<OpCase>& all) {
