@@ -53,7 +53,7 @@ Result<OverlapTuneOptions> overlap_options(const Parsed& parsed, const Settings&
       const auto sms = parse_int(trim(part));
       if (!sms || *sms < 1 || *sms > 128)
         return fail(ErrorCode::kBadArgument, fmt::format("--sms {}: numbers from 1 to 128", printable(*text)),
-                    "as in --sms 8,16,32");
+                    "as in --sms 4,8,16");
       tuning.sms.push_back(static_cast<int>(*sms));
     }
   }
@@ -105,7 +105,7 @@ Result<int> tune_the_overlap(const Parsed& parsed, const Settings& settings) {
   MB_ASSIGN(const OverlapTuneOptions tuning, overlap_options(parsed, settings));
   const auto chosen = [&]() -> Result<int> {
     MB_ASSIGN(OverlapTuning done, choose_overlap(settings, options, tuning));
-    if (done.choice.sms > 0) return judge_and_keep(parsed, settings, options, tuning, done);
+    if (done.choice.overlaps()) return judge_and_keep(parsed, settings, options, tuning, done);
     print_tables(parsed, {overlap_table(done)});
     say("nothing is kept: at no site is an overlap surely faster than whole collectives\n");
     return 2;
@@ -187,7 +187,7 @@ Command tune_command() {
             "with --overlap: another shape its choice is judged on (repeats; default: half the sequence, with the same "
             "and twice the micro-batch)",
             true},
-           {"--sms", "LIST", "with --overlap: SMs of collectives to try (default 8,16,32)"},
+           {"--sms", "LIST", "with --overlap: SMs of collectives to try (default 4,8,16)"},
            {"--launches", "N", "with --overlap: fresh processes a candidate (default 3)"},
            {"--seconds", "N", "with --overlap: no round of the candidates' launches begins later; two are needed"},
            {"--out", "FILE", "with --overlap: where the choice goes (default overlap.toml)"},

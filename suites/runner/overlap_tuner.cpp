@@ -79,42 +79,6 @@ void take_entries(const OverlapCandidate& candidate, const Group& group, KnobMap
       if (entry.starts_with(site + ".")) to[entry] = value;
 }
 
-// One number of SMs. Of many candidates one looks fast by chance: each is held to its share of the odds.
-OverlapChoice choose_at(int sms, const std::vector<OverlapCandidate>& candidates, const OverlapTimes& times) {
-  OverlapChoice choice{sms, {}, {}};
-  const OverlapCandidate& none = candidates.front();
-  for (const Group& group : groups()) {
-    const auto& of_none = times.ns.at(none.name);
-    const auto alone = of_none.find(group.name);
-    if (alone == of_none.end()) continue;
-    SiteChoice site{group.name, none.name, mean(alone->second), mean(alone->second), "nothing was timed against it"};
-    const OverlapCandidate* taken = &none;
-    for (const OverlapCandidate& candidate : candidates) {
-      const bool splits = std::any_of(group.sites.begin(), group.sites.end(), [&](const std::string& s) {
-        return candidate.entries.at(s + ".method") != kNone;
-      });
-      if (candidate.sms != sms || !splits) continue;
-      const auto timed = times.ns.at(candidate.name).find(group.name);
-      if (timed == times.ns.at(candidate.name).end()) continue;
-      const double ns = mean(timed->second);
-      const analysis::AbDecision against = analysis::ab_look(alone->second, timed->second, candidates.size());
-      if (taken == &none) site.why = against.text;
-      if (against.verdict != Verdict::kFaster || ns >= site.ns) continue;
-      site.candidate = candidate.name, site.ns = ns, site.why = against.text;
-      taken = &candidate;
-    }
-    take_entries(*taken, group, choice.entries);
-    choice.sites.push_back(std::move(site));
-  }
-  return choice;
-}
-
-double sum_of(const OverlapChoice& choice, const OverlapTimes& times) {
-  double sum = 0;
-  for (const SiteChoice& site : choice.sites) sum += site.ns * times.calls.at(site.site);
-  return sum;
-}
-
 Cell cell_of(const char* name, const Settings& settings, const Config& config) {
   return {.name = name, .config = config, .sources = settings.sources};
 }
@@ -178,10 +142,7 @@ Result<OverlapTimes> times_of(const RunOutcome& outcome) {
                     "profiling.profile_step_start and profile_step_end must leave steps between them");
       MB_ASSIGN(const profiler::Trace trace,
                 profiler::read_trace(bundle.launch_file(cell.name, launch.index, launch.trace_files.front())));
-      for (const analysis::SiteTime& site : analysis::site_times(trace)) {
-        times.ns[cell.name][site.site].push_back(site.ns);
-        times.calls[site.site] = static_cast<double>(site.calls);
-      }
+      for (const analysis::SiteTime& site : analysis::site_times(trace)) times[cell.name][site.site].push_back(site.ns);
     }
   }
   return times;
@@ -243,26 +204,50 @@ std::vector<std::string> judged_lines(const OverlapTuning& tuning) {
 }  // namespace
 
 std::vector<OverlapCandidate> overlap_candidates(const Config& config, const std::vector<int>& sms) {
-  std::vector<OverlapCandidate> all{{kNone, 0, entries_of(kNone, 0, 0)}};
+  std::vector<OverlapCandidate> all{{kNone, entries_of(kNone, 0, 0)}};
   for (const int number : sms)
     for (const auto& [method, splits] :
          {std::pair{"bulk", 0}, {"pipeline", 2}, {"pipeline", 4}, {"ring_exchange", 0}}) {
       std::string name = fmt::format("{}{}-sm{}", method, splits > 0 ? std::to_string(splits) : "", number);
       std::replace(name.begin(), name.end(), '_', '-');
-      OverlapCandidate candidate{std::move(name), number, entries_of(method, number, splits)};
+      OverlapCandidate candidate{std::move(name), entries_of(method, number, splits)};
       if (trainer::resolve(overlapped(config, candidate.entries))) all.push_back(std::move(candidate));
     }
   return all;
 }
 
+// Of many candidates one looks fast by chance: each is held to its share of the odds.
 OverlapChoice choose_overlap(const std::vector<OverlapCandidate>& candidates, const OverlapTimes& times) {
-  OverlapChoice best = choose_at(0, candidates, times);
-  for (const OverlapCandidate& candidate : candidates) {
-    if (candidate.sms == 0) continue;
-    OverlapChoice choice = choose_at(candidate.sms, candidates, times);
-    if (sum_of(choice, times) < sum_of(best, times)) best = std::move(choice);
+  OverlapChoice choice;
+  const OverlapCandidate& none = candidates.front();
+  const auto& of_none = times.at(none.name);
+  for (const Group& group : groups()) {
+    const auto alone = of_none.find(group.name);
+    if (alone == of_none.end()) continue;
+    SiteChoice site{group.name, none.name, mean(alone->second), mean(alone->second), "nothing was timed against it"};
+    const OverlapCandidate* taken = &none;
+    double fastest = std::numeric_limits<double>::infinity();  // of what is not taken, for the reason
+    for (const OverlapCandidate& candidate : candidates) {
+      const bool overlaps = std::any_of(group.sites.begin(), group.sites.end(), [&](const std::string& s) {
+        return candidate.entries.at(s + ".method") != kNone;
+      });
+      const auto timed = times.at(candidate.name).find(group.name);
+      if (!overlaps || timed == times.at(candidate.name).end()) continue;
+      const double ns = mean(timed->second);
+      const analysis::AbDecision against = analysis::ab_look(alone->second, timed->second, candidates.size());
+      if (taken == &none && ns < fastest) fastest = ns, site.why = candidate.name + ": " + against.text;
+      if (against.verdict != Verdict::kFaster || ns >= site.ns) continue;
+      site.candidate = candidate.name, site.ns = ns, site.why = against.text;
+      taken = &candidate;
+    }
+    take_entries(*taken, group, choice.entries);
+    choice.sites.push_back(std::move(site));
   }
-  return best;
+  return choice;
+}
+
+bool OverlapChoice::overlaps() const {
+  return std::any_of(sites.begin(), sites.end(), [](const SiteChoice& site) { return site.candidate != kNone; });
 }
 
 Result<std::vector<OverlapShape>> other_shapes(const Config& tuned) {
@@ -326,11 +311,11 @@ Result<OverlapTuning> choose_overlap(const Settings& settings, const RunOptions&
                             done.rounds, done.planned_rounds, tuning.seconds),
                 "give --seconds more, or --sms fewer");
   MB_ASSIGN(const OverlapTimes times, times_of(timed));
-  if (!times.ns.contains(kNone))
+  if (!times.contains(kNone))
     return fail(ErrorCode::kNotFound, "no GEMM site shows in the traces",
                 "dense layers have them: qkv, proj, fc1, fc2");
   done.choice = choose_overlap(candidates, times);
-  done.unjudged = done.choice.sms == 0 ? "no site overlaps" : "not judged yet";
+  done.unjudged = done.choice.overlaps() ? "not judged yet" : "no site overlaps";
   return done;
 }
 
@@ -378,6 +363,9 @@ analysis::Table overlap_table(const OverlapTuning& tuning) {
 std::string overlap_toml(const OverlapTuning& tuning) {
   std::string text = fmt::format("# from {} of {} rounds of launches\n", tuning.rounds, tuning.planned_rounds);
   for (const std::string& line : judged_lines(tuning)) text += "# " + line + "\n";
+  for (const SiteChoice& site : tuning.choice.sites)
+    text += fmt::format("# {}: {}, {} for {}: {}\n", site.site, site.candidate, format_ns(site.ns),
+                        format_ns(site.none_ns), site.why);
   text += "[overlap]\ntp_comm_overlap = true\n[overlap.tp_comm_overlap_cfg]\n";
   for (const auto& [entry, value] : tuning.choice.entries) {
     const bool number = std::all_of(value.begin(), value.end(), [](char c) { return c >= '0' && c <= '9'; });

@@ -1,10 +1,9 @@
 // Finds the method of tp_comm_overlap for every GEMM site: method x SMs x splits, from traces of whole steps.
 //
 // A candidate puts one method on all sites that can take it, so that one run times it for every site at once; sites are
-// then chosen one by one. SMs are the communicator's, alike for all sites, so each number of SMs makes a choice of its
-// own, and the one with the shortest sum of sites is taken. What was chosen is judged on other shapes than it was
-// chosen on, launch by launch beside no overlap and beside the defaults, and is worth writing down only if on each it
-// is surely faster than the first and not surely slower than the second.
+// then chosen one by one. What was chosen is judged on other shapes than it was chosen on, launch by launch beside no
+// overlap and beside the defaults, and is worth writing down only if on each it is surely faster than the first and not
+// surely slower than the second.
 #pragma once
 
 #include <map>
@@ -22,7 +21,6 @@ namespace mbb::suites {
 
 struct OverlapCandidate {
   std::string name;  // "pipeline4-sm16"; "none" leaves collectives whole and beside nothing
-  int sms = 0;       // 0: of "none"
   KnobMap entries;   // of tp_comm_overlap_cfg, for all ten sites
 };
 
@@ -30,11 +28,8 @@ struct OverlapCandidate {
 // ring_exchange.
 std::vector<OverlapCandidate> overlap_candidates(const trainer::Config& config, const std::vector<int>& sms);
 
-// [candidate][site]: a value a launch, ns; and how often a site runs, on which its weight rests.
-struct OverlapTimes {
-  std::map<std::string, std::map<std::string, std::vector<double>>> ns;
-  std::map<std::string, double> calls;
-};
+// [candidate][site]: a value a launch, ns.
+using OverlapTimes = std::map<std::string, std::map<std::string, std::vector<double>>>;
 
 struct SiteChoice {
   std::string site;       // "fc1_bprop"
@@ -44,9 +39,9 @@ struct SiteChoice {
 };
 
 struct OverlapChoice {
-  int sms = 0;  // 0: no site overlaps
   std::vector<SiteChoice> sites;
-  KnobMap entries;  // of tp_comm_overlap_cfg
+  KnobMap entries;        // of tp_comm_overlap_cfg
+  bool overlaps() const;  // at any site
 };
 
 // Of candidates that were timed, the first of which is "none".
@@ -85,7 +80,7 @@ struct OverlapTuning {
 };
 
 struct OverlapTuneOptions {
-  std::vector<int> sms{8, 16, 32};
+  std::vector<int> sms{4, 8, 16};
   double seconds = 0;  // after which no round of the candidates' launches begins; 0: all rounds
   std::vector<OverlapShape> shapes;
 };
