@@ -464,8 +464,7 @@ Status bias_dropout_add(const Dropout& p, const void* residual, const void* x, c
       constexpr int kWidth = decltype(width)::value;
       const DropoutParts parts(rows, p.hidden / kWidth, kDropoutVectors<kWidth>);
       constexpr int kWarps = kDropoutThreads / 32;
-      const int64_t grid = std::min<int64_t>((int64_t{parts.items} + kWarps - 1) / kWarps,
-                                             int64_t{launch.sms.count} * dropout_blocks(residual != nullptr));
+      const int64_t grid = (int64_t{parts.items} + kWarps - 1) / kWarps;
       const auto kernel = residual != nullptr ? dropout_kernel<kWidth, T, true> : dropout_kernel<kWidth, T, false>;
       kernel<<<static_cast<unsigned>(grid), kDropoutThreads, 0, launch.stream>>>(
           p, DropoutRule(p.probability), parts, static_cast<const T*>(residual), static_cast<const T*>(x),

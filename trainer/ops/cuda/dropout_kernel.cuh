@@ -1,5 +1,4 @@
-// Dropout, with what may stand around it: y = residual + dropout(x + bias). A warp walks parts of rows, of which the
-// next one is on its way while random words of this one are drawn.
+// Dropout, with what may stand around it: y = residual + dropout(x + bias). A warp takes a part of a row.
 #pragma once
 
 #include <cmath>
@@ -19,22 +18,6 @@ __device__ __forceinline__ void add_bias(const T* bias, int64_t column, float (&
   load<kWidth>(bias + column, b);
 #pragma unroll
   for (int i = 0; i < kWidth; ++i) x[i] += b[i];
-}
-
-// The random words of the elements from `element` on; eight begin with a block of four.
-template <int kWidth>
-__device__ __forceinline__ void draw(const PhiloxKeys& keys, uint64_t sample, uint64_t element,
-                                     uint32_t (&words)[kWidth]) {
-  const PhiloxBlock low = keys.block(sample, element / 4);
-  if constexpr (kWidth == 8) {
-    const PhiloxBlock high = keys.block(sample, element / 4 + 1);
-#pragma unroll
-    for (int i = 0; i < 4; ++i) words[i] = low.word[i], words[4 + i] = high.word[i];
-  } else {
-    words[0] = low.word[0];
-#pragma unroll
-    for (uint64_t i = 1; i < 4; ++i) words[0] = element % 4 == i ? low.word[i] : words[0];
-  }
 }
 
 // What the host works out of a probability. A uniform is 24 bits of its word over 2^24, which is below the probability
@@ -67,82 +50,91 @@ struct DropoutParts {
   }
 };
 
-// Vectors of a part that a lane has, and what names their random words.
-template <int kWidth, typename T, bool kResidual>
-struct DropoutItem {
-  static constexpr int kVectors = kDropoutVectors<kWidth>;
-  RawValues<kWidth, T> x[kVectors], beside[kResidual ? kVectors : 1];
-  uint32_t row, first, end;  // vectors of the row
-  int32_t sample;
-  int64_t place;
+// Where a part lies, and what names its random words.
+struct DropoutPlace {
+  uint32_t row, first, end;  // vectors of the row that a lane has: first, first + 32, ... below end
+  uint64_t sample, element;  // of the row's first element
 
-  __device__ __forceinline__ void fetch(const Dropout& p, const DropoutParts& parts, bool drops, const T* from,
-                                        const T* residual, uint32_t item) {
-    row = item / parts.of_row;
+  __device__ __forceinline__ DropoutPlace(const Dropout& p, const DropoutParts& parts, uint32_t item)
+      : row(item / parts.of_row) {
     const uint32_t begin = (item - row * parts.of_row) * parts.in_part;
     first = begin + (threadIdx.x & 31), end = min(begin + parts.in_part, parts.vectors);
-#pragma unroll
-    for (int u = 0; u < kVectors; ++u) {
-      if (first + u * 32 >= end) break;
-      const int64_t at = row * p.hidden + int64_t{first + u * 32} * kWidth;
-      x[u].load(from + at);
-      if constexpr (kResidual) beside[u].load(residual + at);
-    }
-    if (!drops) return;
-    const uint32_t position = row / static_cast<uint32_t>(p.batch);
-    sample = p.samples[row - position * static_cast<uint32_t>(p.batch)];
-    place = p.at != nullptr ? p.at[p.first + position] : p.first + position;
   }
-
-  __device__ __forceinline__ void write(const Dropout& p, const DropoutRule& rule, const PhiloxKeys& keys,
-                                        const T* bias, T* y) const {
-#pragma unroll
-    for (int u = 0; u < kVectors; ++u) {
-      if (first + u * 32 >= end) break;
-      const int64_t column = int64_t{first + u * 32} * kWidth;
-      float value[kWidth];
-      x[u].unpack(value);
-      add_bias<kWidth>(bias, column, value);
-      if (rule.drops) {
-        uint32_t words[kWidth];
-        draw<kWidth>(keys, static_cast<uint64_t>(sample), static_cast<uint64_t>(place * p.hidden + column), words);
-#pragma unroll
-        for (int i = 0; i < kWidth; ++i) value[i] = words[i] <= rule.last_dropped ? 0.0f : rule.kept(value[i]);
-      }
-      if constexpr (kResidual) {
-        float other[kWidth];
-        beside[u].unpack(other);
-#pragma unroll
-        for (int i = 0; i < kWidth; ++i) value[i] = other[i] + value[i];
-      }
-      store<kWidth>(y + row * p.hidden + column, value);
-    }
+  __device__ __forceinline__ void name(const Dropout& p) {
+    const uint32_t position = row / static_cast<uint32_t>(p.batch);
+    const int64_t place = p.at != nullptr ? p.at[p.first + position] : p.first + position;
+    sample = static_cast<uint64_t>(int64_t{p.samples[row - position * static_cast<uint32_t>(p.batch)]});
+    element = static_cast<uint64_t>(place * p.hidden);
   }
 };
 
-constexpr int kDropoutThreads = 256;
-constexpr int dropout_blocks(bool residual) {  // of an SM
-  return residual ? 2 : 3;
+// A bit of each element of the lane's vectors: whether it is kept.
+template <int kWidth, int kVectors>
+__device__ __forceinline__ void draw_kept(const PhiloxKeys& keys, const DropoutPlace& at, uint32_t last_dropped,
+                                          uint32_t (&kept)[kVectors]) {
+  auto high = static_cast<uint32_t>((at.element + uint64_t{at.first} * kWidth) / 4 >> 32);
+  PhiloxSample sample = keys.of_sample(at.sample, high);
+#pragma unroll
+  for (int u = 0; u < kVectors; ++u) {
+    const uint64_t element = at.element + uint64_t{at.first + u * 32} * kWidth, block = element / 4;
+    if (static_cast<uint32_t>(block >> 32) != high) {
+      high = static_cast<uint32_t>(block >> 32);
+      sample = keys.of_sample(at.sample, high);
+    }
+    kept[u] = 0;
+#pragma unroll
+    for (int i = 0; i < (kWidth + 3) / 4; ++i) {  // eight begin with a block of four
+      const PhiloxBlock words = keys.block(sample, static_cast<uint32_t>(block) + i);
+#pragma unroll
+      for (int e = 0; e < 4; ++e) kept[u] |= words.word[e] > last_dropped ? 1u << (i * 4 + e) : 0u;
+    }
+    if constexpr (kWidth == 1) kept[u] >>= element % 4;
+  }
 }
+
+constexpr int kDropoutThreads = 128;
+// A warp a part of a row: its words are drawn while its values are on their way.
 template <int kWidth, typename T, bool kResidual>
-__global__ void __launch_bounds__(kDropoutThreads, sizeof(T) == 2 ? dropout_blocks(kResidual) : 1)
+__global__ void __launch_bounds__(kDropoutThreads, sizeof(T) == 2 ? (kResidual ? 8 : 10) : 4)
     dropout_kernel(Dropout p, DropoutRule rule, DropoutParts parts, const T* residual, const T* x, const T* bias,
                    T* y) {
-  const uint32_t warps = gridDim.x * (kDropoutThreads / 32);
-  uint32_t item = blockIdx.x * (kDropoutThreads / 32) + threadIdx.x / 32;
+  constexpr int kVectors = kDropoutVectors<kWidth>;
+  const uint32_t item = blockIdx.x * (kDropoutThreads / 32) + threadIdx.x / 32;
   if (item >= parts.items) return;
-  DropoutItem<kWidth, T, kResidual> now, next;
-  now.fetch(p, parts, rule.drops, x, residual, item);
-  const auto step = rule.drops ? static_cast<uint64_t>(p.record[StepRecord::kStep]) : 0;
-  PhiloxKeys keys(rng_mix(static_cast<uint64_t>(p.stream) ^ (step + kRngGamma)));
-  keys.hold();
-  for (;;) {
-    item += warps;
-    const bool more = item < parts.items;
-    if (more) next.fetch(p, parts, rule.drops, x, residual, item);
-    now.write(p, rule, keys, bias, y);
-    if (!more) return;
-    now = next;
+  DropoutPlace at(p, parts, item);
+  const int64_t begin = at.row * p.hidden;
+  RawValues<kWidth, T> raw[kVectors], beside[kResidual ? kVectors : 1];
+#pragma unroll
+  for (int u = 0; u < kVectors; ++u) {
+    if (at.first + u * 32 >= at.end) break;
+    raw[u].load(x + begin + int64_t{at.first + u * 32} * kWidth);
+    if constexpr (kResidual) beside[u].load(residual + begin + int64_t{at.first + u * 32} * kWidth);
+  }
+  uint32_t kept[kVectors];
+  if (rule.drops) {
+    at.name(p);
+    const auto step = static_cast<uint64_t>(p.record[StepRecord::kStep]);
+    draw_kept<kWidth>(PhiloxKeys(rng_mix(static_cast<uint64_t>(p.stream) ^ (step + kRngGamma))), at, rule.last_dropped,
+                      kept);
+  }
+#pragma unroll
+  for (int u = 0; u < kVectors; ++u) {
+    if (at.first + u * 32 >= at.end) break;
+    const int64_t column = int64_t{at.first + u * 32} * kWidth;
+    float value[kWidth];
+    raw[u].unpack(value);
+    add_bias<kWidth>(bias, column, value);
+    if (rule.drops) {
+#pragma unroll
+      for (int i = 0; i < kWidth; ++i) value[i] = (kept[u] >> i & 1) != 0 ? rule.kept(value[i]) : 0.0f;
+    }
+    if constexpr (kResidual) {
+      float other[kWidth];
+      beside[u].unpack(other);
+#pragma unroll
+      for (int i = 0; i < kWidth; ++i) value[i] = other[i] + value[i];
+    }
+    store<kWidth>(y + begin + column, value);
   }
 }
 

@@ -8,7 +8,7 @@
 
 namespace mbb::trainer::cuda {
 
-// What a sample decides of its blocks' first two rounds, of indices below 2^32.
+// What a sample decides of its blocks' first two rounds, of indices with one high word.
 struct alignas(16) PhiloxSample {
   uint32_t high, low_product, high_product, next_product;
 };
@@ -34,8 +34,9 @@ class PhiloxKeys {
                        static_cast<uint32_t>(sample >> 32)}});
   }
 
-  __host__ __device__ constexpr PhiloxSample of_sample(uint64_t sample) const {
-    const uint64_t b = kB * static_cast<uint32_t>(sample), a = kA * (static_cast<uint32_t>(b >> 32) ^ first_[0]);
+  __host__ __device__ constexpr PhiloxSample of_sample(uint64_t sample, uint32_t index_high = 0) const {
+    const uint64_t b = kB * static_cast<uint32_t>(sample);
+    const uint64_t a = kA * (static_cast<uint32_t>(b >> 32) ^ index_high ^ first_[0]);
     return {static_cast<uint32_t>(sample >> 32) ^ second_[0], static_cast<uint32_t>(b) ^ first_[1],
             static_cast<uint32_t>(a >> 32) ^ second_[1], static_cast<uint32_t>(a)};
   }
@@ -63,12 +64,11 @@ class PhiloxKeys {
 
 constexpr bool same_words(uint64_t key, uint64_t sample, uint64_t index) {
   const PhiloxKeys keys(key);
-  const uint64_t low = index & 0xffffffffULL;
-  const PhiloxBlock here = keys.block(sample, index), there = RandomStream(key).block(sample, index);
-  const PhiloxBlock of_sample = keys.block(keys.of_sample(sample), static_cast<uint32_t>(low));
-  const PhiloxBlock of_low = RandomStream(key).block(sample, low);
+  const PhiloxSample of_sample = keys.of_sample(sample, static_cast<uint32_t>(index >> 32));
+  const PhiloxBlock there = RandomStream(key).block(sample, index), here = keys.block(sample, index);
+  const PhiloxBlock of_low = keys.block(of_sample, static_cast<uint32_t>(index));
   for (int i = 0; i < 4; ++i)
-    if (here.word[i] != there.word[i] || of_sample.word[i] != of_low.word[i]) return false;
+    if (here.word[i] != there.word[i] || of_low.word[i] != there.word[i]) return false;
   return true;
 }
 static_assert(same_words(0x0123456789abcdefULL, 0xfedcba9876543210ULL, 0x0f1e2d3c4b5a6978ULL));
