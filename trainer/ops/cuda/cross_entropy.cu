@@ -42,8 +42,14 @@ Status over_rows(const char* kernel, const CrossEntropy& args, const Launch& lau
 }
 
 // Rows from here on are held in shared memory by a block, or by a cluster of blocks: three an SM, so that one computes
-// while others copy. A block also has some bytes of its own and 1 KiB of the driver's.
-constexpr int64_t kHeldVocab = 16384, kPartBytes = 228 * 1024 / 3 - 1024 - 512;
+// while others copy. A block also has its barriers and 1 KiB of the driver's.
+constexpr int64_t kHeldVocab = 16384, kBlockBytes = 228 * 1024 / 3 - 1024 - 64;
+constexpr int kOneBlock = 512, kOfCluster = 384;  // threads
+
+// The part of a row, and what the warps of all its blocks tell each other.
+int64_t held_bytes(int64_t vocab, int parts) {
+  return ((vocab / 8 + parts - 1) / parts + parts * (parts == 1 ? kOneBlock : kOfCluster) / 32) * 16;
+}
 
 // Blocks of a row; 0: rows that are not held.
 int parts_of(const CrossEntropy& a) {
@@ -52,7 +58,7 @@ int parts_of(const CrossEntropy& a) {
       addresses % 16 != 0)
     return 0;
   for (int parts = 1; parts <= kMostParts; parts *= 2)
-    if (a.vocab * 2 <= parts * kPartBytes) return parts;
+    if (held_bytes(a.vocab, parts) <= kBlockBytes) return parts;
   return 0;
 }
 
@@ -60,7 +66,8 @@ template <int kThreads>
 Status start_held(const CrossEntropy& a, int parts, float* sum_exp, float* target_logit, const Launch& launch) {
   const auto kernel = ce_fused_held_kernel<kThreads>;
   const auto part = static_cast<int>((a.vocab / 8 + parts - 1) / parts);
-  MB_TRY(ok(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, part * 16), "ce_fused_held"));
+  const auto bytes = static_cast<int>(held_bytes(a.vocab, parts));
+  MB_TRY(ok(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes), "ce_fused_held"));
   MB_TRY(
       ok(cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout, cudaSharedmemCarveoutMaxShared),
          "ce_fused_held"));
@@ -70,7 +77,7 @@ Status start_held(const CrossEntropy& a, int parts, float* sum_exp, float* targe
   cudaLaunchConfig_t config{};
   config.gridDim = dim3(static_cast<unsigned>((a.rows + kRowsOfCluster - 1) / kRowsOfCluster * parts));
   config.blockDim = dim3(kThreads);
-  config.dynamicSmemBytes = static_cast<size_t>(part) * 16;
+  config.dynamicSmemBytes = static_cast<size_t>(bytes);
   config.stream = launch.stream;
   config.attrs = &cluster;
   config.numAttrs = 1;
@@ -103,9 +110,9 @@ Status ce_fused(const CrossEntropy& args, float* sum_exp, float* target_logit, c
   if (args.first != 0)
     return fail(ErrorCode::kBadArgument, "ce_fused: needs the whole vocabulary; use the vocabulary-parallel pieces");
   if (const int parts = parts_of(args); parts == 1)
-    return start_held<512>(args, parts, sum_exp, target_logit, launch);
+    return start_held<kOneBlock>(args, parts, sum_exp, target_logit, launch);
   else if (parts > 1)
-    return start_held<384>(args, parts, sum_exp, target_logit, launch);
+    return start_held<kOfCluster>(args, parts, sum_exp, target_logit, launch);
   return over_rows("ce_fused", args, launch,
                    [&](auto p, auto width, unsigned grid, unsigned block, cudaStream_t stream) {
                      ce_fused_kernel<decltype(width)::value><<<grid, block, 0, stream>>>(p, sum_exp, target_logit);

@@ -182,16 +182,19 @@ __device__ __forceinline__ void cluster_arrive() {
 __device__ __forceinline__ void cluster_wait() {
   asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
 }
-__device__ __forceinline__ void held_logits(const uint4* held, int at, int real, float (&x)[8]) {
-  load8(reinterpret_cast<const bf16*>(held + at), x);
-  if (at * 8 + 8 <= real) return;
+// Eight logits as they lie in memory, those from `real` on -inf.
+__device__ __forceinline__ uint4 real_logits(uint4 raw, int at, int real) {
+  if (at * 8 + 8 <= real) return raw;
+  uint32_t words[4] = {raw.x, raw.y, raw.z, raw.w};
 #pragma unroll
   for (int i = 0; i < 8; ++i)
-    if (at * 8 + i >= real) x[i] = -INFINITY;
+    if (at * 8 + i >= real)
+      words[i / 2] = i % 2 != 0 ? (words[i / 2] & 0xffffu) | 0xff800000u : (words[i / 2] & 0xffff0000u) | 0xff80u;
+  return make_uint4(words[0], words[1], words[2], words[3]);
 }
 
 // A block's part of a row in shared memory: `count` vectors from the one that holds logit `first`, of which `real`
-// logits count, copied in pieces of `piece` vectors.
+// logits count, copied in pieces of `piece` vectors, as many for every thread.
 constexpr int kMostParts = 8, kPieces = 4;
 constexpr float kLog2e = 1.4426950408889634f;
 struct HeldPart {
@@ -200,10 +203,6 @@ struct HeldPart {
   int first, count, real, piece;
 };
 
-__device__ __forceinline__ void prepare_pieces(const HeldPart& part) {
-  for (int i = 0; i < kPieces; ++i) barrier_init(shared_address(part.arrived + i), 1);
-  barriers_ready();
-}
 // By one thread.
 __device__ __forceinline__ void start_piece(const HeldPart& part, int i, const bf16* from) {
   const int at = i * part.piece, bytes = max(min(part.piece, part.count - at), 0) * 16;
@@ -216,50 +215,83 @@ __device__ __forceinline__ void start_piece(const HeldPart& part, int i, const b
                : "memory");
 }
 
-// Of the part, pieces as they arrive; turn: of the barriers' phase.
-__device__ __forceinline__ SoftmaxSum held_softmax_sum(const HeldPart& part, uint32_t turn, float* scratch) {
+template <int kVectors>
+__device__ __forceinline__ void add_logits(SoftmaxSum& sum, const uint4 (&raw)[kVectors]) {
+  float x[kVectors][8], high = -INFINITY;
+#pragma unroll
+  for (int v = 0; v < kVectors; ++v) {
+    load8(reinterpret_cast<const bf16*>(&raw[v]), x[v]);
+#pragma unroll
+    for (int e = 0; e < 8; ++e) high = fmaxf(high, x[v][e]);
+  }
+  if (high > sum.max) {
+    sum.sum *= exp2_fast((sum.max - high) * kLog2e);
+    sum.max = high;
+  }
+  if (sum.max == -INFINITY) return;
+  const float shift = sum.max * kLog2e;
+  float some[2] = {};
+#pragma unroll
+  for (int v = 0; v < kVectors; ++v)
+#pragma unroll
+    for (int e = 0; e < 8; ++e) some[e & 1] += exp2_fast(fmaf(x[v][e], kLog2e, -shift));
+  sum.sum += some[0] + some[1];
+}
+
+// A thread's sum of the part, pieces as they arrive; turn: of the barriers' phase.
+__device__ __forceinline__ SoftmaxSum held_softmax_sum(const HeldPart& part, uint32_t turn) {
+  const int threads = static_cast<int>(blockDim.x);
+  const auto logits = [&](int at) { return real_logits(part.held[at], at, part.real); };
   SoftmaxSum mine;
   for (int i = 0; i < kPieces; ++i) {
     barrier_wait(shared_address(part.arrived + i), turn);
     const int end = min((i + 1) * part.piece, part.count);
-#pragma unroll 2
-    for (int at = i * part.piece + static_cast<int>(threadIdx.x); at < end; at += static_cast<int>(blockDim.x)) {
-      float x[8];
-      held_logits(part.held, at, part.real, x);
-      float high = x[0];
-#pragma unroll
-      for (int e = 1; e < 8; ++e) high = fmaxf(high, x[e]);
-      if (high > mine.max) {
-        mine.sum *= exp2_fast((mine.max - high) * kLog2e);
-        mine.max = high;
-      }
-      if (mine.max == -INFINITY) continue;
-      const float shift = mine.max * kLog2e;
-#pragma unroll
-      for (int e = 0; e < 8; ++e) mine.sum += exp2_fast(fmaf(x[e], kLog2e, -shift));
-    }
+    int at = i * part.piece + static_cast<int>(threadIdx.x);
+    for (; at + threads < end; at += 2 * threads) add_logits<2>(mine, {logits(at), logits(at + threads)});
+    if (at < end) add_logits<1>(mine, {logits(at)});
   }
-  const float top = block_max(mine.max, scratch);
-  return {top, block_sum(mine.max == -INFINITY ? 0.0f : mine.sum * exp2_fast((mine.max - top) * kLog2e), scratch)};
+  return mine;
 }
 
-// Of the row: every block writes its part's into all blocks' `pairs`.
-__device__ __forceinline__ SoftmaxSum row_of_parts(SoftmaxSum mine, float2* pairs, int rank, int size) {
-  if (static_cast<int>(threadIdx.x) < size) {
-    uint32_t there;
+__device__ __forceinline__ SoftmaxSum both_sums(SoftmaxSum a, SoftmaxSum b) {
+  const float max = fmaxf(a.max, b.max);
+  if (max == -INFINITY) return {};
+  return {max, a.sum * exp2_fast((a.max - max) * kLog2e) + b.sum * exp2_fast((b.max - max) * kLog2e)};
+}
+__device__ __forceinline__ SoftmaxSum warp_softmax_sum(SoftmaxSum x) {
+  const float max = warp_max(x.max);
+  return {max, warp_sum(x.max == -INFINITY ? 0.0f : x.sum * exp2_fast((x.max - max) * kLog2e))};
+}
+
+// What the warps of a row's blocks tell each other: maximum and sum relative to it, rows in turn. A barrier of the
+// whole cluster would wait, each row, until the gradient of the row before is in memory.
+struct Told {
+  float2* pairs;   // [2][size][warps]
+  uint64_t* told;  // [2]
+  int rank, size, warps;
+};
+// Of the row, from the sums of its parts' threads.
+__device__ __forceinline__ SoftmaxSum row_of_parts(SoftmaxSum mine, const Told& t, int row) {
+  const int lane = static_cast<int>(threadIdx.x & 31), warp = static_cast<int>(threadIdx.x / 32);
+  const int all_warps = t.size * t.warps;
+  float2* const pairs = t.pairs + (row & 1) * all_warps;
+  const uint32_t told = shared_address(t.told + (row & 1));
+  if (threadIdx.x == 0) barrier_expect(told, static_cast<uint32_t>(all_warps * 8));
+  mine = warp_softmax_sum(mine);
+  if (lane < t.size) {
+    uint32_t to, barrier;
     asm volatile("mapa.shared::cluster.u32 %0, %1, %2;"
-                 : "=r"(there)
-                 : "r"(shared_address(pairs + rank)), "r"(threadIdx.x));
-    asm volatile("st.shared::cluster.v2.f32 [%0], {%1, %2};" ::"r"(there), "f"(mine.max), "f"(mine.sum) : "memory");
+                 : "=r"(to)
+                 : "r"(shared_address(pairs + t.rank * t.warps + warp)), "r"(lane));
+    asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(barrier) : "r"(told), "r"(lane));
+    asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.v2.f32 [%0], {%1, %2}, [%3];" ::"r"(to),
+                 "f"(mine.max), "f"(mine.sum), "r"(barrier)
+                 : "memory");
   }
-  __syncwarp();
-  cluster_arrive();
-  cluster_wait();
-  SoftmaxSum row;
-  for (int i = 0; i < size; ++i) row.max = fmaxf(row.max, pairs[i].x);
-  for (int i = 0; i < size; ++i)
-    row.sum += pairs[i].x == -INFINITY ? 0.0f : pairs[i].y * exp2_fast((pairs[i].x - row.max) * kLog2e);
-  return row;
+  barrier_wait(told, row >> 1 & 1);
+  SoftmaxSum all;
+  for (int i = lane; i < all_warps; i += 32) all = both_sums(all, {pairs[i].x, pairs[i].y});
+  return warp_softmax_sum(all);
 }
 
 // The part's gradient for target `id` of the row. Where a piece has been read, its like of the `next` row follows.
@@ -271,31 +303,24 @@ __device__ __forceinline__ void write_held_gradient(const HeldPart& part, Softma
     const int end = min((i + 1) * part.piece, part.count);
 #pragma unroll 2
     for (int at = i * part.piece + static_cast<int>(threadIdx.x); at < end; at += static_cast<int>(blockDim.x)) {
-      uint4 line{};
-      if (id >= 0) {
-        float x[8];
-        held_logits(part.held, at, part.real, x);
+      const uint4 raw = real_logits(part.held[at], at, part.real);
+      float x[8];
+      load8(reinterpret_cast<const bf16*>(&raw), x);
 #pragma unroll
-        for (int e = 0; e < 8; ++e) x[e] = exp2_fast(fmaf(x[e], kLog2e, offset));
-        if (own >= at * 8 && own < at * 8 + 8) {
+      for (int e = 0; e < 8; ++e) x[e] = exp2_fast(fmaf(x[e], kLog2e, offset));
+      if (own >= at * 8 && own < at * 8 + 8) {
 #pragma unroll
-          for (int e = 0; e < 8; ++e) x[e] -= at * 8 + e == own ? 1.0f : 0.0f;
-        }
-        store8(reinterpret_cast<bf16*>(&line), x);
+        for (int e = 0; e < 8; ++e) x[e] -= at * 8 + e == own ? 1.0f : 0.0f;
       }
-      __stcs(to + at, line);
+      uint4 line;
+      store8(reinterpret_cast<bf16*>(&line), x);
+      __stcs(to + at, id < 0 ? uint4{} : line);
     }
     if (next == nullptr) continue;
     __syncthreads();
     if (threadIdx.x == 0) start_piece(part, i, next);
   }
 }
-
-struct HeldShared {
-  uint64_t arrived[kPieces];
-  float2 pairs[2][kMostParts];  // of all blocks of the row, rows in turn: maximum, sum relative to it
-  float scratch[32];
-};
 
 // As ce_fused_kernel for bf16 rows of 16-byte vectors: a cluster of at most kMostParts blocks keeps a row in shared
 // memory, `vectors_a_part` each, so that device memory is read once. It takes kRowsOfCluster rows, and the next one
@@ -304,20 +329,23 @@ constexpr int kRowsOfCluster = 3;
 template <int kThreads>
 __global__ void __launch_bounds__(kThreads, 3)
     ce_fused_held_kernel(CrossEntropyParams<bf16> p, int64_t rows, int vectors_a_part, float* sum_exp, float* target) {
-  extern __shared__ __align__(128) uint4 held[];
-  __shared__ HeldShared shared;
+  extern __shared__ __align__(16) uint4 held[];
+  __shared__ uint64_t arrived[kPieces], told[2];
   const int rank = cluster_rank(), size = cluster_size(), vectors = static_cast<int>(p.vocab / 8);
   const int begin = min(rank * vectors_a_part, vectors), first = begin * 8;
   const HeldPart part{held,
-                      shared.arrived,
+                      arrived,
                       first,
                       min(vectors_a_part, vectors - begin),
                       static_cast<int>(p.real) - first,
-                      (vectors_a_part + kPieces - 1) / kPieces};
+                      ((vectors_a_part + kPieces - 1) / kPieces + kThreads - 1) / kThreads * kThreads};
+  const Told others{reinterpret_cast<float2*>(held + vectors_a_part), told, rank, size, kThreads / 32};
   const int64_t first_row = int64_t{blockIdx.x / static_cast<unsigned>(size)} * kRowsOfCluster;
   const int here = static_cast<int>(min(rows - first_row, int64_t{kRowsOfCluster}));
   if (threadIdx.x == 0) {
-    prepare_pieces(part);
+    for (int i = 0; i < kPieces; ++i) barrier_init(shared_address(arrived + i), 1);
+    for (int i = 0; i < 2; ++i) barrier_init(shared_address(told + i), 1);
+    barriers_ready();
     for (int i = 0; i < kPieces; ++i) start_piece(part, i, p.logits + first_row * p.vocab + first);
   }
   __syncthreads();
@@ -325,9 +353,9 @@ __global__ void __launch_bounds__(kThreads, 3)
   for (int r = 0; r < here; ++r) {
     const int64_t row = first_row + r, at = row * p.vocab + first;
     const int32_t id = p.targets[row];
-    const SoftmaxSum of_part = held_softmax_sum(part, r & 1, shared.scratch);
+    const SoftmaxSum mine = held_softmax_sum(part, r & 1);
     if (r == 0) cluster_wait();  // the row's blocks are all there before one writes into another's memory
-    const SoftmaxSum of_row = row_of_parts(of_part, shared.pairs[r & 1], rank, size);
+    const SoftmaxSum of_row = row_of_parts(mine, others, r);
     if (threadIdx.x == 0) {
       const int own = id - first;
       if (rank == 0) sum_exp[row] = of_row.sum;
