@@ -1,5 +1,6 @@
 // Embedding gradient, deterministic: tokens are chained by their row of the table, then warps sum each row's tokens in
-// their order.
+// their order. The three kernels start one before the other ends.
+#include <algorithm>
 #include <climits>
 #include <type_traits>
 
@@ -10,11 +11,9 @@
 namespace mbb::trainer::cuda {
 namespace {
 
-constexpr int kWarps = 8;   // of a block
-constexpr int kTokens = 2;  // on their way
-// Of four columns, a lane: the old row is held beside the sum.
-template <bool kFirst>
-constexpr int kVectorsOf = kFirst ? 4 : 3;
+constexpr int kWarps = 8;    // of a block
+constexpr int kTokens = 2;   // on their way
+constexpr int kVectors = 3;  // of four columns, a lane
 constexpr unsigned kAll = 0xffffffffu;
 
 // Four elements: a warp's vectors lie one beside the other, so that every store fills its sectors.
@@ -36,10 +35,18 @@ struct Raw4 {
 };
 
 __device__ __forceinline__ void store4(float* to, const float (&from)[4]) {
-  *reinterpret_cast<float4*>(to) = make_float4(from[0], from[1], from[2], from[3]);
+  __stcs(reinterpret_cast<float4*>(to), make_float4(from[0], from[1], from[2], from[3]));
 }
 __device__ __forceinline__ void store4(bf16* to, const float (&from)[4]) {
-  *reinterpret_cast<uint2*>(to) = make_uint2(pack_bf16(from[0], from[1]), pack_bf16(from[2], from[3]));
+  __stcs(reinterpret_cast<uint2*>(to), make_uint2(pack_bf16(from[0], from[1]), pack_bf16(from[2], from[3])));
+}
+
+// Of kernels whose blocks may start while the one before runs.
+__device__ __forceinline__ void let_next_start() {
+  asm volatile("griddepcontrol.launch_dependents;");
+}
+__device__ __forceinline__ void wait_for_last() {
+  asm volatile("griddepcontrol.wait;" ::: "memory");
 }
 
 // What warps work on: `parts` parts of a row, each of `width` columns.
@@ -47,18 +54,28 @@ struct Parts {
   int count, width;
 };
 
+__global__ void clear_kernel(int32_t* last, int64_t vocab) {
+  let_next_start();
+  int64_t at = (int64_t{blockIdx.x} * blockDim.x + threadIdx.x) * 4;
+  if (at + 4 <= vocab)
+    *reinterpret_cast<int4*>(last + at) = make_int4(-1, -1, -1, -1);
+  else
+    for (; at < vocab; ++at) last[at] = -1;
+}
+
 // Tokens of a row: last[row], before[last[row]] and so on, in any order; -1 ends. Tokens of other ranks' rows are in
 // none.
 __global__ void chain_kernel(const int32_t* ids, int64_t first, int64_t vocab, int32_t* last, int32_t* before,
                              int64_t tokens) {
+  let_next_start();
   const int64_t at = int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
-  if (at >= tokens) return;
-  const int64_t row = ids[at] - first;
+  const int64_t row = at < tokens ? ids[at] - first : -1;
+  wait_for_last();
   if (row >= 0 && row < vocab) before[at] = atomicExch(last + row, static_cast<int32_t>(at));
 }
 
 // Sums of a lane's columns.
-template <typename T, int kVectors>
+template <typename T>
 struct Sums {
   const T* dy;  // at the lane's first column
   int cols;
@@ -93,8 +110,8 @@ __device__ __forceinline__ bool take_chain(const int32_t* before, int token, int
   return true;
 }
 
-template <typename T, int kVectors>
-__device__ __forceinline__ void add_chain(Sums<T, kVectors>& sums, int mine) {
+template <typename T>
+__device__ __forceinline__ void add_chain(Sums<T>& sums, int mine) {
   while (true) {
     int token[kTokens];
 #pragma unroll
@@ -110,8 +127,8 @@ __device__ __forceinline__ void add_chain(Sums<T, kVectors>& sums, int mine) {
 }
 
 // Of a row that very many tokens have: all ids are looked through, kIds of them a lane at once.
-template <typename T, int kVectors>
-__device__ void add_found(Sums<T, kVectors>& sums, const int32_t* ids, int tokens, int id) {
+template <typename T>
+__device__ void add_found(Sums<T>& sums, const int32_t* ids, int tokens, int id) {
   constexpr int kIds = 8;
   const int lane = threadIdx.x & 31;
   for (int base = 0; base < tokens; base += kIds * 32) {
@@ -135,80 +152,198 @@ __device__ void add_found(Sums<T, kVectors>& sums, const int32_t* ids, int token
   }
 }
 
-// Parts that a warp works on, one behind the other: most of the first micro-batch's are zeros, which must not each wait
-// for the load that says so.
-template <bool kFirst>
-constexpr int kItems = kFirst ? 4 : 1;
+// A row of the table as a lane has looked it up. kFew: one token or two in their order (the second -1: one).
+enum class Kind { kNone, kEmpty, kFew, kMany };
+struct Row {
+  int at = 0;
+  Kind kind = Kind::kNone;
+  int last = -1, tokens[2] = {-1, -1};
 
-// A warp's parts of rows. kFirst: of every row of the table, which holds nothing yet; otherwise of the row of every
-// token that is the last one of its chain.
+  __device__ __forceinline__ void take(int token, int second, const int32_t* before) {
+    kind = second >= 0 && before[second] >= 0 ? Kind::kMany : Kind::kFew;
+    last = token;
+    tokens[0] = second >= 0 ? min(token, second) : token, tokens[1] = second >= 0 ? max(token, second) : -1;
+  }
+};
+// Lanes look up a warp's rows at once.
+constexpr int kRows = 4;
+
+// Of every row of the table, which holds nothing yet (kFirst); otherwise of the row of every token that is the last one
+// of its chain.
 template <bool kFirst, typename T, typename Gradient>
-__global__ void __launch_bounds__(kWarps * 32, sizeof(T) == 2 ? 4 : 2)
-    embedding_backward_kernel(const int32_t* ids, const int32_t* last, const int32_t* before, const T* dy,
-                              Gradient* dtable, int tokens, int cols, int vocab, int first, Parts parts) {
-  constexpr int kVectors = kVectorsOf<kFirst>;
-  const int begin = static_cast<int>(blockIdx.x * kWarps + threadIdx.x / 32) * kItems<kFirst>;
-  const int end = min(begin + kItems<kFirst>, (kFirst ? vocab : tokens) * parts.count);
-  const int lane = static_cast<int>(threadIdx.x & 31);
-  int lanes_last = -1;  // of the row of the lane's part
-  if (kFirst && lane < end - begin) lanes_last = last[(begin + lane) / parts.count];
-  for (int item = begin; item < end; ++item) {
-    const int at = item / parts.count, row = kFirst ? at : ids[at] - first;
-    if (row < 0 || row >= vocab) return;
-    const int token = kFirst ? __shfl_sync(kAll, lanes_last, item - begin) : last[row];
-    if (!kFirst && token != at) return;
-    const int column = item % parts.count * parts.width + lane * 4;
-    Gradient* const to = dtable + int64_t{row} * cols + column;
-    Sums<T, kVectors> sums{dy + column, cols, min(cols - column, parts.width - lane * 4)};
+struct Table {
+  const int32_t *ids, *last, *before;
+  const T* dy;
+  Gradient* dtable;
+  int tokens, cols, vocab, first;
+  int left;  // columns behind the lane's first one, at which dy and dtable are
+
+  __device__ __forceinline__ Row look_up(int at) const {
+    Row row;
+    if (kFirst) {
+      row.at = at, row.kind = Kind::kEmpty;
+      if (const int token = last[at]; token >= 0) row.take(token, before[token], before);
+    } else {
+      row.at = ids[at] - first;
+      if (row.at < 0 || row.at >= vocab) return row;
+      const int second = before[at];  // on its way beside last
+      if (last[row.at] == at) row.take(at, second, before);
+    }
+    return row;
+  }
+
+  __device__ __forceinline__ void clear(int row) const {
+    const float none[4] = {};
+#pragma unroll
+    for (int u = 0; u < kVectors; ++u)
+      if (u * 128 < left) store4(dtable + int64_t{row} * cols + u * 128, none);
+  }
+
+  __device__ __forceinline__ void write_many(int row, int token) const {
+    Gradient* const to = dtable + int64_t{row} * cols;
     Raw4<Gradient> old[kVectors];
 #pragma unroll
     for (int u = 0; u < kVectors; ++u)
-      if (!kFirst && u * 128 < sums.left) old[u].load(to + u * 128);
+      if (!kFirst && u * 128 < left) old[u].load(to + u * 128);
+    Sums<T> sums{dy, cols, left};
     if (int mine; take_chain(before, token, mine))
       add_chain(sums, mine);
     else
       add_found(sums, ids, tokens, row + first);
 #pragma unroll
     for (int u = 0; u < kVectors; ++u) {
-      if (u * 128 >= sums.left) continue;
+      if (u * 128 >= left) continue;
       if (!kFirst) old[u].add_to(sums.sum[u]);
       store4(to + u * 128, sums.sum[u]);
     }
   }
+};
+
+// The part of a row with one token or two, on its way.
+template <bool kFirst, typename T, typename Gradient>
+struct FewTokens {
+  int row = -1, tokens[2] = {-1, -1};
+  Raw4<Gradient> old[kVectors];
+  Raw4<T> one[kVectors], two[kVectors];
+
+  // Of the first of `lanes`, which it leaves; none: nothing.
+  __device__ __forceinline__ void load(const Table<kFirst, T, Gradient>& t, const Row& of_lane, unsigned& lanes) {
+    row = -1;
+    if (lanes == 0) return;
+    const int lane = __ffs(static_cast<int>(lanes)) - 1;
+    lanes &= lanes - 1;
+    row = __shfl_sync(kAll, of_lane.at, lane);
+#pragma unroll
+    for (int j = 0; j < 2; ++j) tokens[j] = __shfl_sync(kAll, of_lane.tokens[j], lane);
+#pragma unroll
+    for (int u = 0; u < kVectors; ++u) {
+      if (u * 128 >= t.left) continue;
+      if (!kFirst) old[u].load(t.dtable + int64_t{row} * t.cols + u * 128);
+      one[u].load(t.dy + int64_t{tokens[0]} * t.cols + u * 128);
+      if (tokens[1] >= 0) two[u].load(t.dy + int64_t{tokens[1]} * t.cols + u * 128);
+    }
+  }
+  __device__ __forceinline__ void write(const Table<kFirst, T, Gradient>& t) const {
+    if (row < 0) return;
+#pragma unroll
+    for (int u = 0; u < kVectors; ++u) {
+      if (u * 128 >= t.left) continue;
+      float sum[4] = {};
+      one[u].add_to(sum);
+      if (tokens[1] >= 0) two[u].add_to(sum);
+      if (!kFirst) old[u].add_to(sum);
+      store4(t.dtable + int64_t{row} * t.cols + u * 128, sum);
+    }
+  }
+};
+
+// Rows that lanes have looked up: those of few tokens are on their way, two at once where there is no old value, while
+// those without tokens are cleared.
+template <bool kFirst, typename T, typename Gradient>
+__device__ __forceinline__ void write_rows(const Table<kFirst, T, Gradient>& t, const Row& row) {
+  constexpr int kTogether = kFirst ? 2 : 1;
+  unsigned few = __ballot_sync(kAll, row.kind == Kind::kFew), empty = __ballot_sync(kAll, row.kind == Kind::kEmpty);
+  unsigned many = __ballot_sync(kAll, row.kind == Kind::kMany);
+  const auto next = [](unsigned& lanes) {
+    const int lane = __ffs(static_cast<int>(lanes)) - 1;
+    lanes &= lanes - 1;
+    return lane;
+  };
+  do {
+    FewTokens<kFirst, T, Gradient> parts[kTogether];
+#pragma unroll
+    for (auto& part : parts) part.load(t, row, few);
+    while (empty != 0) t.clear(__shfl_sync(kAll, row.at, next(empty)));
+#pragma unroll
+    for (const auto& part : parts) part.write(t);
+  } while (few != 0);
+  while (many != 0) {
+    const int lane = next(many);
+    t.write_many(__shfl_sync(kAll, row.at, lane), __shfl_sync(kAll, row.last, lane));
+  }
 }
 
-Parts parts_of(int64_t cols, int64_t most) {
-  const int64_t vectors = (cols + 127) / 128, count = (vectors + most - 1) / most;
+// A warp's parts of kRows rows, or of the rows of kRows tokens.
+template <bool kFirst, typename T, typename Gradient>
+__global__ void __launch_bounds__(kWarps * 32, sizeof(T) == 2 ? 4 : 2)
+    embedding_backward_kernel(Table<kFirst, T, Gradient> t, Parts parts) {
+  const int item = static_cast<int>(blockIdx.x * kWarps + threadIdx.x / 32), group = item / parts.count;
+  const int lane = static_cast<int>(threadIdx.x & 31), begin = group * kRows;
+  const int end = min(begin + kRows, kFirst ? t.vocab : t.tokens);
+  if (begin >= end) return;
+  const int column = (item - group * parts.count) * parts.width + lane * 4;
+  t.dy += column, t.dtable += column, t.left = min(t.cols - column, parts.width - lane * 4);
+  wait_for_last();
+  Row row;
+  if (lane < end - begin) row = t.look_up(begin + lane);
+  write_rows(t, row);
+}
+
+Parts parts_of(int64_t cols) {
+  const int64_t vectors = (cols + 127) / 128, count = (vectors + kVectors - 1) / kVectors;
   return {static_cast<int>(count), static_cast<int>((vectors + count - 1) / count * 128)};
+}
+
+// Starts where the kernel before, which has let it, may still run.
+template <typename... Of, typename... Args>
+Status start_early(void (*kernel)(Of...), int64_t grid, int block, cudaStream_t stream, Args... args) {
+  cudaLaunchAttribute early;
+  early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  early.val.programmaticStreamSerializationAllowed = 1;
+  cudaLaunchConfig_t config{};
+  config.gridDim = dim3(static_cast<unsigned>(grid)), config.blockDim = dim3(static_cast<unsigned>(block));
+  config.stream = stream, config.attrs = &early, config.numAttrs = 1;
+  return ok(cudaLaunchKernelEx(&config, kernel, static_cast<Of>(args)...), "embedding_backward");
 }
 
 template <bool kFirst>
 Status backward(const Embedding& args, const void* dy, void* dtable, void* workspace, const Launch& launch) {
   if (args.cols % 8 != 0) return fail(ErrorCode::kBadArgument, "embedding_backward: columns must be a multiple of 8");
-  const Parts parts = parts_of(args.cols, kVectorsOf<kFirst>);
-  const int64_t items = (kFirst ? args.vocab : args.tokens) * parts.count, each = kWarps * kItems<kFirst>;
+  const Parts parts = parts_of(args.cols);
+  const int64_t groups = ((kFirst ? args.vocab : args.tokens) + kRows - 1) / kRows, items = groups * parts.count;
   if (items == 0) return {};
   auto* const last = static_cast<int32_t*>(workspace);
   auto* const before = last + args.vocab;
-  MB_TRY(ok(cudaMemsetAsync(last, 0xff, static_cast<size_t>(args.vocab) * 4, launch.stream),
-            "clearing the chains of the embedding gradient"));
-  if (args.tokens > 0)
-    chain_kernel<<<static_cast<unsigned>((args.tokens + 127) / 128), 128, 0, launch.stream>>>(
-        args.ids, args.first, args.vocab, last, before, args.tokens);
+  clear_kernel<<<static_cast<unsigned>((args.vocab + 1023) / 1024), 256, 0, launch.stream>>>(last, args.vocab);
+  MB_TRY(launched("embedding_backward"));
+  MB_TRY(start_early(chain_kernel, std::max<int64_t>((args.tokens + 127) / 128, 1), 128, launch.stream, args.ids,
+                     args.first, args.vocab, last, before, args.tokens));
   const auto start = [&]<typename T, typename Gradient>(T, Gradient) {
-    embedding_backward_kernel<kFirst, T, Gradient>
-        <<<static_cast<unsigned>((items + each - 1) / each), kWarps * 32, 0, launch.stream>>>(
-            args.ids, last, before, static_cast<const T*>(dy), static_cast<Gradient*>(dtable),
-            static_cast<int>(args.tokens), static_cast<int>(args.cols), static_cast<int>(args.vocab),
-            static_cast<int>(args.first), parts);
+    const Table<kFirst, T, Gradient> table{args.ids,
+                                           last,
+                                           before,
+                                           static_cast<const T*>(dy),
+                                           static_cast<Gradient*>(dtable),
+                                           static_cast<int>(args.tokens),
+                                           static_cast<int>(args.cols),
+                                           static_cast<int>(args.vocab),
+                                           static_cast<int>(args.first),
+                                           0};
+    return start_early(embedding_backward_kernel<kFirst, T, Gradient>, (items + kWarps - 1) / kWarps, kWarps * 32,
+                       launch.stream, table, parts);
   };
-  if (args.element == Element::kF32)
-    start(float{}, float{});
-  else if (args.gradient == Element::kF32)
-    start(bf16{}, float{});
-  else
-    start(bf16{}, bf16{});
-  return launched("embedding_backward");
+  if (args.element == Element::kF32) return start(float{}, float{});
+  return args.gradient == Element::kF32 ? start(bf16{}, float{}) : start(bf16{}, bf16{});
 }
 
 }  // namespace
