@@ -121,12 +121,17 @@ Status rope(const Rope& a, const Launch& launch) {
     p.width = static_cast<int>(a.width), p.head_dim = a.head_dim, p.offset = a.offset, p.half = a.turned / 2;
     p.first_head = a.first_head, p.heads = a.heads;
     p.direction = a.backward ? -1.0f : 1.0f;
-    const int together = 32 / std::min(p.half / 8, 32), a_turn = together * RopeParams<T>::kInFlight;
-    const int rest = p.width / 8 - p.heads * p.head_dim / 8, a_copy = 32 * RopeParams<T>::kInFlight;
+    // Of parts of heads, in place, half of a line a head is all there is: many small warps reach the device's memory
+    // best.
+    constexpr int kMost = RopeParams<T>::kInFlight;
+    const bool whole = a.turned == a.head_dim;
+    const int together = 32 / std::min(p.half / 8, 32), a_turn = together * (whole ? kMost : 1);
+    const int rest = p.width / 8 - p.heads * p.head_dim / 8, a_copy = 32 * kMost;
     p.turns = (p.heads + a_turn - 1) / a_turn;
     p.parts = p.turns + (a.from == a.to ? 0 : (rest + a_copy - 1) / a_copy);
     const int64_t warps = a.tokens * p.parts;
-    rope_kernel<T><<<static_cast<unsigned>((warps + 7) / 8), 256, 0, launch.stream>>>(p);
+    const auto kernel = whole ? rope_kernel<T, kMost> : rope_kernel<T, 1>;
+    kernel<<<static_cast<unsigned>((warps + 7) / 8), 256, 0, launch.stream>>>(p);
   });
   return launched("rope");
 }

@@ -156,9 +156,8 @@ __device__ __forceinline__ void copy_rest(const RopeParams<T>& p, uint32_t begin
 // A warp a part of a token's heads, all on their way at once: a lane has 8 pairs of kInFlight heads, elements of a
 // head's first half and as many of its second, and their angles. Lanes beside each other share a head, then come the
 // next heads. tokens * width below 2^32.
-template <typename T>
-__global__ void __launch_bounds__(256, 3) rope_kernel(RopeParams<T> p) {
-  constexpr int kInFlight = RopeParams<T>::kInFlight;
+template <typename T, int kInFlight>
+__global__ void __launch_bounds__(256, kInFlight == 1 && sizeof(T) == 2 ? 6 : 3) rope_kernel(RopeParams<T> p) {
   const uint32_t warp = blockIdx.x * 8 + threadIdx.x / 32, token = warp / static_cast<uint32_t>(p.parts);
   const int part = static_cast<int>(warp - token * static_cast<uint32_t>(p.parts));
   if (token >= p.tokens) return;
