@@ -122,7 +122,7 @@ void add_block_cases(std::vector<OpCase>& all) {
   all.push_back({"layernorm/wide", &kLayerNorm, {{{33, 2, 1600}}, weight({1600}), weight({1600})}, NormAttrs{}});
   // More rows a block than it has on their way.
   all.push_back({"layernorm/wider", &kLayerNorm, {{{700, 1, 6144}}, weight({6144}), weight({6144})}, NormAttrs{}});
-  all.push_back({"layernorm/rows", &kLayerNorm, {{{700, 2, 72}}, weight({72}), weight({72})}, NormAttrs{}});
+  all.push_back({"layernorm/rows", &kLayerNorm, {{{5431, 4, 72}}, weight({72}), weight({72})}, NormAttrs{}});
   all.push_back({"layernorm/plus", &kLayerNorm, {{{9, 2, 264}}, weight({264}), weight({264})}, plus});
   all.push_back({"latent_pack/wide",
                  &kLatentPack,

@@ -209,10 +209,7 @@ __device__ __forceinline__ void start_piece(const HeldPart& part, int i, const b
   const uint32_t barrier = shared_address(part.arrived + i);
   barrier_expect(barrier, static_cast<uint32_t>(bytes));
   if (bytes == 0) return;
-  asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(
-                   shared_address(part.held + at)),
-               "l"(from + int64_t{at} * 8), "r"(bytes), "r"(barrier)
-               : "memory");
+  copy_run(shared_address(part.held + at), from + int64_t{at} * 8, static_cast<uint32_t>(bytes), barrier);
 }
 
 template <int kVectors>

@@ -98,13 +98,17 @@ Result<KernelPlan> plan_norm_forward(RowShape shape, Element in, Element out, bo
 
 Result<KernelPlan> plan_norm_backward(RowShape shape, Element in, bool residual, Sms sms, bool layer) {
   MB_ASSIGN(auto plan, row_plan("rmsnorm_backward", shape));
-  // Rows of LayerNorm in pairs, where an SM then works on more rows at once than by blocks of single ones.
-  const int64_t pairs = plan.vectors == 1 ? kPairThreads / plan.block : 0;
-  if (layer && in == Element::kBf16 && 2 * pairs > 1024 / plan.block) plan.rows = 2;
-  const int64_t resident = plan.rows == 2 ? pairs : std::max(1, 1024 / plan.block);
-  plan.grid_x = std::clamp<int64_t>((sms.count - sms.margin) * resident, 1, std::max<int64_t>(1, shape.rows));
-  const int a_row = 2 * plan.block * 8 * bytes_of(in);  // x and dy
-  plan.smem_bytes = plan.vectors == 1 ? norm_stages_ahead(bytes_of(in), plan.rows) * plan.rows * a_row : 0;
+  // Narrow rows in pairs, which wait for one barrier and one chain of sums.
+  if (in == Element::kBf16 && plan.block <= 128) plan.rows = 2;
+  const int resident = std::clamp((layer && plan.rows == 2 ? kLayerPairThreads : 1024) / plan.block, 1, 16);
+  plan.grid_x = std::clamp<int64_t>((sms.count - sms.margin) * resident, 1,
+                                    std::max<int64_t>(1, ceil_div(shape.rows, plan.rows)));
+  if (plan.vectors == 1) {
+    constexpr int kOfSm = 228 << 10, kOfBlock = 5 << 9;  // beside the stages: sums, barriers and the driver's share
+    const int stage = static_cast<int>(2 * plan.rows * shape.cols) * bytes_of(in);  // x and dy
+    plan.stages = std::clamp((kOfSm / resident - kOfBlock) / stage, 1, kNormStages);
+    plan.smem_bytes = plan.stages * stage;
+  }
   plan.bytes = shape.rows * shape.cols * bytes_of(in) * (residual ? 4 : 3) + shape.rows * 4;
   return plan;
 }
@@ -112,9 +116,8 @@ Result<KernelPlan> plan_norm_backward(RowShape shape, Element in, bool residual,
 KernelPlan plan_norm_weight_grad(int64_t partials, int64_t cols) {
   KernelPlan plan;
   plan.kernel = "norm_weight_grad";
-  plan.block = 1024;                      // 32 columns by 32 strands of rows
-  plan.vectors = partials > 512 ? 1 : 4;  // or 8 by 128: a strand has fewer rows
-  plan.grid_x = ceil_div(cols, 8 * plan.vectors);
+  plan.block = 256;
+  plan.grid_x = ceil_div(cols, 32);
   plan.bytes = (partials + 2) * cols * 4;
   return plan;
 }

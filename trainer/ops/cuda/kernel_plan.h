@@ -24,6 +24,7 @@ struct KernelPlan {
   int rows = 1;        // a block takes at once, a warp each where there are several
   int vectors = 1;     // 8-element vectors a thread holds, where the kernel keeps a row in registers
   int smem_bytes = 0;  // dynamic shared memory
+  int stages = 0;      // of it, on their way at once
   int64_t bytes = 0;   // least device-memory traffic
 };
 
@@ -44,12 +45,9 @@ struct RowShape {
 // RMSNorm over the last dimension. residual: x + residual is normalized and also written.
 Result<KernelPlan> plan_norm_forward(RowShape shape, Element in, Element out, bool residual, Sms sms,
                                      bool layer = false);
-// Stages of `rows` rows that a block of the backward has on their way to shared memory, of elements of so many bytes.
-constexpr int norm_stages_ahead(int bytes, int rows) {
-  return bytes == 2 && rows == 1 ? 3 : 2;
-}
-// Threads of an SM whose registers hold two rows of LayerNorm's backward each.
-constexpr int kPairThreads = 768;
+// Most stages of rows that a block of the backward has on their way, and threads of an SM whose registers hold two rows
+// of LayerNorm's.
+constexpr int kNormStages = 4, kLayerPairThreads = 768;
 // dx (plus an incoming residual gradient) and the weight gradient's per-block partials; `partials` = grid_x rows of
 // cols fp32.
 Result<KernelPlan> plan_norm_backward(RowShape shape, Element in, bool residual, Sms sms, bool layer = false);

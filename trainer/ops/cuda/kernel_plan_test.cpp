@@ -40,17 +40,31 @@ TEST(KernelPlan, SmMarginShrinksThePersistentGrid) {
   EXPECT_EQ(all->grid_x * 116, fewer->grid_x * 132);
 }
 
-TEST(KernelPlan, LayerNormsBackwardTakesPairsOfRowsWhereMoreAreOnTheSm) {
-  const auto rows = [](int64_t cols, Element e) {
-    const auto plan = plan_norm_backward({100000, cols}, e, false, {132, 0}, true);
-    return plan->rows * plan->grid_x / 132;
+TEST(KernelPlan, NormBackwardsRowsOnTheSmAndOnTheirWay) {
+  const auto plan = [](int64_t cols, Element e, bool layer) {
+    return *plan_norm_backward({100000, cols}, e, false, {132, 0}, layer);
   };
-  EXPECT_EQ(rows(768, Element::kBf16), 16);
+  const auto rows = [&](int64_t cols, Element e) {
+    const KernelPlan p = plan(cols, e, true);
+    return p.rows * p.grid_x / 132;
+  };
+  EXPECT_EQ(rows(768, Element::kBf16), 16);  // in pairs
   EXPECT_EQ(rows(768, Element::kF32), 10);
-  EXPECT_EQ(rows(4096, Element::kBf16), 2);  // a block of 512 threads: two of single rows
-  EXPECT_EQ(rows(6144, Element::kBf16), 2);
+  EXPECT_EQ(rows(4096, Element::kBf16), 2);
+  EXPECT_EQ(rows(6144, Element::kBf16), 1);
   EXPECT_EQ(rows(8192, Element::kBf16), 1);
-  EXPECT_EQ(rows(16384, Element::kBf16), 2);  // of four vectors a thread
+  EXPECT_EQ(rows(16384, Element::kBf16), 2);  // of four vectors a thread, straight to registers
+  EXPECT_EQ(plan(16384, Element::kBf16, true).stages, 0);
+  for (const Element e : {Element::kBf16, Element::kF32}) {
+    for (const bool layer : {false, true}) {
+      for (const int64_t cols : {8, 64, 768, 1032, 1600, 4096, 6144, 8192}) {
+        const KernelPlan p = plan(cols, e, layer);
+        const int64_t resident = (p.grid_x + 131) / 132;
+        EXPECT_GE(p.stages, 2) << cols;
+        EXPECT_LE(resident * (p.smem_bytes + 2048), 228 << 10) << cols;
+      }
+    }
+  }
 }
 
 TEST(KernelPlan, BadShapesAreErrorsThatNameTheRule) {

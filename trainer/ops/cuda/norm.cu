@@ -1,5 +1,6 @@
 // Launches of the norm kernels.
 #include "trainer/ops/cuda/kernels.h"
+#include "trainer/ops/cuda/norm_backward_kernel.cuh"
 #include "trainer/ops/cuda/norm_kernel.cuh"
 #include "trainer/ops/cuda/status.h"
 
@@ -46,16 +47,37 @@ Status backward(const NormBackward& a, const KernelPlan& plan, cudaStream_t stre
                                 a.shape.rows,
                                 a.shape.cols,
                                 a.weight_offset};
-  auto kernel = plan.vectors == 1 ? norm_backward_kernel<T, 1, kLayer, 1> : norm_backward_kernel<T, 4, kLayer, 1>;
-  if constexpr (kLayer && sizeof(T) == 2) {
-    if (plan.rows == 2) kernel = norm_backward_kernel<T, 1, kLayer, 2>;
+  const auto grid = static_cast<unsigned>(plan.grid_x);
+  if (plan.vectors > 1) {
+    norm_backward_wide_kernel<T, kLayer, 4><<<grid, plan.block, 0, stream>>>(p);
+    return launched("norm_backward");
   }
+  auto kernel = norm_backward_kernel<T, kLayer, 1, 1024>;
+  if constexpr (sizeof(T) == 2)
+    if (plan.rows == 2) kernel = norm_backward_kernel < T, kLayer, 2, kLayer ? kLayerPairThreads : 1024 > ;
   MB_TRY(ok(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, plan.smem_bytes), plan.kernel));
   MB_TRY(
       ok(cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout, cudaSharedmemCarveoutMaxShared),
          plan.kernel));
-  kernel<<<static_cast<unsigned>(plan.grid_x), plan.block, static_cast<size_t>(plan.smem_bytes), stream>>>(p);
+  kernel<<<grid, plan.block, static_cast<size_t>(plan.smem_bytes), stream>>>(p, plan.stages);
   return launched("norm_backward");
+}
+
+// Started before the rows are done, for whose end it waits itself.
+Status weight_grad(const NormBackward& a, int64_t partials, cudaStream_t stream) {
+  const KernelPlan plan = plan_norm_weight_grad(partials, a.shape.cols);
+  cudaLaunchAttribute early;
+  early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  early.val.programmaticStreamSerializationAllowed = 1;
+  cudaLaunchConfig_t config{};
+  config.gridDim = dim3(static_cast<unsigned>(plan.grid_x), a.layer ? 2 : 1);
+  config.blockDim = dim3(static_cast<unsigned>(plan.block));
+  config.stream = stream;
+  config.attrs = &early;
+  config.numAttrs = 1;
+  return ok(cudaLaunchKernelEx(&config, norm_weight_grad_kernel, static_cast<const float*>(a.partials), partials,
+                               a.shape.cols, a.dweight, a.dbias, a.accumulate),
+            plan.kernel);
 }
 
 }  // namespace
@@ -86,12 +108,7 @@ Status norm_backward(const NormBackward& args, const Launch& launch) {
     MB_TRY((args.layer ? backward<bf16, true>(args, plan, launch.stream)
                        : backward<bf16, false>(args, plan, launch.stream)));
   }
-  const KernelPlan sum = plan_norm_weight_grad(plan.grid_x, args.shape.cols);
-  const dim3 grid(static_cast<unsigned>(sum.grid_x), args.layer ? 2 : 1);
-  const auto kernel = sum.vectors == 1 ? norm_weight_grad_kernel<8> : norm_weight_grad_kernel<32>;
-  kernel<<<grid, sum.block, 0, launch.stream>>>(args.partials, plan.grid_x, args.shape.cols, args.dweight, args.dbias,
-                                                args.accumulate);
-  return launched("norm_weight_grad");
+  return weight_grad(args, plan.grid_x, launch.stream);
 }
 
 }  // namespace mbb::trainer::cuda
