@@ -84,7 +84,8 @@ Result<KernelPlan> plan_norm_forward(RowShape shape, Element in, Element out, bo
     plan.block = plan.rows * 32;
     plan.grid_x = std::max<int64_t>(1, ceil_div(shape.rows, plan.rows));
   } else if (sms.margin == 0 && shape.cols <= (residual || layer ? 8192 : 4096)) {
-    plan.vectors = 2;
+    plan.vectors =
+        layer && shape.cols <= 6144 ? 3 : 2;  // of LayerNorm more of an SM's blocks compute while others wait
     plan.block = row_block(shape, plan.vectors);
     plan.grid_x = std::max<int64_t>(1, shape.rows);
   } else {

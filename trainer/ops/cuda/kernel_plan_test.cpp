@@ -31,6 +31,11 @@ TEST(KernelPlan, NormBlocksTakeARowEachOrLeaveTheMarginFree) {
   EXPECT_EQ(grid(128, false, 16), 116 * 64);
   const auto layer = plan_norm_forward({100000, 7168}, Element::kBf16, Element::kBf16, false, {132, 0}, true);
   EXPECT_EQ(layer->grid_x, 100000);
+  const auto vectors = [](int64_t cols) {
+    return plan_norm_forward({100000, cols}, Element::kBf16, Element::kBf16, false, {132, 0}, true)->vectors;
+  };
+  EXPECT_EQ(vectors(6144), 3);
+  EXPECT_EQ(vectors(7168), 2);
 }
 
 TEST(KernelPlan, SmMarginShrinksThePersistentGrid) {

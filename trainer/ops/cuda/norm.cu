@@ -24,11 +24,13 @@ Status forward(const NormForward& a, const KernelPlan& plan, cudaStream_t stream
                                a.weight_offset};
   const dim3 grid(static_cast<unsigned>(plan.grid_x)), block(static_cast<unsigned>(plan.block));
   if (plan.rows > 1) {
-    norm_forward_row_kernel<T, kLayer, true><<<grid, block, 0, stream>>>(p);
+    norm_forward_row_kernel<T, kLayer, 4><<<grid, block, 0, stream>>>(p);
     return launched("norm_forward");
   }
   if (plan.vectors == 1) norm_forward_kernel<T, 1, kLayer><<<grid, block, 0, stream>>>(p);
-  if (plan.vectors == 2) norm_forward_row_kernel<T, kLayer, false><<<grid, block, 0, stream>>>(p);
+  if (plan.vectors == 2) norm_forward_row_kernel<T, kLayer, 2><<<grid, block, 0, stream>>>(p);
+  if constexpr (kLayer)
+    if (plan.vectors == 3) norm_forward_row_kernel<T, kLayer, 3><<<grid, block, 0, stream>>>(p);
   if (plan.vectors == 4) norm_forward_kernel<T, 4, kLayer><<<grid, block, 0, stream>>>(p);
   return launched("norm_forward");
 }

@@ -149,26 +149,75 @@ __global__ void __launch_bounds__(1024, kVectors == 1 && !kLayer ? 2 : 1) norm_f
   raise_amax(p.amax, amax);
 }
 
+// Vectors of a row that a warp of the block holds.
+template <int kVectors>
+__device__ __forceinline__ int vectors_of_warp(int warp, int vectors) {
+  int held = 0;
+#pragma unroll
+  for (int v = 0; v < kVectors; ++v) held += min(max(vectors - v * static_cast<int>(blockDim.x) - warp * 32, 0), 32);
+  return held;
+}
+
+// Of what a thread holds of a row: vectors `thread`, `thread` + `threads` ...
+template <int kVectors>
+__device__ __forceinline__ float squares_about(const float (&x)[kVectors][8], float mean, int threads, int thread,
+                                               int vectors) {
+  float sum = 0.0f;
+#pragma unroll
+  for (int v = 0; v < kVectors; ++v) {
+    if (v * threads + thread >= vectors) continue;
+#pragma unroll
+    for (int i = 0; i < 8; ++i) sum += (x[v][i] - mean) * (x[v][i] - mean);
+  }
+  return sum;
+}
+
+// A row's mean and the sum of its squared distances from it: of a warp's part about its own mean first, then with one
+// barrier of the whole. Values past the row are 0.
+template <int kVectors>
+__device__ __forceinline__ float2 row_moments(const float (&x)[kVectors][8], int vectors, float2* scratch) {
+  const int threads = static_cast<int>(blockDim.x), thread = static_cast<int>(threadIdx.x);
+  const int warp = thread >> 5, lane = thread & 31;
+  float sum = 0.0f;
+#pragma unroll
+  for (int v = 0; v < kVectors; ++v)
+#pragma unroll
+    for (int i = 0; i < 8; ++i) sum += x[v][i];
+  sum = warp_sum(sum);
+  const float own_mean = sum / static_cast<float>(max(vectors_of_warp<kVectors>(warp, vectors), 1) * 8);
+  const float apart = warp_sum(squares_about(x, own_mean, threads, thread, vectors));
+  if (lane == 0) scratch[warp] = make_float2(sum, apart);
+  __syncthreads();
+  const float2 of_lane = lane * 32 < threads ? scratch[lane] : make_float2(0.0f, 0.0f);
+  const float mean = warp_sum(of_lane.x) / static_cast<float>(vectors * 8);
+  const auto held = lane * 32 < threads ? static_cast<float>(vectors_of_warp<kVectors>(lane, vectors) * 8) : 0.0f;
+  const float distance = of_lane.x / held - mean;
+  return make_float2(mean, warp_sum(held > 0.0f ? of_lane.y + held * distance * distance : 0.0f));
+}
+
+// Of norm_forward_row_kernel, by a thread's vectors; with four a row is a warp's.
+template <int kVectors>
+constexpr int kRowThreads = kVectors == 4   ? 128
+                            : kVectors == 3 ? 256
+                                            : 512;
+template <typename T, int kVectors>
+constexpr int kRowBlocks = sizeof(T) == 4 ? 1 : (kVectors == 4 ? 8 : (kVectors == 3 ? 5 : 3));
+
 // As norm_forward_kernel, a row a block, or a row a warp of narrow ones: all of a thread's vectors are on their way at
 // once, and other blocks of the SM work while these wait.
-template <typename T, bool kLayer, bool kWarp>
-__global__ void __launch_bounds__(kWarp ? 128 : 512, kWarp || sizeof(T) == 4 ? 1 : 3)
+template <typename T, bool kLayer, int kVectors>
+__global__ void __launch_bounds__(kRowThreads<kVectors>, kRowBlocks<T, kVectors>)
     norm_forward_row_kernel(NormForwardParams<T> p) {
-  constexpr int kVectors = kWarp ? 4 : 2;
+  constexpr bool kWarp = kVectors == 4;
   constexpr bool kLate = kWarp || kLayer;  // the weight is read late, for want of registers
-  __shared__ SumScratch<1> scratch[2];
+  __shared__ SumScratch<1> scratch;
+  __shared__ float2 moments[32];
   const float inverse_cols = 1.0f / static_cast<float>(p.cols);
   const int across = kWarp ? 32 : static_cast<int>(blockDim.x), place = static_cast<int>(threadIdx.x) % across;
   const int64_t row = kWarp ? int64_t{blockIdx.x} * (blockDim.x / 32) + threadIdx.x / 32 : int64_t{blockIdx.x};
   if (kWarp && row >= p.rows) return;
   const int cols = static_cast<int>(p.cols);
   const auto column_of = [&](int v) { return (v * across + place) * 8; };
-  const auto sum_of_row = [&](float(&of)[1], int turn) {
-    if constexpr (kWarp)
-      of[0] = warp_sum(of[0]);
-    else
-      row_sums(of, scratch[turn]);
-  };
   const auto fetch = [&](Raw8<T>(&to)[kVectors], const T* from) {
 #pragma unroll
     for (int v = 0; v < kVectors; ++v)
@@ -194,18 +243,19 @@ __global__ void __launch_bounds__(kWarp ? 128 : 512, kWarp || sizeof(T) == 4 ? 1
 #pragma unroll
     for (int i = 0; i < 8; ++i) total[0] += kLayer ? x[v][i] : x[v][i] * x[v][i];
   }
-  sum_of_row(total, 0);
   float mean = 0.0f;
-  if constexpr (kLayer) {
-    mean = total[0] * inverse_cols;
-    total[0] = 0.0f;
-#pragma unroll
-    for (int v = 0; v < kVectors; ++v) {
-      if (column_of(v) >= cols) continue;
-#pragma unroll
-      for (int i = 0; i < 8; ++i) total[0] += (x[v][i] - mean) * (x[v][i] - mean);
+  if constexpr (kWarp) {
+    total[0] = warp_sum(total[0]);
+    if constexpr (kLayer) {
+      mean = total[0] * inverse_cols;
+      total[0] = warp_sum(squares_about(x, mean, across, place, cols / 8));
     }
-    sum_of_row(total, 1);
+  } else if constexpr (kLayer) {
+    const float2 of = row_moments(x, cols / 8, moments);
+    mean = of.x;
+    total[0] = of.y;
+  } else {
+    row_sums(total, scratch);
   }
   const float rstd = rsqrtf(total[0] * inverse_cols + p.eps);
   if (place == 0) p.rstd[row] = rstd;
