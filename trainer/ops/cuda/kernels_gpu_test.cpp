@@ -175,35 +175,38 @@ TEST_P(Kernels, RopeAndItsInverse) {
 
 TEST_P(Kernels, EmbeddingForwardAndBackward) {
   const Element e = GetParam();
-  const size_t tokens = 999, cols = 1096, vocab = 61;
+  const size_t tokens = 999, cols = 1096;
   const int32_t first = 40;
-  auto table = Tensor::random(e, vocab * cols, random_), dy = Tensor::random(e, tokens * cols, random_);
-  auto dtable = Tensor::random(Element::kF32, vocab * cols, random_);
-  std::vector<int32_t> ids(tokens);
-  for (auto& id : ids) id = static_cast<int32_t>(random_() % 4 == 0 ? 77 : random_() % 140);  // one has very many
-  DeviceBytes device_ids(tokens * 4), workspace(static_cast<size_t>(embedding_workspace(tokens + vocab)));
-  device_ids.upload(ids.data());
-  Tensor y(e, tokens * cols);
-  Embedding args;
-  args.element = e, args.tokens = tokens, args.cols = cols, args.vocab = vocab, args.first = first;
-  args.ids = static_cast<const int32_t*>(device_ids.get());
-  const auto before = dtable.host();
-  expect_ok(embedding_forward(args, table.get(), y.get(), launch_));
-  expect_ok(embedding_backward(args, dy.get(), dtable.floats(), workspace.get(), launch_));
-  std::vector<double> ref_y(tokens * cols), ref_d(before.begin(), before.end());
-  for (size_t t = 0; t < tokens; ++t) {
-    const int64_t id = ids[t] - first;
-    if (id < 0 || id >= static_cast<int64_t>(vocab)) continue;
-    for (size_t c = 0; c < cols; ++c) {
-      ref_y[t * cols + c] = table[static_cast<size_t>(id) * cols + c];
-      ref_d[static_cast<size_t>(id) * cols + c] += dy[t * cols + c];
+  for (const size_t vocab : {size_t{61}, size_t{1501}}) {  // rows of many tokens, rows of few
+    auto table = Tensor::random(e, vocab * cols, random_), dy = Tensor::random(e, tokens * cols, random_);
+    auto dtable = Tensor::random(Element::kF32, vocab * cols, random_);
+    std::vector<int32_t> ids(tokens);
+    for (auto& id : ids)
+      id = static_cast<int32_t>(random_() % 4 == 0 ? 77 : random_() % (2 * vocab + 18));  // one has very many
+    DeviceBytes device_ids(tokens * 4), workspace(static_cast<size_t>(embedding_workspace(tokens + vocab)));
+    device_ids.upload(ids.data());
+    Tensor y(e, tokens * cols);
+    Embedding args;
+    args.element = e, args.tokens = tokens, args.cols = cols, args.vocab = vocab, args.first = first;
+    args.ids = static_cast<const int32_t*>(device_ids.get());
+    const auto before = dtable.host();
+    expect_ok(embedding_forward(args, table.get(), y.get(), launch_));
+    expect_ok(embedding_backward(args, dy.get(), dtable.floats(), workspace.get(), launch_));
+    std::vector<double> ref_y(tokens * cols), ref_d(before.begin(), before.end());
+    for (size_t t = 0; t < tokens; ++t) {
+      const int64_t id = ids[t] - first;
+      if (id < 0 || id >= static_cast<int64_t>(vocab)) continue;
+      for (size_t c = 0; c < cols; ++c) {
+        ref_y[t * cols + c] = table[static_cast<size_t>(id) * cols + c];
+        ref_d[static_cast<size_t>(id) * cols + c] += dy[t * cols + c];
+      }
     }
+    EXPECT_EQ(relative_error(y.pull(), ref_y), 0.0);
+    EXPECT_LT(relative_error(dtable.pull(), ref_d), 1e-6);
+    expect_ok(first_embedding_backward(args, dy.get(), dtable.floats(), workspace.get(), launch_));
+    for (size_t i = 0; i < ref_d.size(); ++i) ref_d[i] -= before[i];
+    EXPECT_LT(relative_error(dtable.pull(), ref_d), 1e-6);
   }
-  EXPECT_EQ(relative_error(y.pull(), ref_y), 0.0);
-  EXPECT_LT(relative_error(dtable.pull(), ref_d), 1e-6);
-  expect_ok(first_embedding_backward(args, dy.get(), dtable.floats(), workspace.get(), launch_));
-  for (size_t i = 0; i < ref_d.size(); ++i) ref_d[i] -= before[i];
-  EXPECT_LT(relative_error(dtable.pull(), ref_d), 1e-6);
 }
 
 TEST_P(Kernels, CrossEntropyFusedAndInPieces) {
