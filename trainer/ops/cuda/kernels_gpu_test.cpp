@@ -335,7 +335,7 @@ TEST_F(Quantization, PlainNormSwigluAndSwigluBackward) {
 // rstd of either way to sum a row differs in its last bits, and so may a value that lies between two codes.
 TEST_F(Quantization, NormInOneLaunch) {
   DeviceBytes partials(static_cast<size_t>(quantize_once_partials(launch_)));
-  for (const auto& [rows, cols] : {std::pair<int64_t, int64_t>{16, 8}, {208, 264}, {2048, 3584}}) {
+  for (const auto& [rows, cols] : {std::pair<int64_t, int64_t>{16, 8}, {208, 264}, {2048, 3584}, {3200, 4096}}) {
     const auto n = static_cast<size_t>(rows * cols);
     SCOPED_TRACE(testing::Message() << rows << " x " << cols << " seed " << seed_);
     ASSERT_TRUE(quantize_norm_once_fits({rows, cols}, launch_));
@@ -368,7 +368,8 @@ TEST_F(Quantization, NormInOneLaunch) {
     EXPECT_FLOAT_EQ(found[0], found[1] / 448.0f);
     check_fp8(q, qt, Element::kE4m3, found[0], static_cast<size_t>(rows), static_cast<size_t>(cols), ref);
   }
-  EXPECT_FALSE(quantize_norm_once_fits({8192, 4096}, launch_));
+  EXPECT_FALSE(quantize_norm_once_fits({8192, 4352}, launch_));
+  EXPECT_FALSE(quantize_norm_once_fits({int64_t{launch_.sms.count + 1} * 64, 4096}, launch_));
 }
 
 // bf16 of both signs between 2^-6 and 2, as raw bits.

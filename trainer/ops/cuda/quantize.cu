@@ -3,6 +3,7 @@
 #include <type_traits>
 
 #include "trainer/ops/cuda/kernels.h"
+#include "trainer/ops/cuda/norm_strip_kernel.cuh"
 #include "trainer/ops/cuda/quantize_once_kernel.cuh"
 #include "trainer/ops/cuda/status.h"
 
@@ -61,34 +62,74 @@ Result<OnceDevice> once_device() {
   return d;
 }
 
-template <typename Producer, __nv_fp8_interpretation_t kKind>
-Status start_once(const KernelPlan& plan, const Quantize& a, Producer produce, const Launch& launch) {
-  const auto kernel = quantize_once_kernel<Producer, kKind>;
+// Lets blocks have their shared memory; how many fit an SM.
+template <typename Kernel>
+Result<int> resident(Kernel kernel, const KernelPlan& plan) {
   MB_TRY(ok(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, plan.smem_bytes), plan.kernel));
   MB_TRY(
       ok(cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout, cudaSharedmemCarveoutMaxShared),
          plan.kernel));
-  int resident = 0;
-  MB_TRY(ok(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&resident, kernel, plan.block,
-                                                          static_cast<size_t>(plan.smem_bytes)),
-            plan.kernel));
-  const int64_t grid = std::min<int64_t>(plan.grid_x, int64_t{resident} * launch.sms.count);
-  if (grid == 0) return fail(ErrorCode::kUnavailable, std::string(plan.kernel) + ": a block does not fit an SM");
+  int blocks = 0;
+  MB_TRY(ok(
+      cudaOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, kernel, plan.block, static_cast<size_t>(plan.smem_bytes)),
+      plan.kernel));
+  return blocks;
+}
+
+// Blocks that wait for each other.
+template <typename... Params, typename... Args>
+Status start_together(void (*kernel)(Params...), const KernelPlan& plan, cudaStream_t stream, Args... args) {
+  if (plan.grid_x == 0) return fail(ErrorCode::kUnavailable, std::string(plan.kernel) + ": a block does not fit an SM");
   cudaLaunchAttribute together;
   together.id = cudaLaunchAttributeCooperative;
   together.val.cooperative = 1;
   cudaLaunchConfig_t config{};
-  config.gridDim = dim3(static_cast<unsigned>(grid));
+  config.gridDim = dim3(static_cast<unsigned>(plan.grid_x));
   config.blockDim = dim3(static_cast<unsigned>(plan.block));
   config.dynamicSmemBytes = static_cast<size_t>(plan.smem_bytes);
-  config.stream = launch.stream;
+  config.stream = stream;
   config.attrs = &together;
   config.numAttrs = 1;
+  return ok(cudaLaunchKernelEx(&config, kernel, args...), plan.kernel);
+}
+
+template <typename Producer, __nv_fp8_interpretation_t kKind>
+Status start_once(KernelPlan plan, const Quantize& a, Producer produce, const Launch& launch) {
+  const auto kernel = quantize_once_kernel<Producer, kKind>;
+  MB_ASSIGN(const int an_sm, resident(kernel, plan));
+  plan.grid_x = std::min<int64_t>(plan.grid_x, int64_t{an_sm} * launch.sms.count);
   const int64_t tiles = quantize_tiles(a.shape, Producer::kOutputs);
   const OnceScale by{static_cast<uint32_t*>(a.partials), a.found_amax, a.inverse_scale};
-  return ok(cudaLaunchKernelEx(&config, kernel, produce, a.shape.rows, a.shape.cols, tiles_across<Producer>(a.shape),
-                               static_cast<int>(tiles), by, static_cast<uint8_t*>(a.q), static_cast<uint8_t*>(a.qt)),
-            plan.kernel);
+  return start_together(kernel, plan, launch.stream, produce, a.shape.rows, a.shape.cols,
+                        tiles_across<Producer>(a.shape), static_cast<int>(tiles), by, static_cast<uint8_t*>(a.q),
+                        static_cast<uint8_t*>(a.qt));
+}
+
+// Whether all tiles of a norm stay on the chip.
+bool tiles_fit(RowShape shape, const OnceDevice& device, Sms sms) {
+  const auto plan = plan_quantize_once("quantize_norm_once", shape, 1, 4, device.shared, sms);
+  return plan && quantize_tiles(shape, 1) <= plan->grid_x * kQuantizeOnceWaiting;
+}
+
+// A block an SM, whose strip of rows stays on the chip for the most part.
+bool strips_fit(RowShape shape, const OnceDevice& device, Sms sms) {
+  constexpr int kStatic = 1 << 10;  // sums and barriers
+  return shape.cols == kStripCols && shape.rows % kStripRows == 0 &&
+         shape.rows / kStripRows <= std::max(sms.count - sms.margin, 1) &&
+         kStripShared + kStatic <= device.shared.of_block;
+}
+
+template <__nv_fp8_interpretation_t kKind>
+Status start_strips(const Quantize& a, const NormOnce& norm, const Launch& launch) {
+  KernelPlan plan;
+  plan.kernel = "quantize_norm_strips";
+  plan.block = 512;
+  plan.smem_bytes = kStripShared;
+  MB_ASSIGN(const int an_sm, resident(norm_strip_kernel<kKind>, plan));
+  plan.grid_x = an_sm == 0 ? 0 : a.shape.rows / kStripRows;
+  const OnceScale by{static_cast<uint32_t*>(a.partials), a.found_amax, a.inverse_scale};
+  return start_together(norm_strip_kernel<kKind>, plan, launch.stream, norm, static_cast<int>(a.shape.rows), by,
+                        static_cast<uint8_t*>(a.q), static_cast<uint8_t*>(a.qt));
 }
 
 template <typename Producer>
@@ -164,15 +205,17 @@ Status quantize_once(const Quantize& args, const void* x, const Launch& launch) 
 
 bool quantize_norm_once_fits(RowShape shape, const Launch& launch) {
   const auto device = once_device();
-  if (!device || !device->cooperative) return false;
-  const auto plan = plan_quantize_once("quantize_norm_once", shape, 1, 4, device->shared, launch.sms);
-  return plan && quantize_tiles(shape, 1) <= plan->grid_x * kQuantizeOnceWaiting;
+  return device && device->cooperative &&
+         (tiles_fit(shape, *device, launch.sms) || strips_fit(shape, *device, launch.sms));
 }
 
 Status quantize_norm_once(const Quantize& args, const NormForward& norm, const Launch& launch) {
-  return run_once("quantize_norm_once", args,
-                  NormOnce{{b16(norm.x), b16(norm.weight), norm.rstd, args.shape.cols}, norm.rstd, norm.eps}, 2,
-                  launch);
+  MB_ASSIGN(const OnceDevice device, once_device());
+  const NormOnce once{{b16(norm.x), b16(norm.weight), norm.rstd, args.shape.cols}, norm.rstd, norm.eps};
+  if (tiles_fit(args.shape, device, launch.sms) || !strips_fit(args.shape, device, launch.sms))
+    return run_once("quantize_norm_once", args, once, 2, launch);
+  return args.to == Element::kE5m2 ? start_strips<__NV_E5M2>(args, once, launch)
+                                   : start_strips<__NV_E4M3>(args, once, launch);
 }
 
 Status quantize_swiglu_once(const Quantize& args, const void* gate_up, const Launch& launch) {
