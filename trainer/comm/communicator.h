@@ -98,6 +98,7 @@ struct P2p {
   void* buffer = nullptr;
   size_t count = 0;
   DType dtype = DType::kF32;
+  bool copy_engines = false;  // rather than SMs, where the backend has opened them; on both sides
 };
 
 // The arguments of a collective, as checked and handed to a backend.

@@ -161,7 +161,9 @@ void run_passes(PassLog& passes, Program& program, const Layout& layout, const s
   // Behind recompute, which takes a ring whole: all ranks then run its exchanges again, whatever steps each of them
   // has.
   each("ring_attention", "parallel.cp_comm_type", std::any_of(layout.cp_comm.begin(), layout.cp_comm.end(), travels),
-       [&](int forward, int backward) { expand_ring_attention(program, forward, backward); });
+       [&](int forward, int backward) {
+         expand_ring_attention(program, forward, backward, layout.config.parallel.cp_ring_use_ce);
+       });
   each("cpu_offloading", "memory.cpu_offloading", memory.cpu_offloading,
        [&](int forward, int backward) { offload(program, forward, backward, memory); });
   each("delay_wgrad_compute", "overlap.delay_wgrad_compute", layout.config.overlap.delay_wgrad_compute,

@@ -482,7 +482,8 @@ struct CommAttrs {
   int distance = 1;                               // ring shift: to the member so many places on
   int num_sm = 0;  // SMs and thread-block clusters of the kernel that moves it; 0: the library's choice
   int cga_size = 0;
-  Shape message;  // recv: what arrives
+  bool copy_engines = false;  // ring shift: by copy engines and no SM, where the members are GPUs of one host
+  Shape message;              // recv: what arrives
   DType message_dtype = DType::kF32;
   int64_t useful_rows = 0;  // of dimension 0 of a padded exchange: rows that carry data at balanced load; 0: all
   bool operator==(const CommAttrs&) const = default;

@@ -61,7 +61,8 @@ std::optional<Step> step_of(const RingAttrs& a, int64_t query_rows, int64_t key_
 
 class Expansion {
  public:
-  Expansion(Program& program, int segment) : program_(program), b_(program), segment_(segment) {}
+  Expansion(Program& program, int segment, bool copy_engines)
+      : program_(program), b_(program), segment_(segment), copy_engines_(copy_engines) {}
 
   void run() {
     std::vector<Op> old = std::move(program_.segments[static_cast<size_t>(segment_)].ops);
@@ -94,7 +95,8 @@ class Expansion {
   }
 
   TensorId shift(const RingAttrs& a, const std::string& path, TensorId x, Category category) {
-    return b_.emit1(kRingShift, path, {x}, CommAttrs{.group = a.group, .group_size = a.size},
+    return b_.emit1(kRingShift, path, {x},
+                    CommAttrs{.group = a.group, .group_size = a.size, .copy_engines = copy_engines_},
                     {.stream = Stream::kCp, .category = category, .out_path = path + ".out"});
   }
 
@@ -210,13 +212,14 @@ class Expansion {
   Program& program_;
   Builder b_;
   int segment_;
+  bool copy_engines_;
 };
 
 }  // namespace
 
-void expand_ring_attention(Program& program, int forward, int backward) {
-  Expansion(program, forward).run();
-  Expansion(program, backward).run();
+void expand_ring_attention(Program& program, int forward, int backward, bool copy_engines) {
+  Expansion(program, forward, copy_engines).run();
+  Expansion(program, backward, copy_engines).run();
 }
 
 }  // namespace mbb::trainer

@@ -10,7 +10,7 @@ namespace mbb::trainer {
 // to the keys of the rank j before it, only the chunks that its causal mask (and window) shows, while stream kCp moves
 // keys and values on; the parts are merged by log-sum-exp. Backward: the keys and values travel again, each rank adds
 // to gradients that travel behind them and that end at their owner. Steps that see nothing are left out. Paths grow by
-// ".shiftJ", ".stepJ", ".merge".
-void expand_ring_attention(Program& program, int forward, int backward);
+// ".shiftJ", ".stepJ", ".merge". With `copy_engines` nothing that travels takes SMs where the ring shares a host.
+void expand_ring_attention(Program& program, int forward, int backward, bool copy_engines);
 
 }  // namespace mbb::trainer

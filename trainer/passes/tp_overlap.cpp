@@ -51,6 +51,8 @@ void leave_sms(Op& product, int margin) {
 }
 
 CommAttrs with_sms(CommAttrs attrs, const TpOverlapSite& site) {
+  attrs.copy_engines = site.use_ce;
+  if (site.use_ce) return attrs;
   attrs.num_sm = site.num_sm;
   attrs.cga_size = site.cga_size;
   return attrs;

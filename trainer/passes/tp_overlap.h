@@ -33,6 +33,7 @@ struct TpOverlapSite {
   int num_splits = 0;
   bool fp8_buf = false;        // a reduce-scatter's parts travel in FP8
   bool set_sm_margin = false;  // the product leaves num_sm SMs
+  bool use_ce = false;         // a ring's messages go by copy engines and take no SMs
 };
 
 // Positions of a sequence that a rank holds under sequence parallelism.

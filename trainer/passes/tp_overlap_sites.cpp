@@ -85,7 +85,7 @@ Result<Method> method_of(const std::string& entry, const std::string& text, cons
 struct Given {
   std::optional<Method> method;
   std::optional<int> num_sm, cga_size, num_splits;
-  std::optional<bool> fp8_buf, set_sm_margin;
+  std::optional<bool> fp8_buf, set_sm_margin, use_ce;
 };
 
 Status read_entry(const std::string& entry, const std::string& field, const std::string& value, const SiteRule& rule,
@@ -102,8 +102,10 @@ Status read_entry(const std::string& entry, const std::string& field, const std:
     MB_ASSIGN(given.fp8_buf, flag(entry, value));
   } else if (field == "set_sm_margin") {
     MB_ASSIGN(given.set_sm_margin, flag(entry, value));
+  } else if (field == "use_ce") {
+    MB_ASSIGN(given.use_ce, flag(entry, value));
   } else {
-    return bad(entry, "no such field", "give method, num_sm, cga_size, num_splits, fp8_buf or set_sm_margin");
+    return bad(entry, "no such field", "give method, num_sm, cga_size, num_splits, fp8_buf, set_sm_margin or use_ce");
   }
   return {};
 }
@@ -126,13 +128,18 @@ Result<TpOverlapSite> site_of(const SiteRule& rule, const Given& given, int tp, 
   site.cga_size = given.cga_size.value_or(std::min(2, site.num_sm));
   site.num_splits = given.num_splits.value_or(ring ? tp : usual_splits(rows));
   site.fp8_buf = given.fp8_buf.value_or(false);
-  // Products take every SM until they end: a collective that finds none begins when it should be over.
-  site.set_sm_margin = given.set_sm_margin.value_or(!quantized);
+  // Who says how many SMs a ring takes wants it on SMs.
+  site.use_ce = given.use_ce.value_or(ring && !given.num_sm && !given.cga_size && !given.set_sm_margin);
+  // Products take every SM until they end: a collective that finds none begins when it should be over. Copy engines
+  // need none.
+  site.set_sm_margin = given.set_sm_margin.value_or(!quantized && !site.use_ce);
   const auto refuse = [&](const char* field, const std::string& what, const std::string& hint) {
     return bad(fmt::format("{}.{}", rule.name, field), what, hint);
   };
   if (site.method == Method::kNone) {
-    if (!given.num_sm && !given.cga_size && !given.num_splits && !given.fp8_buf && !given.set_sm_margin) return site;
+    if (!given.num_sm && !given.cga_size && !given.num_splits && !given.fp8_buf && !given.set_sm_margin &&
+        !given.use_ce)
+      return site;
     return refuse("method", "none, and another field of the site is given, which nothing reads",
                   "give a method, or leave the field out");
   }
@@ -141,6 +148,11 @@ Result<TpOverlapSite> site_of(const SiteRule& rule, const Given& given, int tp, 
                   "give bulk or none, or precision.recipe = bf16");
   if (quantized && site.set_sm_margin)
     return refuse("set_sm_margin", "products that precision.recipe quantizes take all SMs", "leave it out");
+  if (site.use_ce && !ring)
+    return refuse("use_ce", fmt::format("{} adds or gathers, which takes SMs", name(site.method)),
+                  "give ring_exchange, whose messages copy engines can move, or leave it out");
+  if (site.use_ce && (given.num_sm || given.cga_size || given.set_sm_margin.value_or(false)))
+    return refuse("use_ce", "copy engines take no SMs, and some are given", "leave out use_ce, or the SMs");
   if (site.cga_size > 4 || site.cga_size > site.num_sm)
     return refuse("cga_size", fmt::format("{} is above 4 or above num_sm = {}", site.cga_size, site.num_sm),
                   "a cluster has at most 4 thread blocks, one an SM");

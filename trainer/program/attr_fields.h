@@ -194,7 +194,7 @@ void attr_fields(const ScaleAttrs& attrs, Visit&& visit) {
 template <typename Visit>
 void attr_fields(const CommAttrs& attrs, Visit&& visit) {
   const auto& [group, group_size, reduce, direction, ring, form, own_shard, shards, shard_group, distance, num_sm,
-               cga_size, message, message_dtype, useful_rows] = attrs;
+               cga_size, copy_engines, message, message_dtype, useful_rows] = attrs;
   visit("group", group);
   visit("group_size", group_size);
   visit("reduce", reduce);
@@ -207,6 +207,7 @@ void attr_fields(const CommAttrs& attrs, Visit&& visit) {
   visit("distance", distance);
   visit("num_sm", num_sm);
   visit("cga_size", cga_size);
+  visit("copy_engines", copy_engines);
   visit("message", message);
   visit("message_dtype", message_dtype);
   visit("useful_rows", useful_rows);

@@ -51,6 +51,12 @@ std::vector<Knob> parallel_knobs() {
        .range = within(1, 1 << 16),
        .doc = "Of cp_comm_type a2a+p2p: the ranks of its a2a and of its p2p groups, as in 2,4; their product is "
               "context_parallel_size."},
+      {.key = "parallel.cp_ring_use_ce",
+       .field = field(&Config::parallel, &ParallelConfig::cp_ring_use_ce),
+       .doc = "Keys and values of a ring (cp_comm_type p2p) travel by copy engines, which leave all SMs to attention, "
+              "where the ring's GPUs share a host.",
+       .history = "Megatron-Core: by SMs.",
+       .needs = {needs::kCp}},
       {.key = "parallel.use_distributed_optimizer",
        .aliases = {"distributed_optimizer"},
        .field = field(&Config::parallel, &ParallelConfig::use_distributed_optimizer),

@@ -13,7 +13,8 @@ std::vector<Knob> tp_overlap_knobs() {
       {.key = "overlap.tp_comm_overlap_cfg",
        .field = field(&Config::tp_overlap, &TpOverlapConfig::tp_comm_overlap_cfg),
        .doc = "By site (qkv, proj, fc1, fc2, each _fprop, _dgrad or _wgrad): method = bulk, pipeline, ring_exchange or "
-              "none; num_sm (130 at most, with host.side_sms), cga_size, num_splits, fp8_buf, set_sm_margin. As in "
+              "none; num_sm (130 at most, with host.side_sms), cga_size, num_splits, fp8_buf, set_sm_margin, use_ce (a "
+              "ring's messages by copy engines: the default unless SMs are given). As in "
               "tp_comm_overlap_cfg.proj_fprop.num_splits = 2."},
       {.key = "overlap.fwd_layernorm_sm_margin",
        .field = field(&Config::tp_overlap, &TpOverlapConfig::fwd_layernorm_sm_margin),

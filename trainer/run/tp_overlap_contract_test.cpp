@@ -256,6 +256,26 @@ TEST(TpOverlap, SmsReachTheOps) {
   EXPECT_GT(norms, 0);
 }
 
+// A ring's messages go by copy engines and products keep all SMs, unless SMs are named.
+TEST(TpOverlap, RingsTakeNoSmsUnlessSomeAreGiven) {
+  const auto ring = [](const KnobMap& more) {
+    KnobMap cfg = only("fc1_fprop", "ring_exchange");
+    for (const auto& [entry, value] : more) cfg[entry] = value;
+    const Programs built = build(overlapped(small("llama31", 2), cfg));
+    std::pair<bool, int> found{false, -1};  // copy engines, margin
+    for (const Segment& segment : built.programs.programs[0].segments)
+      for (const Op& op : segment.ops) {
+        if (op.path.find(".ring") == std::string::npos) continue;
+        if (const auto* comm = std::get_if<CommAttrs>(&op.attrs)) found.first = comm->copy_engines;
+        if (const auto* gemm = std::get_if<GemmRowsAttrs>(&op.attrs)) found.second = gemm->gemm.sm_margin;
+      }
+    return found;
+  };
+  EXPECT_EQ(ring({}), (std::pair{true, 0}));
+  EXPECT_EQ(ring({{"fc1_fprop.use_ce", "false"}}), (std::pair{false, 4}));
+  EXPECT_EQ(ring({{"fc1_fprop.num_sm", "8"}}), (std::pair{false, 8}));
+}
+
 std::string refusal(const Config& config) {
   const auto layout = resolve(config);
   return layout ? "accepted" : layout.error().what;
@@ -295,6 +315,10 @@ TEST(TpOverlap, RulesAreNamed) {
   EXPECT_NE(with("fc1_fprop.num_splits", "4").find("has 2 steps"), std::string::npos);
   EXPECT_NE(with("proj_fprop.fp8_buf", "true").find("can travel in FP8"), std::string::npos);
   EXPECT_NE(with("proj_fprop.speed", "9").find("no such field"), std::string::npos);
+  EXPECT_NE(with("proj_fprop.use_ce", "true").find("use_ce: pipeline adds or gathers"), std::string::npos);
+  EXPECT_NE(refusal(overlapped(base, KnobMap{{"fc1_fprop.use_ce", "true"}, {"fc1_fprop.num_sm", "8"}}))
+                .find("use_ce: copy engines take no SMs"),
+            std::string::npos);
   EXPECT_NE(refusal(overlapped(base, KnobMap{{"fc1_dgrad.method", "pipeline"}, {"fc1_wgrad.method", "bulk"}}))
                 .find("no reduce-scatter to cover"),
             std::string::npos);

@@ -173,6 +173,8 @@ NcclCommunicator::End NcclCommunicator::end_of(const P2p& part) const {
 Status NcclCommunicator::do_exchange(std::span<const P2p> parts) {
   const NcclApi& api = process_.api;
   const cudaStream_t stream = process_.stream();
+  const bool copied = comms_.copies != nullptr && !parts.empty() && parts.front().copy_engines;
+  if (copied) return comms_.copies->exchange(parts, stream);
   MB_TRY(api.good(api.group_start(), "a message"));
   Status status;
   std::vector<ncclComm_t> used;

@@ -6,6 +6,7 @@
 #include <memory>
 #include <vector>
 
+#include "trainer/comm/nccl/copy_exchange.h"
 #include "trainer/comm/nccl/nccl_api.h"
 #include "trainer/comm/nccl/nccl_groups.h"
 #include "trainer/comm/pipeline_edges.h"
@@ -58,6 +59,7 @@ struct NcclComms {
   // [direction][colour]: neighbours along a pipeline; [direction][0]: all members, for messages between meshes.
   std::array<std::array<ncclComm_t, kEdgeColours>, 2> messages{};
   bool pipeline = false;
+  CopyExchange* copies = nullptr;  // null: all messages are NCCL's
 };
 
 class NcclCommunicator final : public Communicator {

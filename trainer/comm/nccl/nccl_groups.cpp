@@ -34,7 +34,7 @@ Status same_version(const NcclApi& api, Communicator& everyone) {
 class Groups final : public NcclGroups {
  public:
   Groups(const NcclApi& api, World& world, std::function<cudaStream_t()> stream)
-      : rank_(world.rank()), process_(api, world, std::move(stream)) {}
+      : world_of_ranks_(world), rank_(world.rank()), process_(api, world, std::move(stream)) {}
 
   Status join(World& world) {
     const NcclApi& api = process_.api;
@@ -72,6 +72,7 @@ class Groups final : public NcclGroups {
         if (size > 1) MB_TRY(connect(of_direction[0], size));
       }
     }
+    MB_ASSIGN(comms.copies, copies(kind, mesh, size > 1 ? limits.copied : 0));
     return std::unique_ptr<Communicator>(std::make_unique<NcclCommunicator>(process_, comms, kind, index, members));
   }
 
@@ -104,9 +105,28 @@ class Groups final : public NcclGroups {
     return process_.settle_all("a batch of messages");
   }
   Status check() override { return process_.check(); }
-  void abort() override { process_.abort(); }
+  void abort() override {
+    process_.abort();
+    for (const auto& copies : copies_) copies->release(process_.stream());
+  }
+  const std::vector<std::string>& notes() const override { return notes_; }
 
  private:
+  // Null where nobody asked, and where SMs must do.
+  Result<CopyExchange*> copies(GroupKind kind, const Mesh& mesh, size_t largest) {
+    if (largest == 0) return nullptr;
+    MB_ASSIGN(auto members, world_of_ranks_.group(kind, mesh));
+    std::string why;
+    MB_ASSIGN(auto opened, CopyExchange::open(std::move(members), largest, &why));
+    if (opened == nullptr) {
+      notes_.push_back(
+          fmt::format("{}: messages of rings take SMs, copy engines cannot move them ({})", name(kind), why));
+      return nullptr;
+    }
+    copies_.push_back(std::move(opened));
+    return copies_.back().get();
+  }
+
   // Every rank calls it; -1: this one has no part.
   Result<ncclComm_t> split(int colour, int key, const NcclLimits& limits, GroupKind kind) {
     // Meeting the others must not block, or nobody sees that one is gone; a communicator whose calls do not block would
@@ -159,8 +179,11 @@ class Groups final : public NcclGroups {
     GroupKind kind{};
   };
 
+  World& world_of_ranks_;
   const int rank_;
   NcclProcess process_;
+  std::vector<std::unique_ptr<CopyExchange>> copies_;  // gone before what NCCL waits for
+  std::vector<std::string> notes_;
   ncclComm_t world_ = nullptr;
   std::vector<Opened> opened_;  // groups of more than one
 };

@@ -12,14 +12,17 @@
 #include <functional>
 #include <memory>
 #include <span>
+#include <string>
+#include <vector>
 
 #include "trainer/comm/communicator.h"
 
 namespace mbb::trainer::cuda {
 
 struct NcclLimits {
-  int max_ctas = 0;  // thread blocks of a collective, each of which takes an SM; 0: NCCL's choice
-  int cga_size = 0;  // of their clusters
+  int max_ctas = 0;   // thread blocks of a collective, each of which takes an SM; 0: NCCL's choice
+  int cga_size = 0;   // of their clusters
+  size_t copied = 0;  // bytes of the largest message by copy engines; 0: there are none
 };
 
 struct NcclMemory {
@@ -53,6 +56,8 @@ class NcclGroups {
   virtual Status end_batch() = 0;
   // What went wrong meanwhile, in any communicator; nothing while all is well.
   virtual Status check() = 0;
+  // What is worth telling of the groups that are open: why messages take SMs though copy engines were asked for.
+  virtual const std::vector<std::string>& notes() const = 0;
   // Ends whatever is under way on the device; the communicators are dead afterwards.
   virtual void abort() = 0;
 };

@@ -130,15 +130,15 @@ Status all_to_all_rows_op(const OpCall& call) {
 }
 
 Status ring_shift_op(const OpCall& call) {
-  const int distance = attrs_of(call).distance;
+  const auto& [distance, copy_engines] = std::tie(attrs_of(call).distance, attrs_of(call).copy_engines);
   Communicator& group = group_of(call);
   const size_t count = count_of(call.in[0]);
   const DType dtype = call.in[0].tensor->dtype;
   const int next = (group.rank() + distance) % group.size();
   const int before = (group.rank() + group.size() - distance % group.size()) % group.size();
   const std::array<P2p, 2> parts{
-      P2p{P2p::Kind::kSend, next, PipeDirection::kForward, call.in[0].data, count, dtype},
-      P2p{P2p::Kind::kRecv, before, PipeDirection::kForward, call.out[0].data, count, dtype}};
+      P2p{P2p::Kind::kSend, next, PipeDirection::kForward, call.in[0].data, count, dtype, copy_engines},
+      P2p{P2p::Kind::kRecv, before, PipeDirection::kForward, call.out[0].data, count, dtype, copy_engines}};
   return group.exchange(parts);
 }
 

@@ -34,6 +34,17 @@ std::set<CommLimit> limits_of(const Program& program) {
   return limits;
 }
 
+// What copy engines are to move in a kind of group.
+NcclLimits copies_of(const Program& program, GroupKind kind) {
+  NcclLimits limits;
+  for (const Segment& segment : program.segments)
+    for (const Op& op : segment.ops)
+      if (const auto* a = std::get_if<CommAttrs>(&op.attrs);
+          a != nullptr && op.kind->communicates && a->group == kind && a->copy_engines)
+        limits.copied = std::max(limits.copied, static_cast<size_t>(program.tensor(op.in[0]).bytes()));
+  return limits;
+}
+
 }  // namespace
 
 Result<std::unique_ptr<RankGroups>> RankGroups::open(const Program& program, const Mesh& mesh, World& world,
@@ -54,7 +65,7 @@ Result<std::unique_ptr<RankGroups>> RankGroups::open(const Program& program, con
   for (const GroupKind kind : groups_of(program)) {
     MB_ASSIGN(auto communicator, request.share_device
                                      ? world.group(kind, mesh.group(kind, world.rank()), groups->memory_)
-                                     : groups->nccl_->group(kind, mesh, {}));
+                                     : groups->nccl_->group(kind, mesh, copies_of(program, kind)));
     context.communicators[static_cast<size_t>(kind)] = communicator.get();
     groups->communicators_.push_back(std::move(communicator));
   }
@@ -66,6 +77,8 @@ Result<std::unique_ptr<RankGroups>> RankGroups::open(const Program& program, con
     context.limited.emplace_back(limit, communicator.get());
     groups->communicators_.push_back(std::move(communicator));
   }
+  if (groups->nccl_ != nullptr)
+    for (const std::string& note : groups->nccl_->notes()) device.note(note);
   return groups;
 }
 

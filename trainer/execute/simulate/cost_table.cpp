@@ -232,7 +232,7 @@ OpCost cost_of(const CostTable& table, const OpView& view, const GroupPlace& pla
   OpCost cost;
   if (view.op.kind->communicates) {
     const auto* comm = std::get_if<CommAttrs>(&view.op.attrs);
-    cost = collective_cost(table, comm_volume(view), place, comm == nullptr ? 0 : comm->num_sm);
+    cost = collective_cost(table, comm_volume(view), place, comm == nullptr || comm->copy_engines ? 0 : comm->num_sm);
     // What arrives was paid for by its sender.
     if (receives(view.op)) cost.ns = 0;
   } else {

@@ -1,0 +1,191 @@
+// Inboxes, and the stream's memory operations that guard them.
+#include "trainer/comm/nccl/copy_exchange.h"
+
+#include <cudaTypedefs.h>
+#include <fmt/format.h>
+
+#include <array>
+#include <chrono>
+#include <cstring>
+#include <thread>
+
+#include "profiler/base/check.h"
+#include "trainer/ops/cuda/status.h"
+
+namespace mbb::trainer::cuda {
+namespace {
+
+constexpr size_t kLine = 256;  // words of two peers never share one
+
+// Found at run time, so that the library needs no libcuda to be loaded.
+PFN_cuStreamBatchMemOp_v11070 memory_operations() {
+  static const auto found = [] {
+    void* entry = nullptr;
+    cudaDriverEntryPointQueryResult answer{};
+    const bool there = cudaGetDriverEntryPointByVersion("cuStreamBatchMemOp", &entry, 11070, cudaEnableDefault,
+                                                        &answer) == cudaSuccess &&
+                       answer == cudaDriverEntryPointSuccess;
+    return there ? reinterpret_cast<PFN_cuStreamBatchMemOp_v11070>(entry) : nullptr;
+  }();
+  return found;
+}
+
+CUstreamBatchMemOpParams operation(CUstreamBatchMemOpType what, const uint32_t* word, uint32_t value) {
+  CUstreamBatchMemOpParams p{};
+  const auto address = static_cast<CUdeviceptr>(reinterpret_cast<uintptr_t>(word));
+  if (what == CU_STREAM_MEM_OP_WAIT_VALUE_32) {
+    p.waitValue.operation = what;
+    p.waitValue.address = address;
+    p.waitValue.value = value;
+    p.waitValue.flags = CU_STREAM_WAIT_VALUE_EQ;
+  } else {
+    p.writeValue.operation = what;
+    p.writeValue.address = address;
+    p.writeValue.value = value;
+    p.writeValue.flags = CU_STREAM_WRITE_VALUE_DEFAULT;  // after all that the stream did before
+  }
+  return p;
+}
+
+Status enqueue(std::span<CUstreamBatchMemOpParams> operations, cudaStream_t stream, const char* doing) {
+  const CUresult status = memory_operations()(stream, static_cast<unsigned>(operations.size()), operations.data(), 0);
+  if (status == CUDA_SUCCESS) return {};
+  return fail(ErrorCode::kUnavailable, fmt::format("{}: CUDA driver error {}", doing, static_cast<int>(status)));
+}
+
+// What a member tells the others: how to map its memory, or that they cannot.
+struct Card {
+  cudaIpcMemHandle_t handle{};
+  std::array<char, 64> trouble{};  // empty: none
+};
+
+void complain(Card& card, const char* doing, cudaError_t status) {
+  const std::string text = fmt::format("{}: {}", doing, cudaGetErrorName(status));
+  std::strncpy(card.trouble.data(), text.c_str(), card.trouble.size() - 1);
+  cudaGetLastError();
+}
+
+std::string first_trouble(const std::vector<Card>& cards, std::span<const int> members) {
+  for (size_t m = 0; m < cards.size(); ++m)
+    if (cards[m].trouble[0] != '\0') return fmt::format("rank {}, {}", members[m], cards[m].trouble.data());
+  return {};
+}
+
+}  // namespace
+
+std::byte* CopyExchange::inbox(int whose, int of) const {
+  return memory_[static_cast<size_t>(whose)] + 2 * kLine * static_cast<size_t>(host_->size()) +
+         slot_ * static_cast<size_t>(of);
+}
+uint32_t* CopyExchange::full(int whose, int of) const {
+  return reinterpret_cast<uint32_t*>(memory_[static_cast<size_t>(whose)] + 2 * kLine * static_cast<size_t>(of));
+}
+uint32_t* CopyExchange::empty(int whose, int of) const {
+  return reinterpret_cast<uint32_t*>(memory_[static_cast<size_t>(whose)] + 2 * kLine * static_cast<size_t>(of) + kLine);
+}
+
+Status CopyExchange::allocate(size_t largest) {
+  const auto members = static_cast<size_t>(host_->size());
+  const int me = host_->rank();
+  slot_ = (largest + kLine - 1) / kLine * kLine;
+  bytes_ = members * (2 * kLine + slot_);
+  memory_.assign(members, nullptr);
+  void* own = nullptr;
+  MB_TRY(ok(cudaMalloc(&own, bytes_), "allocating inboxes of messages by copy engines"));
+  memory_[static_cast<size_t>(me)] = static_cast<std::byte*>(own);
+  MB_TRY(ok(cudaMemset(own, 0, 2 * kLine * members), "clearing inboxes"));
+  const uint32_t taken = 1;
+  for (int peer = 0; peer < host_->size(); ++peer)
+    MB_TRY(ok(cudaMemcpy(empty(me, peer), &taken, sizeof taken, cudaMemcpyHostToDevice), "opening inboxes"));
+  return ok(cudaDeviceSynchronize(), "opening inboxes");
+}
+
+Result<std::unique_ptr<CopyExchange>> CopyExchange::open(std::unique_ptr<Communicator> host, size_t largest,
+                                                         std::string* why) {
+  std::unique_ptr<CopyExchange> made(new CopyExchange(std::move(host)));
+  Communicator& members = *made->host_;
+  MB_TRY(made->allocate(largest));
+  const auto me = static_cast<size_t>(members.rank());
+  // Two rounds: all tell how their memory is mapped, then whether they could map the others'.
+  std::vector<Card> cards(static_cast<size_t>(members.size()));
+  const auto tell = [&](Card mine) { return members.all_gather(&mine, cards.data(), sizeof mine, DType::kU8); };
+  Card mine;
+  if (memory_operations() == nullptr) complain(mine, "memory operations of streams", cudaErrorNotSupported);
+  if (const cudaError_t status = cudaIpcGetMemHandle(&mine.handle, made->memory_[me]); status != cudaSuccess)
+    complain(mine, "letting its memory be mapped", status);
+  MB_TRY(tell(mine));
+  std::string trouble = first_trouble(cards, members.members());
+  if (trouble.empty()) {
+    for (size_t peer = 0; peer < cards.size(); ++peer) {
+      if (peer == me) continue;
+      void* mapped = nullptr;
+      const cudaError_t status = cudaIpcOpenMemHandle(&mapped, cards[peer].handle, cudaIpcMemLazyEnablePeerAccess);
+      if (status != cudaSuccess) complain(mine, "mapping another's memory", status);
+      made->memory_[peer] = static_cast<std::byte*>(mapped);
+    }
+    MB_TRY(tell(mine));
+    trouble = first_trouble(cards, members.members());
+  }
+  if (trouble.empty()) return made;
+  if (why != nullptr) *why = trouble;
+  return std::unique_ptr<CopyExchange>();
+}
+
+CopyExchange::~CopyExchange() {
+  cudaDeviceSynchronize();
+  const bool together = host_->barrier().has_value();  // nobody unmaps what another still writes
+  const auto me = static_cast<size_t>(host_->rank());
+  for (size_t peer = 0; peer < memory_.size(); ++peer)
+    if (peer != me && memory_[peer] != nullptr) cudaIpcCloseMemHandle(memory_[peer]);
+  if (together) (void)host_->barrier();  // nor frees what another still maps
+  if (!memory_.empty()) cudaFree(memory_[me]);
+}
+
+Status CopyExchange::wait_and_clear(uint32_t* word, cudaStream_t stream, const char* doing) const {
+  std::array both{operation(CU_STREAM_MEM_OP_WAIT_VALUE_32, word, 1),
+                  operation(CU_STREAM_MEM_OP_WRITE_VALUE_32, word, 0)};
+  return enqueue(both, stream, doing);
+}
+
+Status CopyExchange::mark(uint32_t* word, cudaStream_t stream, const char* doing) const {
+  std::array one{operation(CU_STREAM_MEM_OP_WRITE_VALUE_32, word, 1)};
+  return enqueue(one, stream, doing);
+}
+
+Status CopyExchange::exchange(std::span<const P2p> parts, cudaStream_t stream) {
+  const int me = host_->rank();
+  for (const P2p& part : parts) {
+    const size_t bytes = bytes_of(part.dtype, part.count);
+    if (part.kind != P2p::Kind::kSend || bytes == 0) continue;
+    MB_CHECK(bytes <= slot_, "a message is larger than its inbox");
+    MB_TRY(wait_and_clear(empty(me, part.peer), stream, "waiting for an empty inbox"));
+    MB_TRY(ok(cudaMemcpyAsync(inbox(part.peer, me), part.buffer, bytes, cudaMemcpyDeviceToDevice, stream),
+              "sending by a copy engine"));
+    MB_TRY(mark(full(part.peer, me), stream, "marking an inbox full"));
+  }
+  for (const P2p& part : parts) {
+    const size_t bytes = bytes_of(part.dtype, part.count);
+    if (part.kind != P2p::Kind::kRecv || bytes == 0) continue;
+    MB_TRY(wait_and_clear(full(me, part.peer), stream, "waiting for a full inbox"));
+    MB_TRY(ok(cudaMemcpyAsync(part.buffer, inbox(me, part.peer), bytes, cudaMemcpyDeviceToDevice, stream),
+              "taking a message from its inbox"));
+    MB_TRY(mark(empty(part.peer, me), stream, "marking an inbox empty"));
+  }
+  return {};
+}
+
+void CopyExchange::release(cudaStream_t stream) {
+  cudaStream_t other = nullptr;
+  if (cudaStreamCreateWithFlags(&other, cudaStreamNonBlocking) != cudaSuccess) return;
+  const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(2);
+  while (cudaStreamQuery(stream) == cudaErrorNotReady && std::chrono::steady_clock::now() < end) {
+    for (int peer = 0; peer < host_->size(); ++peer) {
+      if (!mark(full(host_->rank(), peer), other, "releasing")) return;
+      if (!mark(empty(host_->rank(), peer), other, "releasing")) return;
+    }
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  cudaStreamDestroy(other);
+}
+
+}  // namespace mbb::trainer::cuda
