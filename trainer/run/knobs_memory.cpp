@@ -116,11 +116,14 @@ std::vector<Knob> limits_and_environment() {
        .needs = {needs::kGpu}},
       {.key = "memory.nccl_cta_policy",
        .field = field(&Config::memory, &MemoryConfig::nccl_cta_policy),
-       .choices = {choice("as_found", CtaPolicy::kAsFound, "the variable stays as it is"),
-                   choice("fast", CtaPolicy::kFast, "as many thread blocks as the fastest collective takes"),
-                   choice("efficient", CtaPolicy::kEfficient, "few, where the bandwidth allows"),
-                   choice("zero", CtaPolicy::kZero,
-                          "none where copy engines can do it: all-gathers of memory that memory.nccl_ub registered")},
+       .choices =
+           {choice("as_found", CtaPolicy::kAsFound, "the variable stays as it is"),
+            choice("fast", CtaPolicy::kFast, "as many thread blocks as the fastest collective takes"),
+            choice("efficient", CtaPolicy::kEfficient, "few, where the bandwidth allows"),
+            choice(
+                "zero", CtaPolicy::kZero,
+                "none where copy engines can do it: all-gathers of memory that memory.nccl_ub registered, and, among "
+                "GPUs of one host, data-parallel reduce-scatters but for their sums")},
        .doc = "NCCL_CTA_POLICY of a launch's process: SMs that collectives take from compute.",
        .needs = {needs::kGpu}},
   };

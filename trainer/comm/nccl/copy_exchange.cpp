@@ -4,12 +4,14 @@
 #include <cudaTypedefs.h>
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <array>
 #include <chrono>
 #include <cstring>
 #include <thread>
 
 #include "profiler/base/check.h"
+#include "trainer/ops/cuda/comm_kernels.h"
 #include "trainer/ops/cuda/status.h"
 
 namespace mbb::trainer::cuda {
@@ -170,6 +172,37 @@ Status CopyExchange::exchange(std::span<const P2p> parts, cudaStream_t stream) {
     MB_TRY(ok(cudaMemcpyAsync(part.buffer, inbox(me, part.peer), bytes, cudaMemcpyDeviceToDevice, stream),
               "taking a message from its inbox"));
     MB_TRY(mark(empty(part.peer, me), stream, "marking an inbox empty"));
+  }
+  return {};
+}
+
+Status CopyExchange::reduce_scatter(const CommCall& call, int sms, cudaStream_t stream) {
+  const int me = host_->rank(), members = host_->size();
+  const size_t element = bytes_of(call.dtype, 1), piece = slot_ / element;
+  const auto part_of = [&](int member, size_t first) {
+    return static_cast<const std::byte*>(call.send) + element * (static_cast<size_t>(member) * call.count + first);
+  };
+  for (size_t first = 0; first < call.count; first += piece) {
+    const size_t count = std::min(piece, call.count - first);
+    for (int step = 1; step < members; ++step) {
+      const int peer = (me + step) % members;
+      MB_TRY(wait_and_clear(empty(me, peer), stream, "waiting for an empty inbox"));
+      MB_TRY(
+          ok(cudaMemcpyAsync(inbox(peer, me), part_of(peer, first), element * count, cudaMemcpyDeviceToDevice, stream),
+             "sending a part by a copy engine"));
+      MB_TRY(mark(full(peer, me), stream, "marking an inbox full"));
+    }
+    std::vector<const void*> parts;
+    for (int peer = 0; peer < members; ++peer) {
+      if (peer != me) MB_TRY(wait_and_clear(full(me, peer), stream, "waiting for a full inbox"));
+      parts.push_back(peer == me ? part_of(me, first) : inbox(me, peer));
+    }
+    void* const sum = static_cast<std::byte*>(call.recv) + element * first;
+    Launch launch;
+    launch.stream = stream, launch.confined_sms = sms;
+    MB_TRY(reduce_members(call.dtype, call.reduce, parts, {&sum, 1}, 0, static_cast<int64_t>(count), launch));
+    for (int step = 1; step < members; ++step)
+      MB_TRY(mark(empty((me + step) % members, me), stream, "marking an inbox empty"));
   }
   return {};
 }

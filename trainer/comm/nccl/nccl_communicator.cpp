@@ -12,6 +12,9 @@
 namespace mbb::trainer::cuda {
 namespace {
 
+// Of the kernel that adds what copy engines brought: enough for the link's pace, beside products.
+constexpr int kSmsOfSums = 16;
+
 Result<ncclDataType_t> type_of(DType dtype) {
   switch (dtype) {
     case DType::kF32: return ncclFloat32;
@@ -118,6 +121,7 @@ Status NcclCommunicator::do_collective(const CommCall& call) {
       result = api.broadcast(call.send, call.recv, bytes, ncclInt8, call.root, comms_.main, stream);
       break;
     case CommOp::kReduceScatter: {
+      if (comms_.scatters != nullptr) return comms_.scatters->reduce_scatter(call, kSmsOfSums, stream);
       MB_ASSIGN(const ncclDataType_t type, type_of(call.dtype));
       result = api.reduce_scatter(call.send, call.recv, call.count, type, reduce, comms_.main, stream);
       break;

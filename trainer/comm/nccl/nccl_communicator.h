@@ -59,7 +59,8 @@ struct NcclComms {
   // [direction][colour]: neighbours along a pipeline; [direction][0]: all members, for messages between meshes.
   std::array<std::array<ncclComm_t, kEdgeColours>, 2> messages{};
   bool pipeline = false;
-  CopyExchange* copies = nullptr;  // null: all messages are NCCL's
+  CopyExchange* copies = nullptr;    // null: all messages are NCCL's
+  CopyExchange* scatters = nullptr;  // null: reduce-scatters are
 };
 
 class NcclCommunicator final : public Communicator {

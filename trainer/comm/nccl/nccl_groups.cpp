@@ -13,6 +13,9 @@
 namespace mbb::trainer::cuda {
 namespace {
 
+// Of a reduce-scatter's parts on their way: long enough that a piece's waits do not show.
+constexpr size_t kMostOfAPiece = size_t{64} << 20U;
+
 std::string version_text(int version) {
   return fmt::format("{}.{}.{}", version / 10000, version / 100 % 100, version % 100);
 }
@@ -73,6 +76,7 @@ class Groups final : public NcclGroups {
       }
     }
     MB_ASSIGN(comms.copies, copies(kind, mesh, size > 1 ? limits.copied : 0));
+    MB_ASSIGN(comms.scatters, copies(kind, mesh, size > 1 ? std::min(limits.scattered, kMostOfAPiece) : 0));
     return std::unique_ptr<Communicator>(std::make_unique<NcclCommunicator>(process_, comms, kind, index, members));
   }
 
@@ -119,8 +123,7 @@ class Groups final : public NcclGroups {
     std::string why;
     MB_ASSIGN(auto opened, CopyExchange::open(std::move(members), largest, &why));
     if (opened == nullptr) {
-      notes_.push_back(
-          fmt::format("{}: messages of rings take SMs, copy engines cannot move them ({})", name(kind), why));
+      notes_.push_back(fmt::format("{}: what copy engines were to move takes SMs ({})", name(kind), why));
       return nullptr;
     }
     copies_.push_back(std::move(opened));

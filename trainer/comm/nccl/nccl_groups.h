@@ -20,9 +20,10 @@
 namespace mbb::trainer::cuda {
 
 struct NcclLimits {
-  int max_ctas = 0;   // thread blocks of a collective, each of which takes an SM; 0: NCCL's choice
-  int cga_size = 0;   // of their clusters
-  size_t copied = 0;  // bytes of the largest message by copy engines; 0: there are none
+  int max_ctas = 0;      // thread blocks of a collective, each of which takes an SM; 0: NCCL's choice
+  int cga_size = 0;      // of their clusters
+  size_t copied = 0;     // bytes of the largest message by copy engines; 0: there are none
+  size_t scattered = 0;  // of a member's part of the largest reduce-scatter, where copy engines are to move those
 };
 
 struct NcclMemory {

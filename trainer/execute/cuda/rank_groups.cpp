@@ -6,10 +6,12 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cstdlib>
 #include <set>
 #include <thread>
 
 #include "trainer/ops/cuda/status.h"
+#include "trainer/ops/table.h"
 #include "trainer/program/comm_limits.h"
 
 namespace mbb::trainer::cuda {
@@ -34,14 +36,55 @@ std::set<CommLimit> limits_of(const Program& program) {
   return limits;
 }
 
-// What copy engines are to move in a kind of group.
+// NCCL_CTA_POLICY, which memory.nccl_cta_policy sets: collectives take no SMs where copy engines can do it.
+bool no_sms() {
+  const char* policy = std::getenv("NCCL_CTA_POLICY");
+  return policy != nullptr && std::string_view(policy) == "2";
+}
+
+// Bytes of a member's part of the largest reduce-scatter of a kind; 0 where they run on several streams, over which
+// copies have no order.
+size_t scattered_of(const Program& program, GroupKind kind) {
+  size_t most = 0;
+  std::set<Stream> streams;
+  for (const Segment& segment : program.segments)
+    for (const Op& op : segment.ops)
+      if (op.kind == &kReduceScatter && std::get<CommAttrs>(op.attrs).group == kind) {
+        streams.insert(op.stream);
+        most = std::max(most, static_cast<size_t>(program.tensor(op.in[0]).bytes()) /
+                                  static_cast<size_t>(std::get<CommAttrs>(op.attrs).group_size));
+      }
+  return streams.size() == 1 ? most : 0;
+}
+
+// What copy engines are to move in a kind of group, on this rank.
 NcclLimits copies_of(const Program& program, GroupKind kind) {
   NcclLimits limits;
+  if (no_sms() && kind != GroupKind::kTp) limits.scattered = scattered_of(program, kind);
   for (const Segment& segment : program.segments)
     for (const Op& op : segment.ops)
       if (const auto* a = std::get_if<CommAttrs>(&op.attrs);
           a != nullptr && op.kind->communicates && a->group == kind && a->copy_engines)
         limits.copied = std::max(limits.copied, static_cast<size_t>(program.tensor(op.in[0]).bytes()));
+  return limits;
+}
+
+// The same on all ranks, which open what moves it together: by kind.
+Result<std::vector<NcclLimits>> copies_of_all(const Program& program, const Mesh& mesh, World& world) {
+  std::vector<int64_t> bytes;
+  for (size_t kind = 0; kind < kGroupKinds.size(); ++kind) {
+    const NcclLimits mine = copies_of(program, static_cast<GroupKind>(kind));
+    bytes.push_back(static_cast<int64_t>(mine.copied));
+    bytes.push_back(static_cast<int64_t>(mine.scattered));
+  }
+  std::vector<int64_t> most(bytes.size());
+  MB_ASSIGN(const auto everyone, world.group(GroupKind::kWorld, mesh));
+  MB_TRY(everyone->all_reduce(bytes.data(), most.data(), bytes.size(), DType::kI64, ReduceOp::kMax));
+  std::vector<NcclLimits> limits(kGroupKinds.size());
+  for (size_t kind = 0; kind < limits.size(); ++kind) {
+    limits[kind].copied = static_cast<size_t>(most[2 * kind]);
+    limits[kind].scattered = static_cast<size_t>(most[2 * kind + 1]);
+  }
   return limits;
 }
 
@@ -62,10 +105,14 @@ Result<std::unique_ptr<RankGroups>> RankGroups::open(const Program& program, con
   } else {
     MB_ASSIGN(groups->nccl_, NcclGroups::open(world, [&device] { return device.stream(); }));
   }
+  std::vector<NcclLimits> copies(kGroupKinds.size());
+  if (!request.share_device) {
+    MB_ASSIGN(copies, copies_of_all(program, mesh, world));
+  }
   for (const GroupKind kind : groups_of(program)) {
     MB_ASSIGN(auto communicator, request.share_device
                                      ? world.group(kind, mesh.group(kind, world.rank()), groups->memory_)
-                                     : groups->nccl_->group(kind, mesh, copies_of(program, kind)));
+                                     : groups->nccl_->group(kind, mesh, copies[static_cast<size_t>(kind)]));
     context.communicators[static_cast<size_t>(kind)] = communicator.get();
     groups->communicators_.push_back(std::move(communicator));
   }
