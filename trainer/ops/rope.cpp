@@ -59,6 +59,12 @@ void cases(std::vector<OpCase>& all) {
   latent.frequencies = {0.7, 0.02};
   latent.factor = 1.25;
   all.push_back({"rope/latent", &kRope, {{{5, 1, 60}}}, latent});
+  RopeAttrs wide{5, 5, 48};  // whole vectors of interleaved pairs
+  wide.rotary_dim = 16;
+  wide.rotary_offset = 32;
+  wide.interleaved = true;
+  wide.v_head_dim = 32;
+  all.push_back({"rope/latent_wide", &kRope, {{{13, 1, 640}}}, wide});
   RopeAttrs keys{4, 2, 8};
   keys.first_head = 4;
   keys.turned_heads = 2;

@@ -90,18 +90,17 @@ Status rope_op(const OpCall& call) {
   r.tokens = shape.rows(), r.batch = shape[1], r.width = shape.cols();
   r.first_head = a.first_head, r.heads = a.end_head() - a.first_head, r.head_dim = a.head_dim;
   r.offset = a.rotary_offset, r.turned = a.turned();
-  r.backward = a.inverse;
+  r.backward = a.inverse, r.interleaved = a.interleaved;
   r.from = call.in[0].data, r.to = call.out[0].data;
   r.table = table, r.own = own;
-  if (a.interleaved || !rope_takes(r)) {
+  if (!rope_takes(r)) {
     if (r.from != r.to)
       MB_TRY(ok(cudaMemcpyAsync(r.to, r.from, static_cast<size_t>(call.out[0].tensor->bytes()),
                                 cudaMemcpyDeviceToDevice, call.device.stream()),
                 "copying qkv before its rotation"));
     r.from = r.to;
   }
-  if (a.interleaved || !rope_takes(r))
-    return rope_any(element, a, shape[0], shape[1], r.to, table, own, call.device.launch());
+  if (!rope_takes(r)) return rope_any(element, a, shape[0], shape[1], r.to, table, own, call.device.launch());
   return rope(r, call.device.launch());
 }
 

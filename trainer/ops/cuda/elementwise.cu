@@ -125,12 +125,14 @@ Status rope(const Rope& a, const Launch& launch) {
     // best.
     constexpr int kMost = RopeParams<T>::kInFlight;
     const bool whole = a.turned == a.head_dim;
-    const int together = 32 / std::min(p.half / 8, 32), a_turn = together * (whole ? kMost : 1);
+    const int vectors = p.half / (a.interleaved ? 4 : 8), together = 32 / std::min(vectors, 32);
+    const int a_turn = together * (whole ? kMost : 1) * (a.interleaved ? 2 : 1);
     const int rest = p.width / 8 - p.heads * p.head_dim / 8, a_copy = 32 * kMost;
     p.turns = (p.heads + a_turn - 1) / a_turn;
     p.parts = p.turns + (a.from == a.to ? 0 : (rest + a_copy - 1) / a_copy);
     const int64_t warps = a.tokens * p.parts;
-    const auto kernel = whole ? rope_kernel<T, kMost> : rope_kernel<T, 1>;
+    const auto kernel = a.interleaved ? (whole ? rope_kernel<T, 2 * kMost, true> : rope_kernel<T, 2, true>)
+                                      : (whole ? rope_kernel<T, kMost, false> : rope_kernel<T, 1, false>);
     kernel<<<static_cast<unsigned>((warps + 7) / 8), 256, 0, launch.stream>>>(p);
   });
   return launched("rope");

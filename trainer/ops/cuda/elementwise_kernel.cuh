@@ -153,11 +153,37 @@ __device__ __forceinline__ void copy_rest(const RopeParams<T>& p, uint32_t begin
     if (first + u * 32 < rest) raw[u].store(p.to + place(u));
 }
 
+// The same eight elements of `heads` heads at strides of `stride`: pairs are neighbours.
+template <int kHeads, typename T>
+__device__ __forceinline__ void turn_neighbours(const RopeParams<T>& p, uint32_t first, const float* angles, int heads,
+                                                int stride) {
+  Raw8<T> raw[kHeads];
+#pragma unroll
+  for (int u = 0; u < kHeads; ++u)
+    if (u < heads) raw[u].load(p.from + first + u * stride);
+  float turn[8];
+  load8(angles, turn);
+#pragma unroll
+  for (int u = 0; u < kHeads; ++u) {
+    if (u >= heads) continue;
+    float x[8];
+    raw[u].unpack(x);
+#pragma unroll
+    for (int i = 0; i < 8; i += 2) {
+      const float a = x[i], b = x[i + 1], sine = p.direction * turn[i + 1];
+      x[i] = a * turn[i] - b * sine;
+      x[i + 1] = b * turn[i] + a * sine;
+    }
+    store8(p.to + first + u * stride, x);
+  }
+}
+
 // A warp a part of a token's heads, all on their way at once: a lane has 8 pairs of kInFlight heads, elements of a
-// head's first half and as many of its second, and their angles. Lanes beside each other share a head, then come the
-// next heads. tokens * width below 2^32.
-template <typename T, int kInFlight>
-__global__ void __launch_bounds__(256, kInFlight == 1 && sizeof(T) == 2 ? 6 : 3) rope_kernel(RopeParams<T> p) {
+// head's first half and as many of its second, and their angles, or 4 interleaved pairs of each. Lanes beside each
+// other share a head, then come the next heads. tokens * width below 2^32.
+template <typename T, int kInFlight, bool kInterleaved>
+__global__ void __launch_bounds__(256, kInFlight == (kInterleaved ? 2 : 1) && sizeof(T) == 2 ? 6 : 3)
+    rope_kernel(RopeParams<T> p) {
   const uint32_t warp = blockIdx.x * 8 + threadIdx.x / 32, token = warp / static_cast<uint32_t>(p.parts);
   const int part = static_cast<int>(warp - token * static_cast<uint32_t>(p.parts));
   if (token >= p.tokens) return;
@@ -166,12 +192,18 @@ __global__ void __launch_bounds__(256, kInFlight == 1 && sizeof(T) == 2 ? 6 : 3)
     copy_rest(p, begin, part - p.turns);
     return;
   }
-  const int vectors = p.half / 8, across = min(vectors, 32), together = 32 / across;
+  const int vectors = p.half / (kInterleaved ? 4 : 8), across = min(vectors, 32), together = 32 / across;
   const int lane = static_cast<int>(threadIdx.x & 31), head = part * together * kInFlight + lane / across;
   if (lane >= together * across) return;
   const uint32_t position = p.own != nullptr ? token - static_cast<uint32_t>(p.own[token]) : token / p.batch;
   for (int vector = lane % across; vector < vectors; vector += across) {
     const uint32_t first = begin + (p.first_head + head) * p.head_dim + p.offset + vector * 8;
+    if constexpr (kInterleaved) {
+      const int left_heads = (p.heads - head + together - 1) / together;
+      turn_neighbours<kInFlight>(p, first, p.table + (int64_t{position} * p.half + vector * 4) * 2, left_heads,
+                                 together * p.head_dim);
+      continue;
+    }
     Raw8<T> left[kInFlight], right[kInFlight];
 #pragma unroll
     for (int u = 0; u < kInFlight; ++u) {

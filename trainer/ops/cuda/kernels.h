@@ -73,9 +73,10 @@ Status swiglu_forward(Element element, RowShape shape, const void* gate_up, void
 Status swiglu_backward(Element element, RowShape shape, const void* gate_up, const void* dy, void* dgate_up,
                        const Launch& launch);
 
-// Rotary embedding of `heads` heads of packed rows [tokens, width]: half-split pairs (i, i + turned/2) of the elements
-// from `offset` on. table: [seq, turned/2, 2] fp32 (cos, sin); token t of [s, b] order has position t / batch, of a
-// pack t - own[t], where own is the first token of each token's sequence. backward rotates the other way.
+// Rotary embedding of `heads` heads of packed rows [tokens, width]: half-split pairs (i, i + turned/2), or interleaved
+// ones (2i, 2i + 1), of the elements from `offset` on. table: [seq, turned/2, 2] fp32 (cos, sin); token t of [s, b]
+// order has position t / batch, of a pack t - own[t], where own is the first token of each token's sequence. backward
+// rotates the other way.
 struct Rope {
   Element element = Element::kBf16;
   int64_t tokens = 0;
@@ -87,7 +88,7 @@ struct Rope {
   void* to = nullptr;  // `from`, or apart from it when whole heads turn: then the other heads are copied
   const float* table = nullptr;
   const int32_t* own = nullptr;  // [tokens] of a pack, whose batch is 1
-  bool backward = false;
+  bool backward = false, interleaved = false;
 };
 // Whether the places of a token divide into 16-byte vectors.
 bool rope_takes(const Rope& args);
