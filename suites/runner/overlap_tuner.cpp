@@ -47,7 +47,8 @@ bool is_wgrad(std::string_view site) {
   return site.ends_with("_wgrad");
 }
 
-// A method on all sites that can take it: a wgrad has only bulk, and bulk only sites with a wgrad.
+// A method on all sites that can take it: a wgrad has only bulk, and bulk only sites with a wgrad. Without `sms` a ring
+// goes by copy engines.
 KnobMap entries_of(std::string_view method, int sms, int splits) {
   KnobMap entries;
   for (const Group& group : groups())
@@ -55,8 +56,8 @@ KnobMap entries_of(std::string_view method, int sms, int splits) {
       const bool takes = method == "bulk" ? group.sites.size() > 1 : method != kNone && !is_wgrad(site);
       entries[site + ".method"] = takes ? std::string(method) : kNone;
       if (!takes) continue;
-      entries[site + ".num_sm"] = std::to_string(sms);
-      if (sms < 2) entries[site + ".cga_size"] = "1";
+      if (sms > 0) entries[site + ".num_sm"] = std::to_string(sms);
+      if (sms == 1) entries[site + ".cga_size"] = "1";
       if (splits > 0) entries[site + ".num_splits"] = std::to_string(splits);
     }
   return entries;
@@ -205,6 +206,8 @@ std::vector<std::string> judged_lines(const OverlapTuning& tuning) {
 
 std::vector<OverlapCandidate> overlap_candidates(const Config& config, const std::vector<int>& sms) {
   std::vector<OverlapCandidate> all{{kNone, entries_of(kNone, 0, 0)}};
+  OverlapCandidate copied{"ring-exchange-ce", entries_of("ring_exchange", 0, 0)};
+  if (trainer::resolve(overlapped(config, copied.entries))) all.push_back(std::move(copied));
   for (const int number : sms)
     for (const auto& [method, splits] :
          {std::pair{"bulk", 0}, {"pipeline", 2}, {"pipeline", 4}, {"ring_exchange", 0}}) {

@@ -25,7 +25,7 @@ std::vector<double> around(double ns) {
 
 TEST(OverlapCandidates, EveryOneIsAConfigurationAndPutsItsMethodWhereItFits) {
   const auto all = overlap_candidates(tp2(), {8, 16});
-  ASSERT_EQ(all.size(), 1U + 2 * 4);
+  ASSERT_EQ(all.size(), 2U + 2 * 4);
   EXPECT_EQ(all[0].name, "none");
   for (const OverlapCandidate& candidate : all) {
     SCOPED_TRACE(candidate.name);
@@ -38,9 +38,11 @@ TEST(OverlapCandidates, EveryOneIsAConfigurationAndPutsItsMethodWhereItFits) {
     EXPECT_EQ(candidate.entries.at("fc1_wgrad.method"), bulk ? "bulk" : "none");
     EXPECT_EQ(candidate.entries.at("fc1_fprop.method") == "none", bulk || candidate.name == "none");
   }
-  EXPECT_EQ(all[6].name, "pipeline2-sm16");
-  EXPECT_EQ(all[6].entries.at("proj_fprop.num_splits"), "2");
-  EXPECT_EQ(all[6].entries.at("proj_fprop.num_sm"), "16");
+  EXPECT_EQ(all[1].name, "ring-exchange-ce");
+  EXPECT_FALSE(all[1].entries.contains("proj_fprop.num_sm"));
+  EXPECT_EQ(all[7].name, "pipeline2-sm16");
+  EXPECT_EQ(all[7].entries.at("proj_fprop.num_splits"), "2");
+  EXPECT_EQ(all[7].entries.at("proj_fprop.num_sm"), "16");
 }
 
 // 21 positions a rank: neither two nor four parts.
