@@ -202,28 +202,28 @@ __global__ void __launch_bounds__(256, kInFlight == (kInterleaved ? 2 : 1) && si
       const int left_heads = (p.heads - head + together - 1) / together;
       turn_neighbours<kInFlight>(p, first, p.table + (int64_t{position} * p.half + vector * 4) * 2, left_heads,
                                  together * p.head_dim);
-      continue;
-    }
-    Raw8<T> left[kInFlight], right[kInFlight];
+    } else {
+      Raw8<T> left[kInFlight], right[kInFlight];
 #pragma unroll
-    for (int u = 0; u < kInFlight; ++u) {
-      if (head + u * together >= p.heads) continue;
-      left[u].load(p.from + first + u * together * p.head_dim);
-      right[u].load(p.from + first + u * together * p.head_dim + p.half);
-    }
-    const float* const angles = p.table + (int64_t{position} * p.half + vector * 8) * 2;
-    float low[8], high[8];
-    load8(angles, low);
-    load8(angles + 8, high);
+      for (int u = 0; u < kInFlight; ++u) {
+        if (head + u * together >= p.heads) continue;
+        left[u].load(p.from + first + u * together * p.head_dim);
+        right[u].load(p.from + first + u * together * p.head_dim + p.half);
+      }
+      const float* const angles = p.table + (int64_t{position} * p.half + vector * 8) * 2;
+      float low[8], high[8];
+      load8(angles, low);
+      load8(angles + 8, high);
 #pragma unroll
-    for (int u = 0; u < kInFlight; ++u) {
-      if (head + u * together >= p.heads) continue;
-      float a[8], b[8];
-      left[u].unpack(a);
-      right[u].unpack(b);
-      turn_pairs(low, high, p.direction, a, b);
-      store8(p.to + first + u * together * p.head_dim, a);
-      store8(p.to + first + u * together * p.head_dim + p.half, b);
+      for (int u = 0; u < kInFlight; ++u) {
+        if (head + u * together >= p.heads) continue;
+        float a[8], b[8];
+        left[u].unpack(a);
+        right[u].unpack(b);
+        turn_pairs(low, high, p.direction, a, b);
+        store8(p.to + first + u * together * p.head_dim, a);
+        store8(p.to + first + u * together * p.head_dim + p.half, b);
+      }
     }
   }
 }
