@@ -35,25 +35,16 @@ __device__ __forceinline__ uint32_t nearest_word(const float (&value)[8]) {
   return (codes - kOfSums) | (signs(0) >> 4 & 0x08080808u) | (signs(1) & 0x80808080u);
 }
 
-// Four values' codes with a random word each, the first bits of a word: up where the random word is below what the code
-// leaves as a part of 2^32. fp32 of the least exponents reads as E2M1 and 22 more bits; with the word's first 22 these
-// decide but where they are equal.
-__device__ __forceinline__ void stochastic_fp4(const float (&value)[4], const PhiloxBlock& random,
-                                               uint32_t (&code)[4]) {
-  constexpr uint32_t kBelow = (1u << 28) - 1, kEqual = 0u - (1u << 10);
-  uint32_t close = 0;
-#pragma unroll
-  for (int i = 0; i < 4; ++i) {
-    const uint32_t bits = __float_as_uint(__fmul_rz(fp4_magnitude(value[i]), 0x1p-126f)) << 6;
-    code[i] = bits + ((__float_as_uint(value[i]) & 0x80000000u) | kBelow) - (random.word[i] >> 4);
-    close = max(close, code[i] << 4);
-  }
-  if (close < kEqual) return;
-#pragma unroll
-  for (int i = 0; i < 4; ++i) {  // magnitudes from 1 on have no bits below those
-    const float m = fp4_magnitude(value[i]), left = m < 0.5f ? m : m - 0.5f;
-    if (code[i] << 4 >= kEqual && m < 1.0f && random.word[i] < __float2uint_ru(left * 0x1p33f)) code[i] += 1u << 6;
-  }
+// A value's code with a random word, the first bits of a word: up where the random word is below what the code leaves
+// as a part of 2^32. fp32 of the least exponents reads as E2M1 and 22 more bits; with the word's first 22 these decide
+// but where they are equal: then `close` is at least kFp4Close, and to_e2m1_stochastic has the code.
+constexpr uint32_t kFp4Close = 0u - (1u << 10);
+__device__ __forceinline__ uint32_t stochastic_fp4(float value, uint32_t random, uint32_t& close) {
+  constexpr uint32_t kBelow = (1u << 28) - 1;
+  const uint32_t bits = __float_as_uint(__fmul_rz(fp4_magnitude(value), 0x1p-126f)) << 6;
+  const uint32_t code = bits + ((__float_as_uint(value) & 0x80000000u) | kBelow) - (random >> 4);
+  close = max(close, code << 4);
+  return code;
 }
 __device__ __forceinline__ uint32_t append_fp4(uint32_t word, uint32_t code) {
   return __funnelshift_l(code, word, 4);

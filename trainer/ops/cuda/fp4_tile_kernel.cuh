@@ -216,18 +216,16 @@ __device__ __forceinline__ void find_row_factors(const Fp4Place& place, const ui
 // Two rows' codes of the thread's four columns, the first row's in the low half.
 template <bool kStochastic>
 __device__ __forceinline__ uint32_t two_rows(const float (&value)[8], const PhiloxKeys& keys, const RowDraws& draws,
-                                             int row, int lane) {
+                                             int row, int lane, uint32_t& close) {
   if constexpr (!kStochastic) {
     return nearest_word(value);
   } else {
     uint32_t word = 0;
 #pragma unroll
     for (int r = 1; r >= 0; --r) {
-      const float four[4] = {value[r * 4], value[r * 4 + 1], value[r * 4 + 2], value[r * 4 + 3]};
-      uint32_t codes[4];
-      stochastic_fp4(four, draws.words(keys, row + r, lane), codes);
+      const PhiloxBlock random = draws.words(keys, row + r, lane);
 #pragma unroll
-      for (int i = 3; i >= 0; --i) word = append_fp4(word, codes[i]);
+      for (int i = 3; i >= 0; --i) word = append_fp4(word, stochastic_fp4(value[r * 4 + i], random.word[i], close));
     }
     return word;
   }
@@ -235,7 +233,8 @@ __device__ __forceinline__ uint32_t two_rows(const float (&value)[8], const Phil
 
 template <bool kStochastic>
 __device__ __forceinline__ void find_rows(const Fp4Place& place, const uint2 (&lines)[16], const PhiloxKeys& keys,
-                                          const RowDraws& draws, const Fp4Shared& shared, uint32_t (&words)[8]) {
+                                          const RowDraws& draws, const Fp4Shared& shared, uint32_t (&words)[8],
+                                          uint32_t& close) {
   const float* const factors = shared.row_factors[place.warp][place.lane >> 2];
 #pragma unroll
   for (int pair = 0; pair < 8; ++pair) {
@@ -243,14 +242,12 @@ __device__ __forceinline__ void find_rows(const Fp4Place& place, const uint2 (&l
     float value[8];
 #pragma unroll
     for (int i = 0; i < 8; ++i) value[i] = value_at(lines[pair * 2 + i / 4], i % 4) * (i < 4 ? factor.x : factor.y);
-    words[pair] = two_rows<kStochastic>(value, keys, draws, place.row + pair * 2, place.lane);
+    words[pair] = two_rows<kStochastic>(value, keys, draws, place.row + pair * 2, place.lane, close);
   }
 }
 __device__ __forceinline__ void write_rows(const Fp4Tiles& t, const MatrixTile& at, const Fp4Place& place,
-                                           const uint32_t (&words)[8], Fp4Shared& shared) {
-  auto& rows = shared.rows[place.warp];
-#pragma unroll
-  for (int pair = 0; pair < 8; ++pair) rows[pair][place.lane] = words[pair];
+                                           const Fp4Shared& shared) {
+  const auto& rows = shared.rows[place.warp];
   __syncwarp();
   const int first = place.lane >> 3, block = place.lane & 7;
   const int64_t row = at.row + place.row + first * 2, column = at.column + block * 16, pitch = t.cols / 2;
@@ -323,7 +320,7 @@ __device__ __forceinline__ void turn_nearest(const Fp4Place& place, const uint2 
 // A row's random words are of four columns: these go together.
 template <bool kRotate>
 __device__ __forceinline__ void turn_stochastic(const Fp4Place& place, const uint2 (&lines)[16], const PhiloxKeys& keys,
-                                                const RowDraws& draws, Fp4Shared& shared) {
+                                                const RowDraws& draws, Fp4Shared& shared, uint32_t& close) {
   float v[4][16], factor[4];
 #pragma unroll
   for (int c = 0; c < 4; ++c) {
@@ -337,19 +334,70 @@ __device__ __forceinline__ void turn_stochastic(const Fp4Place& place, const uin
 #pragma unroll
     for (int l = 7; l >= 0; --l) {
       const int row = half * 8 + l;
-      float value[4];
-      uint32_t codes[4];
+      const PhiloxBlock random = draws.words(keys, place.row + row, place.lane);
 #pragma unroll
-      for (int c = 0; c < 4; ++c) value[c] = v[c][row] * factor[c];
-      stochastic_fp4(value, draws.words(keys, place.row + row, place.lane), codes);
-#pragma unroll
-      for (int c = 0; c < 4; ++c) words[c] = append_fp4(words[c], codes[c]);
+      for (int c = 0; c < 4; ++c)
+        words[c] = append_fp4(words[c], stochastic_fp4(v[c][row] * factor[c], random.word[c], close));
     }
 #pragma unroll
     for (int c = 0; c < 4; ++c) {
       uint2& to = shared.turned[turned_at(place.column + c, place.warp)];
       (half == 0 ? to.x : to.y) = words[c];
     }
+  }
+}
+
+// The thread's codes again, where random words' first bits did not decide: a few tiles in a thousand. `from`: its first
+// value.
+struct Again {
+  const bf16* from;
+  int64_t pitch;
+  uint64_t key;
+  uint32_t signs;
+  bool rotate;
+  __device__ __forceinline__ float value(int row, int column) const {
+    const float v = to_float(from[row * pitch + column]);
+    return rotate && (signs >> row & 1u) != 0 ? -v : v;
+  }
+};
+__device__ __forceinline__ Again again_at(const Fp4Tiles& t, const bf16* x, const MatrixTile& at, const Fp4Place& place,
+                                          uint64_t key, bool rotate) {
+  const int64_t row = min(at.row + place.row, t.rows - 16), column = min(at.column + place.column, t.cols - 4);
+  return {x + (at.matrix * t.rows + row) * t.cols + column, t.cols, key, t.signs, rotate};
+}
+__device__ __noinline__ void rows_again(const Again again, const RowDraws* draws, Fp4Shared* shared) {
+  const Fp4Place place = fp4_place();
+#pragma unroll 1
+  for (int l = 0; l < 16; ++l) {
+    const PhiloxBlock random = draws->words(PhiloxKeys(again.key), place.row + l, place.lane);
+    uint32_t codes = 0;
+#pragma unroll
+    for (int c = 0; c < 4; ++c) {
+      const float value =
+          to_float(again.from[l * again.pitch + c]) * shared->row_factors[place.warp][place.lane >> 2][l];
+      codes |= uint32_t{to_e2m1_stochastic(value, random.word[c])} << c * 4;
+    }
+    reinterpret_cast<uint16_t*>(&shared->rows[place.warp][l / 2][place.lane])[l % 2] = static_cast<uint16_t>(codes);
+  }
+}
+__device__ __noinline__ void columns_again(const Again again, const RowDraws* draws, Fp4Shared* shared) {
+  const Fp4Place place = fp4_place();
+#pragma unroll 1
+  for (int c = 0; c < 4; ++c) {
+    float v[16];
+#pragma unroll
+    for (int l = 0; l < 16; ++l) v[l] = again.value(l, c);
+    if (again.rotate) rotate_column(v);
+    const float factor = shared->factors[1][shared->scales[1][place.column + c][place.warp] & 127];
+    uint32_t words[2] = {};
+#pragma unroll 1
+    for (int l = 0; l < 16; ++l) {
+      const PhiloxBlock random = draws->words(PhiloxKeys(again.key), place.row + l, place.lane);
+      const uint32_t word =
+          c < 2 ? (c == 0 ? random.word[0] : random.word[1]) : (c == 2 ? random.word[2] : random.word[3]);
+      words[l / 8] |= uint32_t{to_e2m1_stochastic(v[l] * factor, word)} << l % 8 * 4;
+    }
+    shared->turned[turned_at(place.column + c, place.warp)] = make_uint2(words[0], words[1]);
   }
 }
 
@@ -418,15 +466,22 @@ __global__ void __launch_bounds__(256, kStochastic ? 2 : 3) fp4_tiles_kernel(Fp4
   uint32_t tops[8], words[8];
   row_tops<kSquare>(lines, tops);
   find_row_factors<kSquare>(place, tops, shared);
-  find_rows<kStochastic>(place, lines, PhiloxKeys(key), draws[0], shared, words);
-  write_rows(t, at, place, words, shared);
+  uint32_t close = 0;
+  find_rows<kStochastic>(place, lines, PhiloxKeys(key), draws[0], shared, words, close);
+#pragma unroll
+  for (int pair = 0; pair < 8; ++pair) shared.rows[place.warp][pair][place.lane] = words[pair];
+  if (kStochastic && close >= kFp4Close) rows_again(again_at(t, x, at, place, key, kRotate), &draws[0], &shared);
+  write_rows(t, at, place, shared);
   if constexpr (kRotate) turn_signs(lines, t.signs);
-  if constexpr (kSquare)
+  if constexpr (kSquare) {
     turn_squares(place, words, shared);
-  else if constexpr (kStochastic)
-    turn_stochastic<kRotate>(place, lines, PhiloxKeys(rng_mix(key)), draws[1], shared);
-  else
+  } else if constexpr (kStochastic) {
+    close = 0;
+    turn_stochastic<kRotate>(place, lines, PhiloxKeys(rng_mix(key)), draws[1], shared, close);
+    if (close >= kFp4Close) columns_again(again_at(t, x, at, place, rng_mix(key), kRotate), &draws[1], &shared);
+  } else {
     turn_nearest<kRotate>(place, lines, shared);
+  }
   __syncthreads();
   write_scales<kSquare>(t, at, shared);
   write_turned_fp4(t, at, shared);
