@@ -89,6 +89,13 @@ void quantize_cases(std::vector<OpCase>& all) {
   add("quantize_blocks/1x128-stack", stacked, experts);
   add("quantize_blocks/mxfp8", form(DType::kE4M3, BlockScale::kE8M0, 32), x);
   add("quantize_blocks/mxfp8-whole-tiles", form(DType::kE4M3, BlockScale::kE8M0, 32), {{{128, 2, 384}, DType::kBf16}});
+  // So many tiles that their scales are gathered.
+  stacked.stack = 2048;
+  const std::vector<CaseInput> many{{{2048, 16, 136}, DType::kBf16}};
+  add("quantize_blocks/1x128-many", stacked, many);
+  QuantizeBlocksAttrs many_mx = form(DType::kE4M3, BlockScale::kE8M0, 32);
+  many_mx.stack = 2048;
+  add("quantize_blocks/mxfp8-many", many_mx, many);
   add("quantize_blocks/nvfp4", form(DType::kE2M1, BlockScale::kE4M3, 16), x);
   add("quantize_blocks/nvfp4-square", form(DType::kE2M1, BlockScale::kE4M3, 16, true), x);
   add("quantize_blocks/nvfp4-tiles", form(DType::kE2M1, BlockScale::kE4M3, 16), {{{128, 2, 264}, DType::kBf16}});

@@ -136,12 +136,13 @@ Status quantize_blocks_op(const OpCall& call) {
   q.columns = {call.out[2].data, call.out[3].data};
   if (a.scale == BlockScale::kE4M3) {
     q.rows.inverse = call.out[4].as<float>(), q.columns.inverse = call.out[5].as<float>();
-    MB_ASSIGN(void* const amax, call.device.scratch(8));
-    q.amax = static_cast<float*>(amax);
   }
   if (a.stochastic) {
     q.samples = call.in[1].as<const int32_t>(), q.batch = call.in[1].elements();
     q.record = call.in[2].as<const float>();
+  }
+  if (const int64_t bytes = quantize_blocks_workspace(q, call.in[0].data); bytes > 0) {
+    MB_ASSIGN(q.workspace, call.device.scratch(bytes));
   }
   return quantize_blocks(q, call.in[0].data, call.device.launch());
 }

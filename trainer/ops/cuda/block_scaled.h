@@ -25,8 +25,9 @@ struct QuantizeBlocks {
   const int32_t* samples = nullptr;  // stochastic rounding: [batch]
   int64_t batch = 1;
   const float* record = nullptr;  // stochastic rounding: the step record
-  float* amax = nullptr;          // E4M3 scales: workspace of two floats
+  void* workspace = nullptr;      // of quantize_blocks_workspace() bytes
 };
+int64_t quantize_blocks_workspace(const QuantizeBlocks& args, const void* x);
 Status quantize_blocks(const QuantizeBlocks& args, const void* x, const Launch& launch);
 
 enum class CodeType { kE4M3, kE5M2, kE2M1 };

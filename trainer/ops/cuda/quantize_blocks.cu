@@ -17,6 +17,7 @@ constexpr int kTile = 128, kPitch = kTile + 1, kThreads = 256, kWarps = kThreads
 constexpr int kPieces = kTile / 32;  // elements of a line a thread has: lane, lane + 32, ...
 constexpr int kHadamard = 16;
 constexpr int kSharedBytes = kTile * kPitch * 4;
+constexpr int64_t kManyTiles = 4096;  // of which gathering lines' scales is worth a second kernel
 
 enum class Code : uint8_t { kE4M3, kE5M2, kE2M1 };
 
@@ -278,8 +279,9 @@ Status run_fp4_tiles(const Args& a, float* amax, const bf16* x, cudaStream_t str
   return launched("quantize_blocks");
 }
 
-Status run_tiles(const Args& a, int block, const bf16* x, cudaStream_t stream) {
-  const BlockTiles t = tiles_of(a);
+Status run_tiles(const Args& a, int block, uint32_t* words, const bf16* x, cudaStream_t stream) {
+  BlockTiles t = tiles_of(a);
+  t.words = words;
   const auto start = [&](auto kind) {
     constexpr auto kKind = decltype(kind)::value;
     const auto kernel = a.square      ? block_squares_kernel<kKind>
@@ -288,11 +290,24 @@ Status run_tiles(const Args& a, int block, const bf16* x, cudaStream_t stream) {
     kernel<<<grid_of(t), 256, 0, stream>>>(t, x);
     return launched("quantize_blocks");
   };
-  if (a.code == Code::kE5M2) return start(std::integral_constant<__nv_fp8_interpretation_t, __NV_E5M2>{});
-  return start(std::integral_constant<__nv_fp8_interpretation_t, __NV_E4M3>{});
+  MB_TRY(a.code == Code::kE5M2 ? start(std::integral_constant<__nv_fp8_interpretation_t, __NV_E5M2>{})
+                               : start(std::integral_constant<__nv_fp8_interpretation_t, __NV_E4M3>{}));
+  if (a.square || words == nullptr) return {};
+  const auto kernel = block == 32 ? block_scales_kernel<32> : block_scales_kernel<128>;
+  const auto down = static_cast<unsigned>(t.down), across = static_cast<unsigned>(t.across);
+  const dim3 grid(down * parts(t.across, 32) + across * parts(t.down, 32), static_cast<unsigned>(t.stack));
+  kernel<<<grid, 256, 0, stream>>>(t);
+  return launched("quantize_blocks");
 }
 
 }  // namespace
+
+int64_t quantize_blocks_workspace(const QuantizeBlocks& q, const void* x) {
+  if (q.attrs->scale == BlockScale::kE4M3) return 8;  // amax of both copies
+  const int64_t tiles = q.attrs->stack * parts(q.shape.rows, kTile) * parts(q.shape.cols, kTile);
+  if (q.attrs->square || tiles < kManyTiles || !takes_tiles(q, x)) return 0;
+  return tiles * kTileWords * int64_t{sizeof(uint32_t)};
+}
 
 Status quantize_blocks(const QuantizeBlocks& q, const void* x, const Launch& launch) {
   const QuantizeBlocksAttrs& attrs = *q.attrs;
@@ -308,14 +323,16 @@ Status quantize_blocks(const QuantizeBlocks& q, const void* x, const Launch& lau
   a.rule = {attrs.scale, attrs.to == DType::kE5M2 ? 57344.0f : 448.0f,
             q.from == Element::kBf16 ? 3.3895313892515355e38f : 3.402823466e38f};
   a.row_copy = q.rows, a.column_copy = q.columns;
-  a.amax = q.amax;
+  auto* const amax = static_cast<float*>(q.workspace);
+  a.amax = amax;
   a.stream = static_cast<uint64_t>(attrs.stream);
   a.record = q.record, a.samples = q.samples, a.batch = q.batch;
   if (takes_tiles(q, x))
-    return four_bits ? run_fp4_tiles(a, q.amax, static_cast<const bf16*>(x), launch.stream)
-                     : run_tiles(a, attrs.block, static_cast<const bf16*>(x), launch.stream);
-  return q.from == Element::kF32 ? run(a, attrs.block, q.amax, static_cast<const float*>(x), launch.stream)
-                                 : run(a, attrs.block, q.amax, static_cast<const bf16*>(x), launch.stream);
+    return four_bits ? run_fp4_tiles(a, amax, static_cast<const bf16*>(x), launch.stream)
+                     : run_tiles(a, attrs.block, static_cast<uint32_t*>(q.workspace), static_cast<const bf16*>(x),
+                                 launch.stream);
+  return q.from == Element::kF32 ? run(a, attrs.block, amax, static_cast<const float*>(x), launch.stream)
+                                 : run(a, attrs.block, amax, static_cast<const bf16*>(x), launch.stream);
 }
 
 }  // namespace mbb::trainer::cuda
