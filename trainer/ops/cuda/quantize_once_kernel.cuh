@@ -56,16 +56,36 @@ __device__ __forceinline__ void copy_lines(const Producer& produce, int64_t row,
     copy16_async(shared_address(to + l * 256), produce.line(min(row + l, rows - 1), column), true);
 }
 
-// The largest magnitudes of the thread's lines of the first tiles that wait.
-__device__ __forceinline__ uint32_t waiting_top(const uint4* waiting, int tiles) {
-  uint32_t top = 0;
-  for (int i = 0; i < tiles; ++i) {
-    uint4 lines[8];
+// Those of the tiles that wait, a group each.
+template <typename Producer, typename At>
+__device__ __forceinline__ void copy_tiles(const Producer& produce, At&& at, const TilePlace& place, int64_t rows,
+                                           int64_t cols, int tiles, uint4* waiting) {
 #pragma unroll
-    for (int l = 0; l < 8; ++l) lines[l] = waiting[(i * 8 + l) * 256 + threadIdx.x];
-    top = larger(top, lines);
+  for (int i = 0; i < kQuantizeOnceWaiting; ++i) {
+    if (i < tiles)
+      copy_lines(produce, at(i).row + place.row, at(i).column + place.column, rows, cols,
+                 waiting + i * 8 * 256 + threadIdx.x);
+    copies_commit();
   }
-  return top;
+}
+
+// The largest magnitudes of the thread's lines of the tiles that wait, each as soon as its copies are there: they are
+// the last groups of copies but for those of later tiles.
+template <int kTile = 0>
+__device__ __forceinline__ uint32_t waiting_top(const uint4* waiting, int tiles) {
+  if constexpr (kTile == kQuantizeOnceWaiting) {
+    return 0;
+  } else {
+    copies_wait<kQuantizeOnceWaiting - 1 - kTile>();
+    uint32_t top = 0;
+    if (kTile < tiles) {
+      uint4 lines[8];
+#pragma unroll
+      for (int l = 0; l < 8; ++l) lines[l] = waiting[(kTile * 8 + l) * 256 + threadIdx.x];
+      top = larger(0, lines);
+    }
+    return __vmaxu2(top, waiting_top<kTile + 1>(waiting, tiles));
+  }
 }
 
 struct OnceScale {
@@ -93,14 +113,20 @@ __global__ void __launch_bounds__(256, 2)
     cooperative_groups::this_grid().sync();
   }
   uint32_t top = 0;
-  int from = 0;
+  uint4 keep[kKept][8];
+  const auto load_kept = [&] {
+#pragma unroll
+    for (int k = 0; k < kKept; ++k) {
+      if (k >= kept) continue;
+      const TileAt t = at(past_streamed + k);
+      load_lines<Producer, true>(produce, t.row + place.row, t.column + place.column, rows, cols, keep[k]);
+    }
+  };
   if constexpr (Producer::kStored) {
-    for (; from < in_shared; ++from)
-      copy_lines(produce, at(from).row + place.row, at(from).column + place.column, rows, cols,
-                 waiting + from * 8 * 256 + threadIdx.x);
-    copies_commit();
+    copy_tiles(produce, at, place, rows, cols, in_shared, waiting);
+    load_kept();
   }
-  for (int i = from; i < past_streamed; ++i) {
+  for (int i = Producer::kStored ? in_shared : 0; i < past_streamed; ++i) {
     uint4 lines[8];
     load_lines<Producer, false>(produce, at(i).row + place.row, at(i).column + place.column, rows, cols, lines);
     top = larger(top, lines);
@@ -108,19 +134,13 @@ __global__ void __launch_bounds__(256, 2)
 #pragma unroll
     for (int l = 0; l < 8; ++l) waiting[(i * 8 + l) * 256 + threadIdx.x] = lines[l];
   }
-  uint4 keep[kKept][8];
-#pragma unroll
-  for (int k = 0; k < kKept; ++k) {
-    if (k < kept) {
-      const TileAt t = at(past_streamed + k);
-      load_lines<Producer, true>(produce, t.row + place.row, t.column + place.column, rows, cols, keep[k]);
-      top = larger(top, keep[k]);
-    }
-  }
-  if constexpr (Producer::kStored) {
-    copies_wait<0>();
+  if constexpr (Producer::kStored)
     top = __vmaxu2(top, waiting_top(waiting, in_shared));
-  }
+  else
+    load_kept();
+#pragma unroll
+  for (int k = 0; k < kKept; ++k)
+    if (k < kept) top = larger(top, keep[k]);
   top = block_top(max(top & 0xffffu, top >> 16), tops);
   if (threadIdx.x == 0) by.partials[block] = top;
   cooperative_groups::this_grid().sync();
