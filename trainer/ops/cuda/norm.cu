@@ -35,6 +35,9 @@ Status forward(const NormForward& a, const KernelPlan& plan, cudaStream_t stream
   return launched("norm_forward");
 }
 
+// Of a block's shared memory, what sums and barriers leave to rows on their way.
+constexpr int kNormStageBytes = (227 << 10) - (3 << 9);
+
 template <typename T, bool kLayer>
 Status backward(const NormBackward& a, const KernelPlan& plan, cudaStream_t stream) {
   const NormBackwardParams<T> p{static_cast<const T*>(a.x),
@@ -57,7 +60,8 @@ Status backward(const NormBackward& a, const KernelPlan& plan, cudaStream_t stre
   auto kernel = norm_backward_kernel<T, kLayer, 1, 1024>;
   if constexpr (sizeof(T) == 2)
     if (plan.rows == 2) kernel = norm_backward_kernel < T, kLayer, 2, kLayer ? kLayerPairThreads : 1024 > ;
-  MB_TRY(ok(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, plan.smem_bytes), plan.kernel));
+  // The same for every shape: it is the function's, and rank threads that share a device launch it in several.
+  MB_TRY(ok(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kNormStageBytes), plan.kernel));
   MB_TRY(
       ok(cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout, cudaSharedmemCarveoutMaxShared),
          plan.kernel));
