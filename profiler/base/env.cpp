@@ -30,6 +30,7 @@ constexpr EnvVar kVars[] = {
     {"MBBENCH_RANKS", "set by `mbbench run` for the ranks it starts: how many they are"},
     {"MBBENCH_TEST_DATA", "folder with the reference data that tests read"},
     {"MBBENCH_TEST_PYTHON", "Python with HolisticTraceAnalysis, for the tests that compare with it"},
+    {"NCCL_CTA_POLICY", "NCCL's, which memory.nccl_cta_policy sets: 2 lets copy engines do what SMs need not"},
     {"NCCL_P2P_DISABLE", "NCCL's: 1 lets GPUs that cannot reach each other communicate through the host"},
     {"NO_COLOR", "set to anything: no colour on a terminal"},
     {"NSYS_PROFILING_SESSION_ID", "set by nsys for what it profiles; named when it holds CUPTI"},

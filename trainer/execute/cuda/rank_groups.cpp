@@ -6,10 +6,10 @@
 
 #include <algorithm>
 #include <chrono>
-#include <cstdlib>
 #include <set>
 #include <thread>
 
+#include "profiler/base/env.h"
 #include "trainer/ops/cuda/status.h"
 #include "trainer/ops/table.h"
 #include "trainer/program/comm_limits.h"
@@ -38,8 +38,7 @@ std::set<CommLimit> limits_of(const Program& program) {
 
 // NCCL_CTA_POLICY, which memory.nccl_cta_policy sets: collectives take no SMs where copy engines can do it.
 bool no_sms() {
-  const char* policy = std::getenv("NCCL_CTA_POLICY");
-  return policy != nullptr && std::string_view(policy) == "2";
+  return env_text("NCCL_CTA_POLICY") == "2";
 }
 
 // Bytes of a member's part of the largest reduce-scatter of a kind; 0 where they run on several streams, over which
