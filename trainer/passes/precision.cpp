@@ -219,30 +219,11 @@ Status check_block_shapes(const Program& program) {
   return {};
 }
 
-namespace {
-
-// Rows of quantized experts come in one piece an expert unless other ranks send some.
-Status check_fp8_experts(const Program& program, const Op& op) {
-  const auto* a = std::get_if<GroupedQuantizedAttrs>(&op.attrs);
-  if (a == nullptr || a->grouped.experts == 0) return {};
-  const bool with_inverse = a->block > 0 && program.tensor(op.in[2]).dtype == DType::kE4M3;
-  if (program.tensor(op.in[with_inverse ? 6 : 4]).shape[1] == a->grouped.experts) return {};
-  return fail(
-      ErrorCode::kUnavailable,
-      fmt::format("precision.recipe: op {}: a GPU multiplies quantized experts whose rows lie in one piece, and "
-                  "expert-parallel ranks send theirs in pieces",
-                  op.path),
-      "use recipe = bf16 with experts over several GPUs, or expert_model_parallel_size = 1, or device = cpu");
-}
-
-}  // namespace
-
 Status check_fp8_rows(const Program& program) {
   constexpr int64_t kRows = 16, kColumns = 8;  // of a tile that a kernel quantizes and transposes
   const auto is_fp8 = [](const Tensor& t) { return t.dtype == DType::kE4M3 || t.dtype == DType::kE5M2; };
   for (const Segment& segment : program.segments) {
     for (const Op& op : segment.ops) {
-      MB_TRY(check_fp8_experts(program, op));
       if (op.out.size() < 3) continue;  // codes, their transpose, scale and amax
       const Tensor &codes = program.tensor(op.out[0]), &transpose = program.tensor(op.out[1]);
       const int64_t rows = codes.shape.rows(), columns = codes.shape.cols();

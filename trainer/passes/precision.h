@@ -44,8 +44,7 @@ int64_t block_layer(std::string_view path);
 // only, as their last one may be partial. Errors (kBadArgument) name the op, its shape and the
 // knobs.
 Status check_block_shapes(const Program& program);
-// What GPU kernels of FP8 do not take: rows that tensorwise scaling does not quantize, experts whose rows come in
-// several pieces. The error names the op and what to change.
+// What a GPU's kernels of tensorwise FP8 do not quantize; the error names the op, its shape and what to change.
 Status check_fp8_rows(const Program& program);
 
 }  // namespace mbb::trainer

@@ -372,29 +372,6 @@ TEST(PrecisionRefuses, RowsThatAGpuDoesNotQuantize) {
   EXPECT_NE(weight.find("this one is 88 x 128"), std::string::npos) << weight;
 }
 
-// Rows of experts that come in a piece from every expert-parallel rank; the CPU takes them.
-TEST(PrecisionRefuses, QuantizedExpertsInPiecesOnAGpu) {
-  Config c = blockable();
-  c.model.name = "mixtral-8x7b";
-  c.model.num_experts = 4;
-  c.model.moe_router_topk = 2;
-  c.model.moe_ffn_hidden_size = 64;
-  c.precision.recipe = Recipe::kFp8Current;
-  const auto answer = [&](Device device, int64_t ep) {
-    c.host.device = device;
-    c.parallel.gpus = c.parallel.expert_model_parallel_size = ep;
-    const auto layout = resolve(c);
-    EXPECT_TRUE(layout) << (layout ? "" : format(layout.error()));
-    const auto built = build_programs(*layout);
-    return built ? std::string() : format(built.error());
-  };
-  EXPECT_EQ(answer(Device::kCuda, 1), "");
-  EXPECT_EQ(answer(Device::kCpu, 2), "");
-  const std::string pieces = answer(Device::kCuda, 2);
-  EXPECT_NE(pieces.find("op layers.0.mlp.experts.fc1.fwd: a GPU multiplies quantized experts"), std::string::npos)
-      << pieces;
-}
-
 TEST(PrecisionRefuses, KnobsOfOtherRecipes) {
   Config c = with(Recipe::kFp8Current);
   c.precision.fp8_margin = 1;

@@ -21,7 +21,7 @@ TEST(CommLimits, EveryNumberOfSmsIsOnceAndWholeCollectivesHaveNone) {
   EXPECT_TRUE(built->programs[0].limits.empty());
 
   config.tp_overlap.tp_comm_overlap = true;
-  config.tp_overlap.tp_comm_overlap_cfg = {{"fc2_fprop.num_sm", "8"}};
+  config.tp_overlap.tp_comm_overlap_cfg = {{"fc2_fprop.num_sm", "8"}, {"fc1_fprop.use_ce", "false"}};
   layout = resolve(config);
   ASSERT_TRUE(layout) << format(layout.error());
   built = build_programs(*layout);
