@@ -36,7 +36,7 @@ const std::vector<Choice>& all_choices() {
         "optimizer.exp_avg_sq_dtype"}},
       {"sequence_parallel off", {"parallel.sequence_parallel"}},
       {"cp_comm_type", {"parallel.cp_comm_type", "parallel.hierarchical_context_parallel_sizes"}},
-      {"cp_ring_use_ce off", {"parallel.cp_ring_use_ce"}},
+      {"cp_ring_use_ce", {"parallel.cp_ring_use_ce"}},
       {"moe_expert_capacity_factor", {"parallel.moe_expert_capacity_factor", "parallel.moe_token_drop_policy"}},
       {"moe_token_drop_policy", {"parallel.moe_token_drop_policy"}},
       {"moe_dropless_bound", {"parallel.moe_dropless_bound"}},

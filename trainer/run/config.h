@@ -111,7 +111,7 @@ struct ParallelConfig {
   int64_t context_parallel_size = 1;
   std::string cp_comm_type = "p2p";                          // or one a layer, separated by commas
   std::vector<int64_t> hierarchical_context_parallel_sizes;  // inner and outer, of a2a+p2p
-  bool cp_ring_use_ce = true;
+  bool cp_ring_use_ce = false;
   int64_t pipeline_model_parallel_size = 1;
   int64_t virtual_pipeline_model_parallel_size = 1;              // model chunks a stage
   int64_t microbatch_group_size_per_virtual_pipeline_stage = 0;  // micro-batches; 0 = pipeline_model_parallel_size

@@ -89,7 +89,7 @@ inline const std::map<std::string, Try> kTries{
     {"overlap.delay_wgrad_compute", {"true", kSmallMoe + Settings{"ep=2"}}},
     {"parallel.context_parallel_size", {"2", {}}},
     {"parallel.cp_comm_type", {"all_gather", {"cp=2"}}},
-    {"parallel.cp_ring_use_ce", {"false", {"cp=2"}}},
+    {"parallel.cp_ring_use_ce", {"true", {"cp=2"}}},
     {"parallel.nvlink_domain_size", {"2", {"tp=2", "cp=2"}, true}},
     {"parallel.hierarchical_context_parallel_sizes",
      {"4,1",

@@ -55,7 +55,6 @@ std::vector<Knob> parallel_knobs() {
        .field = field(&Config::parallel, &ParallelConfig::cp_ring_use_ce),
        .doc = "Keys and values of a ring (cp_comm_type p2p) travel by copy engines, which leave all SMs to attention, "
               "where the ring's GPUs share a host.",
-       .history = "Megatron-Core: by SMs.",
        .needs = {needs::kCp}},
       {.key = "parallel.use_distributed_optimizer",
        .aliases = {"distributed_optimizer"},
