@@ -90,10 +90,9 @@ Status CopyExchange::allocate(size_t largest) {
   const auto members = static_cast<size_t>(host_->size());
   const int me = host_->rank();
   slot_ = (largest + kLine - 1) / kLine * kLine;
-  bytes_ = members * (2 * kLine + slot_);
   memory_.assign(members, nullptr);
   void* own = nullptr;
-  MB_TRY(ok(cudaMalloc(&own, bytes_), "allocating inboxes of messages by copy engines"));
+  MB_TRY(ok(cudaMalloc(&own, members * (2 * kLine + slot_)), "allocating inboxes of messages by copy engines"));
   memory_[static_cast<size_t>(me)] = static_cast<std::byte*>(own);
   MB_TRY(ok(cudaMemset(own, 0, 2 * kLine * members), "clearing inboxes"));
   const uint32_t taken = 1;
@@ -211,11 +210,11 @@ void CopyExchange::release(cudaStream_t stream) {
   cudaStream_t other = nullptr;
   if (cudaStreamCreateWithFlags(&other, cudaStreamNonBlocking) != cudaSuccess) return;
   const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(2);
-  while (cudaStreamQuery(stream) == cudaErrorNotReady && std::chrono::steady_clock::now() < end) {
-    for (int peer = 0; peer < host_->size(); ++peer) {
-      if (!mark(full(host_->rank(), peer), other, "releasing")) return;
-      if (!mark(empty(host_->rank(), peer), other, "releasing")) return;
-    }
+  const int me = host_->rank();
+  bool well = true;
+  while (well && cudaStreamQuery(stream) == cudaErrorNotReady && std::chrono::steady_clock::now() < end) {
+    for (int peer = 0; peer < host_->size() && well; ++peer)
+      well = mark(full(me, peer), other, "releasing") && mark(empty(me, peer), other, "releasing");
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }
   cudaStreamDestroy(other);

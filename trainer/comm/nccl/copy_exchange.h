@@ -36,10 +36,8 @@ class CopyExchange {
   Status reduce_scatter(const CommCall& call, int sms, cudaStream_t stream);
   // What waits on the device goes on, with whatever lies there: for a rank that ends. Until `stream` is done, or 2 s.
   void release(cudaStream_t stream);
-  size_t bytes() const { return bytes_; }
 
  private:
-  struct Words;
   explicit CopyExchange(std::unique_ptr<Communicator> host) : host_(std::move(host)) {}
   Status allocate(size_t largest);
   // Of member `whose`'s allocation: the inbox that `of` sends into, the word that says it is full, and the word that
@@ -52,7 +50,7 @@ class CopyExchange {
 
   std::unique_ptr<Communicator> host_;
   std::vector<std::byte*> memory_;  // by member; mapped but one's own
-  size_t slot_ = 0, bytes_ = 0;
+  size_t slot_ = 0;                 // bytes of an inbox
 };
 
 }  // namespace mbb::trainer::cuda
