@@ -31,11 +31,12 @@ CostTable unfitted(CostTable table) {
 // The group of an op kind that people ask after by name; empty: none.
 std::string group_of(std::string_view kind) {
   static const std::map<std::string_view, const char*> groups = {
-      {"expert_bias", "routing"},  {"expert_counts", "routing"},    {"expert_load", "routing"},
-      {"kept_experts", "routing"}, {"segment_counts", "routing"},   {"dispatch_plan", "routing"},
-      {"receive_plan", "routing"}, {"permute", "permutation"},      {"permute_grad", "permutation"},
-      {"combine", "permutation"},  {"combine_grad", "permutation"}, {"unpermute", "permutation"},
-      {"adamw", "optimizer"},      {"grad_scale", "optimizer"},     {"grad_square_sum", "optimizer"},
+      {"expert_bias", "routing"},       {"expert_counts", "routing"},  {"expert_load", "routing"},
+      {"kept_experts", "routing"},      {"segment_counts", "routing"}, {"dispatch_plan", "routing"},
+      {"receive_plan", "routing"},      {"merge_pieces", "routing"},   {"permute", "permutation"},
+      {"permute_grad", "permutation"},  {"combine", "permutation"},    {"combine_grad", "permutation"},
+      {"unpermute", "permutation"},     {"adamw", "optimizer"},        {"grad_scale", "optimizer"},
+      {"grad_square_sum", "optimizer"},
   };
   if (kind.starts_with("router")) return "routing";
   if (kind.starts_with("grouped_gemm")) return "grouped_gemm";

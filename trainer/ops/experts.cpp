@@ -32,6 +32,15 @@ Result<std::vector<TensorSpec>> kept_shape(Inputs in, const Attrs&) {
   return std::vector<TensorSpec>{{in[0]->shape, DType::kI32}};
 }
 
+// in: segments, pieces of experts in turn; out: rows i32 [rows, 1], where each row of the buffer goes so that every
+// expert has one piece (-1: nobody filled it), and the segments of those pieces.
+Result<std::vector<TensorSpec>> merge_shape(Inputs in, const Attrs& attrs) {
+  const auto& a = std::get<DispatchAttrs>(attrs);
+  if (in[0]->shape[1] % a.experts != 0)
+    return fail(ErrorCode::kBadArgument, fmt::format("{} pieces of {} experts", in[0]->shape[1], a.experts));
+  return std::vector<TensorSpec>{{Shape{a.rows, 1}, DType::kI32}, {Shape{2, a.experts}, DType::kI32}};
+}
+
 // in: x [.., h], rows; out: buffer [rows, h].
 Result<std::vector<TensorSpec>> permute_shape(Inputs in, const Attrs& attrs) {
   return std::vector<TensorSpec>{{Shape{std::get<DispatchAttrs>(attrs).rows, in[0]->shape.cols()}, in[0]->dtype}};
@@ -164,6 +173,13 @@ void receive_cases(std::vector<OpCase>& all) {
   all.push_back(
       {"segment_counts/three", &kSegmentCounts, {{{2, 3}, DType::kI32, Fill::kSegments, 9}}, NoAttrs{}, false});
 }
+void merge_cases(std::vector<OpCase>& all) {
+  all.push_back({"merge_pieces/three-of-two-sources",
+                 &kMergePieces,
+                 {{{2, 6}, DType::kI32, Fill::kSegments, 9}},
+                 DispatchAttrs{.experts = 3, .rows = 12},
+                 false});
+}
 CaseInput segments(int64_t pieces = 3) {
   return {{2, pieces}, DType::kI32, Fill::kSegments, 9};
 }
@@ -201,6 +217,11 @@ const OpKind kReceivePlan{.name = "receive_plan",
                           .cpu = cpu_receive_plan,
                           .cuda = "receive_plan",
                           .cases = receive_cases};
+const OpKind kMergePieces{.name = "merge_pieces",
+                          .shape = merge_shape,
+                          .cpu = cpu_merge_pieces,
+                          .cuda = "merge_pieces",
+                          .cases = merge_cases};
 const OpKind kPermute{.name = "permute",
                       .shape = permute_shape,
                       .grad = permute_grad,

@@ -30,13 +30,27 @@ Status check_scales(Inputs in, const GroupedQuantizedAttrs& a, int64_t line_stac
   return {};
 }
 
+// Blocks of scales and transposed codes run along the rows, so that an expert's rows are one piece before they are
+// quantized.
+Status check_pieces(Inputs in, const GroupedQuantizedAttrs& a) {
+  const bool with_inverse = a.block > 0 && in[2]->dtype == DType::kE4M3;
+  const int64_t pieces = in[with_inverse ? 6 : 4]->shape[1];
+  if (pieces == a.local_experts) return {};
+  return fail(ErrorCode::kBadArgument, fmt::format("{} pieces of {} quantized experts", pieces, a.local_experts));
+}
+
+Status check(Inputs in, const GroupedQuantizedAttrs& a, int64_t line_stack, int64_t inner_stack) {
+  MB_TRY(check_scales(in, a, line_stack, inner_stack));
+  return check_pieces(in, a);
+}
+
 // in: x [rows, k], weights [experts, n, k], their scales [, their inverse scales], then as grouped_gemm from its third
 // operand on; out: [rows, n] in attrs.out.
 Result<std::vector<TensorSpec>> fprop_shape(Inputs in, const Attrs& attrs) {
   if (in[1]->shape.rank() != 3 || in[0]->shape.cols() != in[1]->shape[2])
     return fail(ErrorCode::kBadArgument, "grouped product of " + in[0]->shape.str() + " and " + in[1]->shape.str());
   const auto& a = std::get<GroupedQuantizedAttrs>(attrs);
-  MB_TRY(check_scales(in, a, in[1]->shape[0], 1));
+  MB_TRY(check(in, a, in[1]->shape[0], 1));
   return std::vector<TensorSpec>{{Shape{in[0]->shape[0], in[1]->shape[1]}, a.out}};
 }
 // in: dy [rows, n], weights [k, experts · n], ..; out: dx [rows, k].
@@ -44,7 +58,7 @@ Result<std::vector<TensorSpec>> dgrad_shape(Inputs in, const Attrs& attrs) {
   const auto& a = std::get<GroupedQuantizedAttrs>(attrs);
   if (in[0]->shape.cols() * a.local_experts != in[1]->shape.cols())
     return fail(ErrorCode::kBadArgument, "grouped gradient of " + in[0]->shape.str() + " by " + in[1]->shape.str());
-  MB_TRY(check_scales(in, a, 1, a.local_experts));
+  MB_TRY(check(in, a, 1, a.local_experts));
   return std::vector<TensorSpec>{{Shape{in[0]->shape[0], in[1]->shape[0]}, a.out}};
 }
 // in: dy [n, rows], x [k, rows], .. [, main grad]; out: main grad [experts, n, k].
@@ -52,7 +66,7 @@ Result<std::vector<TensorSpec>> wgrad_shape(Inputs in, const Attrs& attrs) {
   const auto& a = std::get<GroupedQuantizedAttrs>(attrs);
   if (in[0]->shape.cols() != in[1]->shape.cols())
     return fail(ErrorCode::kBadArgument, "grouped wgrad of " + in[0]->shape.str() + " and " + in[1]->shape.str());
-  MB_TRY(check_scales(in, a, 1, 1));
+  MB_TRY(check(in, a, 1, 1));
   return std::vector<TensorSpec>{{Shape{a.local_experts, in[0]->shape[0], in[1]->shape[0]}, a.out}};
 }
 

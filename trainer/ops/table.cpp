@@ -53,6 +53,7 @@ constexpr std::array kTable{
     &kKeptExperts,
     &kSegmentCounts,
     &kReceivePlan,
+    &kMergePieces,
     &kPermute,
     &kPermuteGrad,
     &kGroupedGemm,

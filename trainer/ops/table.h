@@ -24,8 +24,8 @@ extern const OpKind kLatentPack, kLatentPackGrad;
 extern const OpKind kRouterGemm, kRouter, kRouterSelect, kRouterWeights, kRouterWeightsGrad, kRouterLoss,
     kRouterLossGrad;
 extern const OpKind kLossSum, kExpertCounts, kExpertLoad, kExpertBias;
-extern const OpKind kDispatchPlan, kKeptExperts, kSegmentCounts, kReceivePlan, kPermute, kPermuteGrad, kCombine,
-    kCombineGrad;
+extern const OpKind kDispatchPlan, kKeptExperts, kSegmentCounts, kReceivePlan, kMergePieces, kPermute, kPermuteGrad,
+    kCombine, kCombineGrad;
 extern const OpKind kUnpermute, kWeightedSum, kWeightedSumGrad, kQuantizeTokens, kDequantizeTokens;
 extern const OpKind kGroupedGemm, kGroupedGemmDgrad, kGroupedGemmWgrad, kGroupedBias, kGroupedBiasGrad;
 extern const OpKind kShiftTokens;

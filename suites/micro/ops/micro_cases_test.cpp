@@ -17,7 +17,7 @@ const std::set<std::string> kElsewhere{"gemm_rows",       "pack_fp8",        "un
                                        "receive_plan",    "quantize_tokens", "split_columns", "join_columns",
                                        "columns_to_rows", "rows_to_columns", "reorder_runs",  "dequantize_tokens",
                                        "add_parts",       "merge_attention", "scalar_sum",    "group_identity",
-                                       "fill_zero",       "delay",           "kept_experts"};
+                                       "fill_zero",       "delay",           "kept_experts",  "merge_pieces"};
 
 TEST(MicroCases, HoldEveryOpKindOfOneRank) {
   std::set<std::string> seen;

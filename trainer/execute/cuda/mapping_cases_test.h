@@ -179,17 +179,21 @@ inline const Mapping kMappings[] = {
        pp(c, 2, 1);
        dp(c, 2);
      }},
-    // FP8 experts on a GPU read one piece of rows an expert, and other ranks' rows come in pieces of their own.
-    {"ep2_padded", "mixtral", [](Config& c) { ep(c, MoeExchange::kPadded); }, Recipes::kWhole},
-    {"ep2_counts", "mixtral", [](Config& c) { ep(c, MoeExchange::kCounts); }, Recipes::kWhole},
+    {"ep2_padded", "mixtral", [](Config& c) { ep(c, MoeExchange::kPadded); }},
+    {"ep2_counts", "mixtral", [](Config& c) { ep(c, MoeExchange::kCounts); }},
     {"ep2_under_compute", "mixtral",
      [](Config& c) {
        ep(c, MoeExchange::kPadded);
        c.overlap.overlap_moe_expert_parallel_comm = c.overlap.delay_wgrad_compute = true;
-     },
-     Recipes::kWhole},
-    {"ep2_biases", "gpt_oss", [](Config& c) { ep(c, MoeExchange::kPadded); }, Recipes::kWhole},
-    {"ep2_capacity", "mixtral_capacity", [](Config& c) { ep(c, MoeExchange::kPadded); }, Recipes::kWhole},
+     }},
+    {"ep2_etp2", "mixtral",
+     [](Config& c) {
+       ep(c, MoeExchange::kPadded);
+       c.parallel.gpus = 4;
+       c.parallel.expert_tensor_parallel_size = 2;
+     }},
+    {"ep2_biases", "gpt_oss", [](Config& c) { ep(c, MoeExchange::kPadded); }},
+    {"ep2_capacity", "mixtral_capacity", [](Config& c) { ep(c, MoeExchange::kPadded); }},
     {"tp2_balanced", "mixtral_balanced", [](Config& c) { tp(c, 2); }},
     {"cp2_sinks_and_windows", "gpt_oss", [](Config& c) { cp(c, 2, "p2p"); }},
     {"cp2_a2a_sinks", "gpt_oss", [](Config& c) { cp(c, 2, "a2a"); }},

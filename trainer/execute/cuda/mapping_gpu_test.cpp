@@ -57,6 +57,29 @@ INSTANTIATE_TEST_SUITE_P(All, MappingsOnDevice, testing::ValuesIn(kMappings),
 
 class SharedDevice : public GpuTest {};
 
+// Every recipe's experts whose rows come from other ranks. Sizes that all blocks divide.
+TEST_F(SharedDevice, QuantizedExpertsOfOtherRanksStayAsNearAsTheOracles) {
+  for (const Mapping& mapping : kMappings) {
+    if (std::string_view(mapping.name) != "ep2_padded" && std::string_view(mapping.name) != "ep2_counts" &&
+        std::string_view(mapping.name) != "ep2_etp2")
+      continue;
+    for (const Recipe recipe :
+         {Recipe::kFp8Delayed, Recipe::kFp8Current, Recipe::kFp8Blockwise, Recipe::kMxfp8, Recipe::kNvfp4}) {
+      Config base = base_of(mapping, recipe);
+      base.model.moe_ffn_hidden_size = 64;
+      const auto exact = trained(base, nullptr, false);
+      ASSERT_TRUE(exact.has_value()) << format(exact.error());
+      base.precision.recipe = recipe;
+      SCOPED_TRACE(std::string(mapping.name) + " " + recipe_name(base));
+      const auto oracle = trained(base, &mapping, false);
+      ASSERT_TRUE(oracle.has_value()) << format(oracle.error());
+      const auto many = trained(base, &mapping, true);
+      ASSERT_TRUE(many.has_value()) << format(many.error());
+      EXPECT_LT(furthest(many->steps, exact->steps), std::max(2.0 * furthest(oracle->steps, exact->steps), 2e-3));
+    }
+  }
+}
+
 // A slot too small for what its experts get ends the cell with the op and the bound it needs.
 TEST_F(SharedDevice, SlotsThatOverflowSayTheBoundTheyNeed) {
   Config c = family("mixtral");

@@ -179,7 +179,6 @@ Result<GroupedGemm> experts_of(const OpCall& call) {
   const auto& a = call.attrs<GroupedQuantizedAttrs>();
   const bool with_inverse = a.block > 0 && call.in[2].tensor->dtype == DType::kE4M3;
   const Operand& segments = call.in[with_inverse ? 6 : 4];
-  MB_TRY(one_piece_an_expert(call.op.path, a.grouped.experts, segments));
   if (a.grouped.only >= 0)
     return fail(ErrorCode::kUnavailable, "CUDA: " + call.op.path + " is one expert's product alone",
                 "use parallel.moe_grouped_gemm = true, or host.device = cpu");

@@ -87,6 +87,7 @@ constexpr std::array kFunctions = {
     Named{"dequantize_tokens", dequantize_tokens_op},
     Named{"segment_counts", segment_counts_op},
     Named{"receive_plan", receive_plan_op},
+    Named{"merge_pieces", merge_pieces_op},
     Named{"dispatch_plan", dispatch_plan_op},
     Named{"kept_experts", kept_experts_op},
     Named{"permute", permute_op},

@@ -84,9 +84,6 @@ Result<PackSpans> pack_spans(const OpCall& call, size_t first, int64_t queries, 
 // where operands end before.
 const int32_t* sequences_of(const OpCall& call, size_t at, int64_t tokens);
 
-// The grouped kernels know one piece of rows an expert, and all experts in one launch.
-Status one_piece_an_expert(const std::string& path, int64_t experts, const Operand& segments);
-
 // Mean ms of `calls` runs after one, on the call's stream.
 Result<double> timed(const OpCall& call, int calls, const std::function<Status()>& run);
 
@@ -175,6 +172,7 @@ Status quantize_tokens_op(const OpCall& call);
 Status dequantize_tokens_op(const OpCall& call);
 Status segment_counts_op(const OpCall& call);
 Status receive_plan_op(const OpCall& call);
+Status merge_pieces_op(const OpCall& call);
 Status dispatch_plan_op(const OpCall& call);
 Status kept_experts_op(const OpCall& call);
 Status permute_op(const OpCall& call);

@@ -251,6 +251,18 @@ void add_block_expert_cases(std::vector<OpCase>& all) {
   }
 }
 
+// Pieces of five sources put together, with rows nobody fills; and rows that move one by one.
+void add_piece_cases(std::vector<OpCase>& all) {
+  all.push_back({"merge_pieces/five-sources",
+                 &kMergePieces,
+                 {integers({2, 5 * 7}, 1900, Fill::kSegments)},
+                 DispatchAttrs{.experts = 7, .rows = 2000},
+                 false});
+  const CaseInput single = integers({150, 1}, 150, Fill::kDistinct);
+  all.push_back({"permute/one-by-one", &kPermute, {{{150, 4360}}, single}, DispatchAttrs{.rows = 160}});
+  all.push_back({"unpermute/one-by-one", &kUnpermute, {{{160, 264}}, single}, DispatchAttrs{.rows = 160}});
+}
+
 void add_expert_cases(std::vector<OpCase>& all) {
   add_quantized_expert_cases(all);
   add_block_expert_cases(all);
@@ -450,6 +462,7 @@ std::vector<OpCase> all_cases() {
   add_wide_cases(cases);
   add_block_cases(cases);
   add_matrix_cases(cases);
+  add_piece_cases(cases);
   add_expert_cases(cases);
   add_narrow_cases(cases);
   add_partial_cases(cases);

@@ -67,12 +67,6 @@ const int32_t* sequences_of(const OpCall& call, size_t at, int64_t tokens) {
   return call.in[at].as<const int32_t>() + (part ? call.coordinates.tp * tokens : 0);
 }
 
-Status one_piece_an_expert(const std::string& path, int64_t experts, const Operand& segments) {
-  if (experts == 0 || experts == segments.shape()[1]) return {};
-  return fail(ErrorCode::kUnavailable, "CUDA: " + path + " reads experts' rows in several pieces",
-              "use parallel.expert_model_parallel_size = 1, or host.device = cpu");
-}
-
 Status router_select_op(const OpCall& call) {
   MB_TRY(all_fp32({&call.in[0]}));
   const auto& a = call.attrs<RouterAttrs>();

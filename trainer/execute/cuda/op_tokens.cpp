@@ -1,6 +1,7 @@
 // CUDA functions on rows of (token, expert) pairs and on the plans of their exchange.
 #include "trainer/execute/cuda/op_call.h"
 #include "trainer/ops/cuda/expert_kernels.h"
+#include "trainer/ops/cuda/part_kernels.h"
 #include "trainer/ops/cuda/status.h"
 #include "trainer/ops/cuda/token_kernels.h"
 
@@ -79,6 +80,12 @@ Status segment_counts_op(const OpCall& call) {
 Status receive_plan_op(const OpCall& call) {
   return receive_plan(call.attrs<ReceiveAttrs>(), call.in[0].elements(), call.in[0].as<const int32_t>(),
                       call.out[0].as<int32_t>(), call.device.launch());
+}
+
+Status merge_pieces_op(const OpCall& call) {
+  const auto& a = call.attrs<DispatchAttrs>();
+  return merge_pieces(call.in[0].as<const int32_t>(), call.in[0].shape()[1], a.experts, a.rows,
+                      call.out[1].as<int32_t>(), call.out[0].as<int32_t>(), call.device.launch());
 }
 
 }  // namespace mbb::trainer::cuda

@@ -5,12 +5,16 @@
 // Buffers are static (DESIGN, decision 10). `padded`: a slot of fixed rows for every peer, of which peers learn by
 // counts how many are filled. `counts`: rows lie packed, and only those that are there move.
 //
+// Each source's rows for an expert are a piece of their own. Where experts are quantized, every expert's rows are put
+// together before, and its results go back to the pieces.
+//
 // Which tokens are over an expert's capacity is a matter of the whole micro-batch. Where TP ranks hold parts of it they
 // exchange choices and weights, drop what one rank would drop, and send the rest as if nothing were ever dropped: an
 // expert's tokens may all lie on one of them, so that no slot of a rank's own part of the capacity would do.
 #include <cmath>
 
 #include "trainer/models/blocks/moe.h"
+#include "trainer/run/precision_rules.h"
 
 namespace mbb::trainer {
 namespace {
@@ -141,6 +145,19 @@ TensorId kept_experts(BlockBuilder& k, const std::string& path, const Routing& m
   return b.emit1(kKeptExperts, path + ".fwd", {mine.experts, plan[0]}, NoAttrs{});
 }
 
+TensorId feed_forward(BlockBuilder& k, const std::string& path, TensorId arrived, const ExpertRows& rows) {
+  const std::string experts = path + ".experts";
+  const Layout& l = k.layout();
+  if (!is_quantized(l.config.precision.recipe) || l.ep * l.etp == 1)
+    return expert_feed_forward(k, experts, arrived, rows);
+  Builder& b = k.builder();
+  const DispatchAttrs attrs{.experts = k.model().moe.num_experts / l.ep, .rows = b.tensor(arrived).shape[0]};
+  const auto merged = b.emit(kMergePieces, path + ".pieces.fwd", {rows.segments}, attrs);
+  const TensorId sorted = b.emit1(kPermute, path + ".sort.fwd", {arrived, merged[0]}, attrs);
+  const TensorId done = expert_feed_forward(k, experts, sorted, {merged[1], rows.useful});
+  return b.emit1(kUnpermute, path + ".unsort.fwd", {done, merged[0]}, attrs);
+}
+
 }  // namespace
 
 TensorId exchanged_experts(BlockBuilder& k, const std::string& path, TensorId x) {
@@ -154,7 +171,7 @@ TensorId exchanged_experts(BlockBuilder& k, const std::string& path, TensorId x)
   const TensorId sent = b.emit1(kPermute, path + ".permute.fwd", {x, own[0]}, plan.dispatch);
   exchange.tell_counts(own[1]);
   const TensorId arrived = exchange.dispatch(sent);
-  const TensorId done = expert_feed_forward(k, path + ".experts", arrived, exchange.rows_of_experts());
+  const TensorId done = feed_forward(k, path, arrived, exchange.rows_of_experts());
   return combine_rows(k, path, exchange.give_back(done), own[0], routing.weights, plan.dispatch, x);
 }
 

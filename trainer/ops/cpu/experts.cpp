@@ -112,6 +112,23 @@ Status cpu_receive_plan(const CpuCall& call) {
   return {};
 }
 
+Status cpu_merge_pieces(const CpuCall& call) {
+  const auto& a = call.attrs<DispatchAttrs>();
+  const int32_t* segments = ints(call.in[0]);
+  auto* rows = static_cast<int32_t*>(call.out[0].data);
+  auto* merged = static_cast<int32_t*>(call.out[1].data);
+  const int64_t pieces = call.in[0].tensor->shape[1];
+  std::fill_n(rows, call.out[0].elements(), -1);
+  int32_t next = 0;
+  for (int64_t e = 0; e < a.experts; ++e) {
+    merged[e] = next;
+    for (int64_t p = e; p < pieces; p += a.experts)
+      for (int32_t r = 0; r < segments[pieces + p]; ++r) rows[segments[p] + r] = next++;
+    merged[a.experts + e] = next - merged[e];
+  }
+  return {};
+}
+
 Status cpu_permute(const CpuCall& call) {
   const ReadF32 x(call.in[0]);
   const int32_t* rows = ints(call.in[1]);

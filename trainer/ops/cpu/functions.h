@@ -48,6 +48,7 @@ Status cpu_dispatch_plan(const CpuCall& call);
 Status cpu_kept_experts(const CpuCall& call);
 Status cpu_segment_counts(const CpuCall& call);
 Status cpu_receive_plan(const CpuCall& call);
+Status cpu_merge_pieces(const CpuCall& call);
 Status cpu_permute(const CpuCall& call);
 Status cpu_permute_grad(const CpuCall& call);
 Status cpu_grouped_gemm(const CpuCall& call);
