@@ -63,6 +63,7 @@ struct Series {
   Baseline baseline;
   analysis::Differences differences;
   SeriesEvidence evidence;
+  NightLaunches fresh;  // that confirmed tonight, or did not
 };
 
 class Gate {
@@ -86,13 +87,13 @@ class Gate {
     for (size_t i = 0; i < series_.size(); ++i) report_.rows[series_[i].row].verdict = verdicts[i];
     MB_TRY(confirm_suspects());
     for (const Series& s : series_) {
+      blame_machine(s);
       if (s.evidence.red || !s.baseline.bridge.empty())
         find_first_red(s.cell->identity_hash, *s.baseline.pin, report_.rows[s.row]);
       if (s.differences)
         report_.rows[s.row].verdict.text +=
             fmt::format("; % of {:.4g}, as values of 0 or below have no ratios", s.differences.unit);
     }
-    for (Series& s : series_) blame_machine(s);
     tell_canaries();
     add_silent();
     add_unmeasured();
@@ -163,7 +164,7 @@ class Gate {
       return;
     }
     add_row(cell, metric, Verdict::kInconclusive, "").against = baseline.pin->id;
-    Series s{report_.rows.size() - 1, &cell, std::move(baseline), {}, {}};
+    Series s{report_.rows.size() - 1, &cell, std::move(baseline), {}, {}, {}};
     const std::vector<Earlier> earlier = earlier_of(s, metric);
     std::vector<NightLaunches> others{tonight};
     for (const Earlier& e : earlier) others.push_back(e.launches);
@@ -312,8 +313,7 @@ class Gate {
     return then == nullptr ? 0 : analysis::machine_slowdown(*then, *s.cell);
   }
 
-  // The same build in the same configuration, on all nights of the verdict, cannot have become slower or faster: then
-  // it is the machine, and no product verdict is given.
+  // The same build in the same configuration cannot have become slower or faster: no product verdict is given.
   void blame_machine(const Series& s) {
     analysis::SeriesVerdict& verdict = report_.rows[s.row].verdict;
     if (verdict.verdict != Verdict::kSlower && verdict.verdict != Verdict::kFaster) return;
@@ -328,13 +328,30 @@ class Gate {
     if (!knows_product(*s.cell) || !profiler::check_product(run_.fingerprint, options_.roles)) return;
     const Pin& pin = *s.baseline.pin;
     if (!is_product_of(pin, run_.fingerprint, options_.roles)) return;
-    const auto& products = s.evidence.products;
-    const auto pooled = std::span(products).last(std::min(verdict.nights, products.size()));
-    if (!pin.product.empty() && std::count(pooled.begin(), pooled.end(), pin.product) != std::ssize(pooled)) return;
     if (!pin.configuration.empty() && pin.configuration != baselines::configuration_hash(*s.cell)) return;
+    judge_own_nights(s, verdict);
+  }
+
+  // Where nights of other products are in the window, those since, of the baseline's product, are judged alone.
+  static void judge_own_nights(const Series& s, analysis::SeriesVerdict& verdict) {
+    const auto& products = s.evidence.products;
+    const auto other = std::find_if(products.rbegin(), products.rend(),
+                                    [&](const auto& product) { return product != s.baseline.pin->product; });
+    const auto count = other - products.rbegin();
+    std::string why = "the machine changed, not the product";
+    if (!s.baseline.pin->product.empty() && static_cast<size_t>(count) < verdict.nights) {
+      SeriesEvidence own{s.evidence.baseline, {s.evidence.nights.end() - count, s.evidence.nights.end()}};
+      analysis::SeriesVerdict alone = analysis::judge_suite(std::span(&own, 1))[0];
+      if (alone.suspected && !s.fresh.empty()) alone = analysis::confirm(own, alone, s.fresh);
+      const std::string before = "; with nights of other products: " + verdict.text;
+      if (alone.verdict == Verdict::kInconclusive) why = "its own nights do not settle whether the machine changed";
+      verdict = alone;
+      verdict.text += before;
+      if (alone.verdict == Verdict::kSame) return;
+    }
     verdict.verdict = Verdict::kIncomparable;
     verdict.suspected = false;
-    verdict.text += "; same build and configuration as the baseline: the machine changed, not the product";
+    verdict.text += "; same build and configuration as the baseline: " + why;
   }
 
   // Of a trainer of the user's own, this program's build says nothing.
@@ -410,7 +427,7 @@ class Gate {
   }
 
   // Fresh launches decide where they are evidence. Where they crashed or lost a step, the night broke.
-  void confirm_one(const Series& s, const baselines::Run& fresh_run) {
+  void confirm_one(Series& s, const baselines::Run& fresh_run) {
     GateRow& row = report_.rows[s.row];
     const auto fresh = std::find_if(fresh_run.cells.begin(), fresh_run.cells.end(),
                                     [&](const auto& cell) { return cell.name == s.cell->name; });
@@ -424,7 +441,8 @@ class Gate {
     const NightLaunches launches = error.empty() ? analysis::launch_values(*fresh, row.metric) : NightLaunches{};
     if (error.empty() && launches.empty()) error = "they gave no number";
     if (error.empty()) {
-      row.verdict = analysis::confirm(s.evidence, row.verdict, s.differences.of(launches));
+      s.fresh = s.differences.of(launches);
+      row.verdict = analysis::confirm(s.evidence, row.verdict, s.fresh);
       return;
     }
     row.verdict.verdict = Verdict::kBroken;

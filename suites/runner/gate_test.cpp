@@ -408,15 +408,24 @@ TEST_F(GateOverNights, ARedIsNamedInANewEnvironmentAndWhenItsBaselineExpiredOrIt
   told(run_of({"r-3", 2, "new"}), Verdict::kInconclusive);
 }
 
-TEST_F(GateOverNights, NightsOfAnotherProductAreNotBlamedOnTheMachine) {
+TEST_F(GateOverNights, TheBaselinesProductAfterAnotherThatWasRedIsJudgedByItsOwnNights) {
   request_.pins = {pin_of(run_of({"r-1"}))};
   for (const char* commit : {"new", "old"}) {
-    keep(judged({"r-2", 1, commit, "6.1", 101}, Verdict::kSlower));
-    keep(judged({"r-3", 2, commit, "6.1", 101}, Verdict::kSlower));
-    const auto verdict = row(judge(run_of({"r-4", 3, "old", "6.1", 101})), "cpu_step_time").verdict;
-    EXPECT_EQ(verdict.nights, 3U) << verdict.text;
-    EXPECT_EQ(verdict.verdict, *commit == 'n' ? Verdict::kSlower : Verdict::kIncomparable) << verdict.text;
+    keep(judged({"r-2", 1, commit, "6.1", 103}, Verdict::kSlower));
+    const auto verdict = row(judge(run_of({"r-4", 3, "old", "6.1", 103})), "cpu_step_time").verdict;
+    EXPECT_EQ(verdict.verdict, Verdict::kIncomparable) << commit << ": " << verdict.text;
+    EXPECT_EQ(verdict.nights, *commit == 'n' ? 1U : 2U) << verdict.text;
+    EXPECT_NE(verdict.text.find("baseline: the machine changed, not the product"), std::string::npos) << verdict.text;
   }
+  // A rollback is green on its first night, however little the newest nights stand out of those before.
+  for (const double red : {103.0, 100.5}) {
+    keep(judged({"r-2", 1, "new", "6.1", red}, Verdict::kSlower));
+    const auto verdict = row(judge(run_of({"r-4", 3, "old", "6.1", 100.2})), "cpu_step_time").verdict;
+    EXPECT_EQ(verdict.verdict, Verdict::kSame) << red << ": " << verdict.text;
+    EXPECT_NE(verdict.text.find("it had been red since"), std::string::npos) << verdict.text;
+  }
+  const auto worse = row(judge(run_of({"r-4", 3, "newer", "6.1", 101})), "cpu_step_time").verdict;
+  EXPECT_EQ(worse.verdict, Verdict::kSlower) << "another product: " << worse.text;
 }
 
 TEST_F(GateOverNights, ARegressionThatIsOlderThanTheNightsThatCountKeepsItsFirstNight) {
