@@ -303,6 +303,11 @@ bool same(const WindowTest& window, const WindowTest& tonight, double material) 
          std::abs(tonight.change) < stray;
 }
 
+// Whether tonight alone shows at least half of what a window does: one night that was far off moves a window too.
+bool agrees(const WindowTest& tonight, const WindowTest& window) {
+  return tonight.change / window.change >= 0.5;
+}
+
 void take(SeriesVerdict& v, const WindowTest& t) {
   const double half = student_t_two_sided(kLevel, t.degrees) * t.sigma;
   v.change = std::expm1(t.change);
@@ -360,13 +365,16 @@ SeriesVerdict verdict_of(const SeriesTest& test, bool slower, bool faster, doubl
     v.verdict = Verdict::kSlower;
     v.suspected = true;
     describe(v, options.night_sigma);
-  } else if (faster && std::expm1(test.fastest().change) <= -options.material) {
+  } else if (faster && agrees(tonight, test.fastest()) && std::expm1(test.fastest().change) <= -options.material) {
     take(v, test.fastest());
     v.verdict = Verdict::kFaster;
     describe(v, options.night_sigma);
   } else {
-    take(v, test.steadiest());
-    v.verdict = same(test.steadiest(), tonight, options.material) ? Verdict::kSame : Verdict::kInconclusive;
+    // Where only nights before were faster, tonight is judged alone.
+    const bool were_faster = std::expm1(test.steadiest().change) <= -options.material;
+    const WindowTest& t = were_faster && !agrees(tonight, test.steadiest()) ? tonight : test.steadiest();
+    take(v, t);
+    v.verdict = same(t, tonight, options.material) ? Verdict::kSame : Verdict::kInconclusive;
     describe_bound(v, tonight, options.night_sigma);
   }
   return v;
@@ -437,7 +445,7 @@ SeriesVerdict standing_verdict(const Fit& f, const GateOptions& options) {
     v.verdict = Verdict::kSlower;
   else if (same(t, tonight, options.material) && (below > 0 || same(tonight, tonight, options.material)))
     v.verdict = Verdict::kSame;
-  else if (below > 0 && t.p_faster <= options.confirm_alpha && v.change <= -options.material)
+  else if (below > 0 && t.p_faster <= options.confirm_alpha && v.change <= -options.material && agrees(tonight, t))
     v.verdict = Verdict::kFaster;
   v.night_sigma = std::sqrt(f.v.night);
   v.text = fmt::format("{}; {}; tonight {}", change_text(v), noise_text(v.night_sigma, options.night_sigma),

@@ -6,10 +6,11 @@
 // baseline: a large change shows the first night, a small one as nights add up. A cell that fails this screen is only
 // suspected; fresh launches must confirm it before it is red. Both steps are one-sided, and the screen is corrected
 // over the cells of the suite (Holm) and the windows (Bonferroni). Nobody launches afresh to confirm that a cell is
-// faster: its screen is as strict as a confirmation, and the change must be material. Same is a claim about the nights
-// of the best window, of which tonight's product is one: tonight alone must not stand out of it either.
-// What was confirmed once stands: all nights since it came are its evidence, until the newest ones show that it went.
-// Pure functions of numbers: nothing here reads a clock or draws a random number.
+// faster: its screen is as strict as a confirmation, the change must be material, and tonight alone must show half of
+// it; where it does not, earlier nights were, and tonight alone is judged. Same is a claim about the nights of the best
+// window, of which tonight's product is one: tonight alone must not stand out of it either. What was confirmed once
+// stands: all nights since it came are its evidence, until the newest ones show that it went. Pure functions of
+// numbers: nothing here reads a clock or draws a random number.
 #pragma once
 
 #include <cstddef>

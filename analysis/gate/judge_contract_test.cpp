@@ -314,6 +314,37 @@ TEST(GatePromise, ALargeChangeAfterQuietNightsIsNotCalledSame) {
   }
 }
 
+// One fast night is said of that night, not of the ordinary ones after it; what stays fast is said each night.
+TEST(GatePromise, OnlyNightsThatAreFastThemselvesAreCalledFaster) {
+  const NightModel model;
+  int called = 0, same = 0, standing = 0;
+  constexpr int kSeries = 100, kNights = 8;
+  for (std::uint64_t seed = 0; seed < kSeries; ++seed) {
+    SimulatedNoise noise(1200 + seed);
+    const auto make = simulated(model, false, noise);
+    SeriesEvidence once, stays;
+    for (SeriesEvidence* cell : {&once, &stays}) {
+      for (size_t n = 0; n < kBaselineNights; ++n) cell->baseline.push_back(make(0, 0.0));
+      cell->nights = {make(0, 0.0), make(0, -0.05)};
+    }
+    for (int n = 0; n < kNights; ++n) {
+      once.nights.push_back(make(0, 0.0));
+      SeriesVerdict verdict = judge_suite(std::span(&once, 1))[0];
+      if (verdict.suspected) verdict = confirm(once, verdict, make(0, 0.0));
+      called += verdict.verdict == Verdict::kFaster ? 1 : 0;
+      same += verdict.verdict == Verdict::kSame ? 1 : 0;
+      stays.nights.push_back(make(0, -0.03));
+      standing += judge_suite(std::span(&stays, 1))[0].verdict == Verdict::kFaster ? 1 : 0;
+    }
+  }
+  RecordProperty("ordinary_nights_of_800_called_faster", called);
+  RecordProperty("ordinary_nights_of_800_called_same", same);
+  RecordProperty("fast_nights_of_800_called_faster", standing);
+  EXPECT_LE(called, kSeries * kNights / 100);
+  EXPECT_GE(same, kSeries * kNights * 85 / 100) << "what it did to the nights' noise is learnt, too";
+  EXPECT_GE(standing, kSeries * kNights * 95 / 100);
+}
+
 // With few nights, too: neither does a quiet series wait for a green night, nor is a slower product called the same.
 TEST(GatePromise, TheSameProductIsCalledSameAndASlowerOneIsNot) {
   NightModel model;
