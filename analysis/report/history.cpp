@@ -163,7 +163,7 @@ Table changes_table(const History& h) {
                {"after", "after", Align::kRight},
                {"from", "between"},
                {"to", "and"},
-               {"commits", "commits (good..bad)"},
+               {"commits", "product (good..bad)"},
                {"likely", "most likely"},
                {"seen", "seen on"}},
               {},

@@ -272,6 +272,19 @@ Result<RunSummary> Store::summary(const std::string& id) const {
   return summary_of(query);
 }
 
+Result<profiler::Fingerprint> Store::fingerprint(const std::string& id) const {
+  MB_ASSIGN(Statement query, impl_->database.prepare("SELECT f.key, f.value, f.in_class FROM facts f JOIN runs r "
+                                                     "ON r.n = f.run WHERE r.id = ?1 ORDER BY f.seq"));
+  query.bind_all(id);
+  std::vector<profiler::HostFact> facts;
+  while (true) {
+    MB_ASSIGN(const bool row, query.step());
+    if (!row) break;
+    facts.push_back({query.text(0), query.text(1), query.flag(2)});
+  }
+  return profiler::make_fingerprint(std::move(facts));
+}
+
 Result<Run> Store::load_run(const std::string& id) const {
   return read_run_rows(impl_->database, id);
 }
@@ -357,6 +370,16 @@ Result<Run> load_run(const std::string& spec, const Store* store) {
   }
   MB_ASSIGN(const std::string id, store->resolve(spec));
   return store->load_run(id);
+}
+
+Status name_products(const Store& store, const std::vector<profiler::HostFact>& declared,
+                     const profiler::FactRoles& roles, std::vector<HistoryPoint>& points) {
+  for (HistoryPoint& point : points) {
+    MB_ASSIGN(const profiler::Fingerprint facts, store.fingerprint(point.run));
+    if (!profiler::declared_product(facts, declared, roles).empty())
+      point.build = profiler::product_text(facts, declared, roles);
+  }
+  return {};
 }
 
 }  // namespace mbb::baselines

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "baselines/store/records.h"
+#include "profiler/host/fact_roles.h"
 
 namespace mbb::baselines {
 
@@ -67,7 +68,7 @@ struct HistoryPoint {
   std::string cell;
   std::string class_hash;
   std::string epoch;
-  std::string build;  // commit
+  std::string build;  // commit; of a product of the user's own after name_products()
   double value = kNotMeasured;
   double low = kNotMeasured;
   double high = kNotMeasured;
@@ -121,6 +122,9 @@ class Store {
   Result<std::string> resolve(const std::string& spec) const;
   Result<RunSummary> summary(const std::string& id) const;
 
+  // A run's facts alone; of a run that is not there none.
+  Result<profiler::Fingerprint> fingerprint(const std::string& id) const;
+
   // The run with its cells, launches, steps, ops and memory.
   Result<Run> load_run(const std::string& id) const;
 
@@ -143,5 +147,10 @@ class Store {
 // A run by any name a user may give: a bundle folder, or what Store::resolve takes. `store` may be null when there is
 // none yet; then only folders are found.
 Result<Run> load_run(const std::string& spec, const Store* store);
+
+// Sets the points' `build` to what a person calls their runs' product (profiler::product_text): an image, where a run
+// declared one.
+Status name_products(const Store& store, const std::vector<profiler::HostFact>& declared,
+                     const profiler::FactRoles& roles, std::vector<HistoryPoint>& points);
 
 }  // namespace mbb::baselines

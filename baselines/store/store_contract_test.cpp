@@ -122,13 +122,14 @@ TEST_F(StoreFile, AHistoryHoldsAllEpochsWithBuildAndVerdict) {
     run.command = i == 3 ? "gate" : "suite";
     run.epoch = i < 2 ? "e1" : "e2";
     run.fingerprint.facts.push_back({"build.commit", "c" + std::to_string(i)});
+    if (i == 3) run.fingerprint.facts.push_back({"image", "nemo:25.09"});
     Cell& cell = run.cells[0];
     cell.verdicts = {{"step_ns", Verdict::kSame, "b-1"}, {"loss", Verdict::kSame, "one"}};
     if (i == 3) cell.verdicts.push_back({"step_ns", Verdict::kSlower, "b-2"});
     put(store, run);
   }
   const Cell cell = made_up(1).cells[0];
-  const auto points = store.history(cell.identity_hash, "step_ns");
+  auto points = store.history(cell.identity_hash, "step_ns");
   ASSERT_TRUE(points) << points.error().what;
   ASSERT_EQ(points->size(), 3U);
   EXPECT_EQ((*points)[0].epoch + (*points)[1].epoch, "e1e2") << "oldest first, over epochs";
@@ -137,6 +138,9 @@ TEST_F(StoreFile, AHistoryHoldsAllEpochsWithBuildAndVerdict) {
   EXPECT_EQ((*points)[2].verdict + " " + (*points)[2].against, "slower b-2") << "the last one given";
   EXPECT_EQ((*points)[0].verdict, "same");
   EXPECT_TRUE(store.history(cell.identity_hash, "no such metric").value().empty());
+  ASSERT_TRUE(name_products(store, {}, {{"build.*"}, {}}, *points));
+  EXPECT_EQ((*points)[1].build, "c2");
+  EXPECT_EQ((*points)[2].build, "image nemo:25.09") << "what the run declared of its product";
 }
 
 TEST_F(StoreFile, NamesOfRuns) {

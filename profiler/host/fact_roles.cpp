@@ -17,10 +17,15 @@ bool claims(const std::vector<std::string>& patterns, const std::string& key) {
   return std::any_of(patterns.begin(), patterns.end(), [&](const std::string& p) { return glob_match(p, key); });
 }
 
-std::string hash_of(const Fingerprint& fingerprint, const std::vector<std::string>& patterns) {
+bool is_product(const FactRoles& roles, const std::string& key) {
+  return claims(roles.product, key) || (is_declared(key) && !claims(roles.environment, key));
+}
+
+template <typename Is>
+std::string hash_of(const Fingerprint& fingerprint, const Is& is_counted) {
   std::string text;
   for (const HostFact& fact : fingerprint.facts)  // sorted by key; lengths keep neighbouring texts apart
-    if (claims(patterns, fact.key))
+    if (is_counted(fact.key))
       text += fmt::format("{}:{}={}:{};", fact.key.size(), fact.key, fact.value.size(), fact.value);
   return fmt::format("{:016x}", XXH3_64bits(text.data(), text.size()));
 }
@@ -33,13 +38,18 @@ const std::string* value_of(const Fingerprint& fingerprint, const std::string& k
 
 }  // namespace
 
+bool is_declared(const std::string& key) {
+  static const std::set<std::string_view> read = {"build", "cpu", "gpu", "kernel", "library", "memory", "numa", "os"};
+  return !read.contains(std::string_view(key).substr(0, key.find('.')));
+}
+
 std::string product_hash(const Fingerprint& fingerprint, const FactRoles& roles) {
-  return hash_of(fingerprint, roles.product);
+  return hash_of(fingerprint, [&](const std::string& key) { return is_product(roles, key); });
 }
 
 Result<RoledFacts> apply_roles(Fingerprint fingerprint, const FactRoles& roles) {
   for (HostFact& fact : fingerprint.facts) {
-    if (!claims(roles.product, fact.key)) continue;
+    if (!is_product(roles, fact.key)) continue;
     if (claims(roles.environment, fact.key))
       return fail(roles.fault, fmt::format("gate.product and gate.environment both claim the fact {}", fact.key),
                   "a fact is the product under test or its environment: narrow one of the patterns");
@@ -52,8 +62,8 @@ Result<RoledFacts> apply_roles(Fingerprint fingerprint, const FactRoles& roles) 
                   "declare it by another name, or leave it out");
   RoledFacts roled;
   roled.fingerprint = make_fingerprint(std::move(fingerprint.facts));
-  roled.epoch = hash_of(roled.fingerprint, roles.environment);
-  roled.product = hash_of(roled.fingerprint, roles.product);
+  roled.epoch = hash_of(roled.fingerprint, [&](const std::string& key) { return claims(roles.environment, key); });
+  roled.product = product_hash(roled.fingerprint, roles);
   return roled;
 }
 
@@ -93,10 +103,18 @@ Status check_product(const Fingerprint& fingerprint, const FactRoles& roles) {
 std::vector<HostFact> declared_product(const Fingerprint& fingerprint, const std::vector<HostFact>& declared,
                                        const FactRoles& roles) {
   std::vector<HostFact> facts;
-  for (const HostFact& fact : declared)
-    if (const std::string* value = value_of(fingerprint, fact.key); value != nullptr && claims(roles.product, fact.key))
-      facts.push_back({fact.key, *value});
+  for (const HostFact& fact : fingerprint.facts) {
+    const bool here = std::any_of(declared.begin(), declared.end(), [&](const auto& d) { return d.key == fact.key; });
+    if (is_product(roles, fact.key) && (here || is_declared(fact.key))) facts.push_back({fact.key, fact.value});
+  }
   return facts;
+}
+
+std::vector<std::string> declared_only_here(const Fingerprint& here, const Fingerprint& there) {
+  std::vector<std::string> keys;
+  for (const HostFact& fact : here.facts)
+    if (is_declared(fact.key) && value_of(there, fact.key) == nullptr) keys.push_back(fact.key);
+  return keys;
 }
 
 std::string product_text(const Fingerprint& fingerprint, const std::vector<HostFact>& declared,
@@ -107,11 +125,6 @@ std::string product_text(const Fingerprint& fingerprint, const std::vector<HostF
   if (!text.empty()) return text;
   const std::string* commit = value_of(fingerprint, "build.commit");
   return commit == nullptr ? "unknown" : *commit;
-}
-
-bool declares_product(const std::vector<HostFact>& declared, const FactRoles& roles) {
-  return std::any_of(declared.begin(), declared.end(),
-                     [&](const HostFact& fact) { return claims(roles.product, fact.key); });
 }
 
 }  // namespace mbb::profiler

@@ -12,6 +12,10 @@
 
 namespace mbb::profiler {
 
+// Whether a fact is of the user's own (gate.facts), as an image is: nothing that the program reads is called so. It is
+// the product's unless the environment's patterns claim it, whoever asks.
+bool is_declared(const std::string& key);
+
 // Patterns of fact keys, as "gpu.*".
 struct FactRoles {
   std::vector<std::string> product;
@@ -40,15 +44,15 @@ std::vector<std::string> idle_patterns(const Fingerprint& fingerprint, const std
 // Some fact must be the product's: without one every product is the same, and each change the machine's. roles.fault.
 Status check_product(const Fingerprint& fingerprint, const FactRoles& roles);
 
-// Of the `declared` facts those that are the product's and that the fingerprint has, as it has them.
+// The declared facts of a fingerprint that are the product's; of `declared` too those that a pattern claims.
 std::vector<HostFact> declared_product(const Fingerprint& fingerprint, const std::vector<HostFact>& declared,
                                        const FactRoles& roles);
+
+// The keys of declared facts that `here` has and `there` has not.
+std::vector<std::string> declared_only_here(const Fingerprint& here, const Fingerprint& there);
 
 // The product under test as a person calls it: "image nemo:25.09" of its declared facts, else its build's commit
 // ("unknown" without one).
 std::string product_text(const Fingerprint& fingerprint, const std::vector<HostFact>& declared, const FactRoles& roles);
-
-// Whether the user declared what the product is, as somebody whose trainer is not this program must.
-bool declares_product(const std::vector<HostFact>& declared, const FactRoles& roles);
 
 }  // namespace mbb::profiler

@@ -65,11 +65,22 @@ TEST(FactRoles, ADeclaredFactOfTheProgramsOwnNameIsRefused) {
 TEST(FactRoles, TheProductIsCalledByWhatWasDeclaredOfIt) {
   const Fingerprint run = facts("a", "570", "6.1");
   const FactRoles roles{{"build.commit", "image"}, {"gpu.driver"}};
-  EXPECT_EQ(product_text(run, {}, roles), "a");
+  EXPECT_EQ(product_text(run, {}, roles), "image nemo:25.09") << "whatever the settings say today";
   EXPECT_EQ(product_text(run, {{"image", "as the settings say today"}}, roles), "image nemo:25.09");
-  EXPECT_EQ(product_text(run, {{"gpu.driver", "570"}}, roles), "a") << "the environment's";
-  EXPECT_TRUE(declares_product({{"image", ""}}, roles));
-  EXPECT_FALSE(declares_product({{"gpu.driver", ""}}, roles));
+  EXPECT_EQ(product_text(make_fingerprint({{"build.commit", "a"}, {"os.image", "b"}}), {}, roles), "a");
+  EXPECT_EQ(product_text(run, {{"gpu.driver", "570"}}, {{"build.commit"}, {"gpu.driver", "image"}}), "a")
+      << "the environment's";
+}
+
+TEST(FactRoles, WhatARunDeclaredCountsAndWhatAnotherLacksIsNamed) {
+  for (const HostFact& fact : take_fingerprint().facts) EXPECT_FALSE(is_declared(fact.key)) << fact.key;
+  const FactRoles with{{"build.commit", "image"}, {"gpu.*"}}, without{{"build.commit"}, {"gpu.*"}};
+  const Fingerprint run = facts("a", "570", "6.1");
+  EXPECT_EQ(product_hash(run, with), product_hash(run, without)) << "somebody who accepts it need not say it again";
+  EXPECT_NE(product_hash(run, without), product_hash(run, {{"build.commit"}, {"gpu.*", "image"}}));
+  const Fingerprint bare = make_fingerprint({{"build.commit", "a"}});
+  EXPECT_EQ(declared_only_here(run, bare), std::vector<std::string>{"image"});
+  EXPECT_TRUE(declared_only_here(bare, run).empty());
 }
 
 }  // namespace

@@ -4,7 +4,6 @@
 #include <fmt/core.h>
 
 #include <algorithm>
-#include <map>
 
 #include "baselines/pins/pins.h"
 #include "profiler/base/clock.h"
@@ -44,19 +43,10 @@ Result<std::vector<analysis::History>> histories_of(const Settings& settings, co
   std::erase_if(all, [&](const SeriesSummary& series) { return !wanted(series); });
   const auto declared = declared_facts(settings.product.gate);
   const auto roles = roles_of(settings);
-  std::map<std::string, std::string> products;  // by run
-  const auto product_of = [&](const baselines::HistoryPoint& point) {
-    const auto [known, is_new] = products.try_emplace(point.run, point.build);
-    if (!is_new) return known->second;
-    if (const auto run = store.load_run(point.run))
-      known->second = profiler::product_text(run->fingerprint, declared, roles);
-    return known->second;
-  };
   std::vector<analysis::History> histories;
   for (const SeriesSummary& series : one_an_identity(std::move(all))) {
     MB_ASSIGN(auto points, store.history(series.key.identity_hash, series.key.metric));
-    if (profiler::declares_product(declared, roles))
-      for (baselines::HistoryPoint& point : points) point.build = product_of(point);
+    MB_TRY(baselines::name_products(store, declared, roles, points));
     analysis::History history = analysis::make_history(series, std::move(points), pins, wall_ns());
     if (!history.points.empty()) histories.push_back(std::move(history));
   }
