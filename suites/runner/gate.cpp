@@ -100,6 +100,7 @@ class Gate {
     warn_of_expiry();
     warn_of_bridges();
     warn_of_unknown_products();
+    warn_of_other_facts();
     warn_of_idle_patterns();
     warn_of_skipped();
     return std::move(report_);
@@ -368,6 +369,33 @@ class Gate {
       report_.warnings.emplace_back(
           "a trainer of your own ran, and gate.facts does not say which product that is (an image, a commit): "
           "a change of it cannot be told from the machine's");
+  }
+
+  // Where tonight or a baseline's run lacks a fact that the other declares, no product equals the other.
+  void warn_of_other_facts() {
+    if (!file_exists(request_.store_file)) return;
+    const auto store = baselines::Store::open(request_.store_file, {.read_only = true});
+    if (!store) return;
+    std::set<std::string> told;
+    for (const Pin& pin : request_.pins) {
+      const bool is_held = std::any_of(report_.rows.begin(), report_.rows.end(),
+                                       [&](const GateRow& row) { return row.against == pin.id; });
+      if (!is_held || pin.runs.empty() || !told.insert(pin.runs.front()).second) continue;
+      const auto then = store->fingerprint(pin.runs.front());
+      if (!then || then->facts.empty()) continue;
+      const auto warn = [&](const std::vector<std::string>& keys, const std::string& what) {
+        if (!keys.empty())
+          report_.warnings.push_back(
+              fmt::format("gate.facts: {}: {}: whether the product or the environment is the "
+                          "same cannot be told",
+                          join(keys, ", "), what));
+      };
+      warn(profiler::declared_only_here(run_.fingerprint, *then),
+           fmt::format("declared tonight, not for baseline {} (run {}); accept a run that has it", pin.id,
+                       pin.runs.front()));
+      warn(profiler::declared_only_here(*then, run_.fingerprint),
+           fmt::format("declared for baseline {} (run {}), not tonight; declare it again", pin.id, pin.runs.front()));
+    }
   }
 
   // Nothing guards a cell that does not run.

@@ -119,6 +119,22 @@ bool is_product_of(const Pin& pin, const profiler::Fingerprint& fingerprint, con
   return !pin.build.empty() && pin.build != "unknown" && pin.build == fact_of(run, "build.commit");
 }
 
+Status tell_products(const std::string& store_file, const profiler::FactRoles& roles, std::vector<Pin>& pins) {
+  if (pins.empty() || !file_exists(store_file)) return {};
+  MB_ASSIGN(const auto store, baselines::Store::open(store_file, {.read_only = true}));
+  std::map<std::string, std::string> products;  // by run
+  for (Pin& pin : pins) {
+    if (pin.product.empty() || pin.runs.empty()) continue;
+    const auto [known, is_new] = products.try_emplace(pin.runs.front());
+    if (is_new) {
+      MB_ASSIGN(const profiler::Fingerprint facts, store.fingerprint(pin.runs.front()));
+      if (!facts.facts.empty()) known->second = profiler::product_hash(facts, roles);
+    }
+    if (!known->second.empty()) pin.product = known->second;
+  }
+  return {};
+}
+
 Result<GateHistory> read_gate_history(const baselines::Run& tonight, const std::string& store_file) {
   GateHistory history;
   if (!file_exists(store_file)) return history;

@@ -192,6 +192,33 @@ TEST_F(GateOverNights, PatternsThatMatchNoFactAreSaidAndTheUsualOnesAreNot) {
                                                         "gate.environment: 'rack'" + facts}));
 }
 
+TEST_F(GateOverNights, FactsThatTheBaselineLacksAreSaidAndThoseThatOnlyAcceptingLackedCount) {
+  const auto with = [](Night night, std::vector<profiler::HostFact> facts) {
+    Stored run = run_of(night);
+    facts.insert(facts.end(), run.fingerprint.facts.begin(), run.fingerprint.facts.end());
+    const auto roled = profiler::apply_roles(profiler::make_fingerprint(std::move(facts)), kRoles);
+    run.fingerprint = roled->fingerprint;
+    return run;
+  };
+  const Stored accepted = with({"r-1"}, {{"image", "a"}}),
+               tonight = with({"r-2", 1, "old", "6.1", 97}, {{"image", "a"}});
+  keep(accepted);
+  request_.pins = {pin_of(accepted)};
+  request_.pins[0].product = "as other settings told it";
+  ASSERT_TRUE(tell_products(request_.store_file, kRoles, request_.pins));
+  EXPECT_EQ(request_.pins[0].product, profiler::product_hash(accepted.fingerprint, kRoles));
+  EXPECT_EQ(row(judge(tonight), "cpu_step_time").verdict.verdict, Verdict::kIncomparable);
+  EXPECT_TRUE(judge(tonight).warnings.empty());
+
+  const std::string why = ": whether the product or the environment is the same cannot be told";
+  EXPECT_EQ(judge(with({"r-2", 1, "old"}, {{"image", "a"}, {"rack", "7"}})).warnings,
+            std::vector<std::string>{
+                "gate.facts: rack: declared tonight, not for baseline b-1 (run r-1); accept a run that has it" + why});
+  EXPECT_EQ(judge(run_of({"r-2", 1, "old"})).warnings,
+            std::vector<std::string>{
+                "gate.facts: image: declared for baseline b-1 (run r-1), not tonight; declare it again" + why});
+}
+
 TEST_F(GateOverNights, WhereNoFactIsTheProductsNoVerdictIsTheMachines) {
   const Stored accepted = run_of({"r-1"});
   keep(accepted);
