@@ -150,10 +150,15 @@ class Ab {
       s.class_label = baselines::class_label(cell);
       note_canaries(cell);
       const auto values = gated.empty() ? analysis::NightLaunches{} : analysis::launch_values(cell, s.metric);
-      const std::string error = analysis::no_evidence(cell, s.steps);
+      std::string error = analysis::no_evidence(cell, s.steps);
       if (!error.empty() || values.empty()) {
-        s.trouble = fmt::format("{}: {}", arms_[arm].label, error.empty() ? "no number" : error);
-        s.decision.verdict = cell.status == baselines::CellStatus::kUnstable ? Verdict::kUnstable : Verdict::kBroken;
+        // Steps that are missing are why a cell found no steady state.
+        const std::string missing = analysis::harness_error(cell, s.steps);
+        const bool unstable = cell.status == baselines::CellStatus::kUnstable && missing.empty();
+        if (!missing.empty()) error = missing;
+        s.trouble =
+            fmt::format("{} ({}): {}", arm == 0 ? "A" : "B", arms_[arm].label, error.empty() ? "no number" : error);
+        s.decision.verdict = unstable ? Verdict::kUnstable : Verdict::kBroken;
         s.decision.text = s.trouble;
         s.decided = true;
         continue;

@@ -97,7 +97,7 @@ TEST_F(Evidence, NoiseAndAbGiveNoNumberOfSuchLaunches) {
   EXPECT_FALSE(nan.has("step_time")) << nan.out;
   const Answer ab = with("", "ab seed=1 seed=5 fake.toml --budget 3 --quiet");
   EXPECT_EQ(ab.status, 4) << ab.out;
-  EXPECT_TRUE(ab.has("seed=5: launch 0: step 20 is missing")) << ab.out;
+  EXPECT_TRUE(ab.has("B (seed=5): launch 0: step 20 is missing")) << ab.out;
   const Answer shorter = with("n=8 after=1", "ab this this fake.toml --budget 3 --quiet");
   EXPECT_EQ(shorter.status, 4) << shorter.out;
   EXPECT_TRUE(shorter.has("8 steps were recorded, where those it is held against have 40")) << shorter.out;

@@ -114,6 +114,16 @@ TEST_F(GateCommand, ASuiteThatMeasuredNothingSaysWhyAndFails) {
   EXPECT_EQ(run("baseline expire b-1 --expires 3 --reason x --author ada").status, 64);
 }
 
+TEST_F(GateCommand, AnArmThatMeasuresNothingIsBrokenAndNamed) {
+  for (const auto& [arms, said] : {std::pair{"this /bin/true", "B (/bin/true): launch 0: no step was recorded"},
+                                   {"/bin/true this", "A (/bin/true): launch 0: no step was recorded"}}) {
+    const Answer answer = run(std::string("ab ") + arms + " small.toml --budget 3 --quiet");
+    EXPECT_EQ(answer.status, 4) << answer.out;
+    EXPECT_TRUE(answer.has("broken")) << answer.out;
+    EXPECT_TRUE(answer.has(said)) << answer.out;
+  }
+}
+
 TEST_F(GateCommand, AbTellsMoreWorkFromTheSame) {
   const Answer more = run("ab this global_batch_size=4 small.toml --budget 3 --quiet");
   EXPECT_NE(more.out.find("one"), std::string::npos) << more.out;
