@@ -105,6 +105,21 @@ Result<std::string> read_file(const std::string& path, size_t limit_bytes) {
   return bytes;
 }
 
+Status check_writable(const std::string& path) {
+  struct stat info {};
+  const bool there = ::stat(path.c_str(), &info) == 0;
+  if (there && S_ISDIR(info.st_mode))
+    return fail(ErrorCode::kIo, fmt::format("writing {}: it is a folder", printable(path, 4096)), "name a file in it");
+  if (there && !S_ISREG(info.st_mode)) return {};
+  const std::string folder = parent_of(path);
+  if (!is_folder(folder))
+    return fail(ErrorCode::kNotFound,
+                fmt::format("writing {}: there is no folder {}", printable(path, 4096), printable(folder, 4096)),
+                "make it first, or give another path");
+  if (::access(folder.c_str(), W_OK | X_OK) != 0) return io_error("writing", path, errno);
+  return {};
+}
+
 Status write_file(const std::string& named, std::string_view bytes, Flush flush) {
   std::string path = named;
   struct stat info {};
@@ -116,6 +131,7 @@ Status write_file(const std::string& named, std::string_view bytes, Flush flush)
   std::error_code ignored;
   if (std::filesystem::is_symlink(named, ignored)) path = std::filesystem::weakly_canonical(named, ignored).string();
   if (path.empty()) path = named;
+  MB_TRY(check_writable(path));
   static std::atomic<unsigned> serial{0};
   const std::string temporary = fmt::format("{}{}{}-{}", path, kTemporarySuffix, ::getpid(), serial++);
   // O_TRUNC: a killed process of the same id may have left one of that name.

@@ -28,6 +28,8 @@ enum class Flush { kNow, kLater };
 // apart.
 Status write_file(const std::string& path, std::string_view bytes, Flush flush = Flush::kNow);
 inline constexpr std::string_view kTemporarySuffix = ".partial-";
+// Whether write_file has a folder to write into, for whoever works long before it writes.
+Status check_writable(const std::string& path);
 // Appends and flushes; creates the file when missing. For logs of whole lines.
 Status append_file(const std::string& path, std::string_view bytes);
 

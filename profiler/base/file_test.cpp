@@ -63,7 +63,15 @@ TEST_F(WholeFile, FailedWriteLeavesTheOldFile) {
   EXPECT_EQ(status.error().code, ErrorCode::kIo);
   EXPECT_NE(status.error().hint.find("ulimit"), std::string::npos);
   EXPECT_EQ(read_file(folder_ / "f").value(), "old");
-  EXPECT_FALSE(write_file(folder_ / "absent" / "f", "x"));
+  for (const auto& refuse : {+[](const std::string& path) { return write_file(path, "x"); }, +check_writable}) {
+    const Status nowhere = refuse(folder_ / "absent" / "f");
+    ASSERT_FALSE(nowhere);
+    EXPECT_TRUE(nowhere.error().what.ends_with("/absent/f: there is no folder " + (folder_ / "absent").string()))
+        << nowhere.error().what;
+    EXPECT_FALSE(refuse(folder_)) << "a folder";
+    EXPECT_TRUE(refuse("/dev/null"));
+  }
+  EXPECT_TRUE(check_writable(folder_ / "new"));
 }
 
 }  // namespace

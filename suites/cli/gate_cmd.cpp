@@ -2,6 +2,7 @@
 #include <fmt/core.h>
 
 #include <algorithm>
+#include <array>
 #include <filesystem>
 
 #include "analysis/gate/gate_report.h"
@@ -134,6 +135,11 @@ Status check_options(const Parsed& parsed) {
   if (parsed.value("--run") &&
       (!parsed.positionals.empty() || !parsed.values("--only").empty() || !parsed.values("--skip").empty()))
     return fail(ErrorCode::kBadArgument, "--run judges a whole run: SUITE, --only and --skip do nothing beside it");
+  const std::array files{parsed.value("--junit-xml"), parsed.value("--export-markdown"), parsed.value("--export-json")};
+  for (size_t i = 0; i < files.size(); ++i)
+    if (files[i] && std::count(files.begin(), files.end(), files[i]) > 1)
+      return fail(ErrorCode::kBadArgument, fmt::format("{} is asked for two reports", printable(*files[i])),
+                  "give each a file of its own");
   if (!parsed.value("--bridge")) return {};
   for (const char* flag : {"--run", "--junit-xml", "--export-markdown", "--export-json", "--fail-on"})
     if (!parsed.values(flag).empty() || parsed.value(flag))

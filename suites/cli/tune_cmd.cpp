@@ -103,6 +103,7 @@ Result<int> tune_the_overlap(const Parsed& parsed, const Settings& settings) {
   if (options.launches < 2)
     return fail(ErrorCode::kBadArgument, "--launches 1 has no noise to compare with", "give 2 or more");
   MB_ASSIGN(const OverlapTuneOptions tuning, overlap_options(parsed, settings));
+  MB_TRY(check_writable(parsed.value("--out").value_or("overlap.toml")));
   const auto chosen = [&]() -> Result<int> {
     MB_ASSIGN(OverlapTuning done, choose_overlap(settings, options, tuning));
     if (done.choice.overlaps()) return judge_and_keep(parsed, settings, options, tuning, done);
