@@ -145,6 +145,10 @@ const Pin* find_pin(const std::vector<Pin>& pins, const std::string& identity_ha
   return found == pins.rend() ? nullptr : &*found;
 }
 
+bool stands(const std::vector<Pin>& pins, const Pin& pin, std::int64_t now_unix_ns) {
+  return find_pin(pins, pin.identity_hash, pin.class_hash, pin.epoch, pin.metric, now_unix_ns) == &pin;
+}
+
 std::int64_t steps_due(const std::vector<Pin>& pins, const std::string& identity_hash, const std::string& class_hash) {
   const auto found = std::find_if(pins.rbegin(), pins.rend(), [&](const Pin& p) {
     return p.identity_hash == identity_hash && p.class_hash == class_hash && p.ended_by.empty();

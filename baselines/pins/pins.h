@@ -60,6 +60,9 @@ const Pin* find_any_pin(const std::vector<Pin>& pins, const std::string& identit
 // baseline says.
 std::int64_t steps_due(const std::vector<Pin>& pins, const std::string& identity_hash, const std::string& class_hash);
 
+// Whether the gate would take that pin of `pins` in its environment: not ended, not expired, and none newer stands.
+bool stands(const std::vector<Pin>& pins, const Pin& pin, std::int64_t now_unix_ns);
+
 inline bool has_expired(const Pin& pin, std::int64_t now_unix_ns) {
   return pin.expires_unix_ns != 0 && pin.expires_unix_ns <= now_unix_ns;
 }

@@ -42,6 +42,8 @@ TEST_F(Pins, AcceptedLinesComeBackAndTheNewestStandingOneIsFound) {
   EXPECT_EQ(pins[0].nights, pin("b-1").nights);
   EXPECT_EQ(find_pin(pins, "i", "c", "e", "step_time", 0)->id, "b-2");
   EXPECT_EQ(find_pin(pins, "i", "other class", "e", "step_time", 0), nullptr);
+  EXPECT_FALSE(stands(pins, pins[0], 0)) << "superseded";
+  EXPECT_TRUE(stands(pins, pins[1], 0));
   ASSERT_TRUE(end_pin(file_, "b-2", "ada", "a wrong night"));
   pins = read_pins(file_).value();
   EXPECT_EQ(find_pin(pins, "i", "c", "e", "step_time", 0)->id, "b-1");

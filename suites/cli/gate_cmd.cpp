@@ -250,6 +250,13 @@ Result<int> accept(const Parsed& parsed, const Settings& settings) {
   return 0;
 }
 
+std::string state_of(const std::vector<Pin>& pins, const Pin& pin, int64_t now_unix_ns) {
+  if (!pin.ended_by.empty()) return "ended by " + pin.ended_by;
+  if (baselines::has_expired(pin, now_unix_ns)) return "expired";
+  if (!baselines::stands(pins, pin, now_unix_ns)) return "superseded by a later one";
+  return pin.expires_unix_ns == 0 ? "stands" : "until " + iso_time(pin.expires_unix_ns).substr(0, 10);
+}
+
 int list(const Parsed& parsed, const std::vector<Pin>& pins) {
   analysis::Table table{"baselines",
                         "",
@@ -266,11 +273,6 @@ int list(const Parsed& parsed, const std::vector<Pin>& pins) {
   for (const Pin& pin : pins) {
     size_t launches = 0;
     for (const auto& night : pin.nights) launches += night.size();
-    const bool expired = pin.expires_unix_ns != 0 && pin.expires_unix_ns <= wall_ns();
-    const std::string state = !pin.ended_by.empty()      ? "ended by " + pin.ended_by
-                              : expired                  ? "expired"
-                              : pin.expires_unix_ns == 0 ? "stands"
-                                                         : "until " + iso_time(pin.expires_unix_ns).substr(0, 10);
     table.rows.push_back({{{pin.id},
                            {pin.cell},
                            {pin.metric},
@@ -278,7 +280,7 @@ int list(const Parsed& parsed, const std::vector<Pin>& pins) {
                            {iso_time(pin.accepted_unix_ns).substr(0, 16)},
                            {pin.author},
                            {pin.reason},
-                           {state}}});
+                           {state_of(pins, pin, wall_ns())}}});
   }
   print_tables(parsed, {table});
   return 0;

@@ -25,6 +25,9 @@ TEST_F(GateCommand, NightsAgainstAnAcceptedBaseline) {
   EXPECT_EQ(unnamed.status, 64) << "a reason is needed\n" << unnamed.out;
   ASSERT_EQ(run("baseline accept @latest --author ada --reason 'first night'").status, 0);
   EXPECT_NE(run("baseline list").out.find("first night"), std::string::npos);
+  EXPECT_FALSE(run("baseline list").has("superseded"));
+  ASSERT_EQ(run("baseline accept @latest --author ada --reason again --only one").status, 0);
+  EXPECT_TRUE(run("baseline list").has("first night  superseded by a later one")) << run("baseline list").out;
 
   const Answer quiet =
       run("gate small.toml --launches 2 --quiet --junit-xml j.xml --export-markdown m.md --export-json j.json");
@@ -45,7 +48,7 @@ TEST_F(GateCommand, NightsAgainstAnAcceptedBaseline) {
   std::string pins = text_of(folder_ / "mbbench-baselines.jsonl");
   const size_t at = pins.find("\"build\":\"");
   ASSERT_NE(at, std::string::npos);
-  for (const std::string_view key : {"\"build\":\"", "\"product\":\""})
+  for (const std::string_view key : {"\"build\":\"", "\"product\":\"", "\"runs\":[\""})
     for (size_t line = 0; (line = pins.find(key, line)) != std::string::npos; line += key.size())
       pins.insert(line + key.size(), "older-");
   for (size_t line = 0; (line = pins.find("\"metric\":\"peak_memory\"", line)) != std::string::npos; ++line) {

@@ -82,6 +82,7 @@ Result<Options> parse(int argc, char** argv) {
     if (i + 1 >= argc) return fail(ErrorCode::kBadArgument, flag + " needs a value", kUsage);
     const std::string value = argv[i + 1];
     if (flag == "--out") {
+      MB_TRY(check_writable(value));
       options.out = value;
     } else if (flag == "--only") {
       options.only = value;

@@ -306,6 +306,7 @@ Result<Options> parse(int argc, char** argv) {
     if (++i == argc) return fail(ErrorCode::kBadArgument, flag + " needs a value", kUsage);
     const std::string value = argv[i];
     if (flag == "--out") {
+      MB_TRY(check_writable(value));
       options.out = value;
       continue;
     }
