@@ -192,6 +192,19 @@ inline const Mapping kMappings[] = {
        c.parallel.gpus = 4;
        c.parallel.expert_tensor_parallel_size = 2;
      }},
+    {"ep2_delayed", "mixtral",
+     [](Config& c) {
+       ep(c, MoeExchange::kPadded);
+       c.precision.recipe = Recipe::kFp8Delayed;
+     },
+     Recipes::kFp8},
+    {"ep2_blockwise_fp8_dispatch", "mixtral",
+     [](Config& c) {
+       ep(c, MoeExchange::kPadded);
+       c.precision.recipe = Recipe::kFp8Blockwise;
+       c.parallel.moe_fp8_dispatch = true;
+     },
+     Recipes::kFp8},
     {"ep2_biases", "gpt_oss", [](Config& c) { ep(c, MoeExchange::kPadded); }},
     {"ep2_capacity", "mixtral_capacity", [](Config& c) { ep(c, MoeExchange::kPadded); }},
     {"tp2_balanced", "mixtral_balanced", [](Config& c) { tp(c, 2); }},
