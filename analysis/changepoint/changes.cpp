@@ -17,6 +17,9 @@ constexpr double kMost = 4.0;             // and in the test
 constexpr double kNightsOfAYear = 365;    // looks that share the level
 constexpr double kLikelihoodDrop = 7.35;  // of 2·log-likelihood: 95 % set of a change's place, for a change well seen
 constexpr size_t kMemory = 200;           // points before a split that tell its left side
+constexpr double kClear = 4.5;            // sigmas that each night of a clear step is off by
+constexpr double kAlike = 4.0 / 3.0;      // the furthest of them to the nearest; what sinks back is no step
+constexpr double kSeldom = 0.05;          // share of the nights before that may be off by half as much
 constexpr double kWandering = 0.3;        // of the level, where nights hang together: how much is an estimate itself
 
 // Mean of values drawn in to `reach` about their median.
@@ -52,11 +55,10 @@ class Search {
     size_t begin = 0;
     const double level = options_.false_alarm / (kNightsOfAYear * static_cast<double>(options_.window));
     for (size_t end = 1; end <= logs_.size(); ++end) {
-      const Split split = best_split(begin, end);
-      if (split.at == 0 || split.p() > level) continue;
-      const double moved = median(logs_.subspan(split.at, end - split.at)) - left_median(begin, split.at);
-      if (std::abs(std::expm1(moved)) < options_.material || confirmed(begin, end, split.at).p() > kWandering * level)
-        continue;
+      if (end - begin < options_.fewest_before + options_.fewest_after) continue;
+      const bool clear = is_clear_step(begin, end - options_.fewest_after, end);
+      const Split split = clear ? confirmed(begin, end, end - options_.fewest_after) : best_split(begin, end);
+      if (!clear && !(split.p() <= level && holds(begin, end, split.at, level))) continue;
       Change change;
       change.at = split.at;
       change.seen = end - 1;
@@ -74,14 +76,37 @@ class Search {
     return median(logs_.subspan(from, at - from));
   }
 
+  // Whether a split that stands out is material and does so by the noise of its sides, too.
+  bool holds(size_t begin, size_t end, size_t at, double level) const {
+    const double moved = median(logs_.subspan(at, end - at)) - left_median(begin, at);
+    return std::abs(std::expm1(moved)) >= options_.material && confirmed(begin, end, at).p() <= kWandering * level;
+  }
+
   // Which split of [begin, end) stands out most, by the noise that neighbours show.
   Split best_split(size_t begin, size_t end) const {
-    if (end - begin < options_.fewest_before + options_.fewest_after) return {};
     const auto known = logs_.subspan(end > kMemory ? end - kMemory : 0, std::min(end, kMemory));
     const double sigma = neighbour_sigma(known, options_.noise);
     const size_t last = end - options_.fewest_after;
     const size_t first = std::max(begin + options_.fewest_before, last > options_.window ? last - options_.window : 0);
     return best_of(begin, first, last, end, sigma, sigma, std::max(1.0, 0.6 * static_cast<double>(known.size() - 1)));
+  }
+
+  // Whether all nights from `at` on are far off to one side, by much the same, where hardly a night before was off by
+  // half as much. A mean says less of few nights, as it has to draw each in.
+  bool is_clear_step(size_t begin, size_t at, size_t end) const {
+    const size_t from = std::max(begin, at > kMemory ? at - kMemory : 0);
+    const auto left = logs_.subspan(from, at - from), right = logs_.subspan(at, end - at);
+    const double centre = median(left);
+    const double side = right.front() < centre ? -1.0 : 1.0;
+    double off = std::numeric_limits<double>::infinity(), most = 0.0;
+    for (const double v : right) off = std::min(off, side * (v - centre)), most = std::max(most, side * (v - centre));
+    if (off < options_.material || most > kAlike * off) return false;
+    std::vector<double> rest(left.begin(), left.end());
+    for (double& v : rest) v -= centre;
+    const Noise noise = noise_of(std::move(rest));
+    const auto far = std::count_if(left.begin(), left.end(), [&](double v) { return side * (v - centre) > 0.5 * off; });
+    return off >= kClear * noise.sigma * std::sqrt(noise.tau) &&
+           static_cast<double>(far) <= kSeldom * static_cast<double>(left.size());
   }
 
   // Over the splits [first, last]. Points are drawn in to the centre of what lies before the first split, so that a
@@ -105,6 +130,19 @@ class Search {
     return best;
   }
 
+  // Of what is left about centres, with how many nights hang together.
+  struct Noise {
+    double sigma, tau, count;
+  };
+  Noise noise_of(std::vector<double> rest) const {
+    const double sigma = std::max({options_.noise, mad_sigma(rest), neighbour_sigma(rest, options_.noise)});
+    for (double& v : rest) v = std::clamp(v, -kHuber * sigma, kHuber * sigma);
+    const auto count = static_cast<double>(rest.size());
+    const double seen = autocorrelation(rest, 1);
+    const double phi = std::clamp(seen + (1.0 + 3.0 * seen) / count, 0.0, 0.9);  // less its small-sample bias
+    return {sigma, std::max(autocorrelation_time(rest), (1.0 + phi) / (1.0 - phi)), count};
+  }
+
   // The same split with the noise that is left about its two sides, which slow wandering does not hide from.
   Split confirmed(size_t begin, size_t end, size_t at) const {
     const size_t from = std::max(begin, at > kMemory ? at - kMemory : 0);
@@ -113,13 +151,8 @@ class Search {
       const double centre = median(side);
       for (const double v : side) rest.push_back(v - centre);
     }
-    const double sigma = std::max({options_.noise, mad_sigma(rest), neighbour_sigma(rest, options_.noise)});
-    for (double& v : rest) v = std::clamp(v, -kHuber * sigma, kHuber * sigma);
-    const auto count = static_cast<double>(rest.size());
-    const double seen = autocorrelation(rest, 1);
-    const double phi = std::clamp(seen + (1.0 + 3.0 * seen) / count, 0.0, 0.9);  // less its small-sample bias
-    const double tau = std::max(autocorrelation_time(rest), (1.0 + phi) / (1.0 - phi));
-    return best_of(begin, at, at, end, sigma, sigma * std::sqrt(tau), std::max(1.0, (count - 2.0) / tau));
+    const Noise n = noise_of(std::move(rest));
+    return best_of(begin, at, at, end, n.sigma, n.sigma * std::sqrt(n.tau), std::max(1.0, (n.count - 2.0) / n.tau));
   }
 
   // The change's place once all that follows it is known, up to the next change.

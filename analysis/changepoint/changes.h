@@ -4,7 +4,8 @@
 // A sequential test: after each point, every split of the points since the last change (in a window) is tested, and a
 // change is called at the first point at which one passes. Its level is spread over all the looks and splits of a year
 // (Bonferroni), so that a series without a change shows none in a year with probability 1 - false_alarm. What stands
-// out of the noise by far is drawn in before means are taken, so that one wild night is no change; the noise is
+// out of the noise by far is drawn in before means are taken, so that one wild night is no change; a step that each of
+// the newest nights shows, by much the same, where nights before never strayed so far, needs no more. The noise is
 // learnt from the series itself, with its autocorrelation. Pure functions of numbers.
 #pragma once
 

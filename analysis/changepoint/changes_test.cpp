@@ -50,6 +50,23 @@ TEST(Changes, AOnePercentChangeIsFoundWithItsPlace) {
   EXPECT_LE(wide, 100U * 6U) << "a range that helps";
 }
 
+TEST(Changes, AThreePercentStepIsCalledWithinFourNights) {
+  const NightModel model;
+  for (const size_t before : {8, 12, 20, 40}) {
+    int soon = 0, covered = 0;
+    for (std::uint64_t seed = 1; seed <= 200; ++seed) {
+      SimulatedNoise noise(7000 + seed);
+      const auto series = nights(before + 4, before, seed % 2 == 0 ? 0.03 : -0.03, model, noise);
+      const auto changes = find_changes(series);
+      soon += changes.size() == 1 ? 1 : 0;
+      covered += changes.size() == 1 && changes[0].earliest <= before && before <= changes[0].latest ? 1 : 0;
+    }
+    RecordProperty("called_of_200_after_" + std::to_string(before), soon);
+    EXPECT_GE(soon, 170) << "after " << before << " nights";
+    EXPECT_GE(covered, soon * 95 / 100) << "after " << before << " nights";
+  }
+}
+
 TEST(Changes, AYearWithoutAChangeShowsNone) {
   int shown = 0;
   for (std::uint64_t seed = 1; seed <= 300; ++seed) {
