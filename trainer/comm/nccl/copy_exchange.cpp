@@ -77,7 +77,11 @@ std::string first_trouble(const std::vector<Card>& cards, std::span<const int> m
 
 std::byte* CopyExchange::inbox(int whose, int of) const {
   return memory_[static_cast<size_t>(whose)] + 2 * kLine * static_cast<size_t>(host_->size()) +
-         slot_ * static_cast<size_t>(of);
+         slot_ * static_cast<size_t>(of < whose ? of : of - 1);  // none for oneself
+}
+int64_t CopyExchange::bytes() const {
+  const auto members = static_cast<size_t>(host_->size());
+  return static_cast<int64_t>(2 * kLine * members + slot_ * (members - 1));
 }
 uint32_t* CopyExchange::full(int whose, int of) const {
   return reinterpret_cast<uint32_t*>(memory_[static_cast<size_t>(whose)] + 2 * kLine * static_cast<size_t>(of));
@@ -92,7 +96,7 @@ Status CopyExchange::allocate(size_t largest) {
   slot_ = (largest + kLine - 1) / kLine * kLine;
   memory_.assign(members, nullptr);
   void* own = nullptr;
-  MB_TRY(ok(cudaMalloc(&own, members * (2 * kLine + slot_)), "allocating inboxes of messages by copy engines"));
+  MB_TRY(ok(cudaMalloc(&own, static_cast<size_t>(bytes())), "allocating inboxes of messages by copy engines"));
   memory_[static_cast<size_t>(me)] = static_cast<std::byte*>(own);
   MB_TRY(ok(cudaMemset(own, 0, 2 * kLine * members), "clearing inboxes"));
   const uint32_t taken = 1;

@@ -1,7 +1,7 @@
 // Messages between GPUs of one host by copy engines: no SM takes part, so that products beside them keep all of theirs.
 //
-// Each member has one allocation that the others map (CUDA IPC): an inbox for every sender, and two words for every
-// peer. A sender waits until its inbox at the receiver is empty, copies and marks it full; the receiver waits for that,
+// Each member has one allocation that the others map (CUDA IPC): an inbox for every other member, and two words for
+// each. A sender waits until its inbox at the receiver is empty, copies and marks it full; the receiver waits for that,
 // copies out and marks it empty. Waits and marks are memory operations of the stream: calls enqueue and return, and may
 // be captured, since each leaves the words as it found them. Between two members messages keep their order on one
 // stream; over several streams they have none.
@@ -36,6 +36,8 @@ class CopyExchange {
   Status reduce_scatter(const CommCall& call, int sms, cudaStream_t stream);
   // What waits on the device goes on, with whatever lies there: for a rank that ends. Until `stream` is done, or 2 s.
   void release(cudaStream_t stream);
+  // Of this member's allocation.
+  int64_t bytes() const;
 
  private:
   explicit CopyExchange(std::unique_ptr<Communicator> host) : host_(std::move(host)) {}

@@ -12,8 +12,9 @@
 namespace mbb::trainer::cuda {
 namespace {
 
-// Of the kernel that adds what copy engines brought: enough for the link's pace, beside products.
-constexpr int kSmsOfSums = 16;
+// Of the kernel that adds what copy engines brought: all of them for a short time. A product beside it that loses a few
+// SMs waits for its last tiles as long as one that loses many.
+constexpr int kSmsOfSums = 0;
 
 Result<ncclDataType_t> type_of(DType dtype) {
   switch (dtype) {
@@ -104,9 +105,11 @@ Status NcclProcess::check() {
   return {};
 }
 
-void NcclProcess::abort() {
-  if (std::exchange(aborted_, true)) return;
-  for (ncclComm_t comm : all_) api.abort(comm);
+std::vector<std::jthread> NcclProcess::abort() {
+  std::vector<std::jthread> aborting;
+  if (std::exchange(aborted_, true)) return aborting;
+  for (ncclComm_t comm : all_) aborting.emplace_back([this, comm] { api.abort(comm); });
+  return aborting;
 }
 
 Status NcclCommunicator::do_collective(const CommCall& call) {

@@ -4,6 +4,7 @@
 #include <array>
 #include <functional>
 #include <memory>
+#include <thread>
 #include <vector>
 
 #include "trainer/comm/nccl/copy_exchange.h"
@@ -37,7 +38,9 @@ class NcclProcess {
   // Before the memory goes, and before the communicators do.
   void forget_memory();
   Status check();
-  void abort();
+  // Each communicator on a thread of its own, joined when the result goes: aborting frees memory, which waits for all
+  // that the device runs, so all must be told before any is waited for.
+  std::vector<std::jthread> abort();
   bool batching = false;
 
  private:

@@ -81,7 +81,7 @@ struct GpuRank {
       const cudaError_t state = cudaStreamQuery(stream);
       if (state != cudaErrorNotReady) return ok(state, "communicating");
       if (const Status well = groups->check(); !well) {
-        groups->abort();
+        groups->abort([] {});
         return well;
       }
       std::this_thread::sleep_for(std::chrono::microseconds(5));

@@ -13,8 +13,9 @@
 namespace mbb::trainer::cuda {
 namespace {
 
-// Of a reduce-scatter's parts on their way: long enough that a piece's waits do not show.
-constexpr size_t kMostOfAPiece = size_t{64} << 20U;
+// Inboxes of reduce-scatters by copy engines, on a member. Each piece waits for products to leave SMs to its sum: the
+// gradients of a layer of 8B should be one.
+constexpr size_t kMostOfInboxes = size_t{1} << 30U;
 
 std::string version_text(int version) {
   return fmt::format("{}.{}.{}", version / 10000, version / 100 % 100, version % 100);
@@ -76,7 +77,8 @@ class Groups final : public NcclGroups {
       }
     }
     MB_ASSIGN(comms.copies, copies(kind, mesh, size > 1 ? limits.copied : 0));
-    MB_ASSIGN(comms.scatters, copies(kind, mesh, size > 1 ? std::min(limits.scattered, kMostOfAPiece) : 0));
+    const size_t piece = size > 1 ? std::min(limits.scattered, kMostOfInboxes / static_cast<size_t>(size - 1)) : 0;
+    MB_ASSIGN(comms.scatters, copies(kind, mesh, piece));
     return std::unique_ptr<Communicator>(std::make_unique<NcclCommunicator>(process_, comms, kind, index, members));
   }
 
@@ -109,9 +111,14 @@ class Groups final : public NcclGroups {
     return process_.settle_all("a batch of messages");
   }
   Status check() override { return process_.check(); }
-  void abort() override {
-    process_.abort();
+  void abort(const std::function<void()>& meanwhile) override {
+    const auto aborting = process_.abort();
     for (const auto& copies : copies_) copies->release(process_.stream());
+    meanwhile();
+  }
+  int64_t inbox_bytes() const override {
+    return std::accumulate(copies_.begin(), copies_.end(), int64_t{0},
+                           [](int64_t sum, const auto& copies) { return sum + copies->bytes(); });
   }
   const std::vector<std::string>& notes() const override { return notes_; }
 
@@ -171,7 +178,7 @@ class Groups final : public NcclGroups {
       }
       done = process_.check();
     }
-    if (!done) process_.abort();
+    if (!done) (void)process_.abort();
     cudaFree(bytes);
     return done;
   }

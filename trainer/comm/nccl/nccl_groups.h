@@ -57,10 +57,13 @@ class NcclGroups {
   virtual Status end_batch() = 0;
   // What went wrong meanwhile, in any communicator; nothing while all is well.
   virtual Status check() = 0;
+  // Device memory of messages by copy engines.
+  virtual int64_t inbox_bytes() const = 0;
   // What is worth telling of the groups that are open: why messages take SMs though copy engines were asked for.
   virtual const std::vector<std::string>& notes() const = 0;
-  // Ends whatever is under way on the device; the communicators are dead afterwards.
-  virtual void abort() = 0;
+  // Ends whatever is under way on the device; the communicators are dead afterwards. `meanwhile` runs when all of it
+  // has been told, and frees what holds NCCL's calls (graphs): before that this does not return.
+  virtual void abort(const std::function<void()>& meanwhile) = 0;
 };
 
 }  // namespace mbb::trainer::cuda

@@ -336,12 +336,12 @@ Status CudaRank::step(const StepInput& input, StepOutput* output) {
       std::move(status.error()).during(fmt::format("step {} on GPU {}", steps_, request_.device)));
 }
 
-// What waits on the device for ranks that will not come, or that will not be served, ends. Graphs go first: one that
-// runs is freed when its kernels have seen the abort, which returns only when no graph holds a call of NCCL any more.
+// What waits on the device for ranks that will not come, or that will not be served, ends. Each half waits for the
+// other: a graph that runs goes only when its kernels have seen the abort, and the abort returns only when no graph
+// holds a call of NCCL any more.
 Status CudaRank::ended(Status status) {
   if (status || groups_ == nullptr) return status;
-  drop_graphs();
-  groups_->abort();
+  groups_->abort([this] { drop_graphs(); });
   return status;
 }
 
@@ -376,7 +376,8 @@ Status CudaRank::read(TensorId tensor, int slot_index, void* to, int64_t bytes) 
 profiler::CudaMemoryFacts CudaRank::memory() const {
   size_t free_bytes = 0, total_bytes = 0;
   cudaMemGetInfo(&free_bytes, &total_bytes);
-  return {plan_.arena_bytes, device_->extra_bytes(), static_cast<int64_t>(total_bytes - free_bytes)};
+  const int64_t extra = device_->extra_bytes() + (groups_ != nullptr ? groups_->inbox_bytes() : 0);
+  return {plan_.arena_bytes, extra, static_cast<int64_t>(total_bytes - free_bytes)};
 }
 
 }  // namespace mbb::trainer::cuda

@@ -139,8 +139,8 @@ CommStats RankGroups::stats(GroupKind kind) const {
   return sum;
 }
 
-void RankGroups::abort() {
-  if (nccl_ != nullptr) nccl_->abort();
+void RankGroups::abort(const std::function<void()>& drop_graphs) {
+  nccl_ != nullptr ? nccl_->abort(drop_graphs) : drop_graphs();
 }
 
 Result<std::vector<std::string>> RankGroups::texts_of_all(std::string_view mine) {

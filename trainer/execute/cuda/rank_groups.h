@@ -4,6 +4,7 @@
 
 #include <cuda_runtime_api.h>
 
+#include <functional>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -41,8 +42,10 @@ class RankGroups {
   void forget_arena();
   // Until the stream is done; an error as soon as the world is ending.
   Status wait(cudaStream_t stream);
-  // Ends what waits on the device for ranks that will not come.
-  void abort();
+  // Ends what waits on the device for ranks that will not come; runs `drop_graphs` once all of it has been told.
+  void abort(const std::function<void()>& drop_graphs);
+  // Device memory of messages by copy engines.
+  int64_t inbox_bytes() const { return nccl_ != nullptr ? nccl_->inbox_bytes() : 0; }
 
  private:
   RankGroups(World& world, Device& device) : world_(world), device_(device), memory_(device) {}
