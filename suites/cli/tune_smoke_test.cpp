@@ -25,6 +25,9 @@ TEST_F(TuneOverlapCommand, SaysWhatIsWrongBeforeAnythingRuns) {
   expect_refused("device=cuda tp=2 --judge seq=32 --judge seq=31", kExitUsage, "31");
   expect_refused("device=cuda tp=2 --seconds soon", kExitUsage, "--seconds soon: a number from 1");
   expect_refused("device=cuda tp=2 seq=66", kExitUsage, "name another shape: --judge");
+  expect_refused("device=cuda tp=2 iters=10", kExitUsage, "leave 5 to time, and a launch needs 6");
+  expect_refused("device=cuda tp=2 iters=10 profile_step_start=8 profile_step_end=8", kExitUsage,
+                 "no step is profiled");
   EXPECT_FALSE(fs::exists(folder_ / "mbbench-runs"));
 }
 

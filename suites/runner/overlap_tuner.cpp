@@ -11,12 +11,14 @@
 
 #include "analysis/exposure/site_times.h"
 #include "analysis/gate/gate_report.h"
+#include "analysis/stats/stats.h"
 #include "baselines/store/bundle.h"
 #include "profiler/base/clock.h"
 #include "profiler/base/log.h"
 #include "profiler/base/text.h"
 #include "profiler/trace/trace_file.h"
 #include "trainer/run/layout.h"
+#include "trainer/run/profile_window.h"
 
 namespace mbb::suites {
 namespace {
@@ -156,11 +158,27 @@ std::vector<double> steps_of(const RunOutcome& outcome, std::string_view name) {
   return {};
 }
 
+// A launch whose steps are too few to judge is worth nothing, and each candidate would end so.
+Status check_steps(const Config& config, int ranks) {
+  MB_ASSIGN(const trainer::ProfileWindow window, trainer::profile_window(config, ranks));
+  const int64_t profiled = window.end - window.first, timed = config.train.train_iters - profiled;
+  constexpr auto kFewest = static_cast<int64_t>(analysis::kFewestSteps);
+  if (window.empty())
+    return fail(ErrorCode::kBadArgument, "no step is profiled, and sites are timed in profiled steps",
+                "make profiling.profile_step_end greater than profiling.profile_step_start");
+  if (timed >= kFewest) return {};
+  return fail(ErrorCode::kBadArgument,
+              fmt::format("{} steps of which {} are profiled leave {} to time, and a launch needs {}",
+                          config.train.train_iters, profiled, timed, kFewest),
+              fmt::format("raise train.train_iters to {} or more", profiled + kFewest));
+}
+
 Status check(const Config& tuned, const OverlapTuneOptions& tuning) {
   MB_ASSIGN(const trainer::Layout layout, trainer::resolve(tuned));
   if (layout.tp < 2 || !layout.sequence_parallel)
     return fail(ErrorCode::kBadArgument, "there is no tensor-parallel collective to hide",
                 "give parallel.tensor_model_parallel_size of 2 or more, with sequence_parallel");
+  MB_TRY(check_steps(tuned, layout.mesh.world_size()));
   for (const OverlapShape& shape : tuning.shapes)
     if (shape.config.train.seq_length == tuned.train.seq_length &&
         shape.config.train.micro_batch_size == tuned.train.micro_batch_size)
