@@ -240,11 +240,13 @@ TEST(DataParallelCosts, FullyShardedBytes) {
       const ClassRow& row = p.explained.classes[0];
       const Layout& l = p.built.layout;
       const double n = parameters(l), m = l.micro_batches;
-      EXPECT_EQ(moved(row, "all_gather", GroupKind::kDpCp).bytes, m * 0.75 * 2 * n * (reshard ? 2 : 1));
+      // The backward finds the last two units in their slots, and the embedding's reads no weight.
+      const double ends = 2 * embedding_parameters(l) + static_cast<double>(l.model.hidden_size) + layer_parameters(l);
+      EXPECT_EQ(moved(row, "all_gather", GroupKind::kDpCp).bytes, m * 0.75 * 2 * (reshard ? 2 * n - ends : n));
       EXPECT_EQ(moved(row, "reduce_scatter", GroupKind::kDpCp).bytes, m * 0.75 * 4 * n);
       // Units: the layers, the embedding, final norm with LM head.
       const int64_t units = l.model.num_layers + 2;
-      EXPECT_EQ(moved(row, "all_gather", GroupKind::kDpCp).calls, l.micro_batches * units * (reshard ? 2 : 1));
+      EXPECT_EQ(moved(row, "all_gather", GroupKind::kDpCp).calls, l.micro_batches * (reshard ? 2 * units - 3 : units));
       EXPECT_EQ(moved(row, "reduce_scatter", GroupKind::kDpCp).calls, l.micro_batches * units);
       // Norm gradients are partial sums over TP: summed once a step, before the last scatter.
       const double norms = static_cast<double>((2 * l.model.num_layers + 1) * l.model.hidden_size);
@@ -342,6 +344,37 @@ TEST(DataParallelOverlap, HidesTheOptimizerUnderTheForward) {
   const Timed apart = time_of(c);
   c.data_parallel.overlap_optimizer_with_forward = true;
   EXPECT_LT(time_of(c).step, apart.step);
+}
+
+// The norm reads what was reduced while the last reduction is under way; that one's part waits for it.
+TEST(DataParallelOverlap, SquaresRunUnderTheLastReduction) {
+  for (const bool sharded : {false, true}) {
+    Config c = timed_model(1, 2);
+    c.data_parallel.overlap_grad_reduce = true;
+    c.data_parallel.use_torch_fsdp2 = sharded;
+    if (sharded) c.data_parallel.bucket_size = 0;
+    const Built b = build(c);
+    const Program& program = b.programs.programs[0];
+    std::vector<std::string> early, late;
+    for (const Segment& segment : program.segments)
+      for (const Op& op : segment.ops)
+        if (op.kind->name == "grad_square_sum")
+          (segment.kind == SegmentKind::kBackward ? early : late).push_back(op.path);
+    ASSERT_EQ(late.size(), 1U) << "sharded: " << sharded;
+    EXPECT_GT(early.size(), 2U);
+    const auto last = std::find_if(program.segments.begin(), program.segments.end(),
+                                   [](const Segment& s) { return s.kind == SegmentKind::kBackward; });
+    for (size_t i = last->ops.size() - early.size(); i < last->ops.size(); ++i) {
+      EXPECT_EQ(last->ops[i].kind->name, "grad_square_sum");
+      EXPECT_EQ(last->ops[i].when, When::kLast);
+    }
+    // A long reduction hides them all.
+    const Timed beside = time_of(c, 40);
+    c.data_parallel.overlap_grad_reduce = false;
+    c.data_parallel.use_torch_fsdp2 = false;
+    if (sharded) c.data_parallel.data_parallel_sharding_strategy = Strategy::kOptimGradsParams;
+    EXPECT_LT(beside.step, time_of(c, 40).step);
+  }
 }
 
 TEST(DataParallelOverlap, PrefetchHidesFullySharded) {

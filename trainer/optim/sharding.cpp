@@ -112,6 +112,11 @@ void declare_slots(Builder& b, std::vector<Unit>& units, const std::string& path
   }
 }
 
+// A table's gradient reads it for its extents alone.
+bool reads_values(const Op& op, size_t input) {
+  return !(op.kind == &kEmbeddingGrad && input == 2) && !(op.kind == &kPositionEmbeddingGrad && input == 1);
+}
+
 class Sharding {
  public:
   // The units of dense or expert parameters.
@@ -149,10 +154,12 @@ class Sharding {
     for (size_t s = 0; s < p_.segments.size(); ++s) {
       if (!is_micro_batched(p_.segments[s].kind)) continue;
       const std::vector<Op>& ops = p_.segments[s].ops;
-      for (size_t o = 0; o < ops.size(); ++o)
-        for (TensorId id : weights ? ops[o].in : ops[o].out)
-          if (const auto found = unit_of.find(id); found != unit_of.end())
+      for (size_t o = 0; o < ops.size(); ++o) {
+        const std::vector<TensorId>& ids = weights ? ops[o].in : ops[o].out;
+        for (size_t i = 0; i < ids.size(); ++i)
+          if (const auto found = unit_of.find(ids[i]); found != unit_of.end() && !(weights && !reads_values(ops[o], i)))
             units[found->second].spans[static_cast<int>(s)].add(o);
+      }
     }
   }
 
@@ -197,6 +204,7 @@ class Sharding {
         std::find_if(ops.begin(), ops.end(), [](const Op& op) { return !receives(op); }) - ops.begin());
     Insertions insertions;
     for (size_t i = 0; i < used.size(); ++i) {
+      if (!forward && still_there(segment, used, i)) continue;
       size_t position = i < prefetch ? begin : span(*used[i - prefetch]).first;
       for (size_t before = 0; before < i; ++before)
         if (used[before]->ring_slot == used[i]->ring_slot && used[i]->ring_slot != kOwnSlot)
@@ -204,6 +212,16 @@ class Sharding {
       insertions.before(position, build_aside(b_, segment, [&] { gather(*used[i]); }));
     }
     insertions.apply(p_.segments[static_cast<size_t>(segment)]);
+  }
+
+  // Whether the slot of used[i] still holds it since the forward, which this backward follows at once.
+  bool still_there(int segment, const std::vector<const Unit*>& used, size_t i) const {
+    const auto takes = [&](const Unit* unit) { return unit->ring_slot == used[i]->ring_slot; };
+    if (l_.pp > 1 || l_.vpp > 1 || p_.segments[static_cast<size_t>(segment)].kind != SegmentKind::kBackward)
+      return false;
+    if (std::any_of(used.begin(), used.begin() + static_cast<std::ptrdiff_t>(i), takes)) return false;
+    const auto last = std::find_if(weights_.rbegin(), weights_.rend(), [&](const Unit& unit) { return takes(&unit); });
+    return &*last == used[i];
   }
 
   void gather(const Unit& unit) {

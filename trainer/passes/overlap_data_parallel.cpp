@@ -111,6 +111,35 @@ std::map<TensorId, std::vector<Op>> take_gathers(Program& program, int segment, 
   return taken;
 }
 
+// The backward ends with reductions that nothing is left to hide: under them run the squares, for the norm, of what was
+// reduced before.
+void square_under_last_reductions(Program& program, const std::vector<Bucket>& buckets) {
+  const auto last = std::min_element(program.segments.begin(), program.segments.end(), [](auto& a, auto& b) {
+    const auto rank = [](const Segment& s) { return std::pair(s.kind != SegmentKind::kBackward, s.chunk); };
+    return rank(a) < rank(b);
+  });
+  if (last == program.segments.end() || last->kind != SegmentKind::kBackward) return;
+  std::vector<Op>& ops = last->ops;
+  const auto on_compute = [](const Op& op) { return op.stream == Stream::kCompute; };
+  const auto end = static_cast<size_t>(ops.rend() - std::find_if(ops.rbegin(), ops.rend(), on_compute));
+  if (end == ops.size()) return;
+  const auto written = written_in(program);
+  const auto synced = touching(program, segment_of(program, find_segment(program, SegmentKind::kGradSync, 0)));
+  Segment& optimizer = segment_of(program, find_segment(program, SegmentKind::kOptimizer, 0));
+  for (const Bucket& bucket : buckets) {
+    const auto found = written.find(bucket.main_grads);
+    if (found == written.end() || found->second.size() != 1 || synced.contains(bucket.main_grads)) continue;
+    const auto& [segment, span] = *found->second.begin();
+    if (segment != last - program.segments.begin() || span.last >= end) continue;
+    for (Op& op : take(optimizer, [&](const Op& o) {
+           return o.kind == &kGradSquareSum && touches(program, o, bucket.main_grads);
+         })) {
+      op.when = When::kLast;
+      ops.push_back(std::move(op));
+    }
+  }
+}
+
 TensorId persistent_copy(Builder& b, const std::string& path, TensorId of, Init::Kind init) {
   Tensor t = b.tensor(of);
   t.path = path;
@@ -158,6 +187,7 @@ void overlap_grad_reduce(Program& program, const std::vector<Bucket>& buckets) {
   for (auto place = places.rbegin(); place != places.rend(); ++place)
     insertions[place->second.first].before(place->second.second, std::move(chains[place->first]));
   for (auto& [segment, inserted] : insertions) inserted.apply(segment_of(program, segment));
+  square_under_last_reductions(program, buckets);
 }
 
 void overlap_param_gather(Builder& b, DataParallel& dp, const ParamGather& how) {

@@ -10,7 +10,8 @@
 namespace mbb::trainer {
 
 // A bucket's reductions run on stream dp as soon as the last micro-batch's backward has written its last gradient. A
-// bucket whose gradients are written in several segments, or that something else in gradient sync reads, stays.
+// bucket whose gradients are written in several segments, or that something else in gradient sync reads, stays. Squares
+// of what was reduced before the last backward ends run under the reductions it ends with.
 void overlap_grad_reduce(Program& program, const std::vector<Bucket>& buckets);
 
 struct ParamGather {
