@@ -42,13 +42,14 @@ Status over_rows(const char* kernel, const CrossEntropy& args, const Launch& lau
 }
 
 // Rows from here on are held in shared memory by a block, or by a cluster of blocks: three an SM, so that one computes
-// while others copy. A block also has its barriers and 1 KiB of the driver's.
-constexpr int64_t kHeldVocab = 16384, kBlockBytes = 228 * 1024 / 3 - 1024 - 64;
+// while others copy. A block also has 1 KiB of the driver's.
+constexpr int64_t kHeldVocab = 16384, kBlockBytes = 228 * 1024 / 3 - 1024;
 constexpr int kOneBlock = 512, kOfCluster = 384;  // threads
 
-// The part of a row, and what the warps of all its blocks tell each other.
+// The part of a row, what the warps of all its blocks tell each other, and the barriers of both.
 int64_t held_bytes(int64_t vocab, int parts) {
-  return ((vocab / 8 + parts - 1) / parts + parts * (parts == 1 ? kOneBlock : kOfCluster) / 32) * 16;
+  return ((vocab / 8 + parts - 1) / parts + parts * (parts == 1 ? kOneBlock : kOfCluster) / 32) * 16 +
+         (kPieces + 2) * 8;
 }
 
 // Blocks of a row; 0: rows that are not held.

@@ -326,17 +326,20 @@ constexpr int kRowsOfCluster = 3;
 template <int kThreads>
 __global__ void __launch_bounds__(kThreads, 3)
     ce_fused_held_kernel(CrossEntropyParams<bf16> p, int64_t rows, int vectors_a_part, float* sum_exp, float* target) {
-  extern __shared__ __align__(16) uint4 held[];
-  __shared__ uint64_t arrived[kPieces], told[2];
+  extern __shared__ __align__(128) uint4 held[];  // alone at a line's begin, where the copy engine is fastest
   const int rank = cluster_rank(), size = cluster_size(), vectors = static_cast<int>(p.vocab / 8);
   const int begin = min(rank * vectors_a_part, vectors), first = begin * 8;
+  constexpr int kWarps = kThreads / 32;
+  auto* const pairs = reinterpret_cast<float2*>(held + vectors_a_part);
+  auto* const arrived = reinterpret_cast<uint64_t*>(pairs + 2 * size * kWarps);
+  uint64_t* const told = arrived + kPieces;
   const HeldPart part{held,
                       arrived,
                       first,
                       min(vectors_a_part, vectors - begin),
                       static_cast<int>(p.real) - first,
                       ((vectors_a_part + kPieces - 1) / kPieces + kThreads - 1) / kThreads * kThreads};
-  const Told others{reinterpret_cast<float2*>(held + vectors_a_part), told, rank, size, kThreads / 32};
+  const Told others{pairs, told, rank, size, kWarps};
   const int64_t first_row = int64_t{blockIdx.x / static_cast<unsigned>(size)} * kRowsOfCluster;
   const int here = static_cast<int>(min(rows - first_row, int64_t{kRowsOfCluster}));
   if (threadIdx.x == 0) {
