@@ -101,13 +101,14 @@ Result<KernelPlan> plan_norm_backward(RowShape shape, Element in, bool residual,
   MB_ASSIGN(auto plan, row_plan("rmsnorm_backward", shape));
   // Narrow rows in pairs, which wait for one barrier and one chain of sums.
   if (in == Element::kBf16 && plan.block <= 128) plan.rows = 2;
-  const int resident = std::clamp((layer && plan.rows == 2 ? kLayerPairThreads : 1024) / plan.block, 1, 16);
+  const int resident = std::clamp((layer && plan.rows == 2 ? kLayerThreads : 1024) / plan.block, 1, 16);
   plan.grid_x = std::clamp<int64_t>((sms.count - sms.margin) * resident, 1,
                                     std::max<int64_t>(1, ceil_div(shape.rows, plan.rows)));
   if (plan.vectors == 1) {
     constexpr int kOfSm = 228 << 10, kOfBlock = 5 << 9;  // beside the stages: sums, barriers and the driver's share
     const int stage = static_cast<int>(2 * plan.rows * shape.cols) * bytes_of(in);  // x and dy
-    plan.stages = std::clamp((kOfSm / resident - kOfBlock) / stage, 1, kNormStages);
+    const bool alone = layer && in == Element::kBf16 && norm_layer_alone(plan);
+    plan.stages = std::clamp((kOfSm / resident - kOfBlock) / stage, 1, alone ? 3 : kNormStages);
     plan.smem_bytes = plan.stages * stage;
   }
   plan.bytes = shape.rows * shape.cols * bytes_of(in) * (residual ? 4 : 3) + shape.rows * 4;

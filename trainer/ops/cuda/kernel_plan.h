@@ -45,12 +45,16 @@ struct RowShape {
 // RMSNorm over the last dimension. residual: x + residual is normalized and also written.
 Result<KernelPlan> plan_norm_forward(RowShape shape, Element in, Element out, bool residual, Sms sms,
                                      bool layer = false);
-// Most stages of rows that a block of the backward has on their way, and threads of an SM whose registers hold two rows
-// of LayerNorm's.
-constexpr int kNormStages = 4, kLayerPairThreads = 768;
+// Most stages of rows that a block of the backward has on their way, and threads of an SM that leave each registers
+// enough for LayerNorm's.
+constexpr int kNormStages = 4, kLayerThreads = 768;
 // dx (plus an incoming residual gradient) and the weight gradient's per-block partials; `partials` = grid_x rows of
 // cols fp32.
 Result<KernelPlan> plan_norm_backward(RowShape shape, Element in, bool residual, Sms sms, bool layer = false);
+// Whether a row's block is alone on its SM with as few threads.
+inline bool norm_layer_alone(const KernelPlan& plan) {
+  return plan.rows == 1 && plan.block > 512 && plan.block <= kLayerThreads;
+}
 // Sums `partials` rows of cols fp32 into the fp32 weight gradient, in row order.
 KernelPlan plan_norm_weight_grad(int64_t partials, int64_t cols);
 

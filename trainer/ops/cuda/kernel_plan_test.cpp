@@ -60,6 +60,8 @@ TEST(KernelPlan, NormBackwardsRowsOnTheSmAndOnTheirWay) {
   EXPECT_EQ(rows(8192, Element::kBf16), 1);
   EXPECT_EQ(rows(16384, Element::kBf16), 2);  // of four vectors a thread, straight to registers
   EXPECT_EQ(plan(16384, Element::kBf16, true).stages, 0);
+  EXPECT_EQ(plan(6144, Element::kBf16, true).stages, 3);  // alone on the SM
+  EXPECT_EQ(plan(4096, Element::kBf16, true).stages, 4);
   for (const Element e : {Element::kBf16, Element::kF32}) {
     for (const bool layer : {false, true}) {
       for (const int64_t cols : {8, 64, 768, 1032, 1600, 4096, 6144, 8192}) {

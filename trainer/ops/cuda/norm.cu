@@ -58,8 +58,10 @@ Status backward(const NormBackward& a, const KernelPlan& plan, cudaStream_t stre
     return launched("norm_backward");
   }
   auto kernel = norm_backward_kernel<T, kLayer, 1, 1024>;
-  if constexpr (sizeof(T) == 2)
-    if (plan.rows == 2) kernel = norm_backward_kernel < T, kLayer, 2, kLayer ? kLayerPairThreads : 1024 > ;
+  if constexpr (sizeof(T) == 2) {
+    if (plan.rows == 2) kernel = norm_backward_kernel < T, kLayer, 2, kLayer ? kLayerThreads : 1024 > ;
+    if (kLayer && norm_layer_alone(plan)) kernel = norm_backward_kernel<T, kLayer, 1, kLayerThreads>;
+  }
   // The same for every shape: it is the function's, and rank threads that share a device launch it in several.
   MB_TRY(ok(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kNormStageBytes), plan.kernel));
   MB_TRY(
