@@ -169,10 +169,14 @@ __device__ __forceinline__ uint32_t larger(uint32_t top, const uint4 (&lines)[kL
   }
   return top;
 }
-// A warp's largest magnitude into `amax`, a non-negative float that was once `seen` and only grows.
-__device__ __forceinline__ void raise_top(float* amax, uint32_t top, float seen) {
-  top = __reduce_max_sync(0xffffffffu, max(top & 0xffffu, top >> 16)) << 16;
-  if ((threadIdx.x & 31) == 0 && top > __float_as_uint(seen)) atomicMax(reinterpret_cast<unsigned int*>(amax), top);
+// Of a warp, and of the halves of its words.
+__device__ __forceinline__ uint32_t warp_top(uint32_t top) {
+  return __reduce_max_sync(0xffffffffu, max(top & 0xffffu, top >> 16));
+}
+// Into `amax`, a non-negative float that only grows.
+__device__ __forceinline__ void raise_top(float* amax, uint32_t top) {
+  top <<= 16;
+  if (top > __float_as_uint(__ldcg(amax))) atomicMax(reinterpret_cast<unsigned int*>(amax), top);
 }
 
 template <__nv_fp8_interpretation_t kKind>
@@ -288,7 +292,8 @@ __global__ void __launch_bounds__(256) amax_kernel(Producer produce, int64_t row
       }
     }
   }
-  raise_top(amax, top, __ldcg(amax));
+  top = warp_top(top);
+  if ((threadIdx.x & 31) == 0) raise_top(amax, top);
 }
 
 struct QuantizeScale {
@@ -303,17 +308,23 @@ __global__ void __launch_bounds__(256, 4)
     quantize_kernel(Producer produce, int64_t rows, int64_t cols, QuantizeScale by, uint8_t* q, uint8_t* qt) {
   constexpr int kOutputs = Producer::kOutputs;
   alignas(16) __shared__ uint32_t turned[128 * 32];
+  __shared__ uint32_t tops[8];
   const TilePlace place = tile_place<kOutputs>();
   const unsigned down = (gridDim.z - 1 - blockIdx.z) * gridDim.x + gridDim.x - 1 - blockIdx.x;
   const TileAt at{int64_t{down} * 128, int64_t{gridDim.y - 1 - blockIdx.y} * (128 / kOutputs)};
   if (at.row >= rows) return;
   uint4 lines[8];
-  load_lines<Producer, false>(produce, at.row + place.row, at.column + place.column, rows, cols, lines);
-  const float seen = by.found_amax != nullptr ? __ldcg(by.found_amax) : 0.0f;
+  load_lines<Producer, true>(produce, at.row + place.row, at.column + place.column, rows, cols, lines);
   const float scale = by.given != nullptr ? *by.given : tensor_scale(*by.amax, kKind == __NV_E4M3 ? 448.0f : 57344.0f);
   if (at.row == 0 && at.column == 0 && threadIdx.x == 0) *by.inverse = 1.0f / scale;
-  if (by.found_amax != nullptr) raise_top(by.found_amax, larger(0, lines), seen);
+  const uint32_t top = by.found_amax != nullptr ? warp_top(larger(0, lines)) : 0;
+  if ((threadIdx.x & 31) == 0) tops[threadIdx.x >> 5] = top;
   write_tile<kOutputs, kKind>(lines, scale, at, rows, cols, q, qt, turned);
+  if (by.found_amax == nullptr) return;
+  __syncthreads();
+  if (threadIdx.x >= 32) return;
+  const uint32_t all = __reduce_max_sync(0xffffffffu, tops[threadIdx.x & 7]);
+  if (threadIdx.x == 0) raise_top(by.found_amax, all);
 }
 
 }  // namespace mbb::trainer::cuda
