@@ -5,6 +5,7 @@
 #include "trainer/ops/cuda/block_factor.cuh"
 #include "trainer/ops/cuda/block_scaled.h"
 #include "trainer/ops/cuda/quantize_kernel.cuh"
+#include "trainer/ops/cuda/wgmma.cuh"
 
 namespace mbb::trainer::cuda {
 
@@ -152,7 +153,7 @@ __device__ __forceinline__ void find_factors(const BlockTiles& t, const MatrixTi
 
 // The words of 32 tiles beside each other go to the scales of the 128 rows they have, or of tiles below each other to
 // those of columns: stores of a tile's own few bytes to each line cost a fifth of the time. The grid: all of the rows,
-// then all of the columns; matrices.
+// then all of the columns; matrices. Launched before the tiles are done.
 template <int kBlock>
 __global__ void __launch_bounds__(256) block_scales_kernel(BlockTiles t) {
   __shared__ uint32_t words[32][129];
@@ -164,6 +165,7 @@ __global__ void __launch_bounds__(256) block_scales_kernel(BlockTiles t) {
   const int group = column ? block - of_rows : block, line_tile = group / tiles32;
   const int first = (group - line_tile * tiles32) * 32, count = min(32, tiles - first);
   const int64_t matrix = blockIdx.y;
+  wait_for_launch_before();
   for (int i = warp; i < count; i += 8) {
     const uint32_t* const from =
         column ? tile_words(t, matrix, first + i, line_tile) + 128 : tile_words(t, matrix, line_tile, first + i);
@@ -189,6 +191,7 @@ __global__ void __launch_bounds__(256, 4) block_lines_kernel(BlockTiles t, const
   alignas(16) __shared__ uint32_t turned[128 * 32];
   __shared__ TileTops<kBlock> tops;
   __shared__ TileFactors<kBlock> factors;
+  launch_dependents();
   const TilePlace place = tile_place<1>();
   const MatrixTile at = block_tile_at(t);
   if (at.row >= t.rows) return;

@@ -17,7 +17,7 @@ constexpr int kTile = 128, kPitch = kTile + 1, kThreads = 256, kWarps = kThreads
 constexpr int kPieces = kTile / 32;  // elements of a line a thread has: lane, lane + 32, ...
 constexpr int kHadamard = 16;
 constexpr int kSharedBytes = kTile * kPitch * 4;
-constexpr int64_t kManyTiles = 4096;  // of which gathering lines' scales is worth a second kernel
+constexpr int64_t kManyTiles = 2048;  // of which gathering lines' scales is worth a second kernel
 
 enum class Code : uint8_t { kE4M3, kE5M2, kE2M1 };
 
@@ -295,9 +295,16 @@ Status run_tiles(const Args& a, int block, uint32_t* words, const bf16* x, cudaS
   if (a.square || words == nullptr) return {};
   const auto kernel = block == 32 ? block_scales_kernel<32> : block_scales_kernel<128>;
   const auto down = static_cast<unsigned>(t.down), across = static_cast<unsigned>(t.across);
-  const dim3 grid(down * parts(t.across, 32) + across * parts(t.down, 32), static_cast<unsigned>(t.stack));
-  kernel<<<grid, 256, 0, stream>>>(t);
-  return launched("quantize_blocks");
+  cudaLaunchAttribute early;
+  early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  early.val.programmaticStreamSerializationAllowed = 1;
+  cudaLaunchConfig_t config{};
+  config.gridDim = dim3(down * parts(t.across, 32) + across * parts(t.down, 32), static_cast<unsigned>(t.stack));
+  config.blockDim = dim3(256);
+  config.stream = stream;
+  config.attrs = &early;
+  config.numAttrs = 1;
+  return ok(cudaLaunchKernelEx(&config, kernel, t), "quantize_blocks");
 }
 
 }  // namespace
