@@ -52,8 +52,8 @@ struct DropoutParts {
 
 // Where a part lies, and what names its random words.
 struct DropoutPlace {
-  uint32_t row, first, end;  // vectors of the row that a lane has: first, first + 32, ... below end
-  uint64_t sample, element;  // of the row's first element
+  uint32_t row, first, end;          // vectors of the row that a lane has: first, first + 32, ... below end
+  uint64_t sample = 0, element = 0;  // of the row's first element
 
   __device__ __forceinline__ DropoutPlace(const Dropout& p, const DropoutParts& parts, uint32_t item)
       : row(item / parts.of_row) {
@@ -68,32 +68,41 @@ struct DropoutPlace {
   }
 };
 
-// A bit of each element of the lane's vectors: whether it is kept.
-template <int kWidth, int kVectors>
-__device__ __forceinline__ void draw_kept(const PhiloxKeys& keys, const DropoutPlace& at, uint32_t last_dropped,
-                                          uint32_t (&kept)[kVectors]) {
-  auto high = static_cast<uint32_t>((at.element + uint64_t{at.first} * kWidth) / 4 >> 32);
-  PhiloxSample sample = keys.of_sample(at.sample, high);
-#pragma unroll
-  for (int u = 0; u < kVectors; ++u) {
-    const uint64_t element = at.element + uint64_t{at.first + u * 32} * kWidth, block = element / 4;
+// Random words of a lane's vectors.
+template <int kWidth>
+struct DropoutWords {
+  PhiloxKeys keys;
+  uint64_t name, first;  // of the sample; the lane's first element
+  uint32_t high;
+  PhiloxSample sample;
+
+  __device__ __forceinline__ DropoutWords(const PhiloxKeys& of, const DropoutPlace& at)
+      : keys(of),
+        name(at.sample),
+        first(at.element + uint64_t{at.first} * kWidth),
+        high(static_cast<uint32_t>(first / 4 >> 32)),
+        sample(keys.of_sample(name, high)) {}
+
+  // A bit of each element of vector u: whether it is kept.
+  __device__ __forceinline__ uint32_t kept(int u, uint32_t last_dropped) {
+    const uint64_t element = first + static_cast<uint64_t>(u) * 32 * kWidth, block = element / 4;
     if (static_cast<uint32_t>(block >> 32) != high) {
       high = static_cast<uint32_t>(block >> 32);
-      sample = keys.of_sample(at.sample, high);
+      sample = keys.of_sample(name, high);
     }
-    kept[u] = 0;
+    uint32_t bits = 0;
 #pragma unroll
     for (int i = 0; i < (kWidth + 3) / 4; ++i) {  // eight begin with a block of four
       const PhiloxBlock words = keys.block(sample, static_cast<uint32_t>(block) + i);
 #pragma unroll
-      for (int e = 0; e < 4; ++e) kept[u] |= words.word[e] > last_dropped ? 1u << (i * 4 + e) : 0u;
+      for (int e = 0; e < 4; ++e) bits |= words.word[e] > last_dropped ? 1u << (i * 4 + e) : 0u;
     }
-    if constexpr (kWidth == 1) kept[u] >>= element % 4;
+    return kWidth == 1 ? bits >> element % 4 : bits;
   }
-}
+};
 
 constexpr int kDropoutThreads = 128;
-// A warp a part of a row: its words are drawn while its values are on their way.
+// A warp a part of a row, its values on their way at once; a vector's words are used as they are drawn.
 template <int kWidth, typename T, bool kResidual>
 __global__ void __launch_bounds__(kDropoutThreads, sizeof(T) == 2 ? (kResidual ? 8 : 10) : 4)
     dropout_kernel(Dropout p, DropoutRule rule, DropoutParts parts, const T* residual, const T* x, const T* bias,
@@ -110,13 +119,9 @@ __global__ void __launch_bounds__(kDropoutThreads, sizeof(T) == 2 ? (kResidual ?
     raw[u].load(x + begin + int64_t{at.first + u * 32} * kWidth);
     if constexpr (kResidual) beside[u].load(residual + begin + int64_t{at.first + u * 32} * kWidth);
   }
-  uint32_t kept[kVectors];
-  if (rule.drops) {
-    at.name(p);
-    const auto step = static_cast<uint64_t>(p.record[StepRecord::kStep]);
-    draw_kept<kWidth>(PhiloxKeys(rng_mix(static_cast<uint64_t>(p.stream) ^ (step + kRngGamma))), at, rule.last_dropped,
-                      kept);
-  }
+  if (rule.drops) at.name(p);
+  const auto step = rule.drops ? static_cast<uint64_t>(p.record[StepRecord::kStep]) : 0;
+  DropoutWords<kWidth> words(PhiloxKeys(rng_mix(static_cast<uint64_t>(p.stream) ^ (step + kRngGamma))), at);
 #pragma unroll
   for (int u = 0; u < kVectors; ++u) {
     if (at.first + u * 32 >= at.end) break;
@@ -125,8 +130,9 @@ __global__ void __launch_bounds__(kDropoutThreads, sizeof(T) == 2 ? (kResidual ?
     raw[u].unpack(value);
     add_bias<kWidth>(bias, column, value);
     if (rule.drops) {
+      const uint32_t kept = words.kept(u, rule.last_dropped);
 #pragma unroll
-      for (int i = 0; i < kWidth; ++i) value[i] = (kept[u] >> i & 1) != 0 ? rule.kept(value[i]) : 0.0f;
+      for (int i = 0; i < kWidth; ++i) value[i] = (kept >> i & 1) != 0 ? rule.kept(value[i]) : 0.0f;
     }
     if constexpr (kResidual) {
       float other[kWidth];
