@@ -4,8 +4,8 @@
 
 #include "trainer/ops/cuda/block_factor.cuh"
 #include "trainer/ops/cuda/block_scaled.h"
+#include "trainer/ops/cuda/early_launch.cuh"
 #include "trainer/ops/cuda/quantize_kernel.cuh"
-#include "trainer/ops/cuda/wgmma.cuh"
 
 namespace mbb::trainer::cuda {
 

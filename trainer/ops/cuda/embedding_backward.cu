@@ -4,6 +4,7 @@
 #include <climits>
 #include <type_traits>
 
+#include "trainer/ops/cuda/early_launch.cuh"
 #include "trainer/ops/cuda/embedding_backward.h"
 #include "trainer/ops/cuda/status.h"
 #include "trainer/ops/cuda/vector.cuh"
@@ -41,21 +42,13 @@ __device__ __forceinline__ void store4(bf16* to, const float (&from)[4]) {
   __stcs(reinterpret_cast<uint2*>(to), make_uint2(pack_bf16(from[0], from[1]), pack_bf16(from[2], from[3])));
 }
 
-// Of kernels whose blocks may start while the one before runs.
-__device__ __forceinline__ void let_next_start() {
-  asm volatile("griddepcontrol.launch_dependents;");
-}
-__device__ __forceinline__ void wait_for_last() {
-  asm volatile("griddepcontrol.wait;" ::: "memory");
-}
-
 // What warps work on: `parts` parts of a row, each of `width` columns.
 struct Parts {
   int count, width;
 };
 
 __global__ void clear_kernel(int32_t* last, int64_t vocab) {
-  let_next_start();
+  launch_dependents();
   int64_t at = (int64_t{blockIdx.x} * blockDim.x + threadIdx.x) * 4;
   if (at + 4 <= vocab)
     *reinterpret_cast<int4*>(last + at) = make_int4(-1, -1, -1, -1);
@@ -67,10 +60,10 @@ __global__ void clear_kernel(int32_t* last, int64_t vocab) {
 // none.
 __global__ void chain_kernel(const int32_t* ids, int64_t first, int64_t vocab, int32_t* last, int32_t* before,
                              int64_t tokens) {
-  let_next_start();
+  launch_dependents();
   const int64_t at = int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
   const int64_t row = at < tokens ? ids[at] - first : -1;
-  wait_for_last();
+  wait_for_launch_before();
   if (row >= 0 && row < vocab) before[at] = atomicExch(last + row, static_cast<int32_t>(at));
 }
 
@@ -293,7 +286,7 @@ __global__ void __launch_bounds__(kWarps * 32, sizeof(T) == 2 ? 4 : 2)
   if (begin >= end) return;
   const int column = (item - group * parts.count) * parts.width + lane * 4;
   t.dy += column, t.dtable += column, t.left = min(t.cols - column, parts.width - lane * 4);
-  wait_for_last();
+  wait_for_launch_before();
   Row row;
   if (lane < end - begin) row = t.look_up(begin + lane);
   write_rows(t, row);
@@ -302,18 +295,6 @@ __global__ void __launch_bounds__(kWarps * 32, sizeof(T) == 2 ? 4 : 2)
 Parts parts_of(int64_t cols) {
   const int64_t vectors = (cols + 127) / 128, count = (vectors + kVectors - 1) / kVectors;
   return {static_cast<int>(count), static_cast<int>((vectors + count - 1) / count * 128)};
-}
-
-// Starts where the kernel before, which has let it, may still run.
-template <typename... Of, typename... Args>
-Status start_early(void (*kernel)(Of...), int64_t grid, int block, cudaStream_t stream, Args... args) {
-  cudaLaunchAttribute early;
-  early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  early.val.programmaticStreamSerializationAllowed = 1;
-  cudaLaunchConfig_t config{};
-  config.gridDim = dim3(static_cast<unsigned>(grid)), config.blockDim = dim3(static_cast<unsigned>(block));
-  config.stream = stream, config.attrs = &early, config.numAttrs = 1;
-  return ok(cudaLaunchKernelEx(&config, kernel, static_cast<Of>(args)...), "embedding_backward");
 }
 
 template <bool kFirst>
@@ -326,8 +307,9 @@ Status backward(const Embedding& args, const void* dy, void* dtable, void* works
   auto* const before = last + args.vocab;
   clear_kernel<<<static_cast<unsigned>((args.vocab + 1023) / 1024), 256, 0, launch.stream>>>(last, args.vocab);
   MB_TRY(launched("embedding_backward"));
-  MB_TRY(start_early(chain_kernel, std::max<int64_t>((args.tokens + 127) / 128, 1), 128, launch.stream, args.ids,
-                     args.first, args.vocab, last, before, args.tokens));
+  MB_TRY(start_early("embedding_backward", chain_kernel,
+                     dim3(static_cast<unsigned>(std::max<int64_t>((args.tokens + 127) / 128, 1))), 128, launch.stream,
+                     args.ids, args.first, args.vocab, last, before, args.tokens));
   const auto start = [&]<typename T, typename Gradient>(T, Gradient) {
     const Table<kFirst, T, Gradient> table{args.ids,
                                            last,
@@ -339,8 +321,9 @@ Status backward(const Embedding& args, const void* dy, void* dtable, void* works
                                            static_cast<int>(args.vocab),
                                            static_cast<int>(args.first),
                                            0};
-    return start_early(embedding_backward_kernel<kFirst, T, Gradient>, (items + kWarps - 1) / kWarps, kWarps * 32,
-                       launch.stream, table, parts);
+    return start_early("embedding_backward", embedding_backward_kernel<kFirst, T, Gradient>,
+                       dim3(static_cast<unsigned>((items + kWarps - 1) / kWarps)), kWarps * 32, launch.stream, table,
+                       parts);
   };
   if (args.element == Element::kF32) return start(float{}, float{});
   return args.gradient == Element::kF32 ? start(bf16{}, float{}) : start(bf16{}, bf16{});

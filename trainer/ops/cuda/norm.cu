@@ -74,18 +74,8 @@ Status backward(const NormBackward& a, const KernelPlan& plan, cudaStream_t stre
 // Started before the rows are done, for whose end it waits itself.
 Status weight_grad(const NormBackward& a, int64_t partials, cudaStream_t stream) {
   const KernelPlan plan = plan_norm_weight_grad(partials, a.shape.cols);
-  cudaLaunchAttribute early;
-  early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  early.val.programmaticStreamSerializationAllowed = 1;
-  cudaLaunchConfig_t config{};
-  config.gridDim = dim3(static_cast<unsigned>(plan.grid_x), a.layer ? 2 : 1);
-  config.blockDim = dim3(static_cast<unsigned>(plan.block));
-  config.stream = stream;
-  config.attrs = &early;
-  config.numAttrs = 1;
-  return ok(cudaLaunchKernelEx(&config, norm_weight_grad_kernel, static_cast<const float*>(a.partials), partials,
-                               a.shape.cols, a.dweight, a.dbias, a.accumulate),
-            plan.kernel);
+  return start_early(plan.kernel, norm_weight_grad_kernel, dim3(static_cast<unsigned>(plan.grid_x), a.layer ? 2 : 1),
+                     plan.block, stream, a.partials, partials, a.shape.cols, a.dweight, a.dbias, a.accumulate);
 }
 
 }  // namespace

@@ -3,6 +3,7 @@
 // then over the blocks.
 #pragma once
 
+#include "trainer/ops/cuda/early_launch.cuh"
 #include "trainer/ops/cuda/kernel_plan.h"
 #include "trainer/ops/cuda/mma.cuh"
 #include "trainer/ops/cuda/norm_kernel.cuh"

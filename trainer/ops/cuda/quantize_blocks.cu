@@ -295,16 +295,8 @@ Status run_tiles(const Args& a, int block, uint32_t* words, const bf16* x, cudaS
   if (a.square || words == nullptr) return {};
   const auto kernel = block == 32 ? block_scales_kernel<32> : block_scales_kernel<128>;
   const auto down = static_cast<unsigned>(t.down), across = static_cast<unsigned>(t.across);
-  cudaLaunchAttribute early;
-  early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  early.val.programmaticStreamSerializationAllowed = 1;
-  cudaLaunchConfig_t config{};
-  config.gridDim = dim3(down * parts(t.across, 32) + across * parts(t.down, 32), static_cast<unsigned>(t.stack));
-  config.blockDim = dim3(256);
-  config.stream = stream;
-  config.attrs = &early;
-  config.numAttrs = 1;
-  return ok(cudaLaunchKernelEx(&config, kernel, t), "quantize_blocks");
+  const dim3 grid(down * parts(t.across, 32) + across * parts(t.down, 32), static_cast<unsigned>(t.stack));
+  return start_early("quantize_blocks", kernel, grid, 256, stream, t);
 }
 
 }  // namespace

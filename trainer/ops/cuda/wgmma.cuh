@@ -152,12 +152,4 @@ __device__ __forceinline__ void multiply_64x256x16(float (&d)[128], uint64_t a, 
       : "l"(a), "l"(b), "n"(kATransposed ? 1 : 0), "n"(kBTransposed ? 1 : 0));
 }
 
-// A launch that may start before the one before it in its stream is done: that one lets it, it waits.
-__device__ __forceinline__ void launch_dependents() {
-  asm volatile("griddepcontrol.launch_dependents;\n" ::: "memory");
-}
-__device__ __forceinline__ void wait_for_launch_before() {
-  asm volatile("griddepcontrol.wait;\n" ::: "memory");
-}
-
 }  // namespace mbb::trainer::cuda
