@@ -167,9 +167,9 @@ Result<KernelPlan> plan_quantize(const char* kernel, RowShape shape, int outputs
 Result<KernelPlan> plan_quantize_once(const char* kernel, RowShape shape, int outputs, int bytes_per_element,
                                       SharedMemory shared, Sms sms) {
   MB_ASSIGN(KernelPlan plan, plan_quantize(kernel, shape, outputs, bytes_per_element));
-  constexpr int64_t kTile = 128 * 128 * 2, kTurned = 128 * 128, kOfDriver = 1 << 10;  // tops: in the driver's share
-  constexpr int64_t kAll = kQuantizeOnceWaiting * kTile + kTurned + 32;
-  plan.smem_bytes = static_cast<int>(kQuantizeOnceWaiting * kTile);
+  constexpr int64_t kStatic = 128 * 128 + 544, kOfDriver = 1 << 10;  // a turned tile, and of rows and warps
+  constexpr int64_t kAll = kQuantizeOnceShared + kStatic;
+  plan.smem_bytes = kQuantizeOnceShared;
   const int64_t an_sm = kAll > shared.of_block ? 0 : std::min<int64_t>(shared.of_sm / (kAll + kOfDriver), 2);
   plan.grid_x = std::min(plan.grid_x, an_sm * std::max(sms.count - sms.margin, 1));
   plan.vectors = kQuantizeOnceWaiting + kQuantizeOnceKept;

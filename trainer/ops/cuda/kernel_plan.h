@@ -72,6 +72,7 @@ Result<KernelPlan> plan_quantize(const char* kernel, RowShape shape, int outputs
 // tiles a block keeps kQuantizeOnceWaiting in shared memory and kQuantizeOnceKept in registers; the others are read
 // twice. grid_x 0: no block fits an SM.
 constexpr int kQuantizeOnceWaiting = 3, kQuantizeOnceKept = 2;
+constexpr int kQuantizeOnceShared = kQuantizeOnceWaiting * 128 * 128 * 2;
 struct SharedMemory {
   int64_t of_block = 227 << 10, of_sm = 228 << 10;  // the most a block may ask for, and all blocks of an SM have
 };

@@ -390,15 +390,19 @@ void fill_raw(DeviceBytes& bytes, size_t count, std::mt19937_64& random, int not
 TEST_F(Quantization, InOneLaunchIsTheSameAsInTwo) {
   DeviceBytes partials(static_cast<size_t>(quantize_once_partials(launch_)));
   ASSERT_GT(quantize_once_partials(launch_), 0);
-  for (const auto& [rows, cols, nan] : {std::tuple<int64_t, int64_t, int>{16, 8, -1},
-                                        {208, 264, -1},
-                                        {208, 264, 77},
-                                        {2048, 3584, -1},
-                                        {2064, 10312, -1}}) {
+  const int all = launch_.sms.count;
+  for (const auto& [rows, cols, nan, sms] : {std::tuple<int64_t, int64_t, int, int>{16, 8, -1, all},
+                                             {208, 264, -1, all},
+                                             {208, 264, 77, all},
+                                             {2048, 3584, -1, all},
+                                             {2064, 10312, -1, all},
+                                             {2064, 5160, -1, 24}}) {
     const auto n = static_cast<size_t>(rows * cols);
     DeviceBytes x(n * 2), gate_up(n * 4);
     fill_raw(x, n, random_, nan);
     fill_raw(gate_up, 2 * n, random_, nan);
+    Launch launch = launch_;
+    launch.sms.count = sms;
     for (const Element to : {Element::kE4m3, Element::kE5m2})
       for (const int form : {0, 1, 2}) {
         SCOPED_TRACE(testing::Message() << rows << " x " << cols << " form " << form << " " << name(to) << " seed "
@@ -412,9 +416,9 @@ TEST_F(Quantization, InOneLaunchIsTheSameAsInTwo) {
           a.inverse_scale = scales.floats();
           if (together) {
             a.found_amax = scales.floats() + 1, a.partials = partials.get();
-            expect_ok(form == 0   ? quantize_once(a, x.get(), launch_)
-                      : form == 1 ? quantize_swiglu_once(a, gate_up.get(), launch_)
-                                  : quantize_swiglu_backward_once(a, gate_up.get(), x.get(), launch_));
+            expect_ok(form == 0   ? quantize_once(a, x.get(), launch)
+                      : form == 1 ? quantize_swiglu_once(a, gate_up.get(), launch)
+                                  : quantize_swiglu_backward_once(a, gate_up.get(), x.get(), launch));
           } else {
             scales.zero();
             a.amax = scales.floats() + 1;

@@ -95,14 +95,20 @@ Status start_together(void (*kernel)(Params...), const KernelPlan& plan, cudaStr
 
 template <typename Producer, __nv_fp8_interpretation_t kKind>
 Status start_once(KernelPlan plan, const Quantize& a, Producer produce, const Launch& launch) {
-  const auto kernel = quantize_once_kernel<Producer, kKind>;
-  MB_ASSIGN(const int an_sm, resident(kernel, plan));
-  plan.grid_x = std::min<int64_t>(plan.grid_x, int64_t{an_sm} * launch.sms.count);
-  const int64_t tiles = quantize_tiles(a.shape, Producer::kOutputs);
+  const int64_t rows = a.shape.rows, cols = a.shape.cols;
+  const int across = tiles_across<Producer>(a.shape);
+  const auto tiles = static_cast<int>(quantize_tiles(a.shape, Producer::kOutputs));
   const OnceScale by{static_cast<uint32_t*>(a.partials), a.found_amax, a.inverse_scale};
-  return start_together(kernel, plan, launch.stream, produce, a.shape.rows, a.shape.cols,
-                        tiles_across<Producer>(a.shape), static_cast<int>(tiles), by, static_cast<uint8_t*>(a.q),
-                        static_cast<uint8_t*>(a.qt));
+  auto *q = static_cast<uint8_t*>(a.q), *qt = static_cast<uint8_t*>(a.qt);
+  const auto start = [&](auto kernel, auto... args) -> Status {
+    MB_ASSIGN(const int an_sm, resident(kernel, plan));
+    plan.grid_x = std::min<int64_t>(plan.grid_x, int64_t{an_sm} * launch.sms.count);
+    return start_together(kernel, plan, launch.stream, produce, rows, args..., across, tiles, by, q, qt);
+  };
+  if constexpr (Producer::kStored)
+    return start(quantize_once_kernel<kKind>);
+  else
+    return start(quantize_made_once_kernel<Producer, kKind>, cols);
 }
 
 // Whether all tiles of a norm stay on the chip.

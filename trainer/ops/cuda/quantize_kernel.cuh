@@ -130,8 +130,9 @@ __device__ __forceinline__ TilePlace tile_place() {
   return {group * 4, (lane & 7) * 8};
 }
 
-// Results as bf16. Rows and columns that are not there repeat others, which changes no maximum and is not written.
-template <typename Producer, bool kOnce>
+// Results as bf16, read for the last time. Rows and columns that are not there repeat others, which changes no maximum
+// and is not written.
+template <typename Producer>
 __device__ __forceinline__ void load_lines(const Producer& produce, int64_t row, int64_t column, int64_t rows,
                                            int64_t cols, uint4 (&lines)[8]) {
   constexpr int kOutputs = Producer::kOutputs, kRows = 8 / kOutputs;
@@ -141,7 +142,7 @@ __device__ __forceinline__ void load_lines(const Producer& produce, int64_t row,
   for (int first = 0; first < kRows; first += kBatch) {
     uint4 raw[kBatch][Producer::kReads];
 #pragma unroll
-    for (int r = 0; r < kBatch; ++r) produce.template read<kOnce>(min(row + first + r, rows - 1), column, raw[r]);
+    for (int r = 0; r < kBatch; ++r) produce.template read<true>(min(row + first + r, rows - 1), column, raw[r]);
     if constexpr (Producer::kStored) __syncwarp();  // no load is put off past the first use of another
 #pragma unroll
     for (int r = 0; r < kBatch; ++r) {
@@ -199,8 +200,17 @@ __device__ __forceinline__ TileAt tile_at(int tile, int tiles_across) {
 }
 
 // The codes turned through shared memory: 16 rows of a column a store; columns are `pitch` codes apart. A column and
-// the seven beside it are swizzled alike, so that their words lie at fixed distances.
-template <int kOutputs>
+// the seven beside it are swizzled alike, so that their words lie at fixed distances. With kStream, and below, codes
+// need not stay in L2.
+template <bool kStream, typename Vector>
+__device__ __forceinline__ void store_codes(uint8_t* to, const Vector& codes) {
+  auto* const at = reinterpret_cast<Vector*>(to);
+  if constexpr (kStream)
+    __stcs(at, codes);
+  else
+    *at = codes;
+}
+template <int kOutputs, bool kStream = false>
 __device__ __forceinline__ void write_turned(const uint2 (&codes)[8], TileAt at, int64_t rows, int64_t cols,
                                              int64_t pitch, uint8_t* qt, uint32_t* turned) {
   const TilePlace place = tile_place<kOutputs>();
@@ -234,13 +244,13 @@ __device__ __forceinline__ void write_turned(const uint2 (&codes)[8], TileAt at,
 #pragma unroll
   for (int it = 0; it < 4; ++it) {
     const uint4 v = from[it * 8];
-    *reinterpret_cast<uint4*>(to + it * pitch) = make_uint4(__byte_perm(v.x, v.y, own), __byte_perm(v.y, v.x, own),
-                                                            __byte_perm(v.z, v.w, own), __byte_perm(v.w, v.z, own));
+    store_codes<kStream>(to + it * pitch, make_uint4(__byte_perm(v.x, v.y, own), __byte_perm(v.y, v.x, own),
+                                                     __byte_perm(v.z, v.w, own), __byte_perm(v.w, v.z, own)));
   }
 }
 
 // Writes a tile's codes, plain and turned.
-template <int kOutputs, __nv_fp8_interpretation_t kKind>
+template <int kOutputs, __nv_fp8_interpretation_t kKind, bool kStream = false>
 __device__ __forceinline__ void write_tile(const uint4 (&lines)[8], float scale, TileAt at, int64_t rows, int64_t cols,
                                            uint8_t* q, uint8_t* qt, uint32_t* turned) {
   constexpr int kRows = 8 / kOutputs;
@@ -252,9 +262,9 @@ __device__ __forceinline__ void write_tile(const uint4 (&lines)[8], float scale,
     codes[l] = codes_of<kKind>(lines[l], scale);
     const int64_t own_row = row + l % kRows;
     if (q != nullptr && own_row < rows && column < cols)
-      *reinterpret_cast<uint2*>(q + (own_row * kOutputs + l / kRows) * cols + column) = codes[l];
+      store_codes<kStream>(q + (own_row * kOutputs + l / kRows) * cols + column, codes[l]);
   }
-  if (qt != nullptr) write_turned<kOutputs>(codes, at, rows, cols, rows, qt, turned);
+  if (qt != nullptr) write_turned<kOutputs, kStream>(codes, at, rows, cols, rows, qt, turned);
 }
 
 // A thread has kAmaxInFlight vectors on their way; the host keeps the count of vectors below 2^32.
@@ -314,7 +324,7 @@ __global__ void __launch_bounds__(256, 4)
   const TileAt at{int64_t{down} * 128, int64_t{gridDim.y - 1 - blockIdx.y} * (128 / kOutputs)};
   if (at.row >= rows) return;
   uint4 lines[8];
-  load_lines<Producer, true>(produce, at.row + place.row, at.column + place.column, rows, cols, lines);
+  load_lines(produce, at.row + place.row, at.column + place.column, rows, cols, lines);
   const float scale = by.given != nullptr ? *by.given : tensor_scale(*by.amax, kKind == __NV_E4M3 ? 448.0f : 57344.0f);
   if (at.row == 0 && at.column == 0 && threadIdx.x == 0) *by.inverse = 1.0f / scale;
   const uint32_t top = by.found_amax != nullptr ? warp_top(larger(0, lines)) : 0;
