@@ -168,7 +168,7 @@ Status quantize_swiglu_backward(const Quantize& args, const void* gate_up, const
 int64_t quantize_once_partials(const Launch& launch);
 Status quantize_once(const Quantize& args, const void* x, const Launch& launch);
 // An RMSNorm's output, with norm.rstd written on the way; worth it, and taken, only where all of it fits on the chip,
-// or most of it in strips of 64 rows of 4096, one an SM.
+// or most of it in whole tiles.
 bool quantize_norm_once_fits(RowShape shape, const Launch& launch);
 Status quantize_norm_once(const Quantize& args, const NormForward& norm, const Launch& launch);
 Status quantize_swiglu_once(const Quantize& args, const void* gate_up, const Launch& launch);

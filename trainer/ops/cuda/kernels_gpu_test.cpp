@@ -335,10 +335,17 @@ TEST_F(Quantization, PlainNormSwigluAndSwigluBackward) {
 // rstd of either way to sum a row differs in its last bits, and so may a value that lies between two codes.
 TEST_F(Quantization, NormInOneLaunch) {
   DeviceBytes partials(static_cast<size_t>(quantize_once_partials(launch_)));
-  for (const auto& [rows, cols] : {std::pair<int64_t, int64_t>{16, 8}, {208, 264}, {2048, 3584}, {3200, 4096}}) {
+  const int all = launch_.sms.count;
+  for (const auto& [rows, cols, sms] : {std::tuple<int64_t, int64_t, int>{16, 8, all},
+                                        {208, 264, all},
+                                        {2048, 3584, all},
+                                        {3200, 4096, all},
+                                        {1024, 4096, 16}}) {  // of which a block reads some twice
     const auto n = static_cast<size_t>(rows * cols);
     SCOPED_TRACE(testing::Message() << rows << " x " << cols << " seed " << seed_);
-    ASSERT_TRUE(quantize_norm_once_fits({rows, cols}, launch_));
+    Launch launch = launch_;
+    launch.sms.count = sms;
+    ASSERT_TRUE(quantize_norm_once_fits({rows, cols}, launch));
     const Tensor x = Tensor::random(Element::kBf16, n, random_),
                  w = Tensor::random(Element::kBf16, static_cast<size_t>(cols), random_);
     Tensor rstd(Element::kF32, static_cast<size_t>(rows));
@@ -348,7 +355,7 @@ TEST_F(Quantization, NormInOneLaunch) {
     a.inverse_scale = scales.floats(), a.found_amax = scales.floats() + 1;
     NormForward norm;
     norm.shape = a.shape, norm.x = x.get(), norm.weight = w.get(), norm.rstd = rstd.floats();
-    expect_ok(quantize_norm_once(a, norm, launch_));
+    expect_ok(quantize_norm_once(a, norm, launch));
     std::vector<double> ref(n), ref_rstd(static_cast<size_t>(rows));
     double largest = 0;
     for (size_t r = 0; r < ref_rstd.size(); ++r) {

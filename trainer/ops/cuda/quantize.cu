@@ -117,25 +117,27 @@ bool tiles_fit(RowShape shape, const OnceDevice& device, Sms sms) {
   return plan && quantize_tiles(shape, 1) <= plan->grid_x * kQuantizeOnceWaiting;
 }
 
-// A block an SM, whose strip of rows stays on the chip for the most part.
-bool strips_fit(RowShape shape, const OnceDevice& device, Sms sms) {
-  constexpr int kStatic = 1 << 10;  // sums and barriers
-  return shape.cols == kStripCols && shape.rows % kStripRows == 0 &&
-         shape.rows / kStripRows <= std::max(sms.count - sms.margin, 1) &&
-         kStripShared + kStatic <= device.shared.of_block;
+// Blocks of a strip of 128 rows; 0 where a block had too much to read again.
+int64_t strip_parts(RowShape shape, const OnceDevice& device, Sms sms) {
+  const auto plan = plan_quantize_once("quantize_norm_once", shape, 1, 4, device.shared, sms);
+  if (!plan || shape.rows % 128 != 0 || shape.cols % 128 != 0) return 0;
+  const int64_t across = shape.cols / 128, parts = std::min(across, plan->grid_x / (shape.rows / 128));
+  return parts * kStripTiles < across ? 0 : parts;
 }
 
 template <__nv_fp8_interpretation_t kKind>
-Status start_strips(const Quantize& a, const NormOnce& norm, const Launch& launch) {
+Status start_strips(const Quantize& a, const NormOnce& norm, int64_t parts, const Launch& launch) {
   KernelPlan plan;
   plan.kernel = "quantize_norm_strips";
-  plan.block = 512;
-  plan.smem_bytes = kStripShared;
-  MB_ASSIGN(const int an_sm, resident(norm_strip_kernel<kKind>, plan));
-  plan.grid_x = an_sm == 0 ? 0 : a.shape.rows / kStripRows;
-  const OnceScale by{static_cast<uint32_t*>(a.partials), a.found_amax, a.inverse_scale};
-  return start_together(norm_strip_kernel<kKind>, plan, launch.stream, norm, static_cast<int>(a.shape.rows), by,
-                        static_cast<uint8_t*>(a.q), static_cast<uint8_t*>(a.qt));
+  plan.block = 256;
+  plan.smem_bytes = kQuantizeOnceShared;
+  MB_ASSIGN(const int an_sm, resident(norm_strips_kernel<kKind>, plan));
+  plan.grid_x = a.shape.rows / 128 * parts;
+  if (plan.grid_x > int64_t{an_sm} * launch.sms.count) plan.grid_x = 0;
+  auto* const sums = static_cast<float2*>(a.partials);
+  const OnceScale by{reinterpret_cast<uint32_t*>(sums + plan.grid_x * 128), a.found_amax, a.inverse_scale};
+  return start_together(norm_strips_kernel<kKind>, plan, launch.stream, norm, a.shape.rows, static_cast<int>(parts),
+                        sums, by, static_cast<uint8_t*>(a.q), static_cast<uint8_t*>(a.qt));
 }
 
 template <typename Producer>
@@ -202,7 +204,7 @@ int64_t quantize_once_partials(const Launch& launch) {
   if (!device || !device->cooperative) return 0;
   const auto plan =
       plan_quantize_once("quantize_once", {int64_t{1} << 20, int64_t{1} << 10}, 1, 4, device->shared, launch.sms);
-  return plan ? plan->grid_x * int64_t{sizeof(uint32_t)} : 0;
+  return plan ? plan->grid_x * int64_t{sizeof(uint32_t) + 128 * sizeof(float2)} : 0;
 }
 
 Status quantize_once(const Quantize& args, const void* x, const Launch& launch) {
@@ -212,16 +214,17 @@ Status quantize_once(const Quantize& args, const void* x, const Launch& launch) 
 bool quantize_norm_once_fits(RowShape shape, const Launch& launch) {
   const auto device = once_device();
   return device && device->cooperative &&
-         (tiles_fit(shape, *device, launch.sms) || strips_fit(shape, *device, launch.sms));
+         (tiles_fit(shape, *device, launch.sms) || strip_parts(shape, *device, launch.sms) > 0);
 }
 
 Status quantize_norm_once(const Quantize& args, const NormForward& norm, const Launch& launch) {
   MB_ASSIGN(const OnceDevice device, once_device());
   const NormOnce once{{b16(norm.x), b16(norm.weight), norm.rstd, args.shape.cols}, norm.rstd, norm.eps};
-  if (tiles_fit(args.shape, device, launch.sms) || !strips_fit(args.shape, device, launch.sms))
+  const int64_t parts = strip_parts(args.shape, device, launch.sms);
+  if (parts == 0 || tiles_fit(args.shape, device, launch.sms))
     return run_once("quantize_norm_once", args, once, 2, launch);
-  return args.to == Element::kE5m2 ? start_strips<__NV_E5M2>(args, once, launch)
-                                   : start_strips<__NV_E4M3>(args, once, launch);
+  return args.to == Element::kE5m2 ? start_strips<__NV_E5M2>(args, once, parts, launch)
+                                   : start_strips<__NV_E4M3>(args, once, parts, launch);
 }
 
 Status quantize_swiglu_once(const Quantize& args, const void* gate_up, const Launch& launch) {
