@@ -333,22 +333,33 @@ class Gate {
     judge_own_nights(s, verdict);
   }
 
-  // Where nights of other products are in the window, those since, of the baseline's product, are judged alone.
+  // Of the baseline's product its own nights since another's say whether the machine changed, and tonight alone whether
+  // it did tonight.
   static void judge_own_nights(const Series& s, analysis::SeriesVerdict& verdict) {
     const auto& products = s.evidence.products;
     const auto other = std::find_if(products.rbegin(), products.rend(),
                                     [&](const auto& product) { return product != s.baseline.pin->product; });
-    const auto count = other - products.rbegin();
-    std::string why = "the machine changed, not the product";
-    if (!s.baseline.pin->product.empty() && static_cast<size_t>(count) < verdict.nights) {
-      SeriesEvidence own{s.evidence.baseline, {s.evidence.nights.end() - count, s.evidence.nights.end()}};
-      analysis::SeriesVerdict alone = analysis::judge_suite(std::span(&own, 1))[0];
-      if (alone.suspected && !s.fresh.empty()) alone = analysis::confirm(own, alone, s.fresh);
-      const std::string before = "; with nights of other products: " + verdict.text;
-      if (alone.verdict == Verdict::kInconclusive) why = "its own nights do not settle whether the machine changed";
+    const auto count = s.baseline.pin->product.empty() ? std::ssize(products) : other - products.rbegin();
+    const std::string before = "; with nights before: " + verdict.text;
+    const auto last = [&](std::ptrdiff_t nights) {
+      return SeriesEvidence{s.evidence.baseline, {s.evidence.nights.end() - nights, s.evidence.nights.end()}};
+    };
+    for (const auto nights : {count, std::ptrdiff_t{1}}) {
+      SeriesEvidence own = last(nights);
+      own.nights.back().insert(own.nights.back().end(), s.fresh.begin(), s.fresh.end());
+      const analysis::SeriesVerdict alone = analysis::judge_suite(std::span(&own, 1))[0];
+      if (alone.verdict != Verdict::kSame) continue;
       verdict = alone;
       verdict.text += before;
-      if (alone.verdict == Verdict::kSame) return;
+      return;
+    }
+    std::string why = "the machine changed, not the product";
+    if (static_cast<size_t>(count) < verdict.nights) {
+      const SeriesEvidence own = last(count);
+      verdict = analysis::judge_suite(std::span(&own, 1))[0];
+      if (verdict.suspected && !s.fresh.empty()) verdict = analysis::confirm(own, verdict, s.fresh);
+      if (verdict.verdict == Verdict::kInconclusive) why = "its own nights do not settle whether the machine changed";
+      verdict.text += before;
     }
     verdict.verdict = Verdict::kIncomparable;
     verdict.suspected = false;

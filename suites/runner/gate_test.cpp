@@ -451,6 +451,13 @@ TEST_F(GateOverNights, TheBaselinesProductAfterAnotherThatWasRedIsJudgedByItsOwn
     EXPECT_EQ(verdict.verdict, Verdict::kSame) << red << ": " << verdict.text;
     EXPECT_NE(verdict.text.find("it had been red since"), std::string::npos) << verdict.text;
   }
+  // The machine's own episode is over when tonight alone shows it.
+  for (const char* id : {"r-2", "r-3"}) keep(judged({id, id[2] - '1', "old", "6.1", 100.5}, Verdict::kSlower));
+  const auto over = row(judge(run_of({"r-4", 3, "old", "6.1", 100.2})), "cpu_step_time").verdict;
+  EXPECT_EQ(over.verdict, Verdict::kSame) << over.text;
+  EXPECT_EQ(over.nights, 1U) << over.text;
+  keep(judged({"r-2", 1, "new", "6.1", 101}, Verdict::kSlower));
+  keep(judged({"r-3", 2, "new", "6.1", 101}, Verdict::kSlower));
   const auto worse = row(judge(run_of({"r-4", 3, "newer", "6.1", 101})), "cpu_step_time").verdict;
   EXPECT_EQ(worse.verdict, Verdict::kSlower) << "another product: " << worse.text;
 }
