@@ -122,6 +122,18 @@ TEST_F(Nightly, ASuiteThatMeasuresNothingLeavesReportsAndIsRed) {
   EXPECT_NE(text_of(report("json")).find("nothing was measured; one: "), std::string::npos) << answer.out;
 }
 
+TEST_F(Nightly, WhatMeasuresNothingOrCannotBeginIsNeverGreenNorSlower) {
+  const std::string nightly = fs::absolute(MBB_SOURCE_DIR).string() + "/ci/nightly/run -s small.toml -n 1 ";
+  write("pretends", "#!/bin/sh\necho mbbench 1\n");
+  fs::permissions(folder_ / "pretends", fs::perms::owner_all);
+  for (const std::string arguments : {"-o out -p /bin/true", "-o out -p /tmp", "-o out -p ./pretends"}) {
+    const Answer answer = sh(nightly + arguments);
+    EXPECT_EQ(answer.status, 4) << arguments << "\n" << answer.out;
+  }
+  const Answer nowhere = sh(nightly + "-o /proc/out -p " + program_);
+  EXPECT_EQ(nowhere.status, 4) << nowhere.out;
+}
+
 TEST_F(Nightly, ASuiteThatDoesNotLoadIsAnErrorAndTheOthersRun) {
   const Answer answer = shell(std::string(MBB_SOURCE_DIR) + "/ci/nightly/run -p " + program_ + " -s nothing-here -s " +
                               (folder_ / "small.toml").string() + " -n 1 -o " + out().string());
