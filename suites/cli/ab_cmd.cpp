@@ -65,6 +65,9 @@ Result<Suite> suite_of_arm(const Parsed& parsed, const Arm& arm) {
   return suite_of(with, settings, parsed.positionals[2]);
 }
 
+// Why a metric may be missing in one arm.
+constexpr const char* kOfOneRank = " (on the CPU only the time of one rank counts)";
+
 // Launch values of one cell, by arm.
 struct Series {
   std::string metric;
@@ -146,7 +149,15 @@ class Ab {
       }
       Series& s = series_[cell.name];
       const auto gated = analysis::gated_metrics(cell);
-      s.metric = gated.empty() ? analysis::kRunRow : gated.front();
+      const std::string metric = gated.empty() ? analysis::kRunRow : gated.front();
+      if (!s.metric.empty() && metric != s.metric && !gated.empty() && s.metric != analysis::kRunRow) {
+        s.decision.verdict = Verdict::kIncomparable;
+        s.decision.text = fmt::format("{} is judged by {}, {} by {}{}", arms_[1 - arm].label, s.metric,
+                                      arms_[arm].label, metric, kOfOneRank);
+        s.decided = true;
+        continue;
+      }
+      s.metric = metric;
       s.class_label = baselines::class_label(cell);
       note_canaries(cell);
       const auto values = gated.empty() ? analysis::NightLaunches{} : analysis::launch_values(cell, s.metric);

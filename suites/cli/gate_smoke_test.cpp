@@ -129,6 +129,12 @@ TEST_F(GateCommand, AnArmThatMeasuresNothingIsBrokenAndNamed) {
   }
 }
 
+TEST_F(GateCommand, ArmsThatAreJudgedByDifferentMetricsAreIncomparable) {
+  const Answer answer = run("ab this tp=2 small.toml --budget 3 --quiet");
+  EXPECT_EQ(answer.status, 3) << answer.out;
+  EXPECT_TRUE(answer.has("this is judged by cpu_step_time, tp=2 by peak_memory")) << answer.out;
+}
+
 TEST_F(GateCommand, AbTellsMoreWorkFromTheSame) {
   const Answer more = run("ab this global_batch_size=4 small.toml --budget 3 --quiet");
   EXPECT_NE(more.out.find("one"), std::string::npos) << more.out;
