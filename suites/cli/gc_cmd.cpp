@@ -1,9 +1,13 @@
 // mbbench gc: removes old bundles by policy and says of each why it goes or stays.
 #include <fmt/core.h>
 
+#include <algorithm>
+
 #include "baselines/pins/pins.h"
 #include "baselines/store/gc.h"
 #include "profiler/base/clock.h"
+#include "profiler/base/file.h"
+#include "profiler/base/log.h"
 #include "profiler/base/text.h"
 #include "suites/cli/command.h"
 #include "suites/cli/print.h"
@@ -52,6 +56,13 @@ Result<int> gc(const Parsed& parsed) {
   const auto plan = baselines::plan_gc(std::move(bundles), pins,
                                        {settings.product.gc.keep_days, settings.product.gc.keep_runs}, wall_ns());
   const bool dry = parsed.flag("--dry-run");
+  if (!file_exists(settings.product.runs_dir))
+    say(fmt::format("there is no folder {} (runs_dir)\n", settings.product.runs_dir));
+  // In another folder than the gate's, the setting may name a file that is not there.
+  if (!file_exists(settings.product.baselines_file) &&
+      std::any_of(plan.begin(), plan.end(), [](const GcDecision& d) { return d.removes; }))
+    say(fmt::format("there is no {} (baselines_file): no bundle counts as a baseline's evidence\n",
+                    settings.product.baselines_file));
   if (!dry) MB_TRY(baselines::carry_out(plan));
   print_tables(parsed, {plan_table(plan, dry)});
   return 0;

@@ -69,6 +69,11 @@ TEST_F(Nightly, APlantedDelayIsRedAndEverythingElseIsNot) {
   const Answer gone = run("gc --dry-run gc.keep_days=0 gc.keep_runs=0");
   EXPECT_NE(gone.out.find("would remove"), std::string::npos) << gone.out;
   EXPECT_NE(gone.out.find("evidence of baseline b-"), std::string::npos) << gone.out;
+  EXPECT_FALSE(gone.has("there is no ")) << gone.out;
+  const Answer elsewhere =
+      shell(program_ +
+            " gc --dry-run gc.keep_days=0 gc.keep_runs=0 baselines_file=nowhere runs_dir=" + (out() / "runs").string());
+  EXPECT_TRUE(elsewhere.has("there is no nowhere (baselines_file)")) << elsewhere.out;
 }
 
 TEST_F(Nightly, ThePageOpensInABrowserWithoutANetwork) {
