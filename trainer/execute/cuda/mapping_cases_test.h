@@ -28,7 +28,18 @@ inline Config llama() {
   return c;
 }
 
+// Wide enough for eight ranks, in FP8 too.
+inline Config wide_llama() {
+  Config c = llama();
+  c.model.num_attention_heads = c.model.num_query_groups = 8;
+  c.train.train_iters = 2;
+  c.train.seq_length = 64;
+  c.train.micro_batch_size = 1;
+  return c;
+}
+
 inline Config family(std::string_view name) {
+  if (name == "wide") return wide_llama();
   for (const Small& small : kFamilies) {
     if (small.name != name) continue;
     Config c = config_of(small);
@@ -51,6 +62,10 @@ inline void cp(Config& c, int64_t size, const char* comm) {
   c.parallel.context_parallel_size = size;
   c.parallel.cp_comm_type = comm;
   if (std::string_view(comm) == "a2a+p2p") c.parallel.hierarchical_context_parallel_sizes = {2, size / 2};
+}
+inline void tp_cp(Config& c, int64_t tensor, int64_t context, const char* comm) {
+  tp(c, tensor);
+  cp(c, context, comm);
 }
 inline void ep(Config& c, MoeExchange exchange) {
   c.parallel.gpus = c.parallel.expert_model_parallel_size = 2;
@@ -137,10 +152,40 @@ inline const Mapping kMappings[] = {
     {"cp2_p2p", nullptr, [](Config& c) { cp(c, 2, "p2p"); }},
     {"cp2_all_gather", nullptr, [](Config& c) { cp(c, 2, "all_gather"); }},
     {"cp2_a2a", nullptr, [](Config& c) { cp(c, 2, "a2a"); }},
-    {"cp4_a2a_p2p", nullptr,
+    {"cp4_p2p", "wide", [](Config& c) { cp(c, 4, "p2p"); }},
+    {"cp4_all_gather", "wide", [](Config& c) { cp(c, 4, "all_gather"); }},
+    {"cp4_a2a", "wide", [](Config& c) { cp(c, 4, "a2a"); }},
+    {"cp4_a2a_p2p", "wide", [](Config& c) { cp(c, 4, "a2a+p2p"); }},
+    {"tp4", "wide", [](Config& c) { tp(c, 4); }},
+    {"tp4_overlap", "wide",
      [](Config& c) {
-       c.model.num_query_groups = 4;
-       cp(c, 4, "a2a+p2p");
+       tp(c, 4);
+       c.tp_overlap.tp_comm_overlap = true;
+     },
+     Recipes::kWhole},
+    {"tp8", "wide", [](Config& c) { tp(c, 8); }},
+    {"tp4_cp2_p2p", "wide", [](Config& c) { tp_cp(c, 4, 2, "p2p"); }},
+    {"tp4_cp2_all_gather", "wide", [](Config& c) { tp_cp(c, 4, 2, "all_gather"); }},
+    {"tp4_cp2_a2a", "wide", [](Config& c) { tp_cp(c, 4, 2, "a2a"); }},
+    {"tp2_cp4_a2a_p2p", "wide", [](Config& c) { tp_cp(c, 2, 4, "a2a+p2p"); }},
+    {"pp4_vpp2", "wide", [](Config& c) { pp(c, 4, 2); }},
+    {"pp8", "wide", [](Config& c) { pp(c, 8, 1); }},
+    {"pp8_vpp2", "wide", [](Config& c) { pp(c, 8, 2); }},
+    {"fsdp8", "wide",
+     [](Config& c) {
+       dp(c, 8);
+       c.data_parallel.use_torch_fsdp2 = true;
+     }},
+    {"hsdp2x4", "wide",
+     [](Config& c) {
+       dp(c, 8);
+       c.data_parallel.use_torch_fsdp2 = true;
+       c.data_parallel.num_distributed_optimizer_instances = 2;
+     }},
+    {"dp8_two_instances", "wide",
+     [](Config& c) {
+       dp(c, 8);
+       c.data_parallel.num_distributed_optimizer_instances = 2;
      }},
     {"pp2", nullptr, [](Config& c) { pp(c, 2, 1); }},
     {"pp2_vpp2", nullptr, [](Config& c) { pp(c, 2, 2); }},
@@ -192,6 +237,20 @@ inline const Mapping kMappings[] = {
        c.parallel.gpus = 4;
        c.parallel.expert_tensor_parallel_size = 2;
      }},
+    {"ep8_etp1_tp2_dp4", "mixtral",
+     [](Config& c) {
+       ep(c, MoeExchange::kPadded);
+       tp(c, 2);
+       c.parallel.gpus = c.parallel.expert_model_parallel_size = 8;
+       c.parallel.expert_tensor_parallel_size = 1;
+       c.parallel.use_distributed_optimizer = true;
+     }},
+    {"ep4_counts", "mixtral",
+     [](Config& c) {
+       ep(c, MoeExchange::kCounts);
+       c.parallel.gpus = c.parallel.expert_model_parallel_size = 4;
+       c.parallel.use_distributed_optimizer = true;
+     }},
     {"ep2_delayed", "mixtral",
      [](Config& c) {
        ep(c, MoeExchange::kPadded);
@@ -219,13 +278,22 @@ inline const Mapping kMappings[] = {
        tp(c, 2);
        c.parallel.encoder_pipeline_model_parallel_size = c.parallel.encoder_tensor_model_parallel_size = 1;
      }},
+    {"tp2_encoder_stage_tp2", "t5",
+     [](Config& c) {
+       tp(c, 2);
+       c.parallel.encoder_pipeline_model_parallel_size = 1;
+       c.parallel.encoder_tensor_model_parallel_size = 2;
+     }},
 };
 
 // One rank's, of sizes that the recipe takes.
 inline Config base_of(const Mapping& mapping, Recipe recipe = Recipe::kFp32) {
   Config c = mapping.family == nullptr ? llama() : family(mapping.family);
-  if (mapping.family != nullptr && is_quantized(recipe)) in_sixteens(c);
-  if (std::string_view(mapping.name) == "cp4_a2a_p2p") c.model.num_query_groups = 4;
+  const bool wide = mapping.family != nullptr && std::string_view(mapping.family) == "wide";
+  if (mapping.family != nullptr && !wide && is_quantized(recipe)) in_sixteens(c);
+  const std::string_view name = mapping.name;
+  if (name == "pp4_vpp2" || name == "pp8") c.model.num_layers = 8;
+  if (name == "pp8_vpp2") c.model.num_layers = 16;
   return c;
 }
 

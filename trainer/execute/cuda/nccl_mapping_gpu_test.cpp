@@ -1,16 +1,17 @@
-// Two GPUs: every mapping of two ranks trains through NCCL like one rank of the oracle, a process a GPU, as graphs and
-// op by op. This program starts itself again for the ranks, which train one case after another.
+// Several GPUs: every mapping of two, four and eight ranks, as far as there are GPUs, trains through NCCL like one rank
+// of the oracle, a process a GPU, as graphs and op by op. This program starts itself again for the ranks, which train
+// one case after another.
 #include <fmt/format.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <array>
 #include <chrono>
 #include <csignal>
 #include <cstdlib>
 #include <filesystem>
 #include <sstream>
 #include <thread>
+#include <vector>
 
 #include "profiler/base/file.h"
 #include "profiler/base/text.h"
@@ -41,8 +42,8 @@ struct Case {
   }
 };
 
-// Those of two ranks. An exchange by counts reads them on the host, which graphs cannot.
-std::vector<Case> cases(Recipe recipe, bool graphs) {
+// Those of so many ranks. An exchange by counts reads them on the host, which graphs cannot.
+std::vector<Case> cases(Recipe recipe, bool graphs, int ranks) {
   std::vector<Case> all;
   for (const Mapping& mapping : kMappings) {
     if (!mapping.takes(recipe)) continue;
@@ -51,7 +52,7 @@ std::vector<Case> cases(Recipe recipe, bool graphs) {
     if (graphs && counts) continue;
     const auto layout = resolve(c.config());
     if (!layout) ADD_FAILURE() << c.name() << ": " << format(layout.error());
-    if (layout && layout->mesh.world_size() == 2) all.push_back(c);
+    if (layout && layout->mesh.world_size() == ranks) all.push_back(c);
   }
   return all;
 }
@@ -92,9 +93,10 @@ Result<std::string> verdict(const Case& c, const std::vector<StepReport>& device
 }
 
 // One case after another, from the one that the file `next` names on.
-void train_cases(const std::vector<Case>& all) {
+void train_cases(Recipe recipe, bool graphs) {
   const auto first = process_place();
   if (!first || !*first) GTEST_SKIP() << "not started as a rank";
+  const std::vector<Case> all = cases(recipe, graphs, (*first)->size);
   const std::filesystem::path folder = (*first)->rendezvous.substr(std::string_view("file:").size());
   for (size_t i = static_cast<size_t>(*parse_int(trim(read_file(folder / "next").value()))); i < all.size(); ++i) {
     setenv("MBBENCH_MEET_AT", fmt::format("file:{}/meet-{}", folder.string(), i).c_str(), 1);
@@ -117,22 +119,22 @@ void train_cases(const std::vector<Case>& all) {
 }
 
 TEST(NcclRank, DISABLED_Fp32Graphs) {
-  train_cases(cases(Recipe::kFp32, true));
+  train_cases(Recipe::kFp32, true);
 }
 TEST(NcclRank, DISABLED_Bf16Graphs) {
-  train_cases(cases(Recipe::kBf16, true));
+  train_cases(Recipe::kBf16, true);
 }
 TEST(NcclRank, DISABLED_Fp8Graphs) {
-  train_cases(cases(Recipe::kFp8Current, true));
+  train_cases(Recipe::kFp8Current, true);
 }
 TEST(NcclRank, DISABLED_Fp32OpByOp) {
-  train_cases(cases(Recipe::kFp32, false));
+  train_cases(Recipe::kFp32, false);
 }
 TEST(NcclRank, DISABLED_Bf16OpByOp) {
-  train_cases(cases(Recipe::kBf16, false));
+  train_cases(Recipe::kBf16, false);
 }
 TEST(NcclRank, DISABLED_Fp8OpByOp) {
-  train_cases(cases(Recipe::kFp8Current, false));
+  train_cases(Recipe::kFp8Current, false);
 }
 
 int devices() {
@@ -146,13 +148,13 @@ std::filesystem::path fresh_folder(const char* name) {
   return folder;
 }
 
-// Waits for both, and kills what is left after `limit`; meanwhile lines of rank 0's log go to the terminal, so that a
+// Waits for all, and kills what is left after `limit`; meanwhile lines of rank 0's log go to the terminal, so that a
 // test that is ended has said how far it came.
-void wait_for(const std::array<pid_t, 2>& ranks, const std::filesystem::path& log,
+void wait_for(const std::vector<pid_t>& ranks, const std::filesystem::path& log,
               std::chrono::seconds limit = std::chrono::minutes(15)) {
   const auto last = std::chrono::steady_clock::now() + limit;
   size_t shown = 0, left = ranks.size();
-  std::array<bool, 2> ended{};
+  std::vector<bool> ended(ranks.size(), false);
   while (left > 0) {
     const bool late = std::chrono::steady_clock::now() > last;
     for (size_t r = 0; r < ranks.size(); ++r) {
@@ -173,23 +175,24 @@ void wait_for(const std::array<pid_t, 2>& ranks, const std::filesystem::path& lo
   }
 }
 
-std::array<pid_t, 2> start_both(const std::filesystem::path& folder, const std::string& test) {
-  return {start_rank_of_this_program(0, 2, folder, folder / "0", test),
-          start_rank_of_this_program(1, 2, folder, folder / "1", test)};
+std::vector<pid_t> start_ranks(const std::filesystem::path& folder, int ranks, const std::string& test) {
+  std::vector<pid_t> started;
+  for (int rank = 0; rank < ranks; ++rank)
+    started.push_back(start_rank_of_this_program(rank, ranks, folder, folder / std::to_string(rank), test));
+  return started;
 }
 
-void every_mapping_trains_like_one_rank(const char* name, size_t count) {
-  if (devices() < 2) GTEST_SKIP() << "two GPUs are needed, " << devices() << " found";
+void every_mapping_trains_like_one_rank(const char* name, int ranks, size_t count) {
   const std::filesystem::path folder = fresh_folder(name);
   for (size_t next = 0; next < count;) {
     ASSERT_TRUE(write_file(folder / "next", std::to_string(next)));
-    wait_for(start_both(folder, fmt::format("NcclRank.DISABLED_{}", name)), folder / "0");
+    wait_for(start_ranks(folder, ranks, fmt::format("NcclRank.DISABLED_{}", name)), folder / "0");
     const auto reached = static_cast<size_t>(*parse_int(trim(read_file(folder / "next").value())));
     next = std::max(next, reached);
     if (next < count) ++next;  // the one that failed is told of below
   }
   std::string said;
-  for (const char* rank : {"0", "1"}) said += read_file(folder / rank).value_or("");
+  for (int rank = 0; rank < ranks; ++rank) said += read_file(folder / std::to_string(rank)).value_or("");
   size_t good = 0;
   std::istringstream lines(said);
   for (std::string line; std::getline(lines, line);)
@@ -199,26 +202,30 @@ void every_mapping_trains_like_one_rank(const char* name, size_t count) {
 }
 
 void every_mapping_trains(const char* name, Recipe recipe, bool graphs) {
-  const size_t count = cases(recipe, graphs).size();
-  ASSERT_GT(count, is_quantized(recipe) ? 18U : 24U);
-  every_mapping_trains_like_one_rank(name, count);
+  if (devices() < 2) GTEST_SKIP() << "two GPUs are needed, " << devices() << " found";
+  for (const auto& [ranks, fewest] : {std::pair(2, 18U), {4, 6U}, {8, 9U}}) {
+    if (ranks > devices()) break;
+    const size_t count = cases(recipe, graphs, ranks).size();
+    ASSERT_GT(count, fewest);
+    every_mapping_trains_like_one_rank(name, ranks, count);
+  }
 }
-TEST(NcclRanks, EveryMappingOfTwoTrainsAsGraphs) {
+TEST(NcclRanks, EveryMappingTrainsAsGraphs) {
   every_mapping_trains("Fp32Graphs", Recipe::kFp32, true);
 }
-TEST(NcclRanks, EveryMappingOfTwoTrainsOpByOp) {
+TEST(NcclRanks, EveryMappingTrainsOpByOp) {
   every_mapping_trains("Fp32OpByOp", Recipe::kFp32, false);
 }
-TEST(NcclRanks, EveryMappingOfTwoTrainsInBf16) {
+TEST(NcclRanks, EveryMappingTrainsInBf16) {
   every_mapping_trains("Bf16Graphs", Recipe::kBf16, true);
 }
-TEST(NcclRanks, EveryMappingOfTwoTrainsOpByOpInBf16) {
+TEST(NcclRanks, EveryMappingTrainsOpByOpInBf16) {
   every_mapping_trains("Bf16OpByOp", Recipe::kBf16, false);
 }
-TEST(NcclRanks, EveryMappingOfTwoTrainsInFp8) {
+TEST(NcclRanks, EveryMappingTrainsInFp8) {
   every_mapping_trains("Fp8Graphs", Recipe::kFp8Current, true);
 }
-TEST(NcclRanks, EveryMappingOfTwoTrainsOpByOpInFp8) {
+TEST(NcclRanks, EveryMappingTrainsOpByOpInFp8) {
   every_mapping_trains("Fp8OpByOp", Recipe::kFp8Current, false);
 }
 
@@ -255,7 +262,7 @@ void expect_end(const char* name, const std::string& reason) {
   if (devices() < 2) GTEST_SKIP() << "two GPUs are needed, " << devices() << " found";
   const std::filesystem::path folder = fresh_folder(name);
   constexpr std::chrono::seconds kStartAndEnd{90};
-  wait_for(start_both(folder, fmt::format("NcclRank.DISABLED_{}", name)), folder / "0", kStartAndEnd);
+  wait_for(start_ranks(folder, 2, fmt::format("NcclRank.DISABLED_{}", name)), folder / "0", kStartAndEnd);
   const std::string said = read_file(folder / "0").value();
   fmt::print("{}\n", said.substr(std::min(said.size(), said.find("ENDED"))));
   EXPECT_NE(said.find("ENDED"), std::string::npos) << said;
