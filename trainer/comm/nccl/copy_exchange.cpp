@@ -12,6 +12,7 @@
 
 #include "profiler/base/check.h"
 #include "trainer/ops/cuda/comm_kernels.h"
+#include "trainer/ops/cuda/driver_entry.h"
 #include "trainer/ops/cuda/status.h"
 
 namespace mbb::trainer::cuda {
@@ -19,16 +20,8 @@ namespace {
 
 constexpr size_t kLine = 256;  // words of two peers never share one
 
-// Found at run time, so that the library needs no libcuda to be loaded.
 PFN_cuStreamBatchMemOp_v11070 memory_operations() {
-  static const auto found = [] {
-    void* entry = nullptr;
-    cudaDriverEntryPointQueryResult answer{};
-    const bool there = cudaGetDriverEntryPointByVersion("cuStreamBatchMemOp", &entry, 11070, cudaEnableDefault,
-                                                        &answer) == cudaSuccess &&
-                       answer == cudaDriverEntryPointSuccess;
-    return there ? reinterpret_cast<PFN_cuStreamBatchMemOp_v11070>(entry) : nullptr;
-  }();
+  static const auto found = driver_entry<PFN_cuStreamBatchMemOp_v11070>("cuStreamBatchMemOp", 11070);
   return found;
 }
 

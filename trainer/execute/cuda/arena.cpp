@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <numeric>
 
+#include "trainer/ops/cuda/driver_entry.h"
 #include "trainer/ops/cuda/status.h"
 
 namespace mbb::trainer::cuda {
@@ -28,12 +29,8 @@ struct Driver {
 
 template <typename Function>
 bool find(const char* name, Function* to) {
-  void* entry = nullptr;
-  cudaDriverEntryPointQueryResult answer{};
-  const bool found = cudaGetDriverEntryPointByVersion(name, &entry, 10020, cudaEnableDefault, &answer) == cudaSuccess &&
-                     answer == cudaDriverEntryPointSuccess;
-  *to = reinterpret_cast<Function>(entry);
-  return found;
+  *to = driver_entry<Function>(name, 10020);
+  return *to != nullptr;
 }
 
 const Driver& driver() {

@@ -6,6 +6,7 @@
 #include <array>
 
 #include "profiler/base/check.h"
+#include "trainer/ops/cuda/driver_entry.h"
 #include "trainer/ops/cuda/status.h"
 
 namespace mbb::trainer::cuda {
@@ -14,13 +15,9 @@ namespace {
 using Encode = decltype(&cuTensorMapEncodeTiled);
 
 Result<Encode> encoder() {
-  void* function = nullptr;
-  cudaDriverEntryPointQueryResult found{};
-  MB_TRY(ok(cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &function, 12000, cudaEnableDefault, &found),
-            "asking the driver for tensor maps"));
-  if (found != cudaDriverEntryPointSuccess || function == nullptr)
-    return fail(ErrorCode::kUnavailable, "the driver has no cuTensorMapEncodeTiled", "CUDA >= 12.0 is needed");
-  return reinterpret_cast<Encode>(function);
+  const auto found = driver_entry<Encode>("cuTensorMapEncodeTiled", 12000);
+  if (found != nullptr) return found;
+  return fail(ErrorCode::kUnavailable, "the driver has no cuTensorMapEncodeTiled", "CUDA >= 12.0 is needed");
 }
 
 Result<CUtensorMap> map_of(CUtensorMapDataType type, const void* data, const std::vector<MapDimension>& dimensions) {
