@@ -7,6 +7,7 @@
 
 #include "analysis/gate/gate_report.h"
 #include "baselines/pins/pins.h"
+#include "baselines/store/store.h"
 #include "profiler/base/clock.h"
 #include "profiler/base/env.h"
 #include "profiler/base/file.h"
@@ -166,6 +167,23 @@ Result<RunOptions> options_of(const Parsed& parsed, const Settings& settings, co
   return options;
 }
 
+// A run to judge: the fresh launches that confirmed one, and those of an old product, are no nights of their own.
+Result<baselines::Run> night_called(const Settings& settings, const std::string& named) {
+  MB_ASSIGN(baselines::Run run, find_run(settings, named));
+  if (run.command == kConfirmCommand || run.command == kBridgeCommand)
+    return fail(ErrorCode::kBadArgument,
+                fmt::format("--run {}: run {} is a {}'s, no night", named, run.id, run.command),
+                "name the gate's own run: its --export-json and `mbbench history` have it");
+  return run;
+}
+
+// What a night cannot do without is tried before anything runs.
+Status check_store(const std::string& file) {
+  if (!file_exists(file)) return {};
+  const auto store = baselines::Store::open(file);
+  return store ? Status{} : tl::unexpected<Error>(store.error());
+}
+
 Result<int> gate(const Parsed& parsed) {
   const auto named = parsed.value("--run");
   std::string asked = named ? *named : parsed.positionals.empty() ? "" : parsed.positionals[0];
@@ -187,7 +205,7 @@ Result<int> gate(const Parsed& parsed) {
   // can be written is known before anything runs.
   MB_TRY(write_reports(parsed, report_of_error(asked, "the gate has not come to its end")));
   if (named) {
-    const auto run = find_run(settings, *named);
+    const auto run = night_called(settings, *named);
     if (!run) return finish_with(parsed, asked, run.error());
     const auto report = gate_run(*run, {}, request, options);
     return report ? finish(parsed, *report, only) : finish_with(parsed, run->suite, report.error());
@@ -197,6 +215,7 @@ Result<int> gate(const Parsed& parsed) {
                 "`mbbench list suites` lists them");
   const auto suite = suite_of(parsed, settings, parsed.positionals[0]);
   if (!suite) return finish_with(parsed, asked, suite.error());
+  if (const Status store = check_store(request.store_file); !store) return finish_with(parsed, asked, store.error());
   auto outcome = start_run(*suite, options);
   if (!outcome) return finish_with(parsed, suite->name, outcome.error());
   if (outcome->stopped) return stopped_in(parsed, suite->name, signals, "stopped before all cells had run");

@@ -59,6 +59,7 @@ TEST_F(GateCommand, NightsAgainstAnAcceptedBaseline) {
   std::ofstream(folder_ / "mbbench-baselines.jsonl") << pins;
   const Answer worse = run("gate small.toml --launches 2 --quiet");
   EXPECT_EQ(worse.status, 1) << "memory grew\n" << worse.out;
+  EXPECT_TRUE(run("gate --run @latest").has("is a gate-confirm's, no night"));
   EXPECT_NE(worse.out.find("confirmed by 2 fresh launches"), std::string::npos) << worse.out;
   EXPECT_EQ(run("gate small.toml --launches 2 --quiet --fail-on broken").status, 0);
 }
@@ -96,6 +97,12 @@ TEST_F(GateCommand, BadInputIsNamed) {
   EXPECT_NE(text_of(folder_ / "j.xml").find("mbbench gate nothing\""), std::string::npos)
       << "as the suite calls itself";
   EXPECT_EQ(text_of(folder_ / "m.md").find("product"), std::string::npos) << text_of(folder_ / "m.md");
+  fs::create_directory(folder_ / "broken");
+  write("broken/mbbench.sqlite", "no database, and long enough to tell");
+  const Answer store = run("gate small.toml runs_dir=broken --junit-xml j.xml");
+  EXPECT_EQ(store.status, 4) << store.out;
+  EXPECT_FALSE(store.has("[1/1] one")) << "said before anything runs\n" << store.out;
+  EXPECT_NE(text_of(folder_ / "j.xml").find("it is no SQLite database"), std::string::npos);
   std::ofstream(folder_ / "mbbench-baselines.jsonl") << "not json\n";
   const Answer bad = run("gate small.toml --launches 1 --quiet");
   EXPECT_EQ(bad.status, 4);

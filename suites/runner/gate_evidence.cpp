@@ -196,8 +196,9 @@ Baseline find_baseline(const GateSeries& series, const std::vector<Pin>& pins, c
   baseline.reason = fmt::format(
       "a new epoch since baseline {} ({}); {} of {} bridge launches: run the old product ({}) here with `mbbench gate "
       "SUITE --bridge {}",
-      pin.id, changed.empty() ? "another environment" : join(changed, "; "), have, analysis::kFewestBaselineLaunches,
-      pin.build, is_command(series.cell) ? "this` and the gate.facts that it has" : "PROGRAM`");
+      pin.id, changed.empty() ? "another environment, or other settings of it" : join(changed, "; "), have,
+      analysis::kFewestBaselineLaunches, pin.build,
+      is_command(series.cell) ? "this` and the gate.facts that it has" : "PROGRAM`");
   return baseline;
 }
 
