@@ -36,6 +36,20 @@ const std::string* value_of(const Fingerprint& fingerprint, const std::string& k
   return nullptr;
 }
 
+template <typename Is>
+std::vector<std::string> changes_of(const Fingerprint& before, const Fingerprint& now, const Is& is_counted) {
+  std::vector<std::string> changed;
+  const auto text = [](const std::string* value) { return value == nullptr ? std::string("-") : *value; };
+  for (const Fingerprint* side : {&before, &now})
+    for (const HostFact& fact : side->facts) {
+      const std::string *was = value_of(before, fact.key), *is = value_of(now, fact.key);
+      if (!is_counted(fact.key) || text(was) == text(is)) continue;
+      std::string line = fmt::format("{}: {} -> {}", fact.key, text(was), text(is));
+      if (std::find(changed.begin(), changed.end(), line) == changed.end()) changed.push_back(std::move(line));
+    }
+  return changed;
+}
+
 }  // namespace
 
 bool is_declared(const std::string& key) {
@@ -69,16 +83,11 @@ Result<RoledFacts> apply_roles(Fingerprint fingerprint, const FactRoles& roles) 
 
 std::vector<std::string> changed_environment(const Fingerprint& before, const Fingerprint& now,
                                              const FactRoles& roles) {
-  std::vector<std::string> changed;
-  const auto text = [](const std::string* value) { return value == nullptr ? std::string("-") : *value; };
-  for (const Fingerprint* side : {&before, &now})
-    for (const HostFact& fact : side->facts) {
-      const std::string *was = value_of(before, fact.key), *is = value_of(now, fact.key);
-      if (!claims(roles.environment, fact.key) || text(was) == text(is)) continue;
-      std::string line = fmt::format("{}: {} -> {}", fact.key, text(was), text(is));
-      if (std::find(changed.begin(), changed.end(), line) == changed.end()) changed.push_back(std::move(line));
-    }
-  return changed;
+  return changes_of(before, now, [&](const std::string& key) { return claims(roles.environment, key); });
+}
+
+std::vector<std::string> changed_product(const Fingerprint& before, const Fingerprint& now, const FactRoles& roles) {
+  return changes_of(before, now, [&](const std::string& key) { return is_product(roles, key); });
 }
 
 std::vector<std::string> idle_patterns(const Fingerprint& fingerprint, const std::vector<std::string>& patterns) {

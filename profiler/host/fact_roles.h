@@ -34,6 +34,8 @@ Result<RoledFacts> apply_roles(Fingerprint fingerprint, const FactRoles& roles);
 
 // The keys whose values differ, "gpu.driver: 570.1 -> 580.2", among the environment's facts.
 std::vector<std::string> changed_environment(const Fingerprint& before, const Fingerprint& now, const FactRoles& roles);
+// Likewise among the product's.
+std::vector<std::string> changed_product(const Fingerprint& before, const Fingerprint& now, const FactRoles& roles);
 
 // Hash over the product's facts of a fingerprint, as RoledFacts::product.
 std::string product_hash(const Fingerprint& fingerprint, const FactRoles& roles);

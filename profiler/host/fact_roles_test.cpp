@@ -46,6 +46,8 @@ TEST(FactRoles, WhatChangedIsNamed) {
   EXPECT_EQ(changed_environment(facts("a", "570", "6.1"), facts("b", "580", "6.1"), kRoles),
             std::vector<std::string>{"gpu.driver: 570 -> 580"});
   EXPECT_TRUE(changed_environment(facts("a", "570", "6.1"), facts("b", "570", "6.1"), kRoles).empty());
+  EXPECT_EQ(changed_product(facts("a", "570", "6.1"), facts("b", "580", "6.1"), kRoles),
+            std::vector<std::string>{"build.commit: a -> b"});
 }
 
 TEST(FactRoles, AFactThatBothClaimIsRefused) {

@@ -6,6 +6,7 @@
 #include <algorithm>
 
 #include "analysis/gate/harness.h"
+#include "baselines/store/store.h"
 #include "profiler/base/clock.h"
 #include "profiler/base/text.h"
 
@@ -14,11 +15,16 @@ namespace {
 
 using baselines::Pin;
 
-Error other_product(const Pin& pin, const profiler::Fingerprint& here, const RunOptions& options) {
+Error other_product(const Pin& pin, const profiler::Fingerprint& here, const RunOptions& options,
+                    const std::string& store_file) {
+  std::string changed;
+  if (const auto store = baselines::Store::open(store_file, {.read_only = true}); store && !pin.runs.empty())
+    if (const auto then = store->fingerprint(pin.runs.front()); then && !then->facts.empty())
+      changed = " (" + join(profiler::changed_product(*then, here, options.roles), "; ") + ")";
   return {ErrorCode::kMismatch,
-          fmt::format("no bridge: this is {}, and baseline {}, accepted on {}, is of another product, {}",
+          fmt::format("no bridge: this is {}, and baseline {}, accepted on {}, is of another product, {}{}",
                       profiler::product_text(here, options.facts, options.roles), pin.id,
-                      iso_time(pin.accepted_unix_ns).substr(0, 10), pin.build),
+                      iso_time(pin.accepted_unix_ns).substr(0, 10), pin.build, changed),
           "give the program, and the facts under gate.facts, that the baselines were accepted with; gate.product says "
           "which facts count, the program's own build among them unless it says otherwise"};
 }
@@ -52,7 +58,8 @@ Status check_bridge(const Suite& suite, const GateRequest& request, const RunOpt
     if (is_product_of(*pin, here.fingerprint, options.roles)) return {};
     other = pin;
   }
-  if (other != nullptr) return tl::unexpected<Error>(other_product(*other, here.fingerprint, options));
+  if (other != nullptr)
+    return tl::unexpected<Error>(other_product(*other, here.fingerprint, options, request.store_file));
   return fail(
       ErrorCode::kNotFound,
       fmt::format("nothing to bridge: baseline {} and the others of the suite's cells are of this environment, or "
@@ -105,7 +112,8 @@ Result<Bridged> run_bridge(const Suite& suite, const GateRequest& request, RunOp
                 fmt::format("{} baselines have a bridge, and not those of {}", bridged.whole, join(trouble, "; ")),
                 "launches that broke or lost a step stand for no product: run --bridge again once they are whole");
   if (bridged.whole + bridged.begun > 0) return bridged;
-  if (other != nullptr) return tl::unexpected<Error>(other_product(*other, run.fingerprint, options));
+  if (other != nullptr)
+    return tl::unexpected<Error>(other_product(*other, run.fingerprint, options, request.store_file));
   return fail(ErrorCode::kNotFound, "no bridge: no cell that ran has a baseline in another environment",
               "`mbbench baseline list` lists them");
 }
