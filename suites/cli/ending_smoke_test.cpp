@@ -21,13 +21,15 @@ class Ending : public ProgramTest {
   }
 
   Answer run(const std::string& arguments, int processes = 1) const {
-    const std::string mpirun = processes == 1
-                                   ? ""
-                                   : fmt::format(
-                                         "env OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 mpirun -q "
-                                         "--oversubscribe -n {} ",
-                                         processes);
-    return sh(fmt::format("timeout -s KILL 200 {}{} {}", mpirun, program_, arguments));
+    if (processes > 1) return mpirun(fmt::format("-n {} {} {}", processes, program_, arguments));
+    return sh(fmt::format("timeout -s KILL 200 {} {}", program_, arguments));
+  }
+
+  Answer mpirun(const std::string& what) const {
+    return sh(
+        fmt::format("timeout -s KILL 200 env OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 mpirun -q "
+                    "--oversubscribe {}",
+                    what));
   }
 
   // The one cell of the run that the answer names.
@@ -148,6 +150,41 @@ TEST_F(Ending, LaunchersWithoutMpiTrainTheBitsOfThreads) {
                                       as_rank("killed", 1), program_, killed, as_rank("killed", 0), program_, killed));
   EXPECT_NE(cell(first).reason.find("its process ended without a word"), std::string::npos) << first.out;
   EXPECT_TRUE(text_of(folder_ / "two.txt").ends_with("ended with 0\n")) << text_of(folder_ / "two.txt");
+}
+
+struct TwoMappings {
+  const char *first, *second;
+  std::vector<std::string> said;
+};
+// Groups of one rank have other members in each of these, so that opening them would wait for ever.
+const TwoMappings kMappings[] = {
+    {"tp=2",
+     "pp=2",
+     {"rank 1 has parallel.tensor_model_parallel_size=1, parallel.pipeline_model_parallel_size=2",
+      " where rank 0 has parallel.tensor_model_parallel_size=2, parallel.pipeline_model_parallel_size=1"}},
+    {"cp=2", "tp=2", {"rank 1 has ", "parallel.context_parallel_size=1", " where rank 0 has "}},
+    {"gpus=2", "cp=2", {"rank 1 has ", "parallel.context_parallel_size=2", "parallel.context_parallel_size=1"}}};
+constexpr const char* kAnyMapping = "gbs=4 seq_length=16 train_iters=3 --quiet";
+
+TEST_F(Ending, RanksOfDifferentMappingsAreRefused) {
+  for (const TwoMappings& m : kMappings) {
+    SCOPED_TRACE(fmt::format("{} beside {}", m.first, m.second));
+    const std::string name = replace_all(fmt::format("{}-{}", m.first, m.second), "=", "");
+    expect_broken(
+        sh(fmt::format("{{ ({}{} run {} {} > {}.txt 2>&1) & {}{} run {} {}; s=$?; wait; exit $s; }}", as_rank(name, 1),
+                       program_, m.second, kAnyMapping, name, as_rank(name, 0), program_, m.first, kAnyMapping)),
+        m.said);
+  }
+}
+
+TEST_F(Ending, RanksOfDifferentMappingsAreRefusedUnderMpi) {
+  if (const std::string why = no_mpi(); !why.empty()) GTEST_SKIP() << why;
+  for (const TwoMappings& m : kMappings) {
+    SCOPED_TRACE(fmt::format("{} beside {}", m.first, m.second));
+    expect_broken(
+        mpirun(fmt::format("-n 1 {0} run {1} {3} : -n 1 {0} run {2} {3}", program_, m.first, m.second, kAnyMapping)),
+        m.said);
+  }
 }
 
 // Ranks that were told different things, or are different programs, do not train together.

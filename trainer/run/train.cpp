@@ -7,23 +7,23 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <numeric>
 #include <utility>
 
 #include "profiler/base/clock.h"
 #include "profiler/base/text.h"
 #include "profiler/capture/capture.h"
-#include "profiler/host/fingerprint.h"
 #include "trainer/comm/local/run_ranks.h"
 #include "trainer/comm/mpi/run_mpi_rank.h"
 #include "trainer/execute/cpu/reference_work.h"
 #include "trainer/execute/executor.h"
 #include "trainer/execute/simulate/replay.h"
 #include "trainer/optim/schedule.h"
+#include "trainer/run/agree.h"
 #include "trainer/run/batch_reader.h"
 #include "trainer/run/cpu_binding.h"
 #include "trainer/run/gradient_parts.h"
 #include "trainer/run/inject_fault.h"
-#include "trainer/run/knobs.h"
 #include "trainer/run/rank_reports.h"
 #include "trainer/run/trace_window.h"
 
@@ -66,15 +66,19 @@ class RankLoop {
         rank_(static_cast<size_t>(world.rank())) {}
 
   Status run() {
+    // Over all ranks, whatever their mapping, before anything of a mapping is opened.
+    std::vector<int> all(static_cast<size_t>(world_.size()));
+    std::iota(all.begin(), all.end(), 0);
+    MB_ASSIGN(everyone_, world_.group(GroupKind::kWorld, all));
+    if (options_.on_joined) options_.on_joined();
+    // Ranks that are threads have one configuration; processes have what each was told.
+    if (options_.processes) MB_TRY(agree(*everyone_, l_.config, programs_));
     const auto rank_class = static_cast<size_t>(l_.mesh.rank_class_index(world_.rank()));
     MB_ASSIGN(auto rank, make_executor(l_.config.host, programs_.programs[rank_class], programs_.plans[rank_class],
                                        l_.mesh, world_, static_cast<uint64_t>(l_.config.train.seed)));
     MB_TRY(bind_rank(l_.config.host.cpu_binding, rank->device(), world_.rank(), l_.mesh.world_size()));
-    MB_ASSIGN(everyone_, world_.group(GroupKind::kWorld, l_.mesh));
-    MB_TRY(agree());
     MB_ASSIGN(std::vector<std::string> bindings, gather_at_first(*everyone_, binding_in_force()));
     if (rank_ == 0) shared_.result.bindings = std::move(bindings);
-    if (options_.on_joined) options_.on_joined();
     TraceWindow window(options_, programs_, l_.mesh, world_.rank(), *everyone_, shared_.patience, shared_.captures);
     int64_t last = l_.config.train.train_iters - 1;
     for (int64_t step = 0; step <= last; ++step) {
@@ -134,23 +138,6 @@ class RankLoop {
     int32_t enough = options_.enough && std::any_of(reports.begin(), reports.end(), options_.enough) ? 1 : 0;
     MB_TRY(from_first(*everyone_, enough));
     return enough != 0;
-  }
-
-  // Ranks that are threads have one configuration; processes have what each was told.
-  Status agree() const {
-    if (!options_.processes) return {};
-    const std::string mine = "build.commit=" + profiler::build_commit() + "\n" + knobs().to_lines(l_.config);
-    MB_ASSIGN(const std::vector<std::string> all, gather_at_first(*everyone_, mine));
-    for (size_t r = 1; r < all.size(); ++r) {
-      if (all[r] == all[0]) continue;
-      const auto lines = split(all[0], '\n'), theirs = split(all[r], '\n');
-      size_t at = 0;
-      while (at + 1 < lines.size() && at + 1 < theirs.size() && lines[at] == theirs[at]) ++at;
-      return fail(ErrorCode::kMismatch,
-                  fmt::format("rank {} has {} where rank 0 has {}", r, printable(theirs[at]), printable(lines[at])),
-                  "start every process with the same program, arguments, settings files and MBBENCH_ variables");
-    }
-    return {};
   }
 
   Status gather_stats(const Executor& rank) {
