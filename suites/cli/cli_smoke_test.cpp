@@ -414,6 +414,8 @@ TEST_F(Cli, HelpExplainsTheWordsOfTables) {
   for (const char* word : {"class", "functional/cpu", "ghost", "learning"})
     EXPECT_EQ(run(std::string("help ") + word).status, 0) << word;
   expect_refused("help gost", 4, "gost");
+  EXPECT_TRUE(run("micro --help").has("Usage: mbbench micro"));
+  EXPECT_FALSE(run("micro comm --help").has("Usage: mbbench micro"));  // another program's, where it was built
 }
 
 TEST_F(Cli, PackedRowsReportEfficiencyAndImbalance) {

@@ -52,6 +52,7 @@ struct Command {
   // The exit status, or an error that main prints (kBadArgument ends with 64, others with 4).
   Result<int> (*run)(const Parsed& parsed) = nullptr;
   bool hidden = false;
+  bool passes_on = false;  // the first word that it does not know and all after are another program's, --help too
 };
 
 // Exit statuses beyond verdicts (DESIGN.md, Trouble).

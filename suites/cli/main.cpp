@@ -48,6 +48,7 @@ void declare(CLI::App& root, Entry& entry) {
           ->multi_option_policy(o.repeats ? CLI::MultiOptionPolicy::TakeAll : CLI::MultiOptionPolicy::Throw)
           ->allow_extra_args(false);
   }
+  if (entry.command.passes_on) app->prefix_command();
   if (entry.command.takes_knobs) {
     app->allow_extras();
     app->footer(

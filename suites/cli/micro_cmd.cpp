@@ -15,14 +15,15 @@ Result<int> micro(const Parsed& parsed) {
 }  // namespace
 
 Command micro_command() {
-  return {"micro",
-          "time every op alone on this GPU against its ceilings (--seconds S, --settings \"key=value ...\", "
-          "--benchmark_filter=TEXT, --benchmark_out=FILE follow); 'micro comm' times collectives between its GPUs "
-          "(--gpus N, --mib LARGEST, --registered, --out FILE.csv follow)",
-          {},
-          {},
-          true,
-          micro};
+  return {.name = "micro",
+          .summary =
+              "time every op alone on this GPU against its ceilings (--seconds S, --settings \"key=value ...\", "
+              "--benchmark_filter=TEXT, --benchmark_out=FILE follow); 'micro comm' times collectives between its "
+              "GPUs, and a product beside them (--gpus N, --mib LARGEST, --registered, --out FILE.csv follow)",
+          .positionals = {},
+          .options = {},
+          .run = micro,
+          .passes_on = true};
 }
 
 }  // namespace mbb::suites

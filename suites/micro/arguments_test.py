@@ -33,7 +33,9 @@ COMM = (
     (64, "--mib needs a value", ["--registered", "--mib"]),
     (64, "--mib 0: a whole number from 1", ["--mib", "0"]),
     (64, "--mib 20000: a whole number from 1 to 16384", ["--mib", "20000"]),
-    (64, "--gpus 2x: a whole number from 1", ["--gpus", "2x"]),
+    (64, "--gpus 2x: a whole number from 2", ["--gpus", "2x"]),
+    (64, "--gpus 0: a whole number from 2", ["--gpus", "0"]),
+    (64, "--gpus 1: a whole number from 2", ["--gpus", "1"]),
     (4, "two GPUs are needed", []),
     (4, "two GPUs are needed", ["--gpus", "2"]))
 

@@ -2,10 +2,12 @@
 //
 // Conventions of nccl-tests: the size is the whole buffer (all_gather's output, reduce_scatter's input, all parts of an
 // all_to_all), bus bandwidth is what a member puts on the wire at the bandwidth bound over the time of the slowest
-// rank. Times are means over calls back to back on one stream. With --registered the buffers are windows of the
-// communicator (memory.nccl_ub), and rows end in `_registered`; NCCL_CTA_POLICY=2 in the environment then lets copy
-// engines gather. Rows `gemm_*` are of a product: its time beside collectives, and the ratio to its time alone on all
-// SMs; `gemm_leaving_sms` is one that is told to leave as many SMs as a collective has thread blocks.
+// rank. Times are means over calls back to back on one stream. Each row of 256 MiB is followed by a product beside it:
+// rows `gemm_*` are the product's time, and its ratio to the product alone on all SMs right before; in those of
+// `gemm_leaving_sms` it is told to leave as many SMs as a collective has thread blocks. With --registered the buffers
+// are windows of the communicators (memory.nccl_ub), and rows end in `_registered`; NCCL_CTA_POLICY=2 in the
+// environment then lets copy engines gather. Rows that end in `_copy_engines` are the trainer's own rings and
+// reduce-scatters.
 #include <cuda_runtime_api.h>
 #include <fmt/format.h>
 #include <sys/prctl.h>
@@ -39,6 +41,7 @@ using cuda::ok;
 
 constexpr size_t kElement = 2;  // bf16
 constexpr size_t kBeside = size_t{256} << 20U;
+constexpr size_t kLeastCopied = size_t{1} << 20U, kMostCopied = size_t{1} << 30U;  // by copy engines
 
 enum class What { kAllReduce, kAllGather, kReduceScatter, kAllToAll, kSendRecv };
 constexpr std::array kAll{What::kAllReduce, What::kAllGather, What::kReduceScatter, What::kAllToAll, What::kSendRecv};
@@ -52,8 +55,15 @@ const char* name_of(What what) {
   return what == What::kSendRecv ? "send_recv" : name(op_of(what));
 }
 
+// How a group communicates.
+struct Way {
+  std::unique_ptr<Communicator> group;
+  int ctas = 0;  // 0: NCCL's choice
+  bool copies = false;
+};
+
 constexpr const char* kUsage =
-    "mbbench-comm [--gpus N]   (default all of this machine's)\n"
+    "mbbench-comm [--gpus N]   (two or more; default all of this machine's)\n"
     "             [--mib N]   (the largest size; default 4096)\n"
     "             [--registered]   (windows on the buffers)\n"
     "             [--out FILE.csv]\n";
@@ -126,7 +136,8 @@ class Bench {
         cudaFree(buffer);
       else if (buffer != nullptr)
         api_->free(buffer);
-    for (cudaEvent_t event : {start_, stop_, fork_}) cudaEventDestroy(event);
+    for (cudaEvent_t event : {start_, stop_, last_}) cudaEventDestroy(event);
+    ways_.clear();
     groups_.reset();
     for (cudaStream_t stream : {stream_, compute_}) cudaStreamDestroy(stream);
   }
@@ -137,15 +148,15 @@ class Bench {
     MB_TRY(open());
     say("op,bytes,max_ctas,us,bus_GB/s\n");
     for (const What what : kAll)
-      for (size_t bytes = 8; bytes <= options_.most; bytes *= 2) MB_TRY(row(*group_, what, bytes, 0));
-    if (options_.registered) return write();  // groups that are opened from here on have no windows
-    for (const int ctas : {2, 4, 8, 16, 32}) {
-      MB_ASSIGN(const auto limited, groups_->group(GroupKind::kDpCp, mesh_, {.max_ctas = ctas}));
-      for (const What what : {What::kAllReduce, What::kAllGather, What::kReduceScatter})
-        MB_TRY(row(*limited, what, std::min(kBeside, options_.most), ctas));
-      MB_TRY(beside(*limited, ctas));
+      for (size_t bytes = 8; bytes <= options_.most; bytes *= 2) MB_TRY(row(ways_.front(), what, bytes));
+    for (const Way& way : ways_) {
+      if (way.ctas == 0) continue;
+      if (product_ != nullptr) MB_TRY(product_row("gemm_leaving_sms", way, std::nullopt, way.ctas, 0));
+      for (const What what : kAll) MB_TRY(row(way, what, std::min(kBeside, options_.most)));
     }
-    MB_TRY(beside(*group_, 0));
+    if (copies_.group != nullptr)
+      for (const What what : {What::kSendRecv, What::kReduceScatter})
+        for (size_t bytes = kLeastCopied; bytes <= most_copied(); bytes *= 2) MB_TRY(row(copies_, what, bytes));
     return write();
   }
 
@@ -163,9 +174,11 @@ class Bench {
   Status open() {
     const auto place = place_if_any();
     MB_TRY(ok(cudaSetDevice(place ? place->local_rank : 0), "choosing the CUDA device"));
-    for (cudaStream_t* stream : {&stream_, &compute_})
-      MB_TRY(ok(cudaStreamCreateWithFlags(stream, cudaStreamNonBlocking), "creating a stream"));
-    for (cudaEvent_t* event : {&start_, &stop_, &fork_}) MB_TRY(ok(cudaEventCreate(event), "creating an event"));
+    int least = 0, greatest = 0;  // as in training: what communicates goes before products
+    MB_TRY(ok(cudaDeviceGetStreamPriorityRange(&least, &greatest), "reading stream priorities"));
+    MB_TRY(ok(cudaStreamCreateWithPriority(&stream_, cudaStreamNonBlocking, greatest), "creating a stream"));
+    MB_TRY(ok(cudaStreamCreateWithPriority(&compute_, cudaStreamNonBlocking, least), "creating a stream"));
+    for (cudaEvent_t* event : {&start_, &stop_, &last_}) MB_TRY(ok(cudaEventCreate(event), "creating an event"));
     for (void** buffer : {&send_, &recv_}) MB_TRY(allocate_buffer(buffer));
     MB_TRY(ok(cudaMemset(send_, 0, options_.most), "clearing a buffer"));
     ParallelSizes sizes;
@@ -173,8 +186,30 @@ class Bench {
     MB_ASSIGN(mesh_, Mesh::make(sizes));
     MB_ASSIGN(host_, world_.group(GroupKind::kWorld, mesh_));
     MB_ASSIGN(groups_, cuda::NcclGroups::open(world_, [this] { return stream_; }));
-    MB_ASSIGN(group_, groups_->group(GroupKind::kDp, mesh_, {}));
-    if (!options_.registered) return {};
+    for (const int ctas : {0, 2, 4, 8, 16, 32}) {
+      MB_ASSIGN(auto group, groups_->group(GroupKind::kDpCp, mesh_, {.max_ctas = ctas}));
+      ways_.push_back({std::move(group), ctas});
+    }
+    if (options_.most >= kBeside) {
+      MB_ASSIGN(product_, Product::make());
+    }
+    return options_.registered ? register_buffers() : open_copies();
+  }
+
+  size_t most_copied() const { return std::min(kMostCopied, options_.most); }
+
+  // Their inboxes take no windows.
+  Status open_copies() {
+    const auto members = static_cast<size_t>(world_.size());
+    MB_ASSIGN(auto group,
+              groups_->group(GroupKind::kDpCp, mesh_, {.copied = most_copied(), .scattered = most_copied() / members}));
+    if (groups_->notes().empty()) copies_ = {std::move(group), 0, true};
+    for (const std::string& note : groups_->notes())
+      if (world_.rank() == 0) fmt::print(stderr, "{}\n", note);
+    return {};
+  }
+
+  Status register_buffers() {
     const std::array<cuda::NcclMemory, 2> buffers{cuda::NcclMemory{send_, options_.most}, {recv_, options_.most}};
     MB_ASSIGN(const cuda::NcclRegistered done, groups_->register_memory(buffers, [](auto) { return true; }));
     if (done.windows < done.communicators)
@@ -196,7 +231,8 @@ class Bench {
     return bytes / kElement / (whole ? 1 : static_cast<size_t>(world_.size()));
   }
 
-  Status call(Communicator& group, What what, size_t count) {
+  Status call(const Way& way, What what, size_t count) {
+    Communicator& group = *way.group;
     switch (what) {
       case What::kAllReduce: return group.all_reduce(send_, recv_, count, DType::kBf16);
       case What::kAllGather: return group.all_gather(send_, recv_, count, DType::kBf16);
@@ -205,8 +241,10 @@ class Bench {
       case What::kSendRecv: break;
     }
     const int n = group.size(), next = (group.rank() + 1) % n, before = (group.rank() + n - 1) % n;
-    const std::array<P2p, 2> parts{P2p{P2p::Kind::kSend, next, PipeDirection::kForward, send_, count, DType::kBf16},
-                                   P2p{P2p::Kind::kRecv, before, PipeDirection::kForward, recv_, count, DType::kBf16}};
+    const auto part = [&](P2p::Kind kind, int peer, void* buffer) {
+      return P2p{kind, peer, PipeDirection::kForward, buffer, count, DType::kBf16, way.copies};
+    };
+    const std::array<P2p, 2> parts{part(P2p::Kind::kSend, next, send_), part(P2p::Kind::kRecv, before, recv_)};
     return group.exchange(parts);
   }
 
@@ -225,75 +263,78 @@ class Bench {
     return slowest;
   }
 
-  Status row(Communicator& group, What what, size_t bytes, int ctas) {
+  std::string name_of_row(const Way& way, What what) const {
+    return fmt::format("{}{}", name_of(what), way.copies ? "_copy_engines" : options_.registered ? "_registered" : "");
+  }
+
+  Status row(const Way& way, What what, size_t bytes) {
     const size_t count = count_of(what, bytes);
     if (count == 0) return {};
-    for (int i = 0; i < 3; ++i) MB_TRY(call(group, what, count));
+    for (int i = 0; i < 3; ++i) MB_TRY(call(way, what, count));
     MB_ASSIGN(const double ms,
-              timed(stream_, bytes <= (size_t{16} << 20U) ? 50 : 10, [&] { return call(group, what, count); }));
-    const auto wire = static_cast<double>(wire_bytes(op_of(what), group.size(), DType::kBf16, count));
-    say(fmt::format("{}{},{},{},{:.2f},{:.1f}\n", name_of(what), options_.registered ? "_registered" : "", bytes, ctas,
-                    ms * 1e3, wire / ms * 1e-6));
-    return {};
-  }
-
-  // A product alone, and while gathers of weights or reduce-scatters of gradients run beside it.
-  Status beside(Communicator& group, int ctas) {
-    if (options_.most < kBeside) return {};
-    if (product_ == nullptr) {
-      MB_ASSIGN(product_, Product::make());
-      MB_ASSIGN(alone_ms_, time_product(0));
-    }
+              timed(stream_, bytes <= (size_t{16} << 20U) ? 50 : 10, [&] { return call(way, what, count); }));
+    const auto wire = static_cast<double>(wire_bytes(op_of(what), world_.size(), DType::kBf16, count));
+    say(fmt::format("{},{},{},{:.2f},{:.1f}\n", name_of_row(way, what), bytes, way.ctas, ms * 1e3, wire / ms * 1e-6));
+    if (bytes != kBeside) return {};
+    MB_TRY(product_row("gemm", way, what, 0, ms));
     // How many blocks NCCL chooses by itself nobody tells.
-    for (const int left : ctas > 0 ? std::vector<int>{0, ctas} : std::vector<int>{0}) {
-      const std::string name = left > 0 ? "gemm_leaving_sms" : "gemm";
-      if (left > 0) {
-        MB_ASSIGN(const double ms, time_product(left));
-        say_product(name, 0, ctas, ms);
-      }
-      for (const What what : {What::kReduceScatter, What::kAllGather}) {
-        MB_ASSIGN(const double ms, time_product(left, &group, what));
-        say_product(fmt::format("{}_beside_{}", name, name_of(what)), kBeside, ctas, ms);
-      }
+    return way.ctas == 0 ? Status{} : product_row("gemm_leaving_sms", way, what, way.ctas, ms);
+  }
+
+  // A product that leaves so many SMs, beside calls that take `call_ms` each where there are any.
+  Status product_row(std::string name, const Way& way, std::optional<What> what, int sms_left, double call_ms) {
+    MB_ASSIGN(const double alone_ms, time_product(0));
+    double ms = 0.0;
+    if (!what) {
+      MB_ASSIGN(ms, time_product(sms_left));
+    } else {
+      name += "_beside_" + name_of_row(way, *what);
+      const size_t count = count_of(*what, kBeside);
+      const int calls = 1 + static_cast<int>(2 * kProducts * alone_ms / call_ms);
+      MB_ASSIGN(ms, time_product(sms_left, calls, [&] { return call(way, *what, count); }));
     }
+    say(fmt::format("{},{},{},{:.2f},{:.3f}\n", name, what ? kBeside : 0, way.ctas, ms * 1e3, ms / alone_ms));
     return {};
   }
 
-  void say_product(const std::string& name, size_t bytes, int ctas, double ms) {
-    say(fmt::format("{},{},{},{:.2f},{:.3f}\n", name, bytes, ctas, ms * 1e3, ms / alone_ms_));
+  // Milliseconds a product, beside so many calls, or more: until they outlast the products on every rank.
+  Result<double> time_product(int sms_left, int calls = 0, const std::function<Status()>& beside = {}) {
+    for (int tries = 1;; ++tries, calls *= 2) {
+      MB_TRY(product_->run(sms_left, compute_));
+      MB_TRY(ok(cudaStreamSynchronize(compute_), "warming up a product"));
+      for (int i = 0; i < calls; ++i) MB_TRY(beside());
+      MB_TRY(ok(cudaEventRecord(last_, stream_), "timing"));
+      MB_ASSIGN(const double ms, timed(compute_, kProducts, [&] { return product_->run(sms_left, compute_); }));
+      MB_TRY(ok(cudaEventSynchronize(last_), "communicating beside a product"));
+      float longer_ms = 0.0F;
+      MB_TRY(ok(cudaEventElapsedTime(&longer_ms, stop_, last_), "timing"));
+      const double ended_before = longer_ms < 0.0F ? 1.0 : 0.0;
+      double on_any = 0.0;
+      MB_TRY(host_->all_reduce(&ended_before, &on_any, 1, DType::kF64, ReduceOp::kMax));
+      if (calls == 0 || on_any == 0.0) return ms;
+      if (tries == 3) return fail(ErrorCode::kUnavailable, "collectives ended before the products beside them");
+    }
   }
 
-  // Milliseconds a product that leaves SMs free, beside collectives of a group where there is one.
-  Result<double> time_product(int sms_left, Communicator* group = nullptr, What what = What::kReduceScatter) {
-    constexpr int kProducts = 40;
-    MB_TRY(product_->run(sms_left, compute_));
-    int enqueued = 0;
-    MB_ASSIGN(const double ms, timed(compute_, kProducts, [&]() -> Status {
-                // Enough of them to outlast the products.
-                for (; enqueued < 3 * kProducts / 2 && group != nullptr; ++enqueued)
-                  MB_TRY(call(*group, what, count_of(what, kBeside)));
-                return product_->run(sms_left, compute_);
-              }));
-    MB_TRY(ok(cudaStreamSynchronize(stream_), "communicating beside a product"));
-    return ms;
-  }
+  static constexpr int kProducts = 40;
 
   World& world_;
   const Options& options_;
   Mesh mesh_;
   cudaStream_t stream_ = nullptr, compute_ = nullptr;
-  cudaEvent_t start_ = nullptr, stop_ = nullptr, fork_ = nullptr;
+  cudaEvent_t start_ = nullptr, stop_ = nullptr, last_ = nullptr;
   void *send_ = nullptr, *recv_ = nullptr;
   const cuda::NcclApi* api_ = nullptr;  // of registered buffers
   std::unique_ptr<cuda::NcclGroups> groups_;
-  std::unique_ptr<Communicator> group_, host_;
+  std::unique_ptr<Communicator> host_;
+  std::vector<Way> ways_;  // the first as NCCL chooses
+  Way copies_;
   std::unique_ptr<Product> product_;
-  double alone_ms_ = 0.0;
   std::string table_;
 };
 
 Result<Options> parse(int argc, char** argv) {
-  constexpr int64_t kMostMib = 16'384;
+  constexpr int64_t kMostMib = 16'384, kMostGpus = 1024;
   Options options;
   for (int i = 1; i < argc; ++i) {
     const std::string flag = argv[i];
@@ -310,10 +351,13 @@ Result<Options> parse(int argc, char** argv) {
       options.out = value;
       continue;
     }
+    const bool gpus = flag == "--gpus";
+    const int64_t least = gpus ? 2 : 1, most = gpus ? kMostGpus : kMostMib;
     const auto number = parse_int(value);
-    if (!number || *number < 1 || *number > kMostMib)
-      return fail(ErrorCode::kBadArgument, fmt::format("{} {}: a whole number from 1 to {}", flag, value, kMostMib));
-    if (flag == "--gpus")
+    if (!number || *number < least || *number > most)
+      return fail(ErrorCode::kBadArgument,
+                  fmt::format("{} {}: a whole number from {} to {}", flag, value, least, most));
+    if (gpus)
       options.gpus = static_cast<int>(*number);
     else
       options.most = static_cast<size_t>(*number) << 20U;
