@@ -1,4 +1,5 @@
-// mbbench history: a series over nights, with its baselines, epochs, verdicts, and the commits its changes came with.
+// mbbench history: a series over nights, with its baselines, epochs, verdicts, and the products (commits, images) its
+// changes came with.
 #include <fmt/core.h>
 
 #include <algorithm>
@@ -106,15 +107,16 @@ Result<int> history(const Parsed& parsed) {
 }  // namespace
 
 Command history_command() {
-  return {"history",
-          "a series over nights: baselines, epochs, verdicts, and which commits its changes came with",
-          {{"SERIES", "a cell, CELL:METRIC, or an identity of `mbbench list series`; none: all cells", false}},
-          {{"--metric", "METRIC", "default: CPU time of one CPU rank, else the step time"},
-           {"--fail-on", "CHANGE", "exit status 1 when the newest change of a series is slower (or faster)"},
-           kJsonOption,
-           kMarkdownOption},
-          true,
-          history};
+  return {
+      "history",
+      "a series over nights: baselines, epochs, verdicts, and which products (commits, images) its changes came with",
+      {{"SERIES", "a cell, CELL:METRIC, or an identity of `mbbench list series`; none: all cells", false}},
+      {{"--metric", "METRIC", "default: CPU time of one CPU rank, else the step time"},
+       {"--fail-on", "CHANGE", "exit status 1 when the newest change of a series is slower (or faster)"},
+       kJsonOption,
+       kMarkdownOption},
+      true,
+      history};
 }
 
 }  // namespace mbb::suites
