@@ -164,6 +164,7 @@ TEST_F(Cli, ARunIsExportedForOtherTools) {
   EXPECT_NE(sites.out.find("comm.tp"), std::string::npos) << sites.out;
   EXPECT_NE(sites.out.find("GEMMs of "), std::string::npos) << sites.out;
   EXPECT_NE(sites.out.find("layers.*.mlp.fc1.fwd"), std::string::npos) << sites.out;
+  EXPECT_NE(sites.out.find("all compute of a rank's step"), std::string::npos) << sites.out;
   expect_refused("show @latest --beside " + cell, 64, "--beside without --collectives");
   EXPECT_TRUE(profiler::read_snapshot(bundle / "cells" / cell / "launches" / "0" / "snapshot.stage1.pickle"));
   EXPECT_TRUE(fs::exists(bundle / "cells" / cell / "launches" / "0" / "telemetry.csv"));

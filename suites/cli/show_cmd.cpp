@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <optional>
 
+#include "analysis/exposure/breakdown.h"
 #include "analysis/exposure/collectives.h"
 #include "analysis/exposure/gemm_slowdown.h"
 #include "analysis/metrics/cell_metrics.h"
@@ -252,6 +253,14 @@ Result<int> show_timeline(const Parsed& parsed, const Settings& settings, const 
 }
 
 // What products lose to collectives beside them; `beside` is a cell that is asked for what the first lacks.
+// Mean over ranks and traced steps.
+double compute_ns(const profiler::Trace& trace) {
+  const auto steps = analysis::break_down(trace, {.per_op = false});
+  int64_t all = 0;
+  for (const analysis::StepTimes& step : steps) all += step.breakdown.compute_ns;
+  return steps.empty() ? 0 : static_cast<double>(all) / static_cast<double>(steps.size());
+}
+
 Table slowdown_table(const Traced& traced, const Traced* beside) {
   Table table{"gemm_slowdown",
               fmt::format("GEMMs of {} beside collectives, what costs most first", traced.cell->name),
@@ -269,13 +278,17 @@ Table slowdown_table(const Traced& traced, const Traced* beside) {
     return std::isnan(value) ? analysis::Value{"-"} : analysis::Value{std::move(text), value};
   };
   double cost = 0;
+  int64_t unknown = 0;
   bool elsewhere = false;
   for (const analysis::GemmSlowdown& row :
        analysis::gemm_slowdowns(traced.trace, analysis::gemm_paths(traced.cell->launches.front()),
                                 beside != nullptr ? &beside->trace : nullptr)) {
     const std::string alone = format_ns(row.alone_ns) + (row.alone == 0 ? "*" : "");
     const std::string next = format_ns(row.beside_ns) + (row.beside == 0 ? "*" : "");
-    if (!std::isnan(row.cost_ns)) cost += row.cost_ns;
+    if (std::isnan(row.cost_ns))
+      ++unknown;
+    else
+      cost += row.cost_ns;
     elsewhere = elsewhere || row.elsewhere;
     table.rows.push_back({{{row.site},
                            {std::to_string(row.alone)},
@@ -291,6 +304,17 @@ Table slowdown_table(const Traced& traced, const Traced* beside) {
       fmt::format("in all {} of a rank's step. alone, partly, beside: calls of which a collective "
                   "runs beside less than a tenth, up to half, more; times are means.",
                   format_ns(cost)));
+  if (unknown > 0)
+    table.footer.push_back(fmt::format("not in it: {} sites that have no call alone {}", unknown,
+                                       beside != nullptr ? "in either cell" : "(--beside names a cell that has)"));
+  const double own = compute_ns(traced.trace);
+  std::string compute = fmt::format("all compute of a rank's step, at the clock it had: {}", format_ns(own));
+  if (beside != nullptr) {
+    const double others = compute_ns(beside->trace);
+    compute +=
+        fmt::format(", of cell {} {} ({:+.1f} %)", beside->cell->name, format_ns(others), 100 * (own / others - 1));
+  }
+  table.footer.push_back(std::move(compute));
   if (elsewhere) table.footer.push_back("*: of cell " + beside->cell->name);
   return table;
 }

@@ -9,6 +9,7 @@
 #include "profiler/base/file.h"
 #include "profiler/base/log.h"
 #include "profiler/base/text.h"
+#include "profiler/host/gpus.h"
 #include "suites/cli/command.h"
 #include "suites/cli/print.h"
 #include "suites/cli/settings_of.h"
@@ -102,7 +103,8 @@ Result<int> tune_the_overlap(const Parsed& parsed, const Settings& settings) {
   MB_ASSIGN(options.launches, number_of(parsed, "--launches", 3, 100));
   if (options.launches < 2)
     return fail(ErrorCode::kBadArgument, "--launches 1 has no noise to compare with", "give 2 or more");
-  MB_ASSIGN(const OverlapTuneOptions tuning, overlap_options(parsed, settings));
+  MB_ASSIGN(OverlapTuneOptions tuning, overlap_options(parsed, settings));
+  tuning.gpus_here = static_cast<int>(profiler::list_gpus().gpus.size());
   MB_TRY(check_writable(parsed.value("--out").value_or("overlap.toml")));
   const auto chosen = [&]() -> Result<int> {
     MB_ASSIGN(OverlapTuning done, choose_overlap(settings, options, tuning));
@@ -163,6 +165,10 @@ Result<int> tune(const Parsed& parsed) {
     return fail(ErrorCode::kBadArgument, "--suite chooses GEMMs, and --overlap does not go with it",
                 "choose an overlap by the knobs of one cell");
   if (suite) return tune_suite(parsed, settings, *suite);
+  for (const char* option : {"--judge", "--sms", "--launches", "--seconds", "--out"})
+    if (!parsed.flag("--overlap") && parsed.value(option))
+      return fail(ErrorCode::kBadArgument, fmt::format("{} without --overlap", option),
+                  "a GEMM's algorithm is chosen alone, and kept in host.gemm_tuning_file");
   if (host.device != trainer::Device::kCuda)
     return fail(ErrorCode::kBadArgument, "tuning times a GPU's GEMMs, and host.device is cpu", "add host.device=cuda");
   if (parsed.flag("--overlap")) return tune_the_overlap(parsed, settings);

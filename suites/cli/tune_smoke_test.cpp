@@ -38,6 +38,7 @@ TEST_F(TuneOverlapCommand, ASuiteIsTunedByItsCellsOfOneGpu) {
     EXPECT_EQ(answer.status, status) << arguments << "\n" << answer.out;
     EXPECT_TRUE(answer.has(part)) << arguments << "\n" << answer.out;
   };
+  refused("device=cuda --sms 8", kExitUsage, "--sms without --overlap");
   refused("--suite nope", kExitBroken, "no suite is called");
   refused("--suite llama3-8b-bf16 --only dp8", kExitBroken, "has no cell of one GPU to tune");
   if (profiler::list_gpus().gpus.empty()) refused("--suite llama3-8b-bf16 --only 8-layers-1gpu", kExitBroken, "CUDA");
@@ -45,7 +46,7 @@ TEST_F(TuneOverlapCommand, ASuiteIsTunedByItsCellsOfOneGpu) {
 
 TEST_F(TuneOverlapCommand, ChoosesNothingWithoutTheGpus) {
   if (profiler::list_gpus().gpus.size() >= 2) GTEST_SKIP() << "the GPUs are here";
-  expect_refused("device=cuda tp=2 --sms 8", kExitBroken, "cell none: ");
+  expect_refused("device=cuda tp=2 --sms 8", kExitBroken, "2 GPUs are needed");
 }
 
 }  // namespace

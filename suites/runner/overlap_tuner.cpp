@@ -184,6 +184,11 @@ Status check(const Config& tuned, const OverlapTuneOptions& tuning) {
         shape.config.train.micro_batch_size == tuned.train.micro_batch_size)
       return fail(ErrorCode::kBadArgument, "a choice must be judged on another shape than it is tuned on",
                   "give --judge another train.seq_length or train.micro_batch_size");
+  if (tuning.gpus_here >= 0 && tuning.gpus_here < layout.mesh.world_size())
+    return fail(ErrorCode::kUnavailable,
+                fmt::format("{} GPUs are needed to time overlap on, and {} are here", layout.mesh.world_size(),
+                            tuning.gpus_here),
+                "`mbbench doctor` says what is missing");
   return {};
 }
 

@@ -83,6 +83,7 @@ struct OverlapTuneOptions {
   std::vector<int> sms{4, 8, 16};
   double seconds = 0;  // after which no round of the candidates' launches begins; 0: all rounds
   std::vector<OverlapShape> shapes;
+  int gpus_here = -1;  // fewer than are needed are refused at once; -1: nobody looked
 };
 
 // Times the candidates and chooses; `settings` has the shape it is tuned on. Errors: no tensor parallelism with

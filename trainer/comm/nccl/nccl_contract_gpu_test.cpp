@@ -211,12 +211,16 @@ struct Group {
   NcclLimits limits = {};
 };
 
-// Each kind of communicator that a run opens, over all ranks and over halves of them.
+// Each kind of communicator that a run opens, over all ranks and over halves of them; one whose reduce-scatters go by
+// copy engines, in several pieces.
 std::vector<Group> groups_of(int ranks) {
-  std::vector<Group> all{
-      {GroupKind::kTp, {.tp = ranks}},   {GroupKind::kTp, {.tp = ranks}, {.max_ctas = 4, .cga_size = 2}},
-      {GroupKind::kCp, {.cp = ranks}},   {GroupKind::kPp, {.pp = ranks}},
-      {GroupKind::kDpCp, {.dp = ranks}}, {GroupKind::kEp, {.dp = ranks, .ep = ranks}}};
+  std::vector<Group> all{{GroupKind::kTp, {.tp = ranks}},
+                         {GroupKind::kTp, {.tp = ranks}, {.max_ctas = 4, .cga_size = 2}},
+                         {GroupKind::kCp, {.cp = ranks}},
+                         {GroupKind::kPp, {.pp = ranks}},
+                         {GroupKind::kDpCp, {.dp = ranks}},
+                         {GroupKind::kDpCp, {.dp = ranks}, {.scattered = 100'000}},
+                         {GroupKind::kEp, {.dp = ranks, .ep = ranks}}};
   if (ranks % 2 == 0) all.push_back({GroupKind::kModel, {.dp = ranks / 2, .encoder_pp = 1}});
   if (ranks > 2 && ranks % 2 == 0) {
     all.push_back({GroupKind::kTp, {.tp = 2, .dp = ranks / 2}});
@@ -303,6 +307,41 @@ Status batches_progress_together(World& world) {
   return {};
 }
 
+// A ring's messages by copy engines, of any size up to the largest, several in a row.
+Status rings_turn(World& world) {
+  GpuRank rank(world);
+  MB_TRY(rank.open());
+  const int n = world.size(), next = (world.rank() + 1) % n, before = (world.rank() + n - 1) % n;
+  MB_ASSIGN(const Mesh mesh, Mesh::make({.cp = n}));
+  constexpr size_t kLargest = 3'000'000;
+  MB_ASSIGN(const auto ring, rank.groups->group(GroupKind::kCp, mesh, {.copied = kLargest}));
+  if (!rank.groups->notes().empty()) return fail(ErrorCode::kUnavailable, rank.groups->notes()[0]);
+  uint64_t seed = 80;
+  for (const size_t bytes : {size_t{1}, size_t{777}, kLargest})
+    for (const bool replayed : {false, true}) {
+      ++seed;
+      const contract::Bytes sent = contract::random_bytes(seed, world.rank(), bytes);
+      contract::Bytes got(bytes);
+      const Mirror out = rank.mirror(sent.data(), bytes, true), in = rank.mirror(got.data(), bytes, false);
+      const std::array<P2p, 2> parts{
+          P2p{P2p::Kind::kSend, next, PipeDirection::kForward, out.device, bytes, DType::kU8, true},
+          P2p{P2p::Kind::kRecv, before, PipeDirection::kForward, in.device, bytes, DType::kU8, true}};
+      const auto fill = [&]() -> Status {
+        out.send();
+        return {};
+      };
+      const auto turn = [&]() -> Status {
+        for (int times = 0; times < 3; ++times) MB_TRY(ring->exchange(parts));
+        return {};
+      };
+      MB_TRY(rank.run(replayed, fill, turn));
+      in.fetch(got.data(), bytes);
+      MB_TRY(contract::expect_equal(got, contract::random_bytes(seed, before, bytes),
+                                    fmt::format("{} bytes of a ring", bytes)));
+    }
+  return {};
+}
+
 // Memory that every group opens a window on: collectives work on it, also in place, and as a replay.
 Status windows_open(World& world) {
   GpuRank rank(world);
@@ -362,6 +401,9 @@ TEST(NcclContractRank, DISABLED_KeepsTheContract) {
 TEST(NcclContractRank, DISABLED_Batches) {
   as_rank(batches_progress_together);
 }
+TEST(NcclContractRank, DISABLED_Rings) {
+  as_rank(rings_turn);
+}
 TEST(NcclContractRank, DISABLED_Windows) {
   as_rank(windows_open);
 }
@@ -382,6 +424,9 @@ TEST(NcclContract, EveryGroupOfGpusKeepsIt) {
 }
 TEST(NcclContract, BatchesProgressTogether) {
   on_all_gpus("Batches");
+}
+TEST(NcclContract, RingsTurnByCopyEngines) {
+  on_all_gpus("Rings");
 }
 TEST(NcclContract, RegisteredMemoryOpensAWindowInEveryGroup) {
   on_all_gpus("Windows");

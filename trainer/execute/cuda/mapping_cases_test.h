@@ -152,6 +152,11 @@ inline const Mapping kMappings[] = {
     {"cp2_p2p", nullptr, [](Config& c) { cp(c, 2, "p2p"); }},
     {"cp2_all_gather", nullptr, [](Config& c) { cp(c, 2, "all_gather"); }},
     {"cp2_a2a", nullptr, [](Config& c) { cp(c, 2, "a2a"); }},
+    {"cp2_copy_engines", nullptr,
+     [](Config& c) {
+       cp(c, 2, "p2p");
+       c.parallel.cp_ring_use_ce = true;
+     }},
     {"cp4_p2p", "wide", [](Config& c) { cp(c, 4, "p2p"); }},
     {"cp4_all_gather", "wide", [](Config& c) { cp(c, 4, "all_gather"); }},
     {"cp4_a2a", "wide", [](Config& c) { cp(c, 4, "a2a"); }},
@@ -211,6 +216,21 @@ inline const Mapping kMappings[] = {
        dp(c, 2);
        c.data_parallel.use_torch_fsdp2 = true;
        c.memory.nccl_ub = true;
+     }},
+    {"fsdp2_copy_engines", nullptr,
+     [](Config& c) {
+       dp(c, 2);
+       c.data_parallel.use_torch_fsdp2 = true;
+       c.memory.nccl_ub = true;
+       c.memory.nccl_cta_policy = CtaPolicy::kZero;
+     }},
+    {"dp2_overlap_copy_engines", nullptr,
+     [](Config& c) {
+       dp(c, 2);
+       c.data_parallel.overlap_grad_reduce = c.data_parallel.overlap_param_gather = true;
+       c.memory.nccl_ub = true;
+       c.data_parallel.bucket_size = 20000;
+       c.memory.nccl_cta_policy = CtaPolicy::kZero;
      }},
     {"fsdp2_fp8_parameters", nullptr,
      [](Config& c) {

@@ -100,6 +100,9 @@ void train_cases(Recipe recipe, bool graphs) {
   const std::filesystem::path folder = (*first)->rendezvous.substr(std::string_view("file:").size());
   for (size_t i = static_cast<size_t>(*parse_int(trim(read_file(folder / "next").value()))); i < all.size(); ++i) {
     setenv("MBBENCH_MEET_AT", fmt::format("file:{}/meet-{}", folder.string(), i).c_str(), 1);
+    // As a launch sets it; NCCL itself goes by what it read first.
+    all[i].config().memory.nccl_cta_policy == CtaPolicy::kZero ? setenv("NCCL_CTA_POLICY", "2", 1)
+                                                               : unsetenv("NCCL_CTA_POLICY");
     const auto begin = std::chrono::steady_clock::now();
     const auto steps = steps_of(all[i].config(), true);
     if (!steps) {
