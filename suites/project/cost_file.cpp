@@ -164,13 +164,23 @@ Status read_network(Section section, CostTable& table) {
                                                                   {"point_to_point", &table.point_to_point}};
   for (const auto& [key, bus] : buses) {
     MB_ASSIGN(const std::vector<double> row, section.row(key, 3));
-    *bus = {row[0], row[1], row[2]};
+    *bus = {row[0], row[1], row[2], 1};
   }
   MB_TRY(section.number("nvlink_us", table.nvlink_us));
   MB_TRY(section.number("nic_gb_s", table.nic_gb_s, 1e-3));
   MB_TRY(section.number("network_us", table.network_us));
   MB_TRY(section.number("hop_us", table.hop_us));
   MB_TRY(section.number("scale_loss", table.scale_loss));
+  return section.no_others();
+}
+
+Status read_beside(Section section, CostTable& table) {
+  const std::pair<const char*, trainer::BusBandwidth*> buses[] = {{"all_gather", &table.all_gather},
+                                                                  {"reduce_scatter", &table.reduce_scatter},
+                                                                  {"all_reduce", &table.all_reduce},
+                                                                  {"all_to_all", &table.all_to_all},
+                                                                  {"point_to_point", &table.point_to_point}};
+  for (const auto& [key, bus] : buses) MB_TRY(section.number(key, bus->beside, 1));
   return section.no_others();
 }
 
@@ -295,6 +305,8 @@ Result<CostTable> parse_costs(std::string text, const std::string& path) {
   MB_TRY(read_kernel(std::move(kernel), table));
   MB_ASSIGN(Section network, root.table("network"));
   MB_TRY(read_network(std::move(network), table));
+  MB_ASSIGN(Section beside, root.table("beside"));
+  MB_TRY(read_beside(std::move(beside), table));
   MB_ASSIGN(Section products, root.table("gemm"));
   MB_TRY(read_products(std::move(products), table));
   MB_ASSIGN(Section published, root.table("published"));

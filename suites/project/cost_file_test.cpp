@@ -49,6 +49,9 @@ TEST(CostFile, NamesWhatIsWrongAndWhere) {
             std::string::npos);
   EXPECT_NE(error("all_gather = [272, 365, 15]", "all_gather = [272]").find("'all_gather' has rows of 3 numbers"),
             std::string::npos);
+  EXPECT_NE(error("reduce_scatter = 1\n", "").find("[beside] lacks 'reduce_scatter'"), std::string::npos);
+  EXPECT_NE(error("reduce_scatter = 1\n", "reduce_scatter = 0.9\n").find("'reduce_scatter' = 0.9 must be at least 1"),
+            std::string::npos);
   EXPECT_TRUE(error("copy_gb_s = 3020", "copy_gb_s = -1").starts_with("costs.toml:"));
 }
 

@@ -11,6 +11,7 @@
 #include "suites/runner/sequence_work.h"
 #include "trainer/execute/graph_memory.h"
 #include "trainer/execute/simulate/replay.h"
+#include "trainer/ops/table.h"
 #include "trainer/program/call_counts.h"
 #include "trainer/program/token_flops.h"
 
@@ -119,6 +120,7 @@ class Projector {
     walk.micro_batches = micro_batches;
     walk.spans = options_.parts;
     walk.paths = trace != nullptr;
+    walk.contention = [&](int c, int segment, int op) { return contention(c, segment, op); };
     walk.issue_ns = std::llround(table_.issue_us * 1e3 * table_.term(CostTerm::kHost).factor);
     MB_ASSIGN(trainer::Replay replayed,
               trainer::replay_classes(
@@ -147,6 +149,21 @@ class Projector {
     double ns = costs_.at(rank_class, segment, op).ns;
     if (options_.assume_tp_hidden > 0 || options_.assume_fp8_gather) ns *= assumed(rank_class, segment, op);
     return std::llround(ns);
+  }
+
+  trainer::Contention contention(int rank_class, int segment, int op) const {
+    const trainer::OpCost& cost = costs_.at(rank_class, segment, op);
+    const trainer::Segment& of = programs_[static_cast<size_t>(rank_class)].segments[static_cast<size_t>(segment)];
+    const bool on_sms = cost.slows > 1 && !by_copy_engines(of.ops[static_cast<size_t>(op)], cost);
+    return {on_sms ? cost.slows : 1, cost.slowed};
+  }
+
+  // What memory.nccl_cta_policy = zero keeps off SMs.
+  bool by_copy_engines(const trainer::Op& op, const trainer::OpCost& cost) const {
+    const trainer::MemoryConfig& memory = l_.config.memory;
+    if (memory.nccl_cta_policy != trainer::CtaPolicy::kZero || cost.term != CostTerm::kNvlink) return false;
+    if (op.kind == &trainer::kAllGather) return memory.nccl_ub.value_or(false);
+    return op.kind == &trainer::kReduceScatter && !is_tensor_parallel(op);
   }
 
   // What is taken to remain of an op's time.

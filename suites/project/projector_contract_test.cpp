@@ -85,6 +85,19 @@ TEST(Projector, KnobsMoveTheStep) {
   EXPECT_LT(bubble(longer), bubble(pipe));
 }
 
+TEST(Projector, HidingCostsProductsWhereCollectivesTakeSms) {
+  Config config = llama(2, 1, 1, 1, 1, 2);
+  config.model.num_layers = 4;
+  const Projection on_sms = must(config, "h200-sxm");
+  config.memory.nccl_ub = true;
+  config.memory.nccl_cta_policy = trainer::CtaPolicy::kZero;
+  const Projection by_copies = must(config, "h200-sxm");
+  EXPECT_GT(on_sms.parts.compute_ns, 1.005 * by_copies.parts.compute_ns);
+  EXPECT_GT(on_sms.step_ns, by_copies.step_ns);
+  config.data_parallel.overlap_grad_reduce = config.data_parallel.overlap_param_gather = false;
+  EXPECT_NEAR(must(config, "h200-sxm").parts.compute_ns / by_copies.parts.compute_ns, 1, 1e-3);
+}
+
 TEST(Projector, CardsAndFits) {
   const Config config = llama(8, 1, 1, 1, 1, 64);
   const Projection h100 = must(config), b200 = must(config, "b200");

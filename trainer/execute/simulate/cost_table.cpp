@@ -103,7 +103,7 @@ OpCost product_cost(const CostTable& table, const OpView& view, double flops) {
   if (facts.sm_margin > 0) rate *= 1 - std::min(0.9, static_cast<double>(facts.sm_margin) / table.sms);
   const double moved = facts.experts > 0 ? 0 : op_bytes(view) / (table.copy_gb_s * 1e9);
   const CostTerm term = facts.experts > 1 ? CostTerm::kGrouped : fp8 ? CostTerm::kGemmFp8 : CostTerm::kGemm;
-  return {std::max(flops / (rate * 1e12), moved) * kNs, term};
+  return {std::max(flops / (rate * 1e12), moved) * kNs, term, 1, facts.sm_margin == 0};
 }
 
 // Between the head dimensions that were measured: linear in the logarithm.
@@ -142,8 +142,10 @@ double bus_gb_s(const BusBandwidth& bus, int members) {
   return members <= 2 ? bus.pair : bus.many;
 }
 
-OpCost collective_cost(const CostTable& table, const CommVolume& volume, const GroupPlace& place, int sms) {
+OpCost collective_cost(const CostTable& table, const CommVolume& volume, const GroupPlace& place,
+                       const CommAttrs& attrs) {
   if (place.members <= 1) return {0, CostTerm::kNvlink};
+  const int sms = attrs.copy_engines ? 0 : attrs.num_sm;
   const BusBandwidth* bus = &table.all_gather;
   if (volume.op == CommOp::kReduceScatter) bus = &table.reduce_scatter;
   if (volume.op == CommOp::kAllReduce) bus = &table.all_reduce;
@@ -153,18 +155,19 @@ OpCost collective_cost(const CostTable& table, const CommVolume& volume, const G
   if (message) bus = &table.point_to_point;
   double link = bus_gb_s(*bus, place.in_domain) * 1e9;
   if (sms > 0 && bus->cta > 0) link = std::min(link, sms * bus->cta * 1e9);
+  const double slows = attrs.copy_engines ? 1 : bus->beside;
   const auto wire = static_cast<double>(volume.wire_bytes);
-  if (place.in_domain >= place.members) return {(wire / link + table.nvlink_us * 1e-6) * kNs, CostTerm::kNvlink};
+  if (place.in_domain >= place.members) return {(wire / link + table.nvlink_us * 1e-6) * kNs, CostTerm::kNvlink, slows};
   const double nic = table.nic_gb_s * 1e9;
   const double latency = (table.network_us + table.hop_us * place.members) * 1e-6;
-  if (message) return {(wire / nic + table.network_us * 1e-6) * kNs, CostTerm::kNetwork};
+  if (message) return {(wire / nic + table.network_us * 1e-6) * kNs, CostTerm::kNetwork, slows};
   if (all_to_all) {
     const double out = static_cast<double>(place.members - place.in_domain) / (place.members - 1);
-    return {(std::max(wire * out / nic, wire * (1 - out) / link) + latency) * kNs, CostTerm::kNetwork};
+    return {(std::max(wire * out / nic, wire * (1 - out) / link) + latency) * kNs, CostTerm::kNetwork, slows};
   }
   // A ring enters and leaves a domain once for each member there, over that member's own port.
   const double ring = std::min(bus->many * 1e9, nic * place.in_domain);
-  return {(wire / ring + latency) * kNs, CostTerm::kNetwork};
+  return {(wire / ring + latency) * kNs, CostTerm::kNetwork, slows};
 }
 
 class Places {
@@ -231,8 +234,7 @@ namespace {
 OpCost cost_of(const CostTable& table, const OpView& view, const GroupPlace& place, AttentionShares& shares) {
   OpCost cost;
   if (view.op.kind->communicates) {
-    const auto* comm = std::get_if<CommAttrs>(&view.op.attrs);
-    cost = collective_cost(table, comm_volume(view), place, comm == nullptr || comm->copy_engines ? 0 : comm->num_sm);
+    cost = collective_cost(table, comm_volume(view), place, std::get<CommAttrs>(view.op.attrs));
     // What arrives was paid for by its sender.
     if (receives(view.op)) cost.ns = 0;
   } else {

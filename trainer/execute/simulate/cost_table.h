@@ -56,11 +56,12 @@ struct KernelShare {
   double share = 1;
 };
 
-// Bus bandwidth inside an NVLink domain: between two GPUs, and among many.
+// Bus bandwidth inside an NVLink domain: between two GPUs, and among many; and what it takes from a product.
 struct BusBandwidth {
   double pair = 0;
   double many = 0;
-  double cta = 0;  // what one SM's thread block moves, where a collective is told how many it has; 0: no limit
+  double cta = 0;     // what one SM's thread block moves, where a collective is told how many it has; 0: no limit
+  double beside = 1;  // how many times as long a product on all SMs takes while it runs, unless on copy engines
 };
 
 // Errors of projected steps, each of its absolute value relative to the step that somebody measured.
@@ -146,6 +147,8 @@ struct GroupPlace {
 struct OpCost {
   double ns = 0;
   CostTerm term = CostTerm::kMemory;
+  double slows = 1;     // what communicates: BusBandwidth::beside
+  bool slowed = false;  // a product that leaves no SMs to what runs beside it
 };
 
 // One execution of an op. `place` is of its group, for ops that communicate.

@@ -155,6 +155,38 @@ TEST(CostTable, CollectivesByTheirSms) {
   }
 }
 
+TEST(CostTable, WhatCommunicatesOnSmsSlowsProductsThatLeaveNone) {
+  CostTable table = round_numbers();
+  table.all_gather.beside = 1.5;
+  table.point_to_point.beside = 1.25;
+  const KnobMap overlap{{"fc1_fprop.method", "ring_exchange"}, {"fc1_fprop.use_ce", "true"}};
+  for (const KnobMap* knobs : {static_cast<const KnobMap*>(nullptr), &overlap}) {
+    const Built b = build(2, 1, 1, Recipe::kBf16, knobs);
+    const auto costs = step_costs(table, b.layout.mesh, b.programs.programs);
+    ASSERT_TRUE(costs.has_value());
+    size_t gathers = 0, shifts = 0, products = 0;
+    const Program& program = b.programs.programs[0];
+    for (size_t s = 0; s < program.segments.size(); ++s)
+      for (size_t o = 0; o < program.segments[s].ops.size(); ++o) {
+        const Op& op = program.segments[s].ops[o];
+        const OpCost cost = costs->at(0, static_cast<int>(s), static_cast<int>(o));
+        const auto* gemm = std::get_if<GemmAttrs>(&op.attrs);
+        if (gemm != nullptr) {
+          EXPECT_EQ(cost.slowed, gemm->sm_margin == 0) << op.path;
+        }
+        products += cost.slowed ? 1 : 0;
+        const bool gather = op.kind->name == "all_gather";
+        gathers += gather ? 1 : 0;
+        shifts += op.kind->name == "ring_shift" ? 1 : 0;  // by copy engines
+        if (std::holds_alternative<CommAttrs>(op.attrs) && std::get<CommAttrs>(op.attrs).group == GroupKind::kTp) {
+          EXPECT_EQ(cost.slows, gather ? 1.5 : 1.0) << op.path;
+        }
+      }
+    EXPECT_GT(products, 0U);
+    EXPECT_GT(knobs == nullptr ? gathers : shifts, 0U);
+  }
+}
+
 TEST(CostTable, MessagesCountAtTheirSenders) {
   const Built b = build(1, 2, 8);
   const auto costs = step_costs(round_numbers(), b.layout.mesh, b.programs.programs);

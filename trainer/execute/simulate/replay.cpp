@@ -5,6 +5,8 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
+#include <limits>
 #include <map>
 #include <memory>
 #include <numeric>
@@ -31,6 +33,12 @@ struct SlotTimes {
   int64_t read = 0;     // and of the last read
 };
 
+// When something ran that slows what runs beside it.
+struct Slowing {
+  int64_t start = 0, end = 0;
+  double by = 1;
+};
+
 struct RankState {
   int rank = 0;  // of the world
   const Program* program = nullptr;
@@ -40,6 +48,7 @@ struct RankState {
   int64_t issued = 0;    // when the host has issued the ops so far
   std::array<int64_t, kStreams> stream_free{};
   std::array<int64_t, kStreams> batch_from{};  // when the stream came free for the batch it is in; -1: in none
+  std::vector<Slowing> slowing;                // what may reach into what compute runs next
   std::vector<SlotTimes> slots;
   std::vector<uint32_t> turn;  // of each ring: micro-batch of the call mod its size
   uint32_t first_track = 0;
@@ -134,6 +143,7 @@ class Replayer {
       if (!sites) {
         sites = std::make_unique<ReplaySites>(*state.program);
         if (by_site != nullptr) set_durations(*sites, player, *by_site);
+        if (options.contention) set_contention(*sites, player);
       }
       state.sites = sites.get();
       state.slots.resize(sites->slots);
@@ -173,6 +183,15 @@ class Replayer {
     for (size_t s = 0; s < sites.segments.size(); ++s)
       for (size_t op = 0; op < sites.segments[s].size(); ++op)
         sites.segments[s][op].ns = by_site(player, static_cast<int>(s), static_cast<int>(op));
+  }
+
+  void set_contention(ReplaySites& sites, int player) const {
+    for (size_t s = 0; s < sites.segments.size(); ++s)
+      for (size_t op = 0; op < sites.segments[s].size(); ++op) {
+        const Contention found = options_.contention(player, static_cast<int>(s), static_cast<int>(op));
+        sites.segments[s][op].slows = found.slows;
+        sites.segments[s][op].slowed = found.slowed && sites.segments[s][op].stream == Stream::kCompute;
+      }
   }
 
   static bool done(const RankState& r) { return r.at.call == r.program->schedule.size(); }
@@ -220,16 +239,36 @@ class Replayer {
     ReplaySite& site = (*r.at.sites)[r.at.op];
     const int64_t ready = std::max(ready_ns(r, site), r.issued + options_.issue_ns);
     const int64_t duration = by_position_ != nullptr ? (*by_position_)(player, r.at.index) : site.ns;
-    int64_t end = ready + duration;
+    int64_t end = site.slowed ? slowed_end(r, ready, duration) : ready + duration;
     uint64_t collective = 0;
     if (site.meets != Meeting::kNone && !meet(player, r, site, ready, duration, end, collective)) return false;
     r.issued += options_.issue_ns;
+    if (site.slows > 1) r.slowing.push_back({ready, end, site.slows});
     finish(r, site, call, ready, end, collective);
     r.arrived = false;
     ++r.at.op;
     ++r.at.index;
     if (r.at.op == r.at.sites->size() || (*r.at.sites)[r.at.op].when != When::kAlways) settle(r);
     return true;
+  }
+
+  // When an op of the compute stream ends that takes so long alone; of what runs beside it at once, the worst counts.
+  static int64_t slowed_end(RankState& r, int64_t from, int64_t alone_ns) {
+    std::erase_if(r.slowing, [&](const Slowing& s) { return s.end <= from; });
+    auto left = static_cast<double>(alone_ns);
+    for (int64_t now = from;;) {
+      double by = 1;
+      int64_t change = std::numeric_limits<int64_t>::max();
+      for (const Slowing& s : r.slowing) {
+        if (s.start <= now && now < s.end) by = std::max(by, s.by);
+        if (s.start > now) change = std::min(change, s.start);
+        if (s.end > now) change = std::min(change, s.end);
+      }
+      const auto until_change = static_cast<double>(change - now);
+      if (left * by <= until_change) return now + std::llround(left * by);
+      left -= until_change / by;
+      now = change;
+    }
   }
 
   static SlotTimes& slot(RankState& r, const SlotKey& key) { return r.slots[key.first + r.turn[key.ring]]; }

@@ -1,7 +1,11 @@
 // A class stands for its ranks: the same step as with every rank replayed, and the same walk when it is cut short.
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <cstdlib>
+
 #include "trainer/execute/simulate/replay.h"
+#include "trainer/ops/op_kind.h"
 #include "trainer/program/walk.h"
 #include "trainer/run/step_programs.h"
 
@@ -122,6 +126,42 @@ INSTANTIATE_TEST_SUITE_P(Mappings, ReplayOfClasses,
                                          Mapping{"interleaved", 1, 1, 2, 2, 2, 16},
                                          Mapping{"context", 1, 2, 2, 1, 2, 16}),
                          [](const auto& mapping) { return std::string(mapping.param.name); });
+
+TEST(ReplayOfClasses, ProductsTakeLongerForAsLongAsACollectiveRunsBesideThem) {
+  Config config = config_of({"fsdp", 1, 1, 1, 1, 4, 4});
+  config.data_parallel.data_parallel_sharding_strategy = ShardingStrategy::kOptimGradsParams;
+  const Built b = build(config);
+  ASSERT_EQ(b.programs.programs.size(), 1u);
+  const Program& program = b.programs.programs[0];
+  const auto op_at = [&](int segment, int op) -> const Op& {
+    return program.segments[static_cast<size_t>(segment)].ops[static_cast<size_t>(op)];
+  };
+  ClassReplayOptions options;
+  options.contention = [&](int, int segment, int op) {
+    const OpKind& kind = *op_at(segment, op).kind;
+    return Contention{kind.communicates ? 2.0 : 1.0, kind.model_flops};
+  };
+  const auto slowed = replay_classes(b.layout.mesh, b.programs.programs, cost, options);
+  const auto free = replay_classes(b.layout.mesh, b.programs.programs, cost);
+  ASSERT_TRUE(slowed.has_value() && free.has_value());
+  EXPECT_GT(slowed->step_ns, free->step_ns);
+  const std::vector<profiler::Span>& spans = slowed->trace.spans;
+  size_t at = 0, beside = 0;
+  std::vector<const profiler::Span*> collectives;
+  walk(program, [&](int, const Call& call, int op, const Op& it) {
+    const profiler::Span& span = spans[at++];
+    if (it.kind->communicates) collectives.push_back(&span);
+    int64_t shared = 0;
+    for (const profiler::Span* c : collectives)
+      shared += std::max<int64_t>(0, std::min(c->end_ns, span.end_ns) - std::max(c->start_ns, span.start_ns));
+    if (it.kind->communicates) return;
+    const int64_t longer = it.kind->model_flops ? shared / 2 : 0;
+    EXPECT_LE(std::abs(span.end_ns - span.start_ns - cost(0, call.segment, op) - longer), 2) << it.path;
+    beside += longer > 0 ? 1 : 0;
+  });
+  EXPECT_EQ(at, spans.size());
+  EXPECT_GT(beside, 0u);
+}
 
 TEST(ReplayOfClasses, HostIssuesOneOpAfterAnother) {
   const Built b = build(config_of({"one", 1, 1, 1, 1, 1, 1}));

@@ -30,6 +30,8 @@ struct ReplaySite {
   profiler::Phase phase = profiler::Phase::kNone;
   profiler::StringId name = 0;  // of the path, once it ran
   int64_t ns = 0;               // duration, where it is the same in all calls
+  double slows = 1;             // Contention
+  bool slowed = false;
 };
 
 struct ReplaySites {
