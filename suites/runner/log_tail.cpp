@@ -50,4 +50,18 @@ std::string last_lines(std::string_view text, size_t limit) {
   return joined(lines, first, limit);
 }
 
+std::optional<Error> error_said(std::string_view text) {
+  constexpr std::string_view kError = "error: ", kHint = "  hint: ";
+  constexpr size_t kMost = 2'000;
+  const auto lines = split(text, '\n');
+  for (size_t i = lines.size(); i-- > 0;) {
+    if (!lines[i].starts_with(kError)) continue;
+    Error error{ErrorCode::kRankFailed, printable(lines[i].substr(kError.size()), kMost), {}};
+    if (i + 1 < lines.size() && lines[i + 1].starts_with(kHint))
+      error.hint = printable(lines[i + 1].substr(kHint.size()), kMost);
+    return error;
+  }
+  return std::nullopt;
+}
+
 }  // namespace mbb::suites

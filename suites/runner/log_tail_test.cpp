@@ -25,5 +25,15 @@ TEST(LogTail, AnErrorAboveTheLastLinesIsThere) {
   EXPECT_EQ(said.find("\\x0a"), std::string::npos) << said;
 }
 
+TEST(LogTail, AnErrorOfThisProgramIsReadAsItWasPrinted) {
+  const Error printed{ErrorCode::kTimeout, "ranks 1, 3 of 4 did not come", "look at what they say"};
+  const auto read = error_said("error: an earlier one\n" + format(printed) + "\nNCCL WARN late\n");
+  ASSERT_TRUE(read);
+  EXPECT_EQ(read->what, printed.what);
+  EXPECT_EQ(read->hint, printed.hint);
+  EXPECT_EQ(error_said("error: no remedy\n")->hint, "");
+  EXPECT_FALSE(error_said("Segmentation fault\n"));
+}
+
 }  // namespace
 }  // namespace mbb::suites

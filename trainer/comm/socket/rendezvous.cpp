@@ -19,7 +19,7 @@ namespace {
 
 constexpr char kCome = 'C';    // job, size, rank, address
 constexpr char kRoll = 'R';    // secret, addresses
-constexpr char kTurned = 'T';  // why a rank was turned away
+constexpr char kTurned = 'T';  // why ranks were turned away, what to do about it
 constexpr std::string_view kFile = "file:";
 constexpr std::chrono::milliseconds kPause{20};
 
@@ -65,6 +65,13 @@ Status publish(const std::string& file, const std::string& text) {
   return fail(ErrorCode::kIo, fmt::format("{}: {}", file, error.message()), "the ranks meet at a file that all see");
 }
 
+// Tells those that came why there is no run.
+tl::unexpected<Error> turn_all(const std::vector<std::unique_ptr<Wire>>& wires, Error error) {
+  for (const auto& wire : wires)
+    if (wire) wire->send({kTurned, {error.what, error.hint}});
+  return tl::unexpected<Error>(std::move(error));
+}
+
 Result<Roll> receive_all(const ProcessPlace& place, const std::string& own, int64_t limit_ms,
                          const std::function<Status()>& meanwhile) {
   MB_ASSIGN(const Meeting at, meeting_of(place));
@@ -83,13 +90,14 @@ Result<Roll> receive_all(const ProcessPlace& place, const std::string& own, int6
   for (size_t missing = size - 1; missing > 0;) {
     constexpr int64_t kLookMs = 200;
     auto wire = (*door)->accept(std::min(until - now_ms(), kLookMs));
-    if (!wire && meanwhile) MB_TRY(meanwhile());
+    if (!wire && meanwhile)
+      if (const Status other = meanwhile(); !other) return turn_all(wires, other.error());
     if (!wire && wire.error().code == ErrorCode::kTimeout && now_ms() < until) continue;
     if (!wire)
-      return fail(wire.error().code,
-                  fmt::format("{} of {} did not come within {:g} s", missing_text(wires), place.size,
-                              static_cast<double>(limit_ms) * 1e-3),
-                  "look at what those processes say; all ranks start with one command");
+      return turn_all(wires, {wire.error().code,
+                              fmt::format("{} of {} did not come within {:g} s", missing_text(wires), place.size,
+                                          static_cast<double>(limit_ms) * 1e-3),
+                              "look at what those processes say; all ranks start with one command"});
     constexpr int64_t kComeMs = 5'000;
     const auto come = (*wire)->receive_one(kComeMs);
     if (!come || come->kind != kCome || come->fields.size() != 4 || come->fields[0] != place.job)
@@ -102,8 +110,8 @@ Result<Roll> receive_all(const ProcessPlace& place, const std::string& own, int6
     else if (!rank || *rank < 1 || *rank >= place.size || wires[static_cast<size_t>(*rank)])
       why = fmt::format("two processes say that they are rank {}", come->fields[2]);
     if (!why.empty()) {
-      (*wire)->send({kTurned, {why}});
-      return fail(ErrorCode::kMismatch, why, "start every rank once, by one launcher");
+      wires.push_back(std::move(*wire));
+      return turn_all(wires, {ErrorCode::kMismatch, why, "start every rank once, by one launcher"});
     }
     roll.addresses[static_cast<size_t>(*rank)] = come->fields[3];
     wires[static_cast<size_t>(*rank)] = std::move(*wire);
@@ -144,11 +152,12 @@ Result<Roll> come_to_first(const ProcessPlace& place, const std::string& own, in
   if (!wire) return no_rank_0(wire.error().what);
   if (!(*wire)->send({kCome, {place.job, std::to_string(place.size), std::to_string(place.rank), own}}))
     return no_rank_0("it closed the connection");
-  // All have to come before rank 0 answers.
-  auto answer = (*wire)->receive_one(std::max<int64_t>(until - now_ms(), 0) + 1'000);
+  // All have to come before rank 0 answers, which waits for them from before it could be reached.
+  constexpr int64_t kAnswerMs = 1'000;
+  auto answer = (*wire)->receive_one(limit_ms + kAnswerMs);
   if (!answer) return no_rank_0(answer.error().what);
-  if (answer->kind == kTurned && !answer->fields.empty())
-    return fail(ErrorCode::kMismatch, answer->fields[0], "start every rank once, by one launcher");
+  if (answer->kind == kTurned && answer->fields.size() == 2)
+    return fail(ErrorCode::kMismatch, answer->fields[0], answer->fields[1]);
   if (answer->kind != kRoll || answer->fields.size() != static_cast<size_t>(place.size) + 1)
     return no_rank_0("what answers there is no rank of this run");
   Roll roll{{answer->fields.begin() + 1, answer->fields.end()}, answer->fields[0]};

@@ -77,7 +77,9 @@ TEST_F(MeetingPlace, NamesTheRanksThatDoNotCome) {
   ASSERT_FALSE(rolls[0].has_value());
   EXPECT_EQ(rolls[0].error().code, ErrorCode::kTimeout);
   EXPECT_EQ(rolls[0].error().what, "ranks 1, 3 of 4 did not come within 0.3 s");
-  EXPECT_FALSE(rolls[1].has_value());
+  ASSERT_FALSE(rolls[1].has_value());
+  EXPECT_EQ(rolls[1].error().what, rolls[0].error().what);
+  EXPECT_EQ(rolls[1].error().hint, rolls[0].error().hint);
 }
 
 TEST_F(MeetingPlace, SaysWhereRankZeroWasLookedFor) {
