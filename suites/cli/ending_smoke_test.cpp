@@ -10,6 +10,17 @@
 namespace mbb::suites {
 namespace {
 
+// srun and torchrun by the variables that they set, on one of two processes.
+std::string as_rank(const std::string& launcher, int rank) {
+  const std::string variables =
+      launcher == "srun" ? fmt::format("SLURM_STEP_NUM_TASKS=2 SLURM_PROCID={0} SLURM_LOCALID={0} SLURM_JOB_ID=7", rank)
+                         : fmt::format(
+                               "WORLD_SIZE=2 RANK={0} LOCAL_WORLD_SIZE=2 LOCAL_RANK={0} MASTER_ADDR=localhost "
+                               "MASTER_PORT=29500",
+                               rank);
+  return fmt::format("env {} MBBENCH_MEET_AT=file:{}.meet timeout -s KILL 100 ", variables, launcher);
+}
+
 class Ending : public ProgramTest {
  protected:
   // "" when mpirun can start this build's ranks, else why not.
@@ -30,6 +41,12 @@ class Ending : public ProgramTest {
         fmt::format("timeout -s KILL 200 env OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 mpirun -q "
                     "--oversubscribe {}",
                     what));
+  }
+
+  // Two ranks at once: rank 0's answer; the other is ended then.
+  Answer both(const std::string& name, const std::string& first, const std::string& second) const {
+    return sh(fmt::format("{{ {}{} > {}.txt 2>&1 & {}{}; s=$?; kill $!; wait; exit $s; }}", as_rank(name, 1), second,
+                          name, as_rank(name, 0), first));
   }
 
   // The one cell of the run that the answer names.
@@ -123,17 +140,6 @@ TEST_F(Ending, ProcessesTrainTheBitsOfThreads) {
   EXPECT_EQ(other.launches[0].trace_files, one.launches[0].trace_files);
 }
 
-// srun and torchrun by the variables that they set, on one of two processes.
-std::string as_rank(const std::string& launcher, int rank) {
-  const std::string variables =
-      launcher == "srun" ? fmt::format("SLURM_STEP_NUM_TASKS=2 SLURM_PROCID={0} SLURM_LOCALID={0} SLURM_JOB_ID=7", rank)
-                         : fmt::format(
-                               "WORLD_SIZE=2 RANK={0} LOCAL_WORLD_SIZE=2 LOCAL_RANK={0} MASTER_ADDR=localhost "
-                               "MASTER_PORT=29500",
-                               rank);
-  return fmt::format("env {} MBBENCH_MEET_AT=file:{}.meet timeout -s KILL 100 ", variables, launcher);
-}
-
 TEST_F(Ending, LaunchersWithoutMpiTrainTheBitsOfThreads) {
   const std::string mapping = "run tp=2 gbs=4 seq_length=16 train_iters=4 --quiet";
   const baselines::Cell one = cell(run(mapping));
@@ -144,12 +150,33 @@ TEST_F(Ending, LaunchersWithoutMpiTrainTheBitsOfThreads) {
                                        as_rank(launcher, 0), program_, mapping));
     EXPECT_EQ(cell(both).loss_checksum, one.loss_checksum) << both.out << text_of(folder_ / "one.txt");
   }
-  // Nobody waits for the launcher of a run that broke: it ends its processes by their status, if at all.
+  // Where a run broke no rank ends well; the others wait a little, since their status may end rank 0, which writes it.
   const std::string killed = mapping + " inject_fault=kill@1";
   const Answer first = sh(fmt::format("{{ ({}{} {} > two.txt 2>&1; echo ended with $? >> two.txt) & {}{} {}; wait; }}",
                                       as_rank("killed", 1), program_, killed, as_rank("killed", 0), program_, killed));
   EXPECT_NE(cell(first).reason.find("its process ended without a word"), std::string::npos) << first.out;
-  EXPECT_TRUE(text_of(folder_ / "two.txt").ends_with("ended with 0\n")) << text_of(folder_ / "two.txt");
+  const std::string second = text_of(folder_ / "two.txt");
+  EXPECT_TRUE(second.starts_with("error: rank 1: its process ended by signal 9")) << second;
+  EXPECT_TRUE(second.ends_with("ended with 4\n")) << second;
+}
+
+// Nobody else is left to tell.
+TEST_F(Ending, TheOthersNameRankZeroWhereAllOfItWasKilled) {
+  const auto start = [&](int rank) {
+    return fmt::format(
+        "env SLURM_STEP_NUM_TASKS=2 SLURM_PROCID={0} SLURM_LOCALID={0} MBBENCH_MEET_AT=file:meet {1} run tp=2 gbs=4 "
+        "seq_length=16 train_iters=1000000 --quiet > {0}.txt 2>&1 & p{0}=$!; ",
+        rank, program_);
+  };
+  const Answer answer =
+      sh("{ " + start(0) + start(1) +
+         "for i in $(seq 600); do [ -z \"$(find mbbench-runs -name steps.live.csv -size +0)\" ] || break; sleep 0.1; "
+         "done; sleep 2; kill -9 $p0; wait $p1; echo ended with $?; }");
+  EXPECT_TRUE(answer.out.ends_with("ended with 4\n")) << answer.out;
+  const std::string said = text_of(folder_ / "1.txt");
+  EXPECT_TRUE(said.starts_with("error: rank 0 at ")) << said;
+  EXPECT_NE(said.find(": its process ended without a word"), std::string::npos) << said;
+  EXPECT_NE(said.find("\n  hint: "), std::string::npos) << said;
 }
 
 struct TwoMappings {
@@ -170,10 +197,9 @@ TEST_F(Ending, RanksOfDifferentMappingsAreRefused) {
   for (const TwoMappings& m : kMappings) {
     SCOPED_TRACE(fmt::format("{} beside {}", m.first, m.second));
     const std::string name = replace_all(fmt::format("{}-{}", m.first, m.second), "=", "");
-    expect_broken(
-        sh(fmt::format("{{ ({}{} run {} {} > {}.txt 2>&1) & {}{} run {} {}; s=$?; wait; exit $s; }}", as_rank(name, 1),
-                       program_, m.second, kAnyMapping, name, as_rank(name, 0), program_, m.first, kAnyMapping)),
-        m.said);
+    expect_broken(both(name, fmt::format("{} run {} {}", program_, m.first, kAnyMapping),
+                       fmt::format("{} run {} {}", program_, m.second, kAnyMapping)),
+                  m.said);
   }
 }
 
@@ -189,14 +215,9 @@ TEST_F(Ending, RanksOfDifferentMappingsAreRefusedUnderMpi) {
 
 // Ranks that were told different things, or are different programs, do not train together.
 TEST_F(Ending, RanksThatDifferEndWithWhatDiffersAndBothValues) {
-  const auto together = [&](const std::string& name, const std::string& first, const std::string& second) {
-    return sh(fmt::format("{{ ({}{} > {}.txt 2>&1) & {}{}; s=$?; wait; exit $s; }}", as_rank(name, 1), second, name,
-                          as_rank(name, 0), first));
-  };
   const std::string run = "run tp=2 gbs=4 seq_length=16 train_iters=4 --quiet";
-  expect_broken(
-      together("seeds", fmt::format("{} {} seed=5", program_, run), fmt::format("{} {} seed=6", program_, run)),
-      {"rank 1 has ", "train.seed=6", " where rank 0 has ", "train.seed=5"});
+  expect_broken(both("seeds", fmt::format("{} {} seed=5", program_, run), fmt::format("{} {} seed=6", program_, run)),
+                {"rank 1 has ", "train.seed=6", " where rank 0 has ", "train.seed=5"});
 
   // Another build: a copy of the program with another commit written over its own, of which eight letters stand
   // together.
@@ -211,7 +232,7 @@ TEST_F(Ending, RanksThatDifferEndWithWhatDiffersAndBothValues) {
             0);
   const std::string other = commit_of("./other");
   if (other == commit) GTEST_SKIP() << "commit " << commit << " does not stand in the program as such";
-  expect_broken(together("builds", fmt::format("{} {}", program_, run), fmt::format("./other {}", run)),
+  expect_broken(both("builds", fmt::format("{} {}", program_, run), fmt::format("./other {}", run)),
                 {"rank 1 has ", "build.commit=" + other, " where rank 0 has ", "build.commit=" + commit});
 }
 
@@ -222,7 +243,8 @@ TEST_F(Ending, ProcessesEndWithTheFaultyRanksErrorAndEveryPlace) {
   expect_broken(run(small + " inject_fault=return@3", 4), {"rank 3", "the rank returned while another waits for it"});
   expect_broken(run(small + " inject_fault=kill@1", 4),
                 {"rank 1 at ", "its process ended without a word", "rank 0 at ", "rank 2 at "});
-  expect_broken(run(small + " inject_fault=kill@0", 4), {"ended by signal 9", "rank 0 at ", "rank 1 at "});
+  expect_broken(run(small + " inject_fault=kill@0", 4),
+                {"rank 0 at ", "): its process ended by signal 9", " [rank 0 at ", "rank 1 at "});
 }
 
 TEST_F(Ending, AProcessThatHangsEndsTheRun) {

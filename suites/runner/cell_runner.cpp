@@ -21,6 +21,7 @@
 #include "suites/runner/drift.h"
 #include "suites/runner/health.h"
 #include "suites/runner/launch_process.h"
+#include "suites/runner/local_ranks.h"
 #include "suites/runner/log_tail.h"
 #include "suites/runner/planned_metrics.h"
 #include "suites/runner/planning.h"
@@ -65,15 +66,24 @@ std::string places_of(const ProcessEnd& end, const std::filesystem::path& file) 
   return text;
 }
 
+// Which rank a launch's process was, and where it stood last; empty where it held all of them.
+std::string rank_of_process(const trainer::Config& config, int ranks, const std::string& places) {
+  if (!ranks_are_processes(config, ranks)) return {};
+  const size_t first = places.find("rank 0 ");  // places begin with it
+  const std::string rank = first == std::string::npos ? "rank 0" : places.substr(first, places.find(';') - first);
+  return rank + ": its process ";
+}
+
 void judge_end(const ProcessEnd& end, baselines::Launch& launch, const std::filesystem::path& folder,
-               const std::string& places, baselines::Cell& cell) {
+               const std::string& whose, const std::string& places, baselines::Cell& cell) {
   if (end.exit_status == 0 && end.signal == 0) return;
   cell.status = end.exit_status == kExitDoesNotFit ? CellStatus::kSkipped : CellStatus::kBroken;
   const std::string said = last_lines_of(folder / kLaunchLogFile);
   if (end.timed_out)
     launch.reason = "no progress within the time limit; killed" + places;
   else if (end.signal != 0)
-    launch.reason = fmt::format("ended by signal {}{}{}{}", end.signal, said.empty() ? "" : ": ", said, places);
+    launch.reason =
+        fmt::format("{}ended by signal {}{}{}{}", whose, end.signal, said.empty() ? "" : ": ", said, places);
   else if (launch.reason.empty())
     launch.reason = fmt::format("exit status {}{}{}", end.exit_status, said.empty() ? "" : ": ", said);
   cell.reason = launch.reason;
@@ -199,7 +209,7 @@ Status CellRunner::launch_trainer(const Cell& planned, baselines::Cell& cell, in
   launch->exit_status = end.exit_status;
   launch->signal = end.signal;
   record_canary(*launch, before, canary_after());
-  judge_end(end, *launch, folder, places, cell);
+  judge_end(end, *launch, folder, rank_of_process(planned.config, cell.ranks, places), places, cell);
   if (const auto telemetry = launch_telemetry(folder)) judge_health(cell, *launch, *telemetry);
   if (cell.status == CellStatus::kOk) MB_TRY(add_breakdowns(*launch, folder, left.breakdowns));
   cell.launches.push_back(std::move(*launch));

@@ -47,7 +47,6 @@ namespace mbb::suites {
 namespace {
 
 std::atomic<bool> stop_requested = false;
-constexpr int kExitAsked = 75;  // stopped, as it was asked to
 void request_stop(int) {
   Planning::end_here(kExitAsked);
   stop_requested = true;

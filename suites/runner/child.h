@@ -24,12 +24,13 @@ inline constexpr const char* kPlacesFile = "places.bin";  // where each rank sta
 inline constexpr const char* kJoinedLine = "joined";
 
 inline constexpr int kExitFailed = 1;
+inline constexpr int kExitAsked = 75;  // stopped, as it was asked to
 inline constexpr int kExitDoesNotFit = 77;
 
 // Trains the configuration in `folder`/config.knobs and writes the launch there, also when it fails (its reason says
 // why). Of an MPI launcher's processes only rank 0's writes. Prints "step INDEX OF LOSS" lines on stdout as it goes.
-// Returns the process's exit status: 0, kExitFailed on an error, 75 on SIGTERM, kExitDoesNotFit when the step does not
-// fit the device.
+// Returns the process's exit status: 0, kExitFailed on an error, kExitAsked on SIGTERM, kExitDoesNotFit when the step
+// does not fit the device.
 int run_launch(const std::filesystem::path& folder);
 
 }  // namespace mbb::suites

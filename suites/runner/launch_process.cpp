@@ -13,6 +13,7 @@
 #include "profiler/base/file.h"
 #include "profiler/base/text.h"
 #include "suites/runner/child.h"
+#include "suites/runner/log_tail.h"
 #include "trainer/comm/process_place.h"
 #include "trainer/run/knobs.h"
 #include "trainer/run/launch_environment.h"
@@ -20,13 +21,30 @@
 namespace mbb::suites {
 namespace {
 
-// mpirun ends all its processes when one leaves without MPI's blessing, and rank 0 still writes the run. Others mind a
-// status only, and this one will be 0.
-void wait_for_the_launcher(const std::atomic<bool>* stop) {
-  constexpr int64_t kLimitNs = 60'000'000'000;
+// Launchers end all their processes when one leaves with an error (mpirun, torchrun, srun -K), and rank 0 has yet to
+// write the run that broke; what it leaves with then ends the others. Those that are left alone say by themselves how
+// the run ended: where all of rank 0 was killed nobody else can. True: this process was asked to end.
+bool wait_for_the_launcher(const std::atomic<bool>* stop) {
+  constexpr int64_t kLimitNs = 60'000'000'000, kWithoutMpiNs = 6'000'000'000;
+  const auto place = trainer::place_if_any();
+  const int64_t limit_ns = place && place->launcher == trainer::Launcher::kMpi ? kLimitNs : kWithoutMpiNs;
   const Stopwatch watch;
-  while (watch.elapsed_ns() < kLimitNs && !(stop != nullptr && stop->load()))
-    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+  const auto asked = [&] { return stop != nullptr && stop->load(); };
+  while (watch.elapsed_ns() < limit_ns && !asked()) std::this_thread::sleep_for(std::chrono::milliseconds(50));
+  return asked();
+}
+
+// What this process's rank said last, or that it said nothing.
+Error end_of_rank(const ProcessEnd& end, const std::string& log) {
+  if (auto said = error_said(log)) return std::move(*said);
+  const auto place = trainer::place_if_any();
+  const std::string words = last_lines(log);
+  return {ErrorCode::kRankFailed,
+          fmt::format("rank {}: its process ended {}{}{}", place ? place->rank : 0,
+                      end.signal != 0 ? fmt::format("by signal {}", end.signal)
+                                      : fmt::format("with status {}", end.exit_status),
+                      words.empty() ? "" : ": ", words),
+          "rank 0 says where each rank stood"};
 }
 
 }  // namespace
@@ -57,17 +75,15 @@ Result<int> follow_run(const trainer::Config& config, const RunOptions& options)
   bool joined = false;
   process.on_line = [&](std::string_view line) { joined = joined || line == kJoinedLine; };
   const auto end = run_process(process);
-  const auto said = read_file(folder / kLaunchLogFile);
+  const std::string said = read_file(folder / kLaunchLogFile).value_or("");
   std::error_code ignored;
   std::filesystem::remove_all(folder, ignored);
   MB_TRY(end);
   if (end->exit_status == 0 && end->signal == 0) return 0;
-  if (!joined && !end->stopped)
-    return fail(ErrorCode::kRankFailed, fmt::format("a rank ended before it met the others: {}",
-                                                    said ? printable(trim(*said), 800) : "without a word"));
-  if (const auto place = trainer::place_if_any(); place && place->launcher == trainer::Launcher::kMpi)
-    wait_for_the_launcher(options.stop);
-  return 0;
+  const bool asked = (joined || end->stopped) && wait_for_the_launcher(options.stop);
+  if (end->stopped || end->exit_status == kExitAsked) return 0;
+  if (asked) return kExitAsked;
+  return tl::unexpected<Error>(end_of_rank(*end, said));
 }
 
 }  // namespace mbb::suites

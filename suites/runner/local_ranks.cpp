@@ -17,6 +17,7 @@
 #include "profiler/base/file.h"
 #include "profiler/base/text.h"
 #include "suites/runner/child.h"
+#include "suites/runner/log_tail.h"
 #include "suites/runner/process.h"
 #include "trainer/comm/process_place.h"
 #include "trainer/run/layout.h"
@@ -25,7 +26,6 @@ namespace mbb::suites {
 namespace {
 
 constexpr int kGraceMs = 10'000;
-constexpr size_t kMostSaid = 600;
 
 Status system_error(const std::string& what) {
   return fail(ErrorCode::kIo, fmt::format("{}: {}", what, std::strerror(errno)));
@@ -40,6 +40,11 @@ Status system_error(const std::string& what) {
   dup2(log, STDERR_FILENO);
   execv(argv[0], argv);
   _exit(127);
+}
+
+// On the CPU, and where they share a GPU, ranks are threads.
+bool starts_ranks(const trainer::Config& config) {
+  return config.host.device == trainer::Device::kCuda && !config.host.share_device;
 }
 
 }  // namespace
@@ -97,20 +102,26 @@ Status LocalRanks::check() {
     int status = 0;
     if (rank.process <= 0 || waitpid(rank.process, &status, WNOHANG) != rank.process) continue;
     rank.process = -1;
-    const auto said = read_file(rank.log);
-    const std::string words = said ? std::string(trim(*said)) : std::string();
+    const std::string log = read_file(rank.log).value_or("");
+    const std::string words = last_lines(log);
+    const Error said =
+        error_said(log).value_or(Error{ErrorCode::kRankFailed, words.empty() ? "without a word" : words, {}});
     return fail(ErrorCode::kRankFailed,
                 fmt::format("rank {} ended {} before it met the others: {}", i + 1,
                             WIFSIGNALED(status) ? fmt::format("by signal {}", WTERMSIG(status))
                                                 : fmt::format("with status {}", WEXITSTATUS(status)),
-                            words.empty() ? "without a word" : printable(words, kMostSaid)));
+                            said.what),
+                said.hint);
   }
   return {};
 }
 
+bool ranks_are_processes(const trainer::Config& config, int ranks) {
+  return ranks > 1 && (starts_ranks(config) || trainer::place_if_any());
+}
+
 Result<std::unique_ptr<LocalRanks>> local_ranks_of(const trainer::Config& config, const std::filesystem::path& folder) {
-  if (config.host.device != trainer::Device::kCuda || config.host.share_device || trainer::place_if_any())
-    return std::unique_ptr<LocalRanks>();
+  if (!starts_ranks(config) || trainer::place_if_any()) return std::unique_ptr<LocalRanks>();
   MB_ASSIGN(const trainer::Layout layout, trainer::resolve(config));
   if (layout.mesh.world_size() == 1) return std::unique_ptr<LocalRanks>();
   MB_ASSIGN(const std::string program, own_program());

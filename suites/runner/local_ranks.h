@@ -42,4 +42,7 @@ class LocalRanks {
 // Those that a configuration needs which no launcher started: none on the CPU, where ranks are threads, or of one rank.
 Result<std::unique_ptr<LocalRanks>> local_ranks_of(const trainer::Config& config, const std::filesystem::path& folder);
 
+// Whether a launch's process is one rank, of a launcher's or of those above, rather than all of them.
+bool ranks_are_processes(const trainer::Config& config, int ranks);
+
 }  // namespace mbb::suites

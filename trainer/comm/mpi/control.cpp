@@ -188,10 +188,12 @@ void Control::supervise() {
     {
       const std::lock_guard lock(mutex_);
       for (int peer = 0; peer < size_; ++peer) read_from(peer);
-      if (rank_ == 0)
+      if (rank_ == 0) {
+        tell_own_place();
         watch_progress();
-      else
+      } else {
         heartbeat();
+      }
       stuck = stuck_error();
     }
     if (stuck && options_.on_stuck) options_.on_stuck(*stuck);
@@ -208,6 +210,8 @@ void Control::read_from(int peer) {
 
 void Control::take(int peer, const WireMessage& message) {
   if (rank_ == 0) return take_at_first(peer, message);
+  if (message.kind == kPlace)
+    places_->set(peer, field(message, 2), number(field(message, 1)), number(field(message, 0)));
   if (message.kind == kReturned) mark_returned(static_cast<int>(number(field(message, 0))));
   if (message.kind == kRelease) {
     released_ = true;
@@ -246,10 +250,21 @@ void Control::lost(int peer) {
 
 void Control::heartbeat() {
   if (!peers_[0].wire || peers_[0].gone) return;
+  peers_[0].wire->send(place_message());
+}
+
+WireMessage Control::place_message() const {
   const Places::Place at = places_->place(rank_);
-  peers_[0].wire->send({kPlace,
-                        {std::to_string(places_->life(rank_)), std::to_string(at.call), at.path,
-                         peers_[static_cast<size_t>(rank_)].waits}});
+  return {kPlace,
+          {std::to_string(places_->life(rank_)), std::to_string(at.call), at.path,
+           peers_[static_cast<size_t>(rank_)].waits}};
+}
+
+// So that those who stay know where rank 0 stood. Seldom: every message wakes a thread of every rank.
+void Control::tell_own_place() {
+  if (told_place_ms_ != 0 && now_ms() - told_place_ms_ < kFirstTellsMs) return;
+  told_place_ms_ = now_ms();
+  tell_all(place_message());
 }
 
 void Control::watch_progress() {

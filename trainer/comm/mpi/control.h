@@ -1,9 +1,9 @@
 // The side channel of ranks that are processes: one TCP connection from every rank to rank 0, served by a thread of its
 // own, so that a rank which is killed, fails or hangs is known to all within a heartbeat, whatever MPI waits for.
 //
-// A rank sends its place every kHeartbeatMs; a connection that closes before its rank has returned is a process that
-// died. Rank 0 decides what ended the world and tells everyone. This is the only socket the program opens; rank 0's
-// address and a secret that connections must show go through MPI.
+// A rank sends its place every kHeartbeatMs, and rank 0 its own every kFirstTellsMs; a connection that closes before
+// its rank has returned is a process that died. Rank 0 decides what ended the world and tells everyone. This is the
+// only socket the program opens; rank 0's address and a secret that connections must show go through MPI.
 #pragma once
 
 #include <atomic>
@@ -37,6 +37,7 @@ struct ControlOptions {
 class Control {
  public:
   static constexpr int kHeartbeatMs = 100;
+  static constexpr int kFirstTellsMs = 1'000;
   static constexpr const char* kDevice = "the work of its device";  // what waits() says of a rank that waits for that
 
   static Result<std::unique_ptr<Control>> create(int rank, int size, ControlOptions options);
@@ -89,6 +90,8 @@ class Control {
   void take_at_first(int peer, const WireMessage& message);
   void lost(int peer);
   void heartbeat();
+  void tell_own_place();
+  WireMessage place_message() const;
   void watch_progress();
   // Stuck ranks' report, once, when it is due.
   std::optional<Error> stuck_error();
@@ -113,7 +116,7 @@ class Control {
   bool closing_ = false, own_returned_ = false, told_stuck_ = false;
   bool accused_ = false;  // this rank has told rank 0 of another's fault
   QuietTime quiet_;
-  int64_t ended_ns_ = 0;
+  int64_t ended_ns_ = 0, told_place_ms_ = 0;
   std::thread thread_;
 };
 
