@@ -19,9 +19,10 @@ __device__ __forceinline__ int tile_word(int column, int row_word) {
   return column * 32 + (row_word ^ ((group & 1) | ((group >> 1) << 2)));
 }
 
-// A producer gives, for 8 columns of a row of [rows, cols], kOutputs sets of 8 values as bf16 holds them; set o belongs
-// to columns o * cols + column. A thread has kReads lines of 8 stored values of each of kInFlight rows on their way
-// before it makes the first value. With kOnce a line need not stay in L2. kStored: the line is the values.
+// A producer gives, for 8 columns of a row of [rows, cols], kOutputs sets of 8 values, which are rounded where they are
+// stored as bf16; set o belongs to columns o * cols + column. A thread has kReads lines of 8 stored values of each of
+// kInFlight rows on their way before it makes the first value. With kOnce a line need not stay in L2. kStored: the line
+// is the values.
 template <bool kOnce>
 __device__ __forceinline__ uint4 load_line(const bf16* from) {
   const auto* line = reinterpret_cast<const uint4*>(from);
@@ -64,7 +65,7 @@ struct NormProducer {
     load8(weight + column, w);
     const float r = __ldcg(rstd + row);
 #pragma unroll
-    for (int i = 0; i < 8; ++i) out[0][i] = rounded<bf16>(out[0][i] * r * w[i]);
+    for (int i = 0; i < 8; ++i) out[0][i] = out[0][i] * r * w[i];
   }
 };
 
@@ -83,7 +84,7 @@ struct SwigluProducer {
     unpack(lines[0], out[0]);
     unpack(lines[1], up);
 #pragma unroll
-    for (int i = 0; i < 8; ++i) out[0][i] = rounded<bf16>(out[0][i] * quick_sigmoid(out[0][i]) * up[i]);
+    for (int i = 0; i < 8; ++i) out[0][i] = out[0][i] * quick_sigmoid(out[0][i]) * up[i];
   }
 };
 
@@ -107,8 +108,8 @@ struct SwigluBackwardProducer {
 #pragma unroll
     for (int i = 0; i < 8; ++i) {
       const float gate = out[0][i], up = out[1][i], s = quick_sigmoid(gate);
-      out[0][i] = rounded<bf16>(d[i] * up * s * (1.0f + gate * (1.0f - s)));
-      out[1][i] = rounded<bf16>(d[i] * gate * s);
+      out[0][i] = d[i] * up * s * (1.0f + gate * (1.0f - s));
+      out[1][i] = d[i] * gate * s;
     }
   }
 };
