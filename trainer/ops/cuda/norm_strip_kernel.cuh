@@ -70,7 +70,7 @@ __global__ void __launch_bounds__(256, 2)
   uint4 keep[2][8];
   RowSweep sweep;
   const auto weight_of = [&](int i) { return norm.weight + of.at<1>(i).column + of.place.column; };
-  see_tiles(of, keep, [&](const uint4(&lines)[8], int i) { sweep.add(lines, weight_of(i)); });
+  see_tiles<true>(of, keep, [&](const uint4(&lines)[8], int i) { sweep.add(lines, weight_of(i)); });
   const float2 own = sweep.of_block_row();
   if (thread % 2 == 0) __stcg(sums + block * 128 + of.place.row + value_of_lane(), own);
   cooperative_groups::this_grid().sync();

@@ -135,8 +135,9 @@ struct StoredTiles : OnceTiles {
 };
 static_assert(kQuantizeOnceWaiting == 3 && kQuantizeOnceKept == 2);
 
-// see(lines, i) of each tile.
-template <typename See>
+// see(lines, i) of each tile: those that wait after the others, or first where seeing takes long, so that the others'
+// loads have the time.
+template <bool kWaitingFirst, typename See>
 __device__ __forceinline__ void see_tiles(const StoredTiles& tiles, uint4 (&keep)[2][8], See&& see) {
   const int waiting = tiles.waiting(), others = tiles.others();
 #pragma unroll
@@ -147,6 +148,13 @@ __device__ __forceinline__ void see_tiles(const StoredTiles& tiles, uint4 (&keep
 #pragma unroll
   for (int k = 0; k < 2; ++k)
     if (k < others) tiles.load(waiting + k, others <= 2, keep[k]);
+  const auto see_waiting = [&] {
+    uint4 lines[8];
+    if (waiting > 0) tiles.take<2>(0, lines), see(lines, 0);
+    if (waiting > 1) tiles.take<1>(1, lines), see(lines, 1);
+    if (waiting > 2) tiles.take<0>(2, lines), see(lines, 2);
+  };
+  if constexpr (kWaitingFirst) see_waiting();
   for (int j = 2; j < others; j += 2) {
 #pragma unroll
     for (int k = 0; k < 2; ++k) {
@@ -155,10 +163,7 @@ __device__ __forceinline__ void see_tiles(const StoredTiles& tiles, uint4 (&keep
       tiles.load(waiting + j + k, j + k + 2 >= others, keep[k]);
     }
   }
-  uint4 lines[8];
-  if (waiting > 0) tiles.take<2>(0, lines), see(lines, 0);
-  if (waiting > 1) tiles.take<1>(1, lines), see(lines, 1);
-  if (waiting > 2) tiles.take<0>(2, lines), see(lines, 2);
+  if constexpr (!kWaitingFirst) see_waiting();
 #pragma unroll
   for (int k = 0; k < 2; ++k)
     if (k < others) see(keep[k], tiles.kept(k));
@@ -193,7 +198,7 @@ __global__ void __launch_bounds__(256, 2) quantize_once_kernel(PlainProducer pro
   const StoredTiles of(tiles_of_grid(tiles, tiles_across), produce.x, rows, produce.cols, waiting);
   uint4 keep[2][8];
   uint32_t top = 0;
-  see_tiles(of, keep, [&](const uint4(&lines)[8], int) { top = larger(top, lines); });
+  see_tiles<false>(of, keep, [&](const uint4(&lines)[8], int) { top = larger(top, lines); });
   const float scale = grid_scale<kKind>(max(top & 0xffffu, top >> 16), by, tops);
   write_tiles(of, keep, [&](const uint4(&lines)[8], int i) {
     write_tile<1, kKind, true>(lines, scale, of.at<1>(i), rows, produce.cols, q, qt, turned);
