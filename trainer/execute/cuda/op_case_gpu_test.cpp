@@ -398,9 +398,11 @@ void add_block_tile_cases(std::vector<OpCase>& all) {
   add("quantize_blocks/tiles-f32", form(DType::kE5M2, BlockScale::kF32, 128, false, 1));
   add("quantize_blocks/tiles-square", form(DType::kE4M3, BlockScale::kF32, 128, true, 1));
   add("quantize_blocks/tiles-mx", form(DType::kE4M3, BlockScale::kE8M0, 32, false, 1));
-  // So many that their scales are gathered.
-  add("quantize_blocks/tiles-many", form(DType::kE4M3, BlockScale::kPowerOfTwo, 128, false, 1), {8, 2, 262152});
-  add("quantize_blocks/tiles-many-mx", form(DType::kE4M3, BlockScale::kE8M0, 32, false, 1), {262160, 1, 16});
+  // So many that nothing need stay in L2, then that their scales are gathered.
+  add("quantize_blocks/tiles-leaving", form(DType::kE4M3, BlockScale::kPowerOfTwo, 128, false, 1), {8, 2, 262152});
+  add("quantize_blocks/tiles-leaving-mx", form(DType::kE4M3, BlockScale::kE8M0, 32, false, 1), {262160, 1, 16});
+  add("quantize_blocks/tiles-many", form(DType::kE4M3, BlockScale::kPowerOfTwo, 128, false, 1), {8, 2, 327688});
+  add("quantize_blocks/tiles-many-mx", form(DType::kE4M3, BlockScale::kE8M0, 32, false, 1), {327696, 1, 16});
   add("quantize_blocks/tiles-stack", form(DType::kE4M3, BlockScale::kPowerOfTwo, 128, false, 2), {2, 208, 264});
   add("quantize_blocks/tiles-square-stack", form(DType::kE4M3, BlockScale::kF32, 128, true, 2), {2, 208, 264});
 }

@@ -41,19 +41,20 @@ __device__ __forceinline__ void load_tile(const BlockTiles& t, const bf16* x, co
 }
 
 // codes(l): of the thread's line l.
-template <typename Codes>
+template <bool kStream, typename Codes>
 __device__ __forceinline__ void write_lines(const BlockTiles& t, const MatrixTile& at, const TilePlace& place,
                                             Codes&& codes) {
   const int64_t row = at.row + place.row, column = at.column + place.column;
   if (row >= t.rows || column >= t.cols) return;
   uint8_t* const to = static_cast<uint8_t*>(t.row_copy.q) + (at.matrix * t.rows + row) * t.cols + column;
 #pragma unroll
-  for (int l = 0; l < 8; ++l) *reinterpret_cast<uint2*>(to + l * t.cols) = codes(l);
+  for (int l = 0; l < 8; ++l) store_codes<kStream>(to + l * t.cols, codes(l));
 }
+template <bool kStream>
 __device__ __forceinline__ void write_columns(const BlockTiles& t, const uint2 (&codes)[8], const MatrixTile& at,
                                               uint32_t* turned) {
   uint8_t* const to = static_cast<uint8_t*>(t.column_copy.q) + at.matrix * t.rows;
-  write_turned<1>(codes, at, t.rows, t.cols, t.stack * t.rows, to, turned);
+  write_turned<1, kStream>(codes, at, t.rows, t.cols, t.stack * t.rows, to, turned);
 }
 
 // bf16 magnitudes of blocks of a tile, [part][line].
@@ -185,8 +186,9 @@ __device__ __forceinline__ uint2 codes_by(const float (&v)[8], Factor&& factor) 
                     pack_fp8<kKind>(v[4] * factor(4), v[5] * factor(5), v[6] * factor(6), v[7] * factor(7)));
 }
 
-// Blocks of 1 x kBlock along rows, and along columns in the other copy; scales as words of the tile.
-template <__nv_fp8_interpretation_t kKind, int kBlock>
+// Blocks of 1 x kBlock along rows, and along columns in the other copy. With kStream values and codes need not stay in
+// L2.
+template <__nv_fp8_interpretation_t kKind, int kBlock, bool kStream>
 __global__ void __launch_bounds__(256, 4) block_lines_kernel(BlockTiles t, const bf16* x) {
   alignas(16) __shared__ uint32_t turned[128 * 32];
   __shared__ TileTops<kBlock> tops;
@@ -196,7 +198,7 @@ __global__ void __launch_bounds__(256, 4) block_lines_kernel(BlockTiles t, const
   const MatrixTile at = block_tile_at(t);
   if (at.row >= t.rows) return;
   uint4 lines[8];
-  load_tile<false>(t, x, at, place, lines);
+  load_tile<kStream>(t, x, at, place, lines);
   find_tops(lines, place, tops);
   __syncthreads();
   find_factors(t, at, tops, factors);
@@ -205,7 +207,7 @@ __global__ void __launch_bounds__(256, 4) block_lines_kernel(BlockTiles t, const
   load8(&factors.rows[place.column / kBlock][place.row], of_rows);
   load8(&factors.columns[place.row / kBlock][place.column], of_columns);
   uint2 codes[8];
-  write_lines(t, at, place, [&](int l) {
+  write_lines<kStream>(t, at, place, [&](int l) {
     // Not before: values of all lines do not fit the registers.
     asm volatile("" : "+r"(lines[l].x), "+r"(lines[l].y), "+r"(lines[l].z), "+r"(lines[l].w));
     float v[8];
@@ -213,7 +215,7 @@ __global__ void __launch_bounds__(256, 4) block_lines_kernel(BlockTiles t, const
     codes[l] = codes_by<kKind>(v, [&](int i) { return of_columns[i]; });
     return codes_by<kKind>(v, [&](int) { return of_rows[l]; });
   });
-  write_columns(t, codes, at, turned);
+  write_columns<kStream>(t, codes, at, turned);
 }
 
 // Blocks of 128 x 128: both copies have the same codes.
@@ -240,8 +242,8 @@ __global__ void __launch_bounds__(256, 4) block_squares_kernel(BlockTiles t, con
   uint2 codes[8];
 #pragma unroll
   for (int l = 0; l < 8; ++l) codes[l] = codes_of<kKind>(lines[l], f.factor);
-  write_lines(t, at, place, [&](int l) { return codes[l]; });
-  write_columns(t, codes, at, turned);
+  write_lines<false>(t, at, place, [&](int l) { return codes[l]; });
+  write_columns<false>(t, codes, at, turned);
 }
 
 }  // namespace mbb::trainer::cuda

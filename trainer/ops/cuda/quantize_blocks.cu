@@ -17,7 +17,9 @@ constexpr int kTile = 128, kPitch = kTile + 1, kThreads = 256, kWarps = kThreads
 constexpr int kPieces = kTile / 32;  // elements of a line a thread has: lane, lane + 32, ...
 constexpr int kHadamard = 16;
 constexpr int kSharedBytes = kTile * kPitch * 4;
-constexpr int64_t kManyTiles = 2048;  // of which gathering lines' scales is worth a second kernel
+// So many tiles that gathering lines' scales is worth a second kernel; where fewer, so many that values and codes need
+// not stay in L2: it does not hold them for who reads them next.
+constexpr int64_t kManyTiles = 2560, kLeavingTiles = 2048;
 
 enum class Code : uint8_t { kE4M3, kE5M2, kE2M1 };
 
@@ -284,9 +286,14 @@ Status run_tiles(const Args& a, int block, uint32_t* words, const bf16* x, cudaS
   t.words = words;
   const auto start = [&](auto kind) {
     constexpr auto kKind = decltype(kind)::value;
-    const auto kernel = a.square      ? block_squares_kernel<kKind>
-                        : block == 32 ? block_lines_kernel<kKind, 32>
-                                      : block_lines_kernel<kKind, 128>;
+    const auto lines = [&](auto leaving) {
+      constexpr bool kLeaving = decltype(leaving)::value;
+      return block == 32 ? block_lines_kernel<kKind, 32, kLeaving> : block_lines_kernel<kKind, 128, kLeaving>;
+    };
+    const bool leaving = words == nullptr && t.stack * t.down * t.across >= kLeavingTiles;
+    const auto kernel = a.square  ? block_squares_kernel<kKind>
+                        : leaving ? lines(std::true_type{})
+                                  : lines(std::false_type{});
     kernel<<<grid_of(t), 256, 0, stream>>>(t, x);
     return launched("quantize_blocks");
   };
