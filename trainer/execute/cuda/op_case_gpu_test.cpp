@@ -157,6 +157,10 @@ void add_block_cases(std::vector<OpCase>& all) {
                  false});
   all.push_back(
       {"dropout/long", &kDropout, {{{6, 2, 1032}}, integers({2}, 100), record()}, DropoutAttrs{0.3, 77, false}});
+  all.push_back(
+      {"dropout/pairs", &kDropout, {{{5, 6, 776}}, integers({6}, 100), record()}, DropoutAttrs{0.1, 7, false}});
+  all.push_back(
+      {"dropout/odd-batch", &kDropout, {{{6, 3, 1032}}, integers({3}, 100), record()}, DropoutAttrs{0.3, 77, false}});
   all.push_back({"bias_dropout_add/long",
                  &kBiasDropoutAdd,
                  {{{5, 2, 776}}, {{5, 2, 776}}, weight({776}), integers({2}, 100), record()},

@@ -474,7 +474,15 @@ Status bias_dropout_add(const Dropout& p, const void* residual, const void* x, c
 }
 
 Status dropout(const Dropout& p, const void* x, void* y, const Launch& launch) {
-  return bias_dropout_add(p, nullptr, x, nullptr, y, launch);
+  const auto addresses = reinterpret_cast<uintptr_t>(x) | reinterpret_cast<uintptr_t>(y);
+  const DropoutRule rule(p.probability);
+  if (p.element != Element::kBf16 || !rule.drops || p.hidden % 8 != 0 || addresses % 16 != 0 || !dropout_pairs(p))
+    return bias_dropout_add(p, nullptr, x, nullptr, y, launch);
+  const DropoutParts parts(1, p.hidden / 8, kDropoutVectors<8>);
+  const dim3 grid(parts.of_row, static_cast<unsigned>(p.batch / 2), static_cast<unsigned>(p.seq));
+  dropout_pair_kernel<<<grid, 32, 0, launch.stream>>>(p, rule, parts, static_cast<const bf16*>(x),
+                                                      static_cast<bf16*>(y));
+  return launched("dropout");
 }
 
 Status multiply(Element element, const void* x, float factor, void* y, int64_t count, const Launch& launch) {

@@ -1,4 +1,4 @@
-// Dropout, with what may stand around it: y = residual + dropout(x + bias). A warp takes a part of a row.
+// Dropout, with what may stand around it: y = residual + dropout(x + bias). A warp takes a part of a row, or of two.
 #pragma once
 
 #include <cmath>
@@ -141,6 +141,65 @@ __global__ void __launch_bounds__(kDropoutThreads, sizeof(T) == 2 ? (kResidual ?
       for (int i = 0; i < kWidth; ++i) value[i] = other[i] + value[i];
     }
     store<kWidth>(y + begin + column, value);
+  }
+}
+
+// Whether a position's samples go in pairs, and into dropout_pair_kernel's grid.
+inline bool dropout_pairs(const Dropout& p) {
+  constexpr int64_t kMost = 65535;
+  return p.batch % 2 == 0 && p.batch > 0 && p.batch / 2 <= kMost && p.seq > 0 && p.seq <= kMost && p.hidden > 0 &&
+         p.hidden < int64_t{1} << 31;
+}
+// Dropout alone. A warp takes a part of two rows of one position, which share what random words have in common. The
+// grid: parts of a row, pairs of samples, positions.
+__global__ void __launch_bounds__(32, 32)
+    dropout_pair_kernel(Dropout p, DropoutRule rule, DropoutParts parts, const bf16* x, bf16* y) {
+  constexpr int kVectors = kDropoutVectors<8>;
+  const uint32_t begin = blockIdx.x * parts.in_part, end = min(begin + parts.in_part, parts.vectors);
+  const uint32_t first = begin + threadIdx.x, sample = blockIdx.y * 2, position = blockIdx.z;
+  const int64_t start = (position * p.batch + sample) * p.hidden + first * 8;
+  uint4 raw[2][kVectors];
+#pragma unroll
+  for (int r = 0; r < 2; ++r)
+#pragma unroll
+    for (int u = 0; u < kVectors; ++u) {
+      if (first + u * 32 >= end) break;
+      raw[r][u] = *reinterpret_cast<const uint4*>(x + start + r * p.hidden + u * 256);
+    }
+  const int64_t place = p.at != nullptr ? p.at[p.first + position] : p.first + position;
+  const auto step = static_cast<uint64_t>(p.record[StepRecord::kStep]);
+  const PhiloxKeys keys(rng_mix(static_cast<uint64_t>(p.stream) ^ (step + kRngGamma)));
+  const uint64_t block0 = static_cast<uint64_t>(place * p.hidden + first * 8) / 4;
+  auto high = static_cast<uint32_t>(block0 >> 32);
+  PhiloxSample samples[2];
+  const auto name = [&] {
+#pragma unroll
+    for (int r = 0; r < 2; ++r)
+      samples[r] = keys.of_sample(static_cast<uint64_t>(int64_t{p.samples[sample + r]}), high);
+  };
+  name();
+#pragma unroll
+  for (int u = 0; u < kVectors; ++u) {
+    if (first + u * 32 >= end) break;
+    const uint64_t block = block0 + u * 64;
+    if (static_cast<uint32_t>(block >> 32) != high) high = static_cast<uint32_t>(block >> 32), name();
+    uint32_t kept[2] = {};  // a bit of each element
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      PhiloxBlock words[2];
+      keys.blocks(samples, static_cast<uint32_t>(block) + i, words);
+#pragma unroll
+      for (int e = 0; e < 8; ++e)
+        kept[e / 4] |= words[e / 4].word[e % 4] > rule.last_dropped ? 1u << (i * 4 + e % 4) : 0u;
+    }
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      float value[8];
+      load8(reinterpret_cast<const bf16*>(&raw[r][u]), value);
+#pragma unroll
+      for (int i = 0; i < 8; ++i) value[i] = (kept[r] >> i & 1) != 0 ? rule.kept(value[i]) : 0.0f;
+      store8(y + start + r * p.hidden + u * 256, value);
+    }
   }
 }
 

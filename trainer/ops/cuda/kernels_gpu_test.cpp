@@ -1,6 +1,8 @@
 // Our element-wise, norm, rotary, embedding, cross entropy and quantization kernels against double references.
 #include <algorithm>
 
+#include "trainer/data/rng.h"
+#include "trainer/ops/cuda/block_kernels.h"
 #include "trainer/ops/cuda/embedding_backward.h"
 #include "trainer/ops/cuda/gpu_fixture_test.h"
 #include "trainer/ops/cuda/status.h"
@@ -120,6 +122,32 @@ TEST_P(Kernels, AddScaleFillCast) {
   EXPECT_EQ(relative_error(filled.pull(), constant), 0.0);
   EXPECT_EQ(relative_error(as_float.pull(), same), 0.0);
   EXPECT_LT(relative_error(as_half.pull(), same), 6e-3);
+}
+
+// A row in which the upper half of its random words' indices changes; samples whose own upper halves differ.
+TEST_P(Kernels, DropoutFarOut) {
+  constexpr int64_t kHidden = 768, kBatch = 2;
+  Dropout d;
+  d.element = GetParam(), d.seq = 2, d.batch = kBatch, d.hidden = kHidden, d.first = (int64_t{1} << 34) / kHidden;
+  d.probability = 0.3, d.stream = 12345;
+  const int32_t samples[kBatch] = {5, -1};
+  DeviceBytes ids(sizeof samples), record(64);
+  ids.upload(samples);
+  record.zero();
+  d.samples = static_cast<const int32_t*>(ids.get()), d.record = record.floats();
+  const auto count = static_cast<size_t>(d.seq * kBatch * kHidden);
+  auto x = Tensor::random(d.element, count, random_);
+  Tensor y(d.element, count);
+  expect_ok(dropout(d, x.get(), y.get(), launch_));
+  y.pull();
+  const RandomStream stream(rng_mix(static_cast<uint64_t>(d.stream) ^ kRngGamma));
+  for (size_t i = 0; i < count; ++i) {
+    const auto row = static_cast<int64_t>(i) / kHidden, column = static_cast<int64_t>(i) % kHidden;
+    const auto sample = static_cast<uint64_t>(int64_t{samples[row % kBatch]});
+    const auto element = static_cast<uint64_t>((d.first + row / kBatch) * kHidden + column);
+    const bool dropped = static_cast<double>(stream.uniform(sample, element)) < d.probability;
+    ASSERT_EQ(y[i] == 0.0f, dropped || x[i] == 0.0f) << row << ", " << column;
+  }
 }
 
 TEST_P(Kernels, SwigluForwardAndBackward) {

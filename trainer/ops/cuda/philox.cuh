@@ -46,6 +46,20 @@ class PhiloxKeys {
                        static_cast<uint32_t>(a) ^ sample.high_product, sample.next_product}});
   }
 
+  // Blocks of one index, of two samples whose first products are one where their upper halves are. Every second product
+  // is worked out in double: the multipliers of whole numbers alone would be what takes the time.
+  __device__ __forceinline__ void blocks(const PhiloxSample (&samples)[2], uint32_t index,
+                                         PhiloxBlock (&words)[2]) const {
+    const uint64_t a = kA * index;
+    uint64_t b = kB * (static_cast<uint32_t>(a >> 32) ^ samples[0].high);
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      if (i == 1 && samples[1].high != samples[0].high) b = kB * (static_cast<uint32_t>(a >> 32) ^ samples[1].high);
+      words[i] = last_rounds({{static_cast<uint32_t>(b >> 32) ^ samples[i].low_product, static_cast<uint32_t>(b),
+                               static_cast<uint32_t>(a) ^ samples[i].high_product, samples[i].next_product}});
+    }
+  }
+
  private:
   static constexpr int kRounds = 10;
   static constexpr uint64_t kA = 0xD2511F53ULL, kB = 0xCD9E8D57ULL;
@@ -58,6 +72,37 @@ class PhiloxKeys {
             static_cast<uint32_t>(a >> 32) ^ w.word[3] ^ second_[round], static_cast<uint32_t>(a)}};
     }
     return w;
+  }
+  // A word w below kPairHigh is the double 2^84 + 2^32 w. That times by / 2^32, and 2^84 - 2^52 by, are 2^84 + w by:
+  // rounded toward zero, it holds the product's upper word as such a pair again.
+  static constexpr uint32_t kPairHigh = 0x45300000U;
+  struct Pair {
+    uint32_t word, high;
+  };
+  static __device__ __forceinline__ Pair upper(const Pair& w, uint64_t by) {
+    const auto factor = static_cast<double>(by);
+    const double pair = __hiloint2double(static_cast<int>(w.high), static_cast<int>(w.word));
+    const double r = __fma_rz(pair, factor * 0x1p-32, 0x1p84 - 0x1p52 * factor);
+    return {static_cast<uint32_t>(__double2loint(r)), static_cast<uint32_t>(__double2hiint(r))};
+  }
+  // Rounds from the third on. The pair takes the place of word 0, then that of word 2.
+  __device__ __forceinline__ PhiloxBlock last_rounds(const PhiloxBlock& w) const {
+    Pair pair{w.word[0], kPairHigh};
+    uint32_t w1 = w.word[1], w2 = w.word[2], w3 = w.word[3];
+#pragma unroll
+    for (int round = 2; round < kRounds; round += 2) {
+      const Pair a = upper(pair, kA);
+      const uint64_t b = kB * w2;
+      const uint32_t w0 = static_cast<uint32_t>(b >> 32) ^ w1 ^ first_[round],
+                     low = pair.word * static_cast<uint32_t>(kA);
+      pair = {a.word ^ w3 ^ second_[round], a.high};
+      const Pair d = upper(pair, kB);
+      const uint64_t c = kA * w0;
+      w2 = static_cast<uint32_t>(c >> 32) ^ low ^ second_[round + 1], w3 = static_cast<uint32_t>(c);
+      w1 = pair.word * static_cast<uint32_t>(kB);
+      pair = {d.word ^ static_cast<uint32_t>(b) ^ first_[round + 1], d.high};
+    }
+    return {{pair.word, w1, w2, w3}};
   }
   uint32_t first_[kRounds] = {}, second_[kRounds] = {};
 };
