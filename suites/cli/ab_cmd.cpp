@@ -143,41 +143,47 @@ class Ab {
     MB_ASSIGN(const RunOutcome outcome, start_run(suite, options));
     if (outcome.stopped) return false;
     for (const auto& cell : outcome.run.cells) {
-      if (cell.status == baselines::CellStatus::kSkipped) {
+      if (cell.status == baselines::CellStatus::kSkipped)
         skipped_.emplace(cell.name, cell.reason);
-        continue;
-      }
-      Series& s = series_[cell.name];
-      const auto gated = analysis::gated_metrics(cell);
-      const std::string metric = gated.empty() ? analysis::kRunRow : gated.front();
-      if (!s.metric.empty() && metric != s.metric && !gated.empty() && s.metric != analysis::kRunRow) {
-        s.decision.verdict = Verdict::kIncomparable;
-        s.decision.text = fmt::format("{} is judged by {}, {} by {}{}", arms_[1 - arm].label, s.metric,
-                                      arms_[arm].label, metric, kOfOneRank);
-        s.decided = true;
-        continue;
-      }
-      s.metric = metric;
-      s.class_label = baselines::class_label(cell);
-      note_canaries(cell);
-      const auto values = gated.empty() ? analysis::NightLaunches{} : analysis::launch_values(cell, s.metric);
-      std::string error = analysis::no_evidence(cell, s.steps);
-      if (!error.empty() || values.empty()) {
-        // Steps that are missing are why a cell found no steady state.
-        const std::string missing = analysis::harness_error(cell, s.steps);
-        const bool unstable = cell.status == baselines::CellStatus::kUnstable && missing.empty();
-        if (!missing.empty()) error = missing;
-        s.trouble =
-            fmt::format("{} ({}): {}", arm == 0 ? "A" : "B", arms_[arm].label, error.empty() ? "no number" : error);
-        s.decision.verdict = unstable ? Verdict::kUnstable : Verdict::kBroken;
-        s.decision.text = s.trouble;
-        s.decided = true;
-        continue;
-      }
-      if (equal_iterations_) s.steps = std::max(s.steps, analysis::steps_of(cell));
-      s.values[arm].insert(s.values[arm].end(), values.begin(), values.end());
+      else
+        take(arm, cell);
     }
     return true;
+  }
+
+  // What a launch of an arm measured.
+  void take(int arm, const baselines::Cell& cell) {
+    Series& s = series_[cell.name];
+    std::string error = analysis::no_evidence(cell, s.steps);
+    // Steps that are missing are why a cell found no steady state.
+    const std::string missing = analysis::harness_error(cell, s.steps);
+    if (!missing.empty()) error = missing;
+    const bool unstable = cell.status == baselines::CellStatus::kUnstable && missing.empty();
+    const auto gated = analysis::gated_metrics(cell);
+    const std::string metric = gated.empty() ? analysis::kRunRow : gated.front();
+    // An arm that measured nothing is broken, whichever metric the other is judged by.
+    if ((error.empty() || unstable) && !s.metric.empty() && metric != s.metric && !gated.empty() &&
+        s.metric != analysis::kRunRow) {
+      s.decision.verdict = Verdict::kIncomparable;
+      s.decision.text = fmt::format("{} is judged by {}, {} by {}{}", arms_[1 - arm].label, s.metric, arms_[arm].label,
+                                    metric, kOfOneRank);
+      s.decided = true;
+      return;
+    }
+    s.metric = metric;
+    s.class_label = baselines::class_label(cell);
+    note_canaries(cell);
+    const auto values = gated.empty() ? analysis::NightLaunches{} : analysis::launch_values(cell, s.metric);
+    if (!error.empty() || values.empty()) {
+      s.trouble =
+          fmt::format("{} ({}): {}", arm == 0 ? "A" : "B", arms_[arm].label, error.empty() ? "no number" : error);
+      s.decision.verdict = unstable ? Verdict::kUnstable : Verdict::kBroken;
+      s.decision.text = s.trouble;
+      s.decided = true;
+      return;
+    }
+    if (equal_iterations_) s.steps = std::max(s.steps, analysis::steps_of(cell));
+    s.values[arm].insert(s.values[arm].end(), values.begin(), values.end());
   }
 
   void note_canaries(const baselines::Cell& cell) {

@@ -133,6 +133,10 @@ TEST_F(GateCommand, AnArmThatMeasuresNothingIsBrokenAndNamed) {
     EXPECT_EQ(answer.status, 4) << answer.out;
     EXPECT_TRUE(answer.has("broken")) << answer.out;
     EXPECT_TRUE(answer.has(said)) << answer.out;
+    // Of launches with reference work one arm has another metric than an arm without a step.
+    const Answer beside = run(std::string("ab ") + arms + " small.toml reference_work=true --budget 3 --quiet");
+    EXPECT_EQ(beside.status, 4) << beside.out;
+    EXPECT_TRUE(beside.has(said)) << beside.out;
   }
 }
 

@@ -139,6 +139,25 @@ TEST_F(Nightly, WhatMeasuresNothingOrCannotBeginIsNeverGreenNorSlower) {
   EXPECT_EQ(nowhere.status, 4) << nowhere.out;
 }
 
+TEST_F(Nightly, AGateThatCrashesIsAHarnessErrorSaidByName) {
+  for (const auto& [end, said] : {std::pair{"kill -SEGV $$", "harness error: it died of SIGSEGV (exit status 139)"},
+                                  {"exit 7", "harness error: exit status 7, which no gate gives"},
+                                  {"exit 0", "harness error: it left no report"}}) {
+    write("crashes", std::string("#!/bin/sh\n[ \"$1\" = gate ] && ") + end + "\nexec " + program_ + " \"$@\"\n");
+    fs::permissions(folder_ / "crashes", fs::perms::owner_all);
+    const Answer answer =
+        sh(fs::absolute(MBB_SOURCE_DIR).string() + "/ci/nightly/run -s small.toml -n 1 -o out -p ./crashes");
+    EXPECT_EQ(answer.status, 4) << answer.out;
+    EXPECT_TRUE(answer.has(std::string("gate small: ") + said)) << answer.out;
+    const std::string junit = text_of(report("junit.xml"));
+    EXPECT_NE(junit.find("errors=\"1\""), std::string::npos) << junit;
+    EXPECT_NE(junit.find(std::string("<error message=\"broken\">") + said), std::string::npos) << junit;
+    const auto json = nlohmann::json::parse(text_of(report("json")));
+    EXPECT_EQ(json.at("rows")[0].at("text"), said);
+    for (const char* other : {"md", "html"}) EXPECT_NE(text_of(report(other)).find(said), std::string::npos) << other;
+  }
+}
+
 TEST_F(Nightly, ASuiteThatDoesNotLoadIsAnErrorAndTheOthersRun) {
   const Answer answer = shell(std::string(MBB_SOURCE_DIR) + "/ci/nightly/run -p " + program_ + " -s nothing-here -s " +
                               (folder_ / "small.toml").string() + " -n 1 -o " + out().string());

@@ -134,6 +134,11 @@ TEST_F(SettingsTest, FileRefusalsNameThePlace) {
   EXPECT_TRUE(refused("tp = \n").starts_with("error: DIR/mbbench.toml:1:6: not TOML: "));
   EXPECT_EQ(refused("seed = 1979-05-27\n"), "error: DIR/mbbench.toml:1:8: a date or time is no value of a knob");
   EXPECT_EQ(refused("lr = inf\n"), "error: DIR/mbbench.toml:1:6: optimizer.lr must be a finite number, not inf");
+  EXPECT_EQ(refused("[gate]\nproduct = ['image', \"commit\"]\n"),
+            "error: DIR/mbbench.toml:2:12: a list for a knob holds integers, not a string\n  hint: several are one "
+            "string with commas between: product = \"image,commit\"");
+  EXPECT_EQ(refused("[gate]\nproduct = ['image', 1.5]\n"),
+            "error: DIR/mbbench.toml:2:12: a list for a knob holds integers, not a string");
   EXPECT_EQ(refused("lr = { a = 1 }\n"), "error: DIR/mbbench.toml:1:6: optimizer.lr must be a number, not a table");
 }
 

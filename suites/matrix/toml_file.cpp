@@ -78,6 +78,16 @@ Status flatten(const TomlFile& file, const TomlNode& table, const std::string& p
   return {};
 }
 
+// How a list of strings is written for a knob that takes several; empty of any other list.
+std::string as_one_string(const TomlNode& list) {
+  std::string text;
+  for (const TomlNode& item : list.items) {
+    if (item.kind != TomlKind::kString) return "";
+    text += (text.empty() ? "" : ",") + item.text;
+  }
+  return fmt::format("several are one string with commas between: {} = \"{}\"", printable(list.key), printable(text));
+}
+
 }  // namespace
 
 const char* name(TomlKind kind) {
@@ -145,7 +155,8 @@ Result<KnobData> knob_data(const TomlFile& file, const TomlNode& node) {
       std::vector<int64_t> list;
       for (const TomlNode& item : node.items) {
         if (item.kind != TomlKind::kInteger)
-          return file.error(item.at, fmt::format("a list for a knob holds integers, not {}", name(item.kind)));
+          return file.error(item.at, fmt::format("a list for a knob holds integers, not {}", name(item.kind)),
+                            as_one_string(node));
         list.push_back(item.integer);
       }
       return list;
