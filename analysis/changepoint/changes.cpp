@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <optional>
 
 #include "analysis/stats/autocorrelation_time.h"
 #include "analysis/stats/distributions.h"
@@ -20,6 +21,7 @@ constexpr size_t kMemory = 200;           // points before a split that tell its
 constexpr double kClear = 4.5;            // sigmas that each night of a clear step is off by
 constexpr double kAlike = 4.0 / 3.0;      // the furthest of them to the nearest; what sinks back is no step
 constexpr double kSeldom = 0.05;          // share of the nights before that may be off by half as much
+constexpr double kBack = 0.75;            // share of the nights after a way back that are nearer to the level before
 constexpr double kWandering = 0.3;        // of the level, where nights hang together: how much is an estimate itself
 
 // Mean of values drawn in to `reach` about their median.
@@ -52,25 +54,30 @@ class Search {
 
   std::vector<Change> run() {
     std::vector<Change> changes;
-    size_t begin = 0;
-    const double level = options_.false_alarm / (kNightsOfAYear * static_cast<double>(options_.window));
     for (size_t end = 1; end <= logs_.size(); ++end) {
-      if (end - begin < options_.fewest_before + options_.fewest_after) continue;
-      const bool clear = is_clear_step(begin, end - options_.fewest_after, end);
-      const Split split = clear ? confirmed(begin, end, end - options_.fewest_after) : best_split(begin, end);
-      if (!clear && !(split.p() <= level && holds(begin, end, split.at, level))) continue;
+      std::optional<Split> split = way_back(changes, end);
+      if (!split) split = step(changes.empty() ? 0 : changes.back().at, end);
+      if (!split) continue;
       Change change;
-      change.at = split.at;
+      change.at = split->at;
       change.seen = end - 1;
-      change.p = split.p();
+      change.p = split->p();
       changes.push_back(change);
-      begin = split.at;
     }
     for (size_t i = 0; i < changes.size(); ++i) place(changes, i);
     return changes;
   }
 
  private:
+  std::optional<Split> step(size_t begin, size_t end) const {
+    if (end - begin < options_.fewest_before + options_.fewest_after) return std::nullopt;
+    const double level = options_.false_alarm / (kNightsOfAYear * static_cast<double>(options_.window));
+    if (is_clear_step(begin, end - options_.fewest_after, end))
+      return confirmed(begin, end, end - options_.fewest_after);
+    const Split split = best_split(begin, end);
+    return split.p() <= level && holds(begin, end, split.at, level) ? std::optional(split) : std::nullopt;
+  }
+
   double left_median(size_t begin, size_t at) const {
     const size_t from = std::max(begin, at > kMemory ? at - kMemory : 0);
     return median(logs_.subspan(from, at - from));
@@ -155,6 +162,51 @@ class Search {
     return best_of(begin, at, at, end, n.sigma, n.sigma * std::sqrt(n.tau), std::max(1.0, (n.count - 2.0) / n.tau));
   }
 
+  // Whether the newest change is undone so soon that its few nights are no left side by themselves: the nights before
+  // it tell the noise and the level to return to. Each of the newest has to be back there.
+  std::optional<Split> way_back(const std::vector<Change>& changes, size_t end) const {
+    const size_t few = options_.fewest_after, begin = changes.empty() ? end : changes.back().at;
+    const size_t start = changes.size() > 1 ? changes[changes.size() - 2].at : 0;
+    const size_t from = std::max(start, begin > kMemory ? begin - kMemory : 0);
+    if (end < begin + 2 * few || begin - from < options_.fewest_before) return std::nullopt;
+    const auto known = logs_.subspan(from, begin - from);
+    const double earlier = median(known);
+    std::vector<double> rest(known.begin(), known.end());
+    for (double& v : rest) v -= earlier;
+    const Noise noise = noise_of(std::move(rest));
+    const size_t last = std::min(end - few, begin + options_.fewest_before - 1);  // later ones are plain steps
+    std::optional<Split> best;
+    for (size_t at = begin + few; at <= last; ++at) {
+      const std::optional<Split> split = back_at(begin, at, end, earlier, noise);
+      if (split && (!best || split->z() > best->z())) best = split;
+    }
+    return best;
+  }
+
+  // The nights [begin, at) against those since, which must be nearer to the level before. Where each of the newest is
+  // clearly off, as in a clear step, that is enough.
+  std::optional<Split> back_at(size_t begin, size_t at, size_t end, double earlier, const Noise& noise) const {
+    const auto left = logs_.subspan(begin, at - begin), right = logs_.subspan(at, end - at);
+    const auto newest = right.last(options_.fewest_after);
+    const double later = clipped_mean(left, kHuber * noise.sigma), wide = noise.sigma * std::sqrt(noise.tau);
+    const auto is_back = [&](double v) { return std::abs(v - earlier) < std::abs(v - later); };
+    const auto is_clear = [&](double v) { return std::abs(v - later) >= kClear * wide; };
+    Split split;
+    split.at = at;
+    split.difference = clipped_mean(right, kHuber * noise.sigma) - later;
+    const auto back = static_cast<double>(std::count_if(right.begin(), right.end(), is_back));
+    if (!std::all_of(newest.begin(), newest.end(), is_back) || back < kBack * static_cast<double>(right.size()) ||
+        std::abs(split.difference) < options_.material)
+      return std::nullopt;
+    split.sigma = wide * std::sqrt(1.0 / static_cast<double>(left.size()) + 1.0 / static_cast<double>(right.size()));
+    split.degrees = std::max(1.0, (noise.count - 1.0) / noise.tau);
+    // The level is spread over the places and looks after one change.
+    const auto looks = static_cast<double>((options_.fewest_before - options_.fewest_after) * options_.window);
+    const bool called =
+        std::all_of(newest.begin(), newest.end(), is_clear) || split.p() <= options_.false_alarm / looks;
+    return called ? std::optional(split) : std::nullopt;
+  }
+
   // The change's place once all that follows it is known, up to the next change.
   void place(std::vector<Change>& changes, size_t i) const {
     Change& change = changes[i];
@@ -172,6 +224,7 @@ class Search {
     std::vector<double> likelihood{0.0};
     for (const double v : stretch.first(stretch.size() - 1))
       likelihood.push_back(likelihood.back() + cost(v, right) - cost(v, left));
+    likelihood.resize(std::min(likelihood.size(), change.seen - begin + 1));  // no later than it was seen
     const size_t best =
         1 + static_cast<size_t>(std::max_element(likelihood.begin() + 1, likelihood.end()) - likelihood.begin() - 1);
     change.at = begin + best;

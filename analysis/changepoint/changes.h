@@ -5,8 +5,9 @@
 // change is called at the first point at which one passes. Its level is spread over all the looks and splits of a year
 // (Bonferroni), so that a series without a change shows none in a year with probability 1 - false_alarm. What stands
 // out of the noise by far is drawn in before means are taken, so that one wild night is no change; a step that each of
-// the newest nights shows, by much the same, where nights before never strayed so far, needs no more. The noise is
-// learnt from the series itself, with its autocorrelation. Pure functions of numbers.
+// the newest nights shows, by much the same, where nights before never strayed so far, needs no more. A change undone
+// after few nights is called, too: those nights are no left side by themselves, but the level before the change is one
+// to return to. The noise is learnt from the series itself, with its autocorrelation. Pure functions of numbers.
 #pragma once
 
 #include <cstddef>
@@ -25,7 +26,7 @@ struct ChangeOptions {
 };
 
 struct Change {
-  size_t at = 0;        // the first point after the change, most likely
+  size_t at = 0;        // the first point after the change, most likely; never later than `seen`
   size_t earliest = 0;  // the change came with one of the points [earliest, latest], with about 95 %
   size_t latest = 0;    //
   size_t seen = 0;      // the point after which the test called it

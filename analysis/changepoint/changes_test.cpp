@@ -67,6 +67,47 @@ TEST(Changes, AThreePercentStepIsCalledWithinFourNights) {
   }
 }
 
+// Ten nights, `few` that are off by two percent, ten as before: all that a product mended soon leaves behind.
+std::vector<double> mended(size_t few, double change, SimulatedNoise& noise) {
+  std::vector<double> series;
+  for (size_t i = 0; i < 20 + few; ++i)
+    series.push_back((i >= 10 && i < 10 + few ? 100 * (1 + change) : 100) + 0.1 * noise.normal());
+  return series;
+}
+
+TEST(Changes, AStepUndoneWithinAFewNightsIsSeenWithItsWayBack) {
+  for (const size_t few : {3, 4, 5, 6}) {
+    int both = 0;
+    for (std::uint64_t seed = 1; seed <= 200; ++seed) {
+      SimulatedNoise noise(9000 + seed);
+      const double change = seed % 2 == 0 ? 0.02 : -0.02;
+      std::vector<double> series = mended(few, change, noise);
+      const auto at_last = find_changes(series);
+      series.resize(10 + few + 4);
+      const auto changes = find_changes(series);  // after four good nights
+      const auto is_listed = [&](const std::vector<Change>& found) {
+        return found.size() == 2 && found[0].at == 10 && found[1].at == 10 + few &&
+               std::abs(found[0].relative() - change) < 0.003 && std::abs(found[1].relative() + change) < 0.003;
+      };
+      both += is_listed(changes) && is_listed(at_last) ? 1 : 0;
+      for (const Change& c : at_last) EXPECT_LE(c.latest, c.seen) << "seed " << seed;
+    }
+    RecordProperty("both_of_200_after_" + std::to_string(few), both);
+    EXPECT_GE(both, 195) << "undone after " << few << " nights";
+  }
+}
+
+TEST(Changes, AStepThatStaysHasNoWayBack) {
+  const NightModel model;
+  int others = 0;
+  for (std::uint64_t seed = 1; seed <= 200; ++seed) {
+    SimulatedNoise noise(11000 + seed);
+    others += find_changes(nights(80, 20, 0.03, model, noise)).size() > 1 ? 1 : 0;
+  }
+  RecordProperty("others_of_200", others);
+  EXPECT_LE(others, 4);
+}
+
 TEST(Changes, AYearWithoutAChangeShowsNone) {
   int shown = 0;
   for (std::uint64_t seed = 1; seed <= 300; ++seed) {
