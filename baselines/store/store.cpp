@@ -15,6 +15,7 @@
 #include "baselines/store/schema.h"
 #include "baselines/store/store_impl.h"
 #include "profiler/base/file.h"
+#include "profiler/base/text.h"
 #include "profiler/host/disk.h"
 
 namespace mbb::baselines {
@@ -285,6 +286,15 @@ Result<profiler::Fingerprint> Store::fingerprint(const std::string& id) const {
   return profiler::make_fingerprint(std::move(facts));
 }
 
+Result<std::string> Store::typed_setting(const std::string& id, const std::string& key) const {
+  MB_ASSIGN(Statement query,
+            impl_->database.prepare("SELECT c.value FROM captured c JOIN runs r ON r.n = c.run WHERE r.id = ?1 AND "
+                                    "c.origin = 'argv' AND c.name = ?2 AND NOT c.hashed ORDER BY c.seq DESC LIMIT 1"));
+  query.bind_all(id, key);
+  MB_ASSIGN(const bool row, query.step());
+  return row ? query.text(0) : std::string();
+}
+
 Result<Run> Store::load_run(const std::string& id) const {
   return read_run_rows(impl_->database, id);
 }
@@ -376,8 +386,14 @@ Status name_products(const Store& store, const std::vector<profiler::HostFact>& 
                      const profiler::FactRoles& roles, std::vector<HistoryPoint>& points) {
   for (HistoryPoint& point : points) {
     MB_ASSIGN(const profiler::Fingerprint facts, store.fingerprint(point.run));
-    if (!profiler::declared_product(facts, declared, roles).empty())
-      point.build = profiler::product_text(facts, declared, roles);
+    MB_ASSIGN(const std::string typed, store.typed_setting(point.run, "gate.environment"));
+    profiler::FactRoles then = roles;
+    for (const std::string_view part : split(typed, ',')) {
+      const auto& pattern = then.environment.emplace_back(trim(part));
+      std::erase_if(then.product, [&](const std::string& key) { return glob_match(pattern, key); });
+    }
+    if (!profiler::declared_product(facts, declared, then).empty())
+      point.build = profiler::product_text(facts, declared, then);
   }
   return {};
 }

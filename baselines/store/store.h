@@ -125,6 +125,9 @@ class Store {
   // A run's facts alone; of a run that is not there none.
   Result<profiler::Fingerprint> fingerprint(const std::string& id) const;
 
+  // What a run's command line set `key` to, as the record keeps it; empty: nothing.
+  Result<std::string> typed_setting(const std::string& id, const std::string& key) const;
+
   // The run with its cells, launches, steps, ops and memory.
   Result<Run> load_run(const std::string& id) const;
 
@@ -149,7 +152,7 @@ class Store {
 Result<Run> load_run(const std::string& spec, const Store* store);
 
 // Sets the points' `build` to what a person calls their runs' product (profiler::product_text): an image, where a run
-// declared one.
+// declared one. What its command line declared as the environment is none, whatever `roles` say.
 Status name_products(const Store& store, const std::vector<profiler::HostFact>& declared,
                      const profiler::FactRoles& roles, std::vector<HistoryPoint>& points);
 

@@ -158,6 +158,39 @@ TEST_F(Evidence, AnImportedLogIsOfTheProductThatIsDeclared) {
   EXPECT_FALSE(same.has("does not say which product")) << same.out;
 }
 
+TEST_F(Evidence, AMachineThatBecameSlowerIsNotTheNextProductsFault) {
+  const std::string gate = "gate fake.toml --quiet gate.facts.image=";
+  ASSERT_EQ(with("", gate + "v1").status, 0);
+  ASSERT_EQ(run("baseline accept @latest --author ada --reason first gate.facts.image=v1").status, 0);
+  const Answer own = with("ms=102", gate + "v1");
+  EXPECT_EQ(own.status, 3) << own.out;
+  const Answer next = with("ms=102", gate + "v2");
+  EXPECT_EQ(next.status, 3) << next.out;
+  EXPECT_TRUE(next.has("over 1 night, 5 launches")) << next.out;
+  EXPECT_TRUE(next.has("; the machine changed, not the product, as it had for the baseline's own product on "))
+      << next.out;
+  const Answer slower = with("ms=106", gate + "v3");
+  EXPECT_EQ(slower.status, 1) << slower.out;
+  EXPECT_TRUE(slower.has("; the machine changed too, as it had for the baseline's own product on ")) << slower.out;
+}
+
+TEST_F(Evidence, WhatIsTheEnvironmentFromTonightOnIsSaidAndIsNoProduct) {
+  const std::string facts = " gate.facts.image=v1 gate.facts.rack=two";
+  ASSERT_EQ(with("", "gate fake.toml --quiet" + facts).status, 0);
+  ASSERT_EQ(run("baseline accept @latest --author ada --reason first" + facts).status, 0);
+  const std::string gate = "gate fake.toml --quiet gate.environment=rack" + facts;
+  const Answer amber = with("", gate);
+  EXPECT_EQ(amber.status, 3) << amber.out;
+  EXPECT_TRUE(amber.has("others count as the environment now: gate.environment = rack)")) << amber.out;
+  EXPECT_TRUE(amber.has("the old product (image v1)")) << amber.out;
+  const Answer history = run("history c");
+  EXPECT_TRUE(history.has("image v1, rack two")) << "when nothing said that it is the environment: " << history.out;
+  EXPECT_TRUE(history.has("image v1 ")) << history.out;
+  EXPECT_EQ(with("", gate + " --bridge this").status, 0);
+  const Answer bridged = with("", gate);
+  EXPECT_TRUE(bridged.has("a new epoch (the facts are equal, ")) << bridged.out;
+}
+
 TEST_F(Evidence, CellsOfOneCommandLineThatNamesThemAreSeriesOfTheirOwn) {
   write("two.toml", "purpose = \"two\"\n[command]\nrun = \"cd " + folder_.string() +
                         " && sh trainer.sh {launch} # {cell}\"\nlog = \"jsonl\"\n[[cell]]\nname = \"one\"\n[[cell]]\n"

@@ -74,7 +74,7 @@ Result<GateRequest> request_of(const Parsed& parsed, const Settings& settings) {
   GateRequest request;
   MB_ASSIGN(request.pins, baselines::read_pins(settings.product.baselines_file));
   request.store_file = store_file(settings.product.runs_dir).string();
-  MB_TRY(tell_products(request.store_file, roles_of(settings), request.pins));
+  MB_TRY(tell_products(request.store_file, declared_facts(settings.product.gate), roles_of(settings), request.pins));
   request.now_unix_ns = wall_ns();
   request.max_silent_nights = static_cast<int>(settings.product.gate.max_silent_nights);
   MB_ASSIGN(const int64_t launches, number_option(parsed, "--launches", 5, 1, 1000));

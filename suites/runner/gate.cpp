@@ -64,6 +64,11 @@ struct Series {
   analysis::Differences differences;
   SeriesEvidence evidence;
   NightLaunches fresh;  // that confirmed tonight, or did not
+  // Nights of the baseline's own product that were called incomparable, where none since was as the baseline: they say
+  // what the machine is now, and nothing of another product.
+  std::vector<NightLaunches> own = {};
+  const baselines::Run* newest_own = nullptr;
+  size_t before_own = 0;  // of the evidence's nights, how many are older than the newest of them
 };
 
 class Gate {
@@ -202,18 +207,48 @@ class Gate {
     return earlier;
   }
 
+  // The baseline's product, in its configuration.
+  bool is_own(const Pin& pin, const baselines::Run& run, const baselines::Cell& cell) const {
+    return is_product_of(pin, run.fingerprint, options_.roles) &&
+           (pin.configuration.empty() || pin.configuration == baselines::configuration_hash(cell));
+  }
+
+  // A night whose canaries are slower than tonight's is of a machine that is gone.
+  static void add_own(Series& s, const Earlier& then, const NightLaunches& launches) {
+    const double slower = analysis::machine_slowdown(*s.cell, *then.cell);
+    if (analysis::explains(slower, slower)) return;
+    if (then.run->command != kConfirmCommand) {
+      s.newest_own = then.run;
+      s.before_own = s.evidence.nights.size();
+      s.own.emplace_back();
+    }
+    if (s.own.empty()) return;
+    s.own.back().insert(s.own.back().end(), launches.begin(), launches.end());
+  }
+
   // A confirmation that excluded a material change ended what came before it; of a cell that was red already, the
   // verdict did.
   void add_nights(Series& s, const std::string& metric, const std::vector<Earlier>& earlier) const {
     SeriesEvidence& evidence = s.evidence;
-    bool gone = false;
+    const bool own_tonight = is_own(*s.baseline.pin, run_, *s.cell);
+    bool gone = false, of_machine = false;  // of_machine: the night that a confirmation would be of
+    const auto forget_own = [&] { s.own.clear(), s.newest_own = nullptr, s.before_own = 0; };
     const auto begin_anew = [&] {
       evidence.nights.clear(), evidence.confirmations.clear(), evidence.products.clear(), evidence.red.reset();
       gone = false;
+      s.before_own = 0;
     };
     for (const Earlier& then : earlier) {
       NightLaunches launches = s.differences.of(then.launches);
       const bool confirmation = then.run->command == kConfirmCommand;
+      const auto verdict = verdict_then(*then.cell, metric, s.baseline.pin->id);
+      if (!confirmation)
+        of_machine =
+            !own_tonight && verdict == Verdict::kIncomparable && is_own(*s.baseline.pin, *then.run, *then.cell);
+      if (of_machine) {
+        add_own(s, then, launches);
+        continue;
+      }
       const bool settled = gone || (confirmation && !evidence.red && analysis::settles(evidence, launches));
       if (settled) begin_anew();
       if (confirmation && !evidence.nights.empty()) {
@@ -221,7 +256,7 @@ class Gate {
         evidence.confirmations.back() = std::move(launches);
       }
       if (confirmation || launches.empty()) continue;
-      const auto verdict = verdict_then(*then.cell, metric, s.baseline.pin->id);
+      if (verdict == Verdict::kSame || verdict == Verdict::kFaster) forget_own();
       if (verdict == Verdict::kSlower && !evidence.red) evidence.red = evidence.nights.size();
       gone = evidence.red && (verdict == Verdict::kSame || verdict == Verdict::kFaster);
       evidence.nights.push_back(std::move(launches));
@@ -287,13 +322,19 @@ class Gate {
   // What changed in the environment since a pin's run, as far as the store still has it.
   std::vector<std::string> changed_since(const Pin& pin) {
     if (pin.class_hash == run_.fingerprint.class_hash && (pin.epoch.empty() || pin.epoch == run_.epoch)) return {};
-    if (pin.runs.empty() || !file_exists(request_.store_file)) return {};
-    const auto [entry, is_new] = changed_.try_emplace(pin.runs.front());
+    const std::vector<std::string> unknown{"another environment, or other settings of it"};
+    if (pin.runs.empty() || !file_exists(request_.store_file)) return unknown;
+    const auto [entry, is_new] = changed_.try_emplace(pin.runs.front(), unknown);
     if (!is_new) return entry->second;
     const auto store = baselines::Store::open(request_.store_file, {.read_only = true});
-    if (!store) return {};
-    if (const auto then = store->load_run(pin.runs.front()))
-      entry->second = profiler::changed_environment(then->fingerprint, run_.fingerprint, options_.roles);
+    if (!store) return unknown;
+    const auto then = store->fingerprint(pin.runs.front());
+    if (!then || then->facts.empty()) return unknown;
+    auto changed = profiler::changed_environment(*then, run_.fingerprint, options_.roles);
+    if (changed.empty() && pin.class_hash == run_.fingerprint.class_hash)
+      changed.push_back("the facts are equal, and others count as the environment now: gate.environment = " +
+                        join(options_.roles.environment, ","));
+    if (!changed.empty()) entry->second = std::move(changed);
     return entry->second;
   }
 
@@ -326,11 +367,35 @@ class Gate {
                                     percent(slowdown));
         return;
       }
+    if (!is_own(*s.baseline.pin, run_, *s.cell)) return judge_by_own_nights(s, verdict);
     if (!knows_product(*s.cell) || !profiler::check_product(run_.fingerprint, options_.roles)) return;
-    const Pin& pin = *s.baseline.pin;
-    if (!is_product_of(pin, run_.fingerprint, options_.roles)) return;
-    if (!pin.configuration.empty() && pin.configuration != baselines::configuration_hash(*s.cell)) return;
     judge_own_nights(s, verdict);
+  }
+
+  // Another product than the baseline's is blamed for what it adds to a change that the baseline's own product showed
+  // too.
+  static void judge_by_own_nights(const Series& s, analysis::SeriesVerdict& verdict) {
+    if (s.own.empty()) return;
+    const auto& products = s.evidence.products;
+    auto first = products.end();
+    while (first != products.begin() + static_cast<std::ptrdiff_t>(s.before_own) && first[-1] == products.back())
+      --first;
+    SeriesEvidence since{s.own, {s.evidence.nights.end() - (products.end() - first), s.evidence.nights.end()}};
+    analysis::SeriesVerdict added = analysis::judge_suite(std::span(&since, 1))[0];
+    if (added.suspected && !s.fresh.empty()) added = analysis::confirm(since, added, s.fresh);
+    const std::string then = fmt::format("the baseline's own product on {} (run {}), against which this is ",
+                                         iso_time(s.newest_own->created_unix_ns).substr(0, 10), s.newest_own->id) +
+                             added.text;
+    if (added.verdict == verdict.verdict) {
+      verdict.text += "; the machine changed too, as it had for " + then;
+      return;
+    }
+    verdict.verdict = Verdict::kIncomparable;
+    verdict.suspected = false;
+    verdict.text += fmt::format(
+        "; the machine changed, {}, as it had for {}",
+        added.verdict == Verdict::kInconclusive ? "and whether the product did is not settled" : "not the product",
+        then);
   }
 
   // Of the baseline's product its own nights since another's say whether the machine changed, and tonight alone whether

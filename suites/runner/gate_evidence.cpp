@@ -119,18 +119,22 @@ bool is_product_of(const Pin& pin, const profiler::Fingerprint& fingerprint, con
   return !pin.build.empty() && pin.build != "unknown" && pin.build == fact_of(run, "build.commit");
 }
 
-Status tell_products(const std::string& store_file, const profiler::FactRoles& roles, std::vector<Pin>& pins) {
+Status tell_products(const std::string& store_file, const std::vector<profiler::HostFact>& declared,
+                     const profiler::FactRoles& roles, std::vector<Pin>& pins) {
   if (pins.empty() || !file_exists(store_file)) return {};
   MB_ASSIGN(const auto store, baselines::Store::open(store_file, {.read_only = true}));
-  std::map<std::string, std::string> products;  // by run
+  std::map<std::string, std::pair<std::string, std::string>> products;  // by run: hash and text
   for (Pin& pin : pins) {
     if (pin.product.empty() || pin.runs.empty()) continue;
     const auto [known, is_new] = products.try_emplace(pin.runs.front());
     if (is_new) {
       MB_ASSIGN(const profiler::Fingerprint facts, store.fingerprint(pin.runs.front()));
-      if (!facts.facts.empty()) known->second = profiler::product_hash(facts, roles);
+      if (!facts.facts.empty())
+        known->second = {profiler::product_hash(facts, roles), profiler::product_text(facts, declared, roles)};
     }
-    if (!known->second.empty()) pin.product = known->second;
+    if (known->second.first.empty()) continue;
+    pin.product = known->second.first;
+    pin.build = known->second.second;
   }
   return {};
 }
@@ -196,8 +200,7 @@ Baseline find_baseline(const GateSeries& series, const std::vector<Pin>& pins, c
   baseline.reason = fmt::format(
       "a new epoch since baseline {} ({}); {} of {} bridge launches: run the old product ({}) here with `mbbench gate "
       "SUITE --bridge {}",
-      pin.id, changed.empty() ? "another environment, or other settings of it" : join(changed, "; "), have,
-      analysis::kFewestBaselineLaunches, pin.build,
+      pin.id, join(changed, "; "), have, analysis::kFewestBaselineLaunches, pin.build,
       is_command(series.cell) ? "this` and the gate.facts that it has" : "PROGRAM`");
   return baseline;
 }

@@ -68,10 +68,10 @@ const baselines::Pin* pin_to_bridge(const std::vector<baselines::Pin>& pins, con
                                     const std::string& metric, const std::string& class_hash, const std::string& epoch,
                                     std::int64_t now_unix_ns);
 
-// Pins hold the product of their runs as accepting them saw it: of each run that the store has, it is told anew by
-// `roles`, under which tonight's is.
-Status tell_products(const std::string& store_file, const profiler::FactRoles& roles,
-                     std::vector<baselines::Pin>& pins);
+// Pins hold the product of their runs as accepting them saw it: of each run that the store has, its hash and its text
+// are told anew by `roles`, under which tonight's are.
+Status tell_products(const std::string& store_file, const std::vector<profiler::HostFact>& declared,
+                     const profiler::FactRoles& roles, std::vector<baselines::Pin>& pins);
 
 // Whether a run's product is the one that `pin` was accepted with.
 bool is_product_of(const baselines::Pin& pin, const profiler::Fingerprint& fingerprint,

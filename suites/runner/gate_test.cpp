@@ -205,7 +205,7 @@ TEST_F(GateOverNights, FactsThatTheBaselineLacksAreSaidAndThoseThatOnlyAccepting
   keep(accepted);
   request_.pins = {pin_of(accepted)};
   request_.pins[0].product = "as other settings told it";
-  ASSERT_TRUE(tell_products(request_.store_file, kRoles, request_.pins));
+  ASSERT_TRUE(tell_products(request_.store_file, {}, kRoles, request_.pins));
   EXPECT_EQ(request_.pins[0].product, profiler::product_hash(accepted.fingerprint, kRoles));
   EXPECT_EQ(row(judge(tonight), "cpu_step_time").verdict.verdict, Verdict::kIncomparable);
   EXPECT_TRUE(judge(tonight).warnings.empty());
@@ -460,6 +460,40 @@ TEST_F(GateOverNights, TheBaselinesProductAfterAnotherThatWasRedIsJudgedByItsOwn
   keep(judged({"r-3", 2, "new", "6.1", 101}, Verdict::kSlower));
   const auto worse = row(judge(run_of({"r-4", 3, "newer", "6.1", 101})), "cpu_step_time").verdict;
   EXPECT_EQ(worse.verdict, Verdict::kSlower) << "another product: " << worse.text;
+}
+
+TEST_F(GateOverNights, AMachinesChangeThatTheBaselinesProductShowedIsNotBlamedOnTheNextOne) {
+  request_.pins = {pin_of(run_of({"r-1"}))};
+  Stored confirmation = run_of({"r-3", 1, "old", "6.1", 102, kConfirmCommand});
+  confirmation.created_unix_ns += 1000;
+  keep(judged({"r-2", 1, "old", "6.1", 102}, Verdict::kIncomparable));
+  keep(confirmation);
+  const auto first = row(judge(run_of({"r-4", 2, "new", "6.1", 102})), "cpu_step_time").verdict;
+  EXPECT_EQ(first.verdict, Verdict::kInconclusive) << first.text;
+  EXPECT_EQ(first.nights, 1U) << first.text;
+
+  const auto told = [&](double ms) {
+    keep(judged({"r-4", 2, "new", "6.1", ms}, Verdict::kSlower));
+    return row(judge(run_of({"r-5", 3, "new", "6.1", ms})), "cpu_step_time").verdict;
+  };
+  const auto as_slow = told(102);
+  EXPECT_EQ(as_slow.verdict, Verdict::kIncomparable) << as_slow.text;
+  EXPECT_NE(as_slow.text.find("; the machine changed, not the product, as it had for the baseline's own product on "
+                              "2026-09-22 (run r-2), against which this is +0.00 %"),
+            std::string::npos)
+      << as_slow.text;
+  const auto slower = told(105);
+  EXPECT_EQ(slower.verdict, Verdict::kSlower) << slower.text;
+  EXPECT_NE(slower.text.find("; the machine changed too"), std::string::npos) << slower.text;
+}
+
+TEST_F(GateOverNights, AMachineThatIsAsItWasExcusesNoProduct) {
+  request_.pins = {pin_of(run_of({"r-1"}))};
+  keep(judged({"r-2", 1, "old", "6.1", 90}, Verdict::kIncomparable));
+  const auto told = [&] { return row(judge(run_of({"r-4", 3, "new", "6.1", 90})), "cpu_step_time").verdict; };
+  EXPECT_EQ(told().verdict, Verdict::kIncomparable) << told().text;
+  keep(judged({"r-3", 2, "another"}, Verdict::kSame));
+  EXPECT_EQ(told().verdict, Verdict::kFaster) << told().text;
 }
 
 TEST_F(GateOverNights, ARegressionThatIsOlderThanTheNightsThatCountKeepsItsFirstNight) {
