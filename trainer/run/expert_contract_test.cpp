@@ -6,6 +6,7 @@
 
 #include "trainer/models/small_families.h"
 #include "trainer/program/explain.h"
+#include "trainer/program/sample_programs_test.h"
 #include "trainer/run/equal_training_test.h"
 
 #include "trainer/ops/table.h"
@@ -159,13 +160,11 @@ TEST(ExpertRouting, DroppingTogetherKeepsToTheBoundOfSlots) {
   const auto one = train_and_collect(base);
   ASSERT_TRUE(one.has_value()) << format(one.error());
   const auto buffer = [](const Config& c) {
-    const auto layout = resolve(c);
-    EXPECT_TRUE(layout.has_value()) << format(layout.error());
-    const auto programs = build_programs(*layout);
-    EXPECT_TRUE(programs.has_value()) << format(programs.error());
-    for (const Segment& segment : programs->programs[0].segments)
+    const Built built = build(c);
+    const Program& program = built.programs.programs[0];
+    for (const Segment& segment : program.segments)
       for (const Op& op : segment.ops)
-        if (op.kind == &kPermute) return programs->programs[0].tensors[static_cast<size_t>(op.out[0])].shape[0];
+        if (op.kind == &kPermute) return program.tensor(op.out[0]).shape[0];
     ADD_FAILURE() << "no buffer of experts";
     return int64_t{0};
   };

@@ -3,6 +3,7 @@
 
 #include "trainer/models/small_families.h"
 #include "trainer/precision/run_op_test.h"
+#include "trainer/program/sample_programs_test.h"
 #include "trainer/run/equal_training_test.h"
 #include "trainer/run/precision_rules.h"
 
@@ -101,11 +102,8 @@ TEST_P(QuantizedExperts, OfOtherRanksStayWithinTwiceTheRecipesError) {
 TEST_P(QuantizedExperts, AreSortedWhereTheyComeInPieces) {
   const auto counts = [](const Config& c) {
     std::map<std::string, int> found;
-    const auto layout = resolve(c);
-    EXPECT_TRUE(layout.has_value()) << format(layout.error());
-    const auto programs = build_programs(*layout);
-    EXPECT_TRUE(programs.has_value()) << format(programs.error());
-    for (const Segment& segment : programs->programs[0].segments)
+    const Built built = build(c);
+    for (const Segment& segment : built.programs.programs[0].segments)
       for (const Op& op : segment.ops)
         if (const size_t at = op.path.find("mlp."); at != std::string::npos) ++found[op.path.substr(at)];
     return found;

@@ -172,7 +172,7 @@ Status CopyExchange::exchange(std::span<const P2p> parts, cudaStream_t stream) {
   return {};
 }
 
-Status CopyExchange::reduce_scatter(const CommCall& call, int sms, cudaStream_t stream) {
+Status CopyExchange::reduce_scatter(const CommCall& call, cudaStream_t stream) {
   const int me = host_->rank(), members = host_->size();
   const size_t element = bytes_of(call.dtype, 1), piece = slot_ / element;
   const auto part_of = [&](int member, size_t first) {
@@ -195,7 +195,7 @@ Status CopyExchange::reduce_scatter(const CommCall& call, int sms, cudaStream_t 
     }
     void* const sum = static_cast<std::byte*>(call.recv) + element * first;
     Launch launch;
-    launch.stream = stream, launch.confined_sms = sms;
+    launch.stream = stream;
     MB_TRY(reduce_members(call.dtype, call.reduce, parts, {&sum, 1}, 0, static_cast<int64_t>(count), launch));
     for (int step = 1; step < members; ++step)
       MB_TRY(mark(empty((me + step) % members, me), stream, "marking an inbox empty"));

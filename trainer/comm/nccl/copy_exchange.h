@@ -31,9 +31,10 @@ class CopyExchange {
 
   // Sends, then receives; of a span's parts no two may have the same peer and kind.
   Status exchange(std::span<const P2p> parts, cudaStream_t stream);
-  // As Communicator::reduce_scatter(): parts travel through the inboxes in pieces of `largest`, and a kernel on `sms`
-  // SMs (0: as many as it likes) sums them in the members' order, in fp64 or wrapping integers, rounded once.
-  Status reduce_scatter(const CommCall& call, int sms, cudaStream_t stream);
+  // As Communicator::reduce_scatter(): parts travel through the inboxes in pieces of `largest`, and a kernel sums them
+  // in the members' order, in fp64 or wrapping integers, rounded once. It takes all SMs for a short time: a product
+  // beside it that loses a few waits for its last tiles as long as one that loses many.
+  Status reduce_scatter(const CommCall& call, cudaStream_t stream);
   // What waits on the device goes on, with whatever lies there: for a rank that ends. Until `stream` is done, or 2 s.
   void release(cudaStream_t stream);
   // Of this member's allocation.

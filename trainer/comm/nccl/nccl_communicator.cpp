@@ -12,10 +12,6 @@
 namespace mbb::trainer::cuda {
 namespace {
 
-// Of the kernel that adds what copy engines brought: all of them for a short time. A product beside it that loses a few
-// SMs waits for its last tiles as long as one that loses many.
-constexpr int kSmsOfSums = 0;
-
 Result<ncclDataType_t> type_of(DType dtype) {
   switch (dtype) {
     case DType::kF32: return ncclFloat32;
@@ -124,7 +120,7 @@ Status NcclCommunicator::do_collective(const CommCall& call) {
       result = api.broadcast(call.send, call.recv, bytes, ncclInt8, call.root, comms_.main, stream);
       break;
     case CommOp::kReduceScatter: {
-      if (comms_.scatters != nullptr) return comms_.scatters->reduce_scatter(call, kSmsOfSums, stream);
+      if (comms_.scatters != nullptr) return comms_.scatters->reduce_scatter(call, stream);
       MB_ASSIGN(const ncclDataType_t type, type_of(call.dtype));
       result = api.reduce_scatter(call.send, call.recv, call.count, type, reduce, comms_.main, stream);
       break;

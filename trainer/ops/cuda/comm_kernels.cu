@@ -84,12 +84,11 @@ bool whole_packs(const Buffers& b, int64_t begin, int64_t end, int width) {
 
 template <template <typename> class Op>
 Status run(DType dtype, const Buffers& b, int64_t begin, int64_t end, const Launch& launch) {
-  const int64_t most = launch.confined_sms > 0 ? int64_t{launch.confined_sms} * 8 : 4096;
   const auto with = [&]<typename T>(T) {
     constexpr int kWidth = 16 / sizeof(T);
     const bool wide = whole_packs(b, begin, end, kWidth);
     const int64_t width = wide ? kWidth : 1, count = (end - begin) / width;
-    const auto grid = static_cast<unsigned>(std::min<int64_t>((count + kBlock - 1) / kBlock, most));
+    const auto grid = static_cast<unsigned>(std::min<int64_t>((count + kBlock - 1) / kBlock, 4096));
     const auto kernel = wide ? reduce_kernel<T, Op, kWidth> : reduce_kernel<T, Op, 1>;
     kernel<<<grid, kBlock, 0, launch.stream>>>(b, begin / width, end / width);
   };
