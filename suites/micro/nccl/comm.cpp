@@ -2,18 +2,20 @@
 //
 // Conventions of nccl-tests: the size is the whole buffer (all_gather's output, reduce_scatter's input, all parts of an
 // all_to_all), bus bandwidth is what a member puts on the wire at the bandwidth bound over the time of the slowest
-// rank. Times are means over calls back to back on one stream. Each row of 256 MiB is followed by a product beside it:
-// rows `gemm_*` are the product's time, and its ratio to the product alone on all SMs right before; in those of
-// `gemm_leaving_sms` it is told to leave as many SMs as a collective has thread blocks. With --registered the buffers
-// are windows of the communicators (memory.nccl_ub), and rows end in `_registered`; NCCL_CTA_POLICY=2 in the
-// environment then lets copy engines gather. Rows that end in `_copy_engines` are the trainer's own rings and
-// reduce-scatters.
+// rank. Times are means over calls back to back on one stream, of which a row has the median of five, and as `spread`
+// how far the five lie apart in shares of it. Each row of 256 MiB is followed by a product beside it: rows `gemm_*` are
+// the product's time, and its ratio to the product alone on all SMs right before, each the median of three with the
+// ratios' spread; in those of `gemm_leaving_sms` it is told to leave as many SMs as a collective has thread blocks.
+// With --registered the buffers are windows of the communicators (memory.nccl_ub), and rows end in `_registered`;
+// NCCL_CTA_POLICY=2 in the environment then lets copy engines gather. Rows that end in `_copy_engines` are the
+// trainer's own rings and reduce-scatters.
 #include <cuda_runtime_api.h>
 #include <fmt/format.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <csignal>
 #include <cstdlib>
@@ -61,6 +63,16 @@ struct Way {
   int ctas = 0;  // 0: NCCL's choice
   bool copies = false;
 };
+
+// Of values that were taken one after the other.
+struct Middle {
+  double value = 0.0, spread = 0.0;  // the median; the largest less the smallest, over it
+};
+Middle middle_of(std::vector<double> values) {
+  std::sort(values.begin(), values.end());
+  const double median = values[values.size() / 2];
+  return {median, (values.back() - values.front()) / median};
+}
 
 constexpr const char* kUsage =
     "mbbench-comm [--gpus N]   (two or more; default all of this machine's)\n"
@@ -146,7 +158,7 @@ class Bench {
 
   Status run() {
     MB_TRY(open());
-    say("op,bytes,max_ctas,us,bus_GB/s\n");
+    say("op,bytes,max_ctas,us,bus_GB/s,spread\n");
     for (const What what : kAll)
       for (size_t bytes = 8; bytes <= options_.most; bytes *= 2) MB_TRY(row(ways_.front(), what, bytes));
     for (const Way& way : ways_) {
@@ -271,10 +283,15 @@ class Bench {
     const size_t count = count_of(what, bytes);
     if (count == 0) return {};
     for (int i = 0; i < 3; ++i) MB_TRY(call(way, what, count));
-    MB_ASSIGN(const double ms,
-              timed(stream_, bytes <= (size_t{16} << 20U) ? 50 : 10, [&] { return call(way, what, count); }));
+    const int calls = bytes <= (size_t{16} << 20U) ? 50 : 10;
+    std::vector<double> times(5);
+    for (double& time : times) {
+      MB_ASSIGN(time, timed(stream_, calls, [&] { return call(way, what, count); }));
+    }
+    const auto [ms, spread] = middle_of(times);
     const auto wire = static_cast<double>(wire_bytes(op_of(what), world_.size(), DType::kBf16, count));
-    say(fmt::format("{},{},{},{:.2f},{:.1f}\n", name_of_row(way, what), bytes, way.ctas, ms * 1e3, wire / ms * 1e-6));
+    say(fmt::format("{},{},{},{:.2f},{:.1f},{:.3f}\n", name_of_row(way, what), bytes, way.ctas, ms * 1e3,
+                    wire / ms * 1e-6, spread));
     if (bytes != kBeside) return {};
     MB_TRY(product_row("gemm", way, what, 0, ms));
     // How many blocks NCCL chooses by itself nobody tells.
@@ -283,17 +300,18 @@ class Bench {
 
   // A product that leaves so many SMs, beside calls that take `call_ms` each where there are any.
   Status product_row(std::string name, const Way& way, std::optional<What> what, int sms_left, double call_ms) {
-    MB_ASSIGN(const double alone_ms, time_product(0));
-    double ms = 0.0;
-    if (!what) {
-      MB_ASSIGN(ms, time_product(sms_left));
-    } else {
-      name += "_beside_" + name_of_row(way, *what);
-      const size_t count = count_of(*what, kBeside);
-      const int calls = 1 + static_cast<int>(2 * kProducts * alone_ms / call_ms);
-      MB_ASSIGN(ms, time_product(sms_left, calls, [&] { return call(way, *what, count); }));
+    const size_t count = what ? count_of(*what, kBeside) : 0;
+    if (what) name += "_beside_" + name_of_row(way, *what);
+    std::vector<double> times(3), ratios(3);
+    for (size_t i = 0; i < times.size(); ++i) {
+      MB_ASSIGN(const double alone_ms, time_product(0));
+      const int calls = what ? 1 + static_cast<int>(2 * kProducts * alone_ms / call_ms) : 0;
+      MB_ASSIGN(times[i], time_product(sms_left, calls, [&] { return call(way, *what, count); }));
+      ratios[i] = times[i] / alone_ms;
     }
-    say(fmt::format("{},{},{},{:.2f},{:.3f}\n", name, what ? kBeside : 0, way.ctas, ms * 1e3, ms / alone_ms));
+    const auto [ratio, spread] = middle_of(ratios);
+    say(fmt::format("{},{},{},{:.2f},{:.3f},{:.3f}\n", name, what ? kBeside : 0, way.ctas, middle_of(times).value * 1e3,
+                    ratio, spread));
     return {};
   }
 
@@ -376,7 +394,6 @@ Status become_ranks(const Options& options, const std::filesystem::path& folder)
   MB_TRY(make_dirs(folder));
   setenv("MBBENCH_RANKS", std::to_string(gpus).c_str(), 1);
   setenv("MBBENCH_MEET_AT", fmt::format("file:{}/meet", folder.string()).c_str(), 1);
-  setenv("NCCL_NVLS_ENABLE", "0", 1);
   int rank = 0;
   const pid_t parent = getpid();
   for (int other = 1; other < gpus && rank == 0; ++other)
@@ -401,12 +418,18 @@ int run(int argc, char** argv) {
   };
   const auto options = parse(argc, argv);
   if (!options) return refused(options.error());
+  setenv("NCCL_NVLS_ENABLE", "0", 1);
   const std::filesystem::path folder =
       std::filesystem::temp_directory_path() / fmt::format("mbbench-comm-{}", getpid());
   if (!place_if_any())
     if (const Status started = become_ranks(*options, folder); !started) return refused(started.error());
   const int rank = place_if_any()->rank;
-  const Status ran = run_mpi_rank([&](World& world) { return Bench(world, *options).run(); });
+  ControlOptions control;
+  control.on_stuck = [&](const Error& error) {  // the device waits for a rank that is gone
+    refused(error);
+    _exit(4);
+  };
+  const Status ran = run_mpi_rank([&](World& world) { return Bench(world, *options).run(); }, control);
   if (rank != 0) _exit(ran ? 0 : 4);
   while (wait(nullptr) > 0) {
   }
