@@ -267,25 +267,34 @@ struct Told {
   uint64_t* told;  // [2]
   int rank, size, warps;
 };
+// A warp's sum goes to every block of the cluster, whose barrier counts its bytes.
+__device__ __forceinline__ void tell_parts(SoftmaxSum mine, const Told& t, float2* pairs, uint32_t told, int lane,
+                                           int warp) {
+  if (lane >= t.size) return;
+  uint32_t to, barrier;
+  asm volatile("mapa.shared::cluster.u32 %0, %1, %2;"
+               : "=r"(to)
+               : "r"(shared_address(pairs + t.rank * t.warps + warp)), "r"(lane));
+  asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(barrier) : "r"(told), "r"(lane));
+  asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.v2.f32 [%0], {%1, %2}, [%3];" ::"r"(to),
+               "f"(mine.max), "f"(mine.sum), "r"(barrier)
+               : "memory");
+}
 // Of the row, from the sums of its parts' threads.
 __device__ __forceinline__ SoftmaxSum row_of_parts(SoftmaxSum mine, const Told& t, int row) {
   const int lane = static_cast<int>(threadIdx.x & 31), warp = static_cast<int>(threadIdx.x / 32);
   const int all_warps = t.size * t.warps;
   float2* const pairs = t.pairs + (row & 1) * all_warps;
   const uint32_t told = shared_address(t.told + (row & 1));
-  if (threadIdx.x == 0) barrier_expect(told, static_cast<uint32_t>(all_warps * 8));
   mine = warp_softmax_sum(mine);
-  if (lane < t.size) {
-    uint32_t to, barrier;
-    asm volatile("mapa.shared::cluster.u32 %0, %1, %2;"
-                 : "=r"(to)
-                 : "r"(shared_address(pairs + t.rank * t.warps + warp)), "r"(lane));
-    asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(barrier) : "r"(told), "r"(lane));
-    asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.v2.f32 [%0], {%1, %2}, [%3];" ::"r"(to),
-                 "f"(mine.max), "f"(mine.sum), "r"(barrier)
-                 : "memory");
+  if (t.size == 1) {  // the memory of a cluster takes two blocks or more
+    if (lane == 0) pairs[warp] = {mine.max, mine.sum};
+    __syncthreads();
+  } else {
+    if (threadIdx.x == 0) barrier_expect(told, static_cast<uint32_t>(all_warps * 8));
+    tell_parts(mine, t, pairs, told, lane, warp);
+    barrier_wait(told, row >> 1 & 1);
   }
-  barrier_wait(told, row >> 1 & 1);
   SoftmaxSum all;
   for (int i = lane; i < all_warps; i += 32) all = both_sums(all, {pairs[i].x, pairs[i].y});
   return warp_softmax_sum(all);
