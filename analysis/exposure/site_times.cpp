@@ -10,6 +10,8 @@
 #include <tuple>
 #include <utility>
 
+#include "analysis/stats/stats.h"
+
 namespace mbb::analysis {
 namespace {
 
@@ -64,13 +66,20 @@ std::vector<SiteTime> site_times(const Trace& trace) {
     entry->second.start_ns = std::min(entry->second.start_ns, span.start_ns);
     entry->second.end_ns = std::max(entry->second.end_ns, span.end_ns);
   }
-  std::vector<SiteTime> sites;
+  // One step that was held up must not make a method slow.
+  std::map<std::string, std::map<std::tuple<std::string, int32_t, int32_t>, std::vector<double>>> by_site;
   for (const auto& [key, ends] : calls) {
-    if (sites.empty() || sites.back().site != std::get<0>(key)) sites.push_back({std::get<0>(key), 0, 0});
-    ++sites.back().calls;
-    sites.back().ns += static_cast<double>(ends.end_ns - ends.start_ns);
+    const auto& [site, layer, rank, step, micro_batch] = key;
+    by_site[site][{layer, rank, micro_batch}].push_back(static_cast<double>(ends.end_ns - ends.start_ns));
   }
-  for (SiteTime& site : sites) site.ns /= static_cast<double>(site.calls);
+  std::vector<SiteTime> sites;
+  for (const auto& [site, times_of_call] : by_site) {
+    SiteTime& time = sites.emplace_back(SiteTime{site, 0, 0});
+    for (const auto& [call, times] : times_of_call) {
+      time.calls += static_cast<int64_t>(times.size());
+      time.ns += median(times) / static_cast<double>(times_of_call.size());
+    }
+  }
   return sites;
 }
 

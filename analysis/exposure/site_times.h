@@ -14,7 +14,8 @@ namespace mbb::analysis {
 struct SiteTime {
   std::string site;
   int64_t calls = 0;  // times it ran on a rank in the steps of the trace
-  double ns = 0;      // mean: from the beginning of its first product or collective to the end of its last
+  double ns = 0;      // from the beginning of its first product or collective to the end of its last: of a layer, rank
+                      // and micro-batch the median over steps, and of these the mean
 };
 
 // By site. Only steps that the trace has windows of count; a step's parts that are computed again stand apart from the

@@ -71,6 +71,21 @@ TEST(SiteTimes, ForwardAndBackwardAndMicroBatchesStandApart) {
   EXPECT_DOUBLE_EQ(sites[1].ns, 40);
 }
 
+TEST(SiteTimes, AStepThatWasHeldUpChangesNothing) {
+  Trace trace = trace_of({{0, 10, "layers.0.mlp.fc1.fwd"},
+                          {100, 112, "layers.0.mlp.fc1.fwd"},
+                          {200, 900, "layers.0.mlp.fc1.fwd"},
+                          {20, 120, "layers.1.mlp.fc1.fwd"},
+                          {120, 220, "layers.1.mlp.fc1.fwd"},
+                          {220, 330, "layers.1.mlp.fc1.fwd"}});
+  trace.steps = {{0, 4, 0, 100}, {0, 5, 100, 200}, {0, 6, 200, 1000}};
+  for (size_t i = 0; i < trace.spans.size(); ++i) trace.spans[i].step = 4 + static_cast<int32_t>(i % 3);
+  const auto sites = site_times(trace);
+  ASSERT_EQ(sites.size(), 1U);
+  EXPECT_EQ(sites[0].calls, 6);
+  EXPECT_DOUBLE_EQ(sites[0].ns, (12.0 + 100.0) / 2);
+}
+
 TEST(SiteTimes, StepsWithoutAWindowDoNotCount) {
   Trace trace = trace_of({{0, 10, "layers.0.mlp.fc1.fwd"}});
   trace.spans[0].step = 3;

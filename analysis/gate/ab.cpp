@@ -20,6 +20,7 @@ AbDecision ab_look(std::span<const double> a, std::span<const double> b, size_t 
   const double level = 1.0 - options.alpha / static_cast<double>(looks);
   AbDecision d;
   d.difference = difference(a, b, level);
+  if (options.shared) d.difference.relative = relative_difference(a, b, level, *options.shared);
   const Estimate& e = d.difference.relative;
   if (!e.has_interval()) {
     d.text = "too few launches for an interval";

@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstddef>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -15,8 +16,9 @@
 namespace mbb::analysis {
 
 struct AbOptions {
-  double alpha = 0.05;     // of calling equal products different, over all looks, two-sided
-  double material = 0.01;  // products whose difference is surely under this are the same
+  double alpha = 0.05;                      // of calling equal products different, over all looks, two-sided
+  double material = 0.01;                   // products whose difference is surely under this are the same
+  std::optional<SharedSpread> shared = {};  // of launches of these arms and of others like them; else of these alone
 };
 
 // Launches an arm at which the arms are compared: 3, 5, 7, 10, 15, 22, ... and `budget` itself, which is at least 3.

@@ -65,6 +65,10 @@ std::vector<double> logarithms(std::span<const double> values) {
   return logs;
 }
 
+bool all_positive(std::span<const double> values) {
+  return std::all_of(values.begin(), values.end(), [](double value) { return value > 0.0; });
+}
+
 }  // namespace
 
 double mean(std::span<const double> values) {
@@ -143,9 +147,7 @@ Estimate over_launches(std::span<const double> launch_medians, double level) {
 Difference difference(std::span<const double> arm_a, std::span<const double> arm_b, double level) {
   Difference out;
   out.absolute = welch(arm_a, arm_b, level, out.p);
-  const auto positive = [](double value) { return value > 0.0; };
-  if (arm_a.empty() || arm_b.empty() || !std::all_of(arm_a.begin(), arm_a.end(), positive) ||
-      !std::all_of(arm_b.begin(), arm_b.end(), positive)) {
+  if (arm_a.empty() || arm_b.empty() || !all_positive(arm_a) || !all_positive(arm_b)) {
     out.relative = {.value = kNaN, .low = kNaN, .high = kNaN, .level = level, .sigma = kNaN};
     return out;
   }
@@ -159,6 +161,37 @@ Difference difference(std::span<const double> arm_a, std::span<const double> arm
     out.relative.high = centre * std::exp(out.relative.high - log_centre) - 1.0;
   }
   out.relative.value = centre - 1.0;
+  return out;
+}
+
+SharedSpread spread_within(const std::vector<std::vector<double>>& arms) {
+  SharedSpread spread;
+  double squares = 0.0;
+  for (const std::vector<double>& arm : arms) {
+    if (arm.size() < 2 || !all_positive(arm)) continue;
+    const auto degrees = static_cast<double>(arm.size() - 1);
+    squares += degrees * std::pow(standard_deviation(logarithms(arm)), 2);
+    spread.degrees += degrees;
+  }
+  if (spread.degrees > 0) spread.sigma = std::sqrt(squares / spread.degrees);
+  return spread;
+}
+
+Estimate relative_difference(std::span<const double> arm_a, std::span<const double> arm_b, double level,
+                             const SharedSpread& shared) {
+  Estimate out{.value = kNaN, .low = kNaN, .high = kNaN, .level = level, .sigma = kNaN};
+  if (arm_a.empty() || arm_b.empty() || !all_positive(arm_a) || !all_positive(arm_b)) return out;
+  out.samples = std::min(arm_a.size(), arm_b.size());
+  out.effective = static_cast<double>(out.samples);
+  const double ratio = mean(arm_b) / mean(arm_a);
+  out.value = ratio - 1.0;
+  if (shared.degrees < 1.0) return out;
+  out.is_evidence = true;
+  out.sigma =
+      shared.sigma * std::sqrt(1.0 / static_cast<double>(arm_a.size()) + 1.0 / static_cast<double>(arm_b.size()));
+  const double half = student_t_two_sided(level, shared.degrees) * out.sigma;
+  out.low = ratio * std::exp(-half) - 1.0;
+  out.high = ratio * std::exp(half) - 1.0;
   return out;
 }
 

@@ -73,6 +73,17 @@ struct Difference {
 // With fewer than two launches in an arm there is a difference but no interval, and is_evidence is false.
 Difference difference(std::span<const double> arm_a, std::span<const double> arm_b, double level = kLevel);
 
+// How far positive values lie from the means of their own arms, as logarithms. Of many arms of few launches, alike but
+// for their means, it is known far better than of two.
+struct SharedSpread {
+  double sigma = 0;
+  double degrees = 0;  // under 1: nothing is known
+};
+SharedSpread spread_within(const std::vector<std::vector<double>>& arms);
+// mean B / mean A - 1, with the interval that this spread gives; NaN where an arm is empty or has no positive value.
+Estimate relative_difference(std::span<const double> arm_a, std::span<const double> arm_b, double level,
+                             const SharedSpread& shared);
+
 // Smallest relative change that `launches` launches an arm detect at two-sided alpha and power, given the relative
 // launch sigma. NaN under two launches.
 double detectable_change(double launch_sigma, size_t launches, double alpha = 0.05, double power = 0.9);

@@ -168,6 +168,30 @@ TEST(Statistics, DifferenceRarelyAccusesEqualArms) {
   EXPECT_NEAR(static_cast<double>(accused) / kRounds, 0.05, 0.015);
 }
 
+TEST(Statistics, ManyArmsOfTwoLaunchesTellTheSpreadAndRarelyAccuseEqualOnes) {
+  Noise noise(10);
+  constexpr int kRounds = 2000;
+  int accused = 0;
+  double width = 0.0, width_alone = 0.0;
+  for (int round = 0; round < kRounds; ++round) {
+    std::vector<std::vector<double>> arms(10, std::vector<double>(2));
+    for (size_t arm = 0; arm < arms.size(); ++arm)
+      for (double& value : arms[arm]) value = static_cast<double>(arm + 1) * (1.0 + 0.01 * noise.normal());
+    for (double& value : arms[1]) value /= 2.0;
+    const SharedSpread shared = spread_within(arms);
+    EXPECT_DOUBLE_EQ(shared.degrees, 10.0);
+    const Estimate change = relative_difference(arms[0], arms[1], kLevel, shared);
+    accused += change.low > 0 || change.high < 0 ? 1 : 0;
+    width += (change.high - change.low) / kRounds;
+    const Estimate alone = difference(arms[0], arms[1]).relative;
+    width_alone += (alone.high - alone.low) / kRounds;
+  }
+  EXPECT_NEAR(static_cast<double>(accused) / kRounds, 0.05, 0.02);
+  EXPECT_LT(width, 0.6 * width_alone);
+  EXPECT_FALSE(relative_difference(std::vector<double>{1}, std::vector<double>{2}, kLevel, {}).has_interval());
+  EXPECT_TRUE(std::isnan(relative_difference({}, std::vector<double>{2}, kLevel, {1, 4}).value));
+}
+
 TEST(Statistics, DetectableChangeShrinksWithLaunches) {
   EXPECT_TRUE(std::isnan(detectable_change(0.0036, 1)));
   EXPECT_GT(detectable_change(0.0036, 3), detectable_change(0.0036, 8));

@@ -1,7 +1,12 @@
 // mbbench tune: chooses the GEMM algorithms of a configuration under sustained load and keeps them in a file; with
 // --overlap, how tensor-parallel collectives and the products beside them overlap.
 #include <fmt/core.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
+#include <cerrno>
+#include <csignal>
 #include <filesystem>
 #include <optional>
 #include <vector>
@@ -88,6 +93,32 @@ Result<int> judge_and_keep(const Parsed& parsed, const Settings& settings, const
   return 0;
 }
 
+Status tune_gemms_of(const trainer::Config& config, bool brief) {
+  MB_ASSIGN(const trainer::Layout layout, trainer::resolve(config));
+  MB_ASSIGN(const trainer::StepPrograms programs, trainer::build_programs(layout));
+  return trainer::tune_gemms(config.host, programs.programs[0], programs.plans[0], layout.mesh,
+                             static_cast<uint64_t>(config.train.seed), brief);
+}
+
+// In a process of its own: this one must not hold a GPU that launches are timed on.
+void tune_gemms_beside(const std::vector<trainer::Config>& configs) {
+  constexpr unsigned kMostSeconds = 300;
+  const pid_t parent = getpid(), child = fork();
+  if (child == 0) {
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    for (const int signal : {SIGINT, SIGTERM}) std::signal(signal, SIG_DFL);
+    if (getppid() != parent) _exit(127);
+    alarm(kMostSeconds);
+    Status all;
+    for (const trainer::Config& config : configs)
+      if (const Status tuned = tune_gemms_of(config, true); !tuned && all) all = tuned;
+    if (!all) say(fmt::format("GEMMs left to launches, which time them briefly: {}\n", all.error().what));
+    _exit(0);
+  }
+  while (child > 0 && waitpid(child, nullptr, 0) < 0 && errno == EINTR) {
+  }
+}
+
 Result<int> tune_the_overlap(const Parsed& parsed, const Settings& settings) {
   StopSignals signals;
   RunOptions options;
@@ -105,6 +136,7 @@ Result<int> tune_the_overlap(const Parsed& parsed, const Settings& settings) {
     return fail(ErrorCode::kBadArgument, "--launches 1 has no noise to compare with", "give 2 or more");
   MB_ASSIGN(OverlapTuneOptions tuning, overlap_options(parsed, settings));
   tuning.gpus_here = static_cast<int>(profiler::list_gpus().gpus.size());
+  tuning.tune_gemms = tune_gemms_beside;
   MB_TRY(check_writable(parsed.value("--out").value_or("overlap.toml")));
   const auto chosen = [&]() -> Result<int> {
     MB_ASSIGN(OverlapTuning done, choose_overlap(settings, options, tuning));
@@ -115,13 +147,6 @@ Result<int> tune_the_overlap(const Parsed& parsed, const Settings& settings) {
   }();
   if (chosen || chosen.error().code != ErrorCode::kCancelled) return chosen;
   return signals.interrupted() ? kExitInterrupted : kExitStopped;
-}
-
-Status tune_gemms_of(const trainer::Config& config, bool brief) {
-  MB_ASSIGN(const trainer::Layout layout, trainer::resolve(config));
-  MB_ASSIGN(const trainer::StepPrograms programs, trainer::build_programs(layout));
-  return trainer::tune_gemms(config.host, programs.programs[0], programs.plans[0], layout.mesh,
-                             static_cast<uint64_t>(config.train.seed), brief);
 }
 
 // Every cell of a suite that one GPU runs, by the file of the command line; what the file holds already is not timed

@@ -82,6 +82,13 @@ void take_entries(const OverlapCandidate& candidate, const Group& group, KnobMap
       if (entry.starts_with(site + ".")) to[entry] = value;
 }
 
+std::vector<std::vector<double>> launches_of(const std::string& group, const OverlapTimes& times) {
+  std::vector<std::vector<double>> all;
+  for (const auto& [candidate, of_groups] : times)
+    if (const auto timed = of_groups.find(group); timed != of_groups.end()) all.push_back(timed->second);
+  return all;
+}
+
 Cell cell_of(const char* name, const Settings& settings, const Config& config) {
   return {.name = name, .config = config, .sources = settings.sources};
 }
@@ -91,6 +98,13 @@ Result<RunOutcome> run_cells(const Suite& suite, const RunOptions& options) {
   MB_ASSIGN(RunOutcome outcome, start_run(suite, options));
   if (outcome.stopped) return fail(ErrorCode::kCancelled, "stopped");
   return outcome;
+}
+
+void tune_gemms(const Suite& suite, const OverlapTuneOptions& tuning) {
+  if (!tuning.tune_gemms) return;
+  std::vector<Config> configs;
+  for (const Cell& cell : suite.cells) configs.push_back(cell.config);
+  tuning.tune_gemms(configs);
 }
 
 std::string trouble_of(const baselines::Cell& cell) {
@@ -195,7 +209,7 @@ Status check(const Config& tuned, const OverlapTuneOptions& tuning) {
 // The choice must be surely faster on every shape, so that many shapes are no odds in its favour; but one of them makes
 // it slower than the defaults by chance.
 Result<OverlapJudgement> judge_on(const OverlapShape& shape, const Settings& settings, const RunOptions& options,
-                                  const OverlapChoice& choice, size_t shapes) {
+                                  const OverlapChoice& choice, const OverlapTuneOptions& tuning) {
   Suite suite{.name = "judge-overlap", .purpose = "the choice, on a shape it was not tuned on: " + shape.name};
   Config off = shape.config;
   off.tp_overlap.tp_comm_overlap = false;
@@ -204,12 +218,16 @@ Result<OverlapJudgement> judge_on(const OverlapShape& shape, const Settings& set
   suite.cells.push_back(cell_of(kNone, settings, off));
   suite.cells.push_back(cell_of("choice", settings, chosen));
   if (trainer::resolve(defaults)) suite.cells.push_back(cell_of("defaults", settings, defaults));
+  tune_gemms(suite, tuning);
   MB_ASSIGN(const RunOutcome judged, run_cells(suite, options));
   for (const char* name : {kNone, "choice"}) MB_TRY(must_be_ok(judged, name));
   OverlapJudgement to{shape.name, {}, {}};
-  to.over_none = analysis::ab_look(steps_of(judged, kNone), steps_of(judged, "choice"), 1);
-  if (const auto steps = steps_of(judged, "defaults"); !steps.empty())
-    to.over_defaults = analysis::ab_look(steps, steps_of(judged, "choice"), shapes);
+  const auto none = steps_of(judged, kNone), of_choice = steps_of(judged, "choice"),
+             of_defaults = steps_of(judged, "defaults");
+  const analysis::AbOptions alike{.shared = analysis::spread_within({none, of_choice, of_defaults})};
+  to.over_none = analysis::ab_look(none, of_choice, 1, alike);
+  if (!of_defaults.empty())
+    to.over_defaults = analysis::ab_look(of_defaults, of_choice, tuning.shapes.size(), alike);
   else
     to.over_defaults.text = "the defaults do not run";
   return to;
@@ -242,7 +260,8 @@ std::vector<OverlapCandidate> overlap_candidates(const Config& config, const std
   return all;
 }
 
-// Of many candidates one looks fast by chance: each is held to its share of the odds.
+// Of many candidates one looks fast by chance: each is held to its share of the odds. How far launches of a site lie
+// apart all candidates say together, or few launches of many would show nothing.
 OverlapChoice choose_overlap(const std::vector<OverlapCandidate>& candidates, const OverlapTimes& times) {
   OverlapChoice choice;
   const OverlapCandidate& none = candidates.front();
@@ -252,6 +271,7 @@ OverlapChoice choose_overlap(const std::vector<OverlapCandidate>& candidates, co
     if (alone == of_none.end()) continue;
     SiteChoice site{group.name, none.name, mean(alone->second), mean(alone->second), "nothing was timed against it"};
     const OverlapCandidate* taken = &none;
+    const analysis::AbOptions alike{.shared = analysis::spread_within(launches_of(group.name, times))};
     double fastest = std::numeric_limits<double>::infinity();  // of what is not taken, for the reason
     for (const OverlapCandidate& candidate : candidates) {
       const bool overlaps = std::any_of(group.sites.begin(), group.sites.end(), [&](const std::string& s) {
@@ -260,7 +280,7 @@ OverlapChoice choose_overlap(const std::vector<OverlapCandidate>& candidates, co
       const auto timed = times.at(candidate.name).find(group.name);
       if (!overlaps || timed == times.at(candidate.name).end()) continue;
       const double ns = mean(timed->second);
-      const analysis::AbDecision against = analysis::ab_look(alone->second, timed->second, candidates.size());
+      const analysis::AbDecision against = analysis::ab_look(alone->second, timed->second, candidates.size(), alike);
       if (taken == &none && ns < fastest) fastest = ns, site.why = candidate.name + ": " + against.text;
       if (against.verdict != Verdict::kFaster || ns >= site.ns) continue;
       site.candidate = candidate.name, site.ns = ns, site.why = against.text;
@@ -316,6 +336,7 @@ Result<OverlapTuning> choose_overlap(const Settings& settings, const RunOptions&
   Suite suite{.name = "tune-overlap", .purpose = "methods of tensor-parallel overlap, all sites at once"};
   for (const OverlapCandidate& candidate : candidates)
     suite.cells.push_back(cell_of(candidate.name.c_str(), settings, overlapped(settings.config, candidate.entries)));
+  tune_gemms(suite, tuning);
   Rounds rounds(tuning, options, candidates.size());
   RunOptions in_rounds = options;
   in_rounds.interleave = true;
@@ -351,7 +372,7 @@ Status judge_overlap(const Settings& settings, const RunOptions& options, const 
   RunOptions in_turns = options;
   in_turns.interleave = true;
   for (const OverlapShape& shape : tuning.shapes) {
-    const auto judged = judge_on(shape, settings, in_turns, done.choice, tuning.shapes.size());
+    const auto judged = judge_on(shape, settings, in_turns, done.choice, tuning);
     if (!judged) {
       done.unjudged = fmt::format("not judged on {}: {}", shape.name, judged.error().what);
       return tl::unexpected(judged.error());

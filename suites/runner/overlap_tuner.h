@@ -6,6 +6,7 @@
 // surely slower than the second.
 #pragma once
 
+#include <functional>
 #include <map>
 #include <string>
 #include <vector>
@@ -84,6 +85,9 @@ struct OverlapTuneOptions {
   double seconds = 0;  // after which no round of the candidates' launches begins; 0: all rounds
   std::vector<OverlapShape> shapes;
   int gpus_here = -1;  // fewer than are needed are refused at once; -1: nobody looked
+  // Chooses the GEMM algorithms of configurations whose launches come next, so that all of these have the same ones and
+  // none spends time on it; where it is empty or fails, each launch times them by itself.
+  std::function<void(const std::vector<trainer::Config>&)> tune_gemms = {};
 };
 
 // Times the candidates and chooses; `settings` has the shape it is tuned on. Errors: no tensor parallelism with

@@ -39,6 +39,8 @@ class OverlapTunerSmoke : public testing::Test {
 TEST_F(OverlapTunerSmoke, TimesEverySiteInWholeRoundsAndJudgesTheChoiceOnOtherShapes) {
   options_.launches = 3;
   options_.next_round = [](int done) { return done < 2; };
+  std::vector<size_t> tuned_for;
+  tuning_.tune_gemms = [&](const std::vector<trainer::Config>& configs) { tuned_for.push_back(configs.size()); };
   auto tuned = choose_overlap(settings_, options_, tuning_);
   ASSERT_TRUE(tuned.has_value()) << format(tuned.error());
   EXPECT_EQ(tuned->rounds, 2);
@@ -53,6 +55,7 @@ TEST_F(OverlapTunerSmoke, TimesEverySiteInWholeRoundsAndJudgesTheChoiceOnOtherSh
   const Status judged = judge_overlap(settings_, options_, tuning_, *tuned);
   ASSERT_TRUE(judged.has_value()) << format(judged.error());
   ASSERT_EQ(tuned->judgements.size(), 2U);
+  EXPECT_EQ(tuned_for, (std::vector<size_t>{6, 3, 3})) << "before each run, of all its cells";
   EXPECT_EQ(tuned->unjudged, "");
   for (const OverlapJudgement& on : tuned->judgements)
     for (const std::string& text : {on.over_none.text, on.over_defaults.text})

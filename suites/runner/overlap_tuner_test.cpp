@@ -118,6 +118,16 @@ TEST_F(ChooseOverlap, AGainWithinTheNoiseIsNone) {
   EXPECT_FALSE(choose_overlap(candidates_, times_).overlaps());
 }
 
+// Two arms of two launches each would not show it.
+TEST_F(ChooseOverlap, TwoLaunchesOfManyCandidatesShowAGain) {
+  for (auto& [candidate, sites] : times_)
+    for (auto& [site, ns] : sites) ns = {99, 101};
+  times_["pipeline2-sm8"]["fc2_fprop"] = {89, 91};
+  const OverlapChoice choice = choose_overlap(candidates_, times_);
+  EXPECT_EQ(site(choice, "fc2_fprop").candidate, "pipeline2-sm8");
+  EXPECT_EQ(site(choice, "fc1_fprop").candidate, "none");
+}
+
 // Bulk leaves fc1_fprop as it is, so what it was timed at there is noise.
 TEST_F(ChooseOverlap, AMethodCountsOnlyWhereItStands) {
   times_["bulk-sm8"]["fc1_fprop"] = around(50);
