@@ -16,6 +16,7 @@ namespace {
 constexpr size_t kFewest = 6;
 constexpr size_t kMostPoints = 200;  // the test is quadratic
 constexpr double kAlpha = 0.001;
+constexpr double kMonotone = 0.8;  // Kendall's coefficient
 
 // Medians of equal pieces.
 std::vector<double> thinned(std::span<const double> series) {
@@ -23,6 +24,41 @@ std::vector<double> thinned(std::span<const double> series) {
   std::vector<double> points;
   for (size_t at = 0; at + piece <= series.size(); at += piece) points.push_back(median(series.subspan(at, piece)));
   return points;
+}
+
+struct Line {
+  double slope = 0;
+  double concordant = 0;  // pairs that rise less those that fall
+};
+
+// Theil-Sen: the median slope of all pairs.
+Line line_of(std::span<const double> points) {
+  Line line;
+  std::vector<double> slopes;
+  for (size_t i = 0; i < points.size(); ++i) {
+    for (size_t j = i + 1; j < points.size(); ++j) {
+      const double rise = points[j] - points[i];
+      slopes.push_back(rise / static_cast<double>(j - i));
+      line.concordant += rise > 0.0 ? 1.0 : rise < 0.0 ? -1.0 : 0.0;
+    }
+  }
+  line.slope = median(slopes);
+  return line;
+}
+
+// Without its line; `pieces` of it each without its own.
+std::vector<double> without_lines(std::span<const double> points, size_t pieces) {
+  std::vector<double> rest;
+  for (size_t i = 0; i < pieces; ++i) {
+    const size_t begin = points.size() * i / pieces, end = points.size() * (i + 1) / pieces;
+    const std::span<const double> part = points.subspan(begin, end - begin);
+    const double slope = line_of(part).slope;
+    std::vector<double> level;
+    for (size_t at = 0; at < part.size(); ++at) level.push_back(part[at] - slope * static_cast<double>(at));
+    const double centre = median(level);
+    for (const double value : level) rest.push_back(value - centre);
+  }
+  return rest;
 }
 
 bool is_material(const Trend& trend, double material) {
@@ -34,25 +70,16 @@ bool is_material(const Trend& trend, double material) {
 Trend trend_of(std::span<const double> series) {
   Trend trend;
   if (series.size() < kFewest) return trend;
-  std::vector<double> points = thinned(series);
-  const size_t n = points.size();
-  if (n < kFewest) return trend;
-  std::vector<double> slopes;
-  double concordant = 0.0;
-  for (size_t i = 0; i < n; ++i) {
-    for (size_t j = i + 1; j < n; ++j) {
-      const double rise = points[j] - points[i];
-      slopes.push_back(rise / static_cast<double>(j - i));
-      concordant += rise > 0.0 ? 1.0 : rise < 0.0 ? -1.0 : 0.0;
-    }
-  }
-  const double slope = median(slopes);
-  const double centre = std::abs(median(points));
-  const auto count = static_cast<double>(n);
-  trend.change = slope == 0.0 ? 0.0 : slope * count / centre;
-  for (size_t i = 0; i < n; ++i) points[i] -= slope * static_cast<double>(i);
-  const double variance = count * (count - 1.0) * (2.0 * count + 5.0) / 18.0 * autocorrelation_time(points);
-  trend.p = 2.0 * normal_cdf(-std::abs(concordant) / std::sqrt(variance));
+  const std::vector<double> points = thinned(series);
+  if (points.size() < kFewest) return trend;
+  const Line line = line_of(points);
+  const auto count = static_cast<double>(points.size());
+  trend.change = line.slope == 0.0 ? 0.0 : line.slope * count / std::abs(median(points));
+  const double pairs = count * (count - 1.0) / 2.0;
+  // A trend that bends is not noise that lasts: where nearly all pairs rise, what is left is of two lines.
+  const size_t pieces = std::abs(line.concordant) > kMonotone * pairs ? 2 : 1;
+  const double variance = pairs * (2.0 * count + 5.0) / 9.0 * autocorrelation_time(without_lines(points, pieces));
+  trend.p = 2.0 * normal_cdf(-std::abs(line.concordant) / std::sqrt(variance));
   return trend;
 }
 

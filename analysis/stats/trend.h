@@ -7,7 +7,7 @@
 namespace mbb::analysis {
 
 // Of the Theil-Sen line over the whole series. `p`: of no trend, two-sided, by Kendall's test, its variance inflated by
-// the autocorrelation time of what is left when the line is taken out.
+// the autocorrelation time of what is left when the line is taken out, of a nearly monotone series each half's line.
 struct Trend {
   double change = std::numeric_limits<double>::quiet_NaN();  // relative to the median, positive grows
   double p = 1;

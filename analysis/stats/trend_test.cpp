@@ -38,6 +38,21 @@ TEST(Trend, OfNoiseAloneIsSeldomCalledOne) {
   EXPECT_LE(called, 10) << "about 3 are expected";
 }
 
+TEST(Trend, ABendIsATrendAndNoiseThatLastsIsNone) {
+  SimulatedNoise noise(3);
+  std::vector<double> grows;
+  for (int i = 0; i < 40; ++i) grows.push_back(100 * std::pow(1.02, i));
+  EXPECT_LT(trend_of(grows).p, 0.001);
+  int called = 0;
+  for (int i = 0; i < 300; ++i) {
+    std::vector<double> lasting;
+    double rest = 0;
+    for (int s = 0; s < 60; ++s) lasting.push_back(100 * (1 + (rest = 0.6 * rest + 0.005 * noise.heavy(4))));
+    called += trend_of(lasting).p < 0.001 ? 1 : 0;
+  }
+  EXPECT_LE(called, 9) << "of 300 that have 60 steps, worth 15: a drift must be 2 % as well";
+}
+
 TEST(Trend, ShortAndConstantSeries) {
   EXPECT_TRUE(std::isnan(trend_of(std::vector<double>{1, 2, 3}).change));
   EXPECT_EQ(trend_of(std::vector<double>(20, 5.0)).change, 0);

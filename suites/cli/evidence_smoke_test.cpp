@@ -7,19 +7,21 @@
 namespace mbb::suites {
 namespace {
 
-// A trainer steered by the file `ctl`: n steps of ms milliseconds, without step `skip`, a NaN at step `nan`, the exit
-// status `rc`. With `after`, all this only from that launch on, which `count` counts.
-constexpr const char* kTrainer = R"(n=40 ms=100 skip=0 nan=0 rc=0 after=0
+// A trainer steered by the file `ctl`: n steps of ms milliseconds, each longer than the one before by the fraction
+// `drift`, without step `skip`, a NaN at step `nan`, the exit status `rc`. With `after`, all this only from that launch
+// on, which `count` counts.
+constexpr const char* kTrainer = R"(n=40 ms=100 drift=0 skip=0 nan=0 rc=0 after=0
 seed=${1:-0}
 count=$(cat count 2>/dev/null || echo 0); echo $((count + 1)) > count
 . ./ctl
 [ "${2:-1}" = 5 ] && skip=20
-[ "$count" -lt "$after" ] && n=40 skip=0 nan=0 rc=0
-awk -v n=$n -v ms=$ms -v skip=$skip -v nan=$nan -v seed=$seed 'BEGIN {
+[ "$count" -lt "$after" ] && n=40 drift=0 skip=0 nan=0 rc=0
+awk -v n=$n -v ms=$ms -v drift=$drift -v skip=$skip -v nan=$nan -v seed=$seed 'BEGIN {
   for (i = 1; i <= n; ++i)
     if (i != skip)
       printf "{\"step\": %d, \"step_time_ms\": %.4f, \"gpus\": 1, \"device\": \"NVIDIA H100 80GB HBM3\", \"loss\": %s}\n",
-        i, ms * (1 + 0.0005 * ((seed * 7) % 5) + 0.0002 * ((i * 3) % 5)), i == nan ? "NaN" : sprintf("%.4f", 2 + 1 / i)
+        i, ms * (1 + drift) ^ i * (1 + 0.0005 * ((seed * 7) % 5) + 0.0002 * ((i * 3) % 5)),
+        i == nan ? "NaN" : sprintf("%.4f", 2 + 1 / i)
 }'
 exit $rc
 )";
@@ -101,6 +103,13 @@ TEST_F(Evidence, NoiseAndAbGiveNoNumberOfSuchLaunches) {
   const Answer shorter = with("n=8 after=1", "ab this this fake.toml --budget 3 --quiet");
   EXPECT_EQ(shorter.status, 4) << shorter.out;
   EXPECT_TRUE(shorter.has("8 steps were recorded, where those it is held against have 40")) << shorter.out;
+}
+
+TEST_F(Evidence, NoiseSaysWhyALaunchHasNoStepTime) {
+  const Answer swings = with("drift=0.02", "noise fake.toml --launches 2 --quiet");
+  EXPECT_TRUE(swings.has("no step time: launch 0: no steady state: the steps drift")) << swings.out;
+  const Answer one = with("drift=0.02 after=2", "noise fake.toml --launches 3 --quiet");
+  EXPECT_TRUE(one.has("c, no step_time of launch 2: no steady state")) << one.out;
 }
 
 TEST_F(Evidence, TheSameLaunchesCountOnce) {

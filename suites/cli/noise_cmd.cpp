@@ -3,6 +3,7 @@
 
 #include "analysis/gate/gate_report.h"
 #include "analysis/gate/harness.h"
+#include "analysis/metrics/cell_metrics.h"
 #include "analysis/metrics/metrics.h"
 #include "analysis/stats/stats.h"
 #include "profiler/base/text.h"
@@ -69,6 +70,9 @@ Result<int> noise(const Parsed& parsed) {
       continue;
     }
     const size_t before = table.rows.size();
+    baselines::Cell copy = cell;
+    for (const std::string& problem : analysis::step_time(copy).problems)
+      table.footer.push_back(fmt::format("{}, no step_time of {}", cell.name, problem));
     for (const char* metric : {"step_time", "cpu_step_time", "cpu_step_ratio"}) add_row(table, cell, metric);
     measured = measured || table.rows.size() > before;
   }
