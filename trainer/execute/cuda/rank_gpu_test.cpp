@@ -5,11 +5,15 @@
 #include <algorithm>
 #include <array>
 #include <cstdio>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
 #include <map>
 #include <set>
 #include <tuple>
 
 #include "trainer/data/rng.h"
+#include "trainer/execute/executor.h"
 #include "trainer/execute/graph_memory.h"
 #include "trainer/models/small_families.h"
 #include "trainer/ops/cuda/gpu_fixture_test.h"
@@ -157,6 +161,40 @@ TEST_F(RankOnDevice, SaysWhatComputesAttentionAndWhy) {
   c.precision.recipe = Recipe::kBf16;
   c.fusion.attention_backend = AttentionBackend::kAuto;
   EXPECT_TRUE(note(" ms: "));
+}
+
+// Of one launch and two, whatever lies in an op's inputs while all of a step are tuned.
+TEST_F(RankOnDevice, EveryQuantizationIsChosenByTime) {
+  Config c = small();
+  c.model.num_layers = 3;
+  c.model.hidden_size = 256, c.model.ffn_hidden_size = 512, c.model.kv_channels = 64;
+  c.train.seq_length = 128;
+  c.precision.recipe = Recipe::kFp8Current;
+  c.host.device = trainer::Device::kCuda;
+  const std::filesystem::path file = std::filesystem::temp_directory_path() / fmt::format("mbb-tuned-{}", getpid());
+  c.host.gemm_tuning_file = file.string();
+  const auto layout = resolve(c);
+  ASSERT_TRUE(layout.has_value()) << format(layout.error());
+  const auto programs = build_programs(*layout);
+  ASSERT_TRUE(programs.has_value()) << format(programs.error());
+  const Program& program = programs->programs[0];
+  const Status tuned = tune_gemms(c.host, program, programs->plans[0], layout->mesh, 7, true);
+  ASSERT_TRUE(tuned.has_value()) << format(tuned.error());
+  std::ifstream stream(file);
+  const std::string text(std::istreambuf_iterator<char>(stream), {});
+  std::filesystem::remove(file);
+  std::set<std::string> kinds;
+  for (const Segment& segment : program.segments) {
+    for (const Op& op : segment.ops) {
+      const std::string kind(op.kind->name);
+      if (!kind.ends_with("quantize")) continue;
+      kinds.insert(kind);
+      const Shape& shape = program.tensor(kind == "swiglu_quantize" ? op.out[0] : op.in[0]).shape;
+      EXPECT_NE(text.find(fmt::format("\n{} of {} x {} to ", kind, shape.rows(), shape.cols())), std::string::npos)
+          << op.path;
+    }
+  }
+  EXPECT_EQ(kinds, (std::set<std::string>{"quantize", "rmsnorm_quantize", "swiglu_grad_quantize", "swiglu_quantize"}));
 }
 
 // In a process of its own: nothing runs on a device after a trap.
