@@ -20,6 +20,7 @@
 #include <optional>
 
 #include "suites/micro/cuda/stopwatch.h"
+#include "suites/micro/ops/memory_goal.h"
 #include "suites/micro/ops/micro_cases.h"
 #include "suites/micro/ops/op_rows.h"
 #include "trainer/data/rng.h"
@@ -228,6 +229,7 @@ struct Micro {
   Stage* open = nullptr;
   Ceilings ceilings;
   std::map<std::pair<Link, int64_t>, double> copies;  // ms by bytes read; 0: no room
+  std::vector<MovingOp> moving;
   double seconds = 0.1;
   int failures = 0;
 
@@ -265,7 +267,7 @@ double ceiling_of(const OpRow& row, const Ceilings& c) {
   return has_type(row, "bf16") ? c.bf16_tflop_s : c.fp32_tflop_s;
 }
 
-void measure(benchmark::State& state, Micro& micro, Stage& stage, const OpRow& row) {
+void measure(benchmark::State& state, Micro& micro, Stage& stage, const OpRow& row, const std::string& said) {
   micro.choose(stage);
   Status ready = stage.advance(row.position);
   auto timing = ready ? stage.time(row.position, micro.seconds) : tl::unexpected<Error>(ready.error());
@@ -283,9 +285,11 @@ void measure(benchmark::State& state, Micro& micro, Stage& stage, const OpRow& r
   const auto add = [&](const char* name, double value) { state.counters[name] = value; };
   add(moves ? "GB/s" : "TFLOP/s", rate);
   if (ceiling > 0 && (!moves || row.bytes >= kSmallBytes)) add("share", rate / ceiling);
-  if (moves && row.bytes >= kSmallBytes)
-    if (const double copy = micro.copy_of(row.link, bytes); copy > 0) add("share_at_size", copy / timing->ms);
+  const double copy = moves && row.bytes >= kSmallBytes ? micro.copy_of(row.link, bytes) : 0.0;
+  if (copy > 0) add("share_at_size", copy / timing->ms);
+  if (moves && row.link == Link::kNone) micro.moving.push_back({said, row.largest, copy / timing->ms});
   add("MiB", bytes / (1 << 20));
+  add("largest_MiB", row.largest / (1 << 20));
   add("again_MiB", again / (1 << 20));
   add("fastest_us", timing->ms_min * 1e3);
   add("slowest_us", timing->ms_max * 1e3);
@@ -297,12 +301,13 @@ void measure(benchmark::State& state, Micro& micro, Stage& stage, const OpRow& r
 // A line an op; shares only where the operands cannot stay in L2: of the ceiling (none for what goes over the link to
 // the host, which device memory does not bound), and of a copy of as many bytes the same way. MiB and what follows from
 // it count the second read of inputs larger than L2 whose tensorwise scale is found
-// first (`again`), though L2 may hold the part of them that was read last.
+// first (`again`), though L2 may hold the part of them that was read last. At the end, which ops miss the goal of
+// memory-bound kernels.
 class Table : public benchmark::BenchmarkReporter {
  public:
   bool ReportContext(const Context&) override {
-    fmt::print("{:<96} {:>10} {:>15} {:>9} {:>7} {:>8} {:>7} {:>6} {:>7} {:>6}\n", "op", "us", "fastest..", "MiB",
-               "again", "GB/s", "TFLOP/s", "share", "at size", "MHz/W");
+    fmt::print("{:<96} {:>10} {:>15} {:>9} {:>8} {:>7} {:>8} {:>7} {:>6} {:>7} {:>6}\n", "op", "us", "fastest..", "MiB",
+               "largest", "again", "GB/s", "TFLOP/s", "share", "at size", "MHz/W");
     return true;
   }
   void ReportRuns(const std::vector<Run>& runs) override {
@@ -319,11 +324,12 @@ class Table : public benchmark::BenchmarkReporter {
         const auto value = get(name);
         return value ? fmt::format("{:.{}f}", *value * factor, digits) : std::string("-");
       };
-      fmt::print("{:<96} {:>10.1f} {:>15} {:>9} {:>7} {:>8} {:>7} {:>6} {:>7} {:>6}\n",
+      fmt::print("{:<96} {:>10.1f} {:>15} {:>9} {:>8} {:>7} {:>8} {:>7} {:>6} {:>7} {:>6}\n",
                  run.benchmark_name().substr(0, 96),
                  run.GetAdjustedRealTime() / benchmark::GetTimeUnitMultiplier(run.time_unit) * 1e6,
-                 text("fastest_us", 1, 1) + ".." + text("slowest_us", 1, 1), text("MiB", 1, 1), text("again_MiB", 1, 0),
-                 text("GB/s", 1, 0), text("TFLOP/s", 1, 0), text("share", 100, 0), text("share_at_size", 100, 0),
+                 text("fastest_us", 1, 1) + ".." + text("slowest_us", 1, 1), text("MiB", 1, 1),
+                 text("largest_MiB", 1, 1), text("again_MiB", 1, 0), text("GB/s", 1, 0), text("TFLOP/s", 1, 0),
+                 text("share", 100, 0), text("share_at_size", 100, 0),
                  text("sm_mhz", 1, 0) + "/" + text("power_w", 1, 0));
     }
     std::fflush(stdout);
@@ -403,12 +409,14 @@ Result<int> run(const Options& options) {
     if (!built) return tl::unexpected<Error>(std::move(built.error()).during(c.name));
     micro.stages.push_back(std::make_unique<Stage>(std::move(*built), micro.tuning));
     Stage& stage = *micro.stages.back();
-    for (const OpRow& row : stage.built().rows)
+    for (const OpRow& row : stage.built().rows) {
+      const std::string name = c.name + "/" + row.name;
       benchmark::RegisterBenchmark(
-          (c.name + "/" + row.name).c_str(),
-          [&micro, &stage, &row](benchmark::State& state) { measure(state, micro, stage, row); })
+          name.c_str(),
+          [&micro, &stage, &row, name](benchmark::State& state) { measure(state, micro, stage, row, name); })
           ->Iterations(1)
           ->UseManualTime();
+    }
   }
   if (!options.list) {
     MB_ASSIGN(micro.ceilings, measure_ceilings(std::max(options.seconds, kCeilingSeconds)));
@@ -416,6 +424,7 @@ Result<int> run(const Options& options) {
   }
   Table table;
   benchmark::RunSpecifiedBenchmarks(&table);
+  fmt::print("{}", memory_goal_text(std::move(micro.moving)));
   if (micro.failures > 0) fmt::print(stderr, "{} ops did not run\n", micro.failures);
   return micro.failures > 0 ? 4 : 0;
 }

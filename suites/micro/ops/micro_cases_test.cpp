@@ -67,6 +67,19 @@ TEST(MicroCases, BlocksUnderAScaleOfTheWholeAreReadTwice) {
   }
 }
 
+// A loss reads one logit a token: it is no op on large tensors, however many words there are.
+TEST(MicroCases, TheLargestTensorCountsAsFarAsItIsTouched) {
+  const auto built = build_case({"model=llama3-8b", "num_layers=1", "seq_length=8192", "recipe=bf16"});
+  ASSERT_TRUE(built.has_value()) << format(built.error());
+  for (const OpRow& row : built->rows) {
+    EXPECT_GT(row.largest, 0) << row.name;
+    EXPECT_LE(row.largest, row.bytes) << row.name;
+    if (row.kind == "rmsnorm") {
+      EXPECT_DOUBLE_EQ(row.largest, 8192.0 * 4096 * 2);
+    }
+  }
+}
+
 TEST(MicroCases, ScaledMomentsAreReadTwice) {
   const auto built = build_case({"model=llama3-8b", "num_layers=1", "recipe=bf16", "use_precision_aware_optimizer=true",
                                  "exp_avg_dtype=fp8", "exp_avg_sq_dtype=fp8"});

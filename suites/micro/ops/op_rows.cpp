@@ -1,6 +1,7 @@
 // Builds a configuration's program and reads its ops off the walk.
 #include "suites/micro/ops/op_rows.h"
 
+#include <algorithm>
 #include <set>
 
 #include "trainer/ops/op_kind.h"
@@ -33,6 +34,13 @@ double read_again(const OpView& op) {
   return bytes;
 }
 
+double largest_touched(const OpView& op) {
+  int64_t bytes = 0;
+  for (size_t i = 0; i < op.op.in.size(); ++i) bytes = std::max(bytes, op.in(i).bytes());
+  for (size_t i = 0; i < op.op.out.size(); ++i) bytes = std::max(bytes, op.out(i).bytes());
+  return std::min(static_cast<double>(bytes), op_bytes(op));
+}
+
 Link link_of(const OpView& op) {
   if (op.op.kind != &kCopy) return Link::kNone;
   if (op.out(0).space == Space::kHost) return Link::kToHost;
@@ -62,8 +70,8 @@ Result<BuiltCase> build_case(const std::vector<std::string>& settings) {
     const OpView view{program, op};
     const std::string key = cost_key(view);
     if (known.insert(key).second)
-      built.rows.push_back(
-          {key, std::string(op.kind->name), position, op_flops(view), op_bytes(view), read_again(view), link_of(view)});
+      built.rows.push_back({key, std::string(op.kind->name), position, op_flops(view), op_bytes(view),
+                            largest_touched(view), read_again(view), link_of(view)});
     ++position;
   });
   return built;

@@ -19,6 +19,7 @@ struct OpRow {
   size_t position = 0;  // in the walk
   double flops = 0;     // of products and attention; 0: the op moves bytes
   double bytes = 0;     // least traffic of device memory, every operand once
+  double largest = 0;   // of the largest operand, or `bytes` where no more is touched
   double again = 0;     // read a second time where L2 does not hold it: inputs whose tensorwise scale is found first
   Link link = Link::kNone;
 };
