@@ -3,13 +3,17 @@
 
 #include <fmt/core.h>
 #include <gtest/gtest.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <chrono>
+#include <csignal>
 #include <cstdlib>
 #include <thread>
+#include <vector>
 
 #include "profiler/base/file.h"
+#include "profiler/base/text.h"
 #include "suites/runner/child.h"
 #include "trainer/comm/process_place.h"
 
@@ -69,6 +73,32 @@ TEST_F(LocalRanksOfAScript, ThatEndEarlyAreNamedWithTheirLastWords) {
   }
   ASSERT_FALSE(status.has_value());
   EXPECT_EQ(status.error().what, "rank 2 ended with status 7 before it met the others: no such GPU");
+}
+
+// Whatever they wait for: rank 0 is their parent, and its end is theirs.
+TEST_F(LocalRanksOfAScript, EndWhenRankZeroIsKilledBeforeTheyMeet) {
+  const std::string program = script("echo $$ > \"$2/part\" && mv \"$2/part\" \"$2/pid\"\nexec sleep 600\n");
+  const pid_t first = fork();
+  if (first == 0) {
+    const auto ranks = LocalRanks::start(folder_, 3, program);
+    pause();
+    _exit(0);
+  }
+  std::vector<std::string> running;  // a zombie has no command line
+  for (int rank = 1; rank < 3; ++rank) {
+    const std::filesystem::path pid = folder_ / "ranks" / std::to_string(rank) / "pid";
+    while (!file_exists(pid)) std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    running.push_back(fmt::format("/proc/{}/cmdline", trim(read_file(pid).value())));
+    EXPECT_FALSE(read_file(running.back()).value_or("").empty());
+  }
+  kill(first, SIGKILL);
+  waitpid(first, nullptr, 0);
+  const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(60);
+  for (const std::string& process : running) {
+    while (!read_file(process).value_or("").empty() && std::chrono::steady_clock::now() < end)
+      std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    EXPECT_TRUE(read_file(process).value_or("").empty()) << process;
+  }
 }
 
 TEST_F(LocalRanksOfAScript, AreStartedForSeveralGpusAlone) {

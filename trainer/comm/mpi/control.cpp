@@ -80,10 +80,15 @@ Result<std::string> Control::open_door(bool one_host) {
 Status Control::await_all() {
   const int64_t until = now_ms() + kMeetMs;
   for (int missing = size_ - 1; missing > 0;) {
-    auto wire = door_->accept(until - now_ms());
+    constexpr int64_t kLookMs = 200;
+    auto wire = door_->accept(std::min(until - now_ms(), kLookMs));
+    if (!wire && options_.meanwhile) MB_TRY(options_.meanwhile());
+    if (!wire && wire.error().code == ErrorCode::kTimeout && now_ms() < until) continue;
     if (!wire)
-      return mbb::fail(wire.error().code, fmt::format("waiting for {} more ranks: {}", missing, wire.error().what),
-                       wire.error().hint);
+      return mbb::fail(wire.error().code,
+                       fmt::format("of {} ranks that met, {} did not connect to rank 0: {}", size_, unconnected(),
+                                   wire.error().what),
+                       "look at what those processes say, or how they ended");
     constexpr int64_t kHelloMs = 5'000;
     const auto hello = (*wire)->receive_one(kHelloMs);
     if (!hello || hello->kind != kHello || field(*hello, 1) != secret_) continue;  // a stranger
@@ -94,6 +99,13 @@ Status Control::await_all() {
   }
   door_.reset();
   return {};
+}
+
+std::string Control::unconnected() const {
+  std::vector<size_t> ranks;
+  for (size_t rank = 1; rank < peers_.size() && ranks.size() < kMostListed; ++rank)
+    if (!peers_[rank].wire) ranks.push_back(rank);
+  return fmt::format("{}", fmt::join(ranks, ", "));
 }
 
 Status Control::connect(const std::string& address) {

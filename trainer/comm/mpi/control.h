@@ -83,6 +83,7 @@ class Control {
   };
 
   Control(int rank, int size, ControlOptions options, std::unique_ptr<Places> places);
+  std::string unconnected() const;  // ranks that await_all() still waits for
   void supervise();
   // The functions below need the lock.
   void read_from(int peer);

@@ -4,8 +4,11 @@
 #include <fmt/format.h>
 
 #include <array>
+#include <chrono>
 #include <cstring>
+#include <thread>
 
+#include "profiler/base/clock.h"
 #include "trainer/comm/mpi/mpi_communicator.h"
 #include "trainer/comm/rank_edge.h"
 #include "trainer/comm/socket/socket_mesh.h"
@@ -44,22 +47,33 @@ class MpiWorld final : public World {
   int rank_, size_;
 };
 
+// The side channel that would tell of rank 0's end is not there yet.
+Status wait_for_first(MpiTransfers& transfers) {
+  for (const int64_t until = monotonic_ns() + kMeetingMs * 1'000'000;;) {
+    MB_ASSIGN(const bool came, transfers.test());
+    if (came) return {};
+    if (monotonic_ns() >= until)
+      return fail(ErrorCode::kTimeout, fmt::format("rank 0 met the others and fell silent for {} s", kMeetingMs / 1000),
+                  "look at what rank 0 says, or how its process ended");
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+}
+
 // Rank 0's address goes through MPI, where everybody is already.
 Status meet(const MpiTable& mpi, Control& control, int rank, int size, bool one_host) {
   MpiProcess process(mpi, control);
   MpiTransfers transfers(process, nullptr);
-  const auto waits = [] { return std::string("rank 0's address"); };
   Address address{};
   if (rank != 0) {
     MB_TRY(transfers.receive(address.data(), address.size(), 0, kAddressTag));
-    MB_TRY(transfers.wait(waits, {}));
+    MB_TRY(wait_for_first(transfers));
     return control.connect(address.data());
   }
   MB_ASSIGN(const std::string own, control.open_door(one_host));
   if (own.size() >= address.size()) return fail(ErrorCode::kIo, "rank 0's address is too long: " + own);
   own.copy(address.data(), own.size());
   for (int other = 1; other < size; ++other) MB_TRY(transfers.send(address.data(), address.size(), other, kAddressTag));
-  MB_TRY(transfers.wait(waits, {}));
+  MB_TRY(transfers.wait([] { return std::string("the others to take rank 0's address"); }, {}));
   return control.await_all();
 }
 

@@ -4,7 +4,9 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <chrono>
+#include <cstring>
 #include <filesystem>
 #include <memory>
 #include <thread>
@@ -65,6 +67,15 @@ Status publish(const std::string& file, const std::string& text) {
   return fail(ErrorCode::kIo, fmt::format("{}: {}", file, error.message()), "the ranks meet at a file that all see");
 }
 
+// Nobody reads an address where nobody listens.
+struct Unpublished {
+  const std::string file;
+  ~Unpublished() {
+    std::error_code ignored;
+    if (!file.empty()) std::filesystem::remove(file, ignored);
+  }
+};
+
 // Tells those that came why there is no run.
 tl::unexpected<Error> turn_all(const std::vector<std::unique_ptr<Wire>>& wires, Error error) {
   for (const auto& wire : wires)
@@ -81,6 +92,7 @@ Result<Roll> receive_all(const ProcessPlace& place, const std::string& own, int6
                 fmt::format("rank 0 cannot wait for the others at port {}: {}", at.port, door.error().what),
                 "another program has that port; MBBENCH_MEET_AT = HOST:PORT names another, file:PATH needs none");
   if (!at.file.empty()) MB_TRY(publish(at.file, (*door)->address()));
+  const Unpublished when_done{at.file};
   const auto size = static_cast<size_t>(place.size);
   std::vector<std::unique_ptr<Wire>> wires(size);
   Roll roll{std::vector<std::string>(size), {}};
@@ -124,15 +136,21 @@ Result<Roll> receive_all(const ProcessPlace& place, const std::string& own, int6
   return roll;
 }
 
-// Until rank 0 is there.
-Result<std::unique_ptr<Wire>> reach_first(const Meeting& at, int64_t until) {
-  for (;;) {
+// Until rank 0 is there. Who wrote an address had its door open: where that stays shut, it is gone, or the file is of a
+// run before and a new address about to come.
+Result<std::unique_ptr<Wire>> reach_first(const Meeting& at, int64_t limit_ms) {
+  const int64_t until = now_ms() + limit_ms, gone_ms = limit_ms / 10;
+  std::string last;
+  for (int64_t shut_since = 0;;) {
     Result<std::unique_ptr<Wire>> wire = fail(ErrorCode::kTimeout, "rank 0 has not said where it is");
     if (at.file.empty()) {
       wire = connect_wire(at.host, at.port);
-    } else if (file_exists(at.file)) {
-      MB_ASSIGN(const std::string address, read_file(at.file));
-      wire = connect_wire(address);
+    } else if (const auto address = read_file(at.file)) {
+      wire = connect_wire(*address);
+      if (*address != last) last = *address, shut_since = now_ms();
+      const bool shut = !wire && wire.error().what.ends_with(std::strerror(ECONNREFUSED));
+      if (shut && now_ms() - shut_since >= gone_ms)
+        return fail(ErrorCode::kRankFailed, fmt::format("nobody listens there any more ({})", wire.error().what));
     }
     if (wire || now_ms() >= until) return wire;
     std::this_thread::sleep_for(kPause);
@@ -141,20 +159,27 @@ Result<std::unique_ptr<Wire>> reach_first(const Meeting& at, int64_t until) {
 
 Result<Roll> come_to_first(const ProcessPlace& place, const std::string& own, int64_t limit_ms) {
   MB_ASSIGN(const Meeting at, meeting_of(place));
-  const int64_t until = now_ms() + limit_ms;
   const auto no_rank_0 = [&](const std::string& why) {
     return fail(ErrorCode::kTimeout,
                 fmt::format("rank {} did not meet rank 0 at {} within {:g} s: {}", place.rank, place.rendezvous,
                             static_cast<double>(limit_ms) * 1e-3, why),
                 "look at what rank 0 says; MBBENCH_MEET_AT = HOST:PORT or file:PATH names another place to meet");
   };
-  auto wire = reach_first(at, until);
+  const auto gone = [&](const std::string& how) {
+    return fail(ErrorCode::kRankFailed,
+                fmt::format("rank 0 was at {} and ended before all ranks had met: {}", place.rendezvous, how),
+                "look at what rank 0 says, or how its process ended");
+  };
+  auto wire = reach_first(at, limit_ms);
+  if (!wire && wire.error().code == ErrorCode::kRankFailed) return gone(wire.error().what);
   if (!wire) return no_rank_0(wire.error().what);
+  const std::string closed = fmt::format("it closed the connection to rank {}", place.rank);
   if (!(*wire)->send({kCome, {place.job, std::to_string(place.size), std::to_string(place.rank), own}}))
-    return no_rank_0("it closed the connection");
+    return gone(closed);
   // All have to come before rank 0 answers, which waits for them from before it could be reached.
   constexpr int64_t kAnswerMs = 1'000;
   auto answer = (*wire)->receive_one(limit_ms + kAnswerMs);
+  if (!answer && answer.error().code == ErrorCode::kIo) return gone(closed);
   if (!answer) return no_rank_0(answer.error().what);
   if (answer->kind == kTurned && answer->fields.size() == 2)
     return fail(ErrorCode::kMismatch, answer->fields[0], answer->fields[1]);

@@ -17,9 +17,9 @@ struct Roll {
 };
 
 // Gives `own` (this rank's address) and gets everybody's. Errors: kTimeout after limit_ms, on rank 0 with the ranks
-// that are missing, elsewhere with where rank 0 was looked for; kIo when rank 0's port is taken; kMismatch when two
-// processes say they are one rank, or worlds differ in size. Rank 0 asks `meanwhile` a few times a second; its error
-// ends the wait.
+// that are missing, elsewhere with where rank 0 was looked for; kRankFailed, soon, where rank 0 was and ended; kIo when
+// rank 0's port is taken; kMismatch when two processes say they are one rank, or worlds differ in size. Rank 0 asks
+// `meanwhile` a few times a second; its error ends the wait.
 Result<Roll> call_roll(const ProcessPlace& place, const std::string& own, int64_t limit_ms,
                        const std::function<Status()>& meanwhile = {});
 

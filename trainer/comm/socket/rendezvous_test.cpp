@@ -8,6 +8,7 @@
 #include <filesystem>
 #include <thread>
 
+#include "profiler/base/file.h"
 #include "profiler/base/text.h"
 #include "trainer/comm/mpi/wire.h"
 
@@ -87,6 +88,41 @@ TEST_F(MeetingPlace, SaysWhereRankZeroWasLookedFor) {
   ASSERT_FALSE(rolls[0].has_value());
   EXPECT_NE(rolls[0].error().what.find("rank 1 did not meet rank 0 at file:" + file_), std::string::npos)
       << rolls[0].error().what;
+}
+
+TEST_F(MeetingPlace, SeesThatRankZeroEndsBeforeAllHaveMet) {
+  auto door = *Listener::open(true);
+  ASSERT_TRUE(write_file(file_, door->address()));
+  const std::jthread first([&] {
+    auto wire = door->accept(kLongMs);
+    (void)(*wire)->receive_one(kLongMs);
+  });
+  const auto rolls = call({place(1, 3)}, kLongMs);
+  ASSERT_FALSE(rolls[0].has_value());
+  EXPECT_EQ(rolls[0].error().code, ErrorCode::kRankFailed);
+  EXPECT_EQ(rolls[0].error().what,
+            "rank 0 was at file:" + file_ + " and ended before all ranks had met: it closed the connection to rank 1");
+}
+
+TEST_F(MeetingPlace, SeesThatRankZeroEndedBeforeItCame) {
+  ASSERT_TRUE(write_file(file_, (*Listener::open(true))->address()));
+  const auto rolls = call({place(1, 2)}, 2'000);
+  ASSERT_FALSE(rolls[0].has_value());
+  EXPECT_EQ(rolls[0].error().code, ErrorCode::kRankFailed);
+  EXPECT_NE(rolls[0].error().what.find("ended before all ranks had met: nobody listens there any more"),
+            std::string::npos)
+      << rolls[0].error().what;
+}
+
+TEST_F(MeetingPlace, AnAddressOfARunBeforeIsReplaced) {
+  ASSERT_TRUE(write_file(file_, (*Listener::open(true))->address()));
+  const std::jthread first([&] {
+    std::this_thread::sleep_for(std::chrono::milliseconds(200));
+    (void)call_roll(place(0, 2), "address 0", kLongMs);
+  });
+  const auto rolls = call({place(1, 2)}, kLongMs);
+  ASSERT_TRUE(rolls[0].has_value()) << rolls[0].error().what;
+  EXPECT_EQ(rolls[0]->addresses[0], "address 0");
 }
 
 TEST_F(MeetingPlace, RefusesAPortThatIsTaken) {
