@@ -7,6 +7,7 @@
 #include <map>
 
 #include "trainer/ops/op_kind.h"
+#include "trainer/passes/op_lists.h"
 
 namespace mbb::trainer {
 namespace {
@@ -14,12 +15,6 @@ namespace {
 // Where an exchange has been started and what comes next does not belong to it.
 bool ends_exchange(const Op& before, const Op& next) {
   return before.kind->communicates && before.stream == Stream::kEp && next.stream != Stream::kEp;
-}
-
-bool gives_weight_gradients_only(const Program& program, const Op& op) {
-  return op.role == Role::kWgrad && std::all_of(op.out.begin(), op.out.end(), [&](TensorId id) {
-           return program.tensor(id).category == Category::kMainGrad;
-         });
 }
 
 // The pieces of a segment; the first keeps its place.

@@ -33,4 +33,10 @@ void Insertions::apply(Segment& segment) {
   ops_.clear();
 }
 
+bool gives_weight_gradients_only(const Program& program, const Op& op) {
+  return op.role == Role::kWgrad && std::all_of(op.out.begin(), op.out.end(), [&](TensorId id) {
+           return program.tensor(id).category == Category::kMainGrad;
+         });
+}
+
 }  // namespace mbb::trainer

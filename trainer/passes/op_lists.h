@@ -23,6 +23,9 @@ class Insertions {
   std::map<size_t, std::vector<Op>> ops_;
 };
 
+// Nothing but the optimizer and gradient sync waits for such an op.
+bool gives_weight_gradients_only(const Program& program, const Op& op);
+
 // First and last op of a segment that touches something.
 struct Span {
   size_t first = 0;

@@ -7,6 +7,7 @@
 #include <set>
 
 #include "trainer/ops/table.h"
+#include "trainer/passes/layers.h"
 #include "trainer/passes/op_lists.h"
 #include "trainer/program/walk.h"
 
@@ -188,6 +189,23 @@ void overlap_grad_reduce(Program& program, const std::vector<Bucket>& buckets) {
     insertions[place->second.first].before(place->second.second, std::move(chains[place->first]));
   for (auto& [segment, inserted] : insertions) inserted.apply(segment_of(program, segment));
   square_under_last_reductions(program, buckets);
+}
+
+void put_wgrads_behind_embedding(Program& program, int backward) {
+  Segment& segment = segment_of(program, backward);
+  const auto embedding =
+      std::find_if(segment.ops.rbegin(), segment.ops.rend(), [](const Op& op) { return op.kind == &kEmbeddingGrad; });
+  const auto before =
+      std::find_if(embedding, segment.ops.rend(), [](const Op& op) { return !layer_of(op.path).empty(); });
+  if (before == segment.ops.rend()) return;
+  // What other segments or stages add to is reduced after all of them, and its bucket with it.
+  if (written_in(program)[program.storage(embedding->out[0])].size() != 1) return;
+  if (std::any_of(program.tensors.begin(), program.tensors.end(), [](const Tensor& t) { return t.sharing.shared(); }))
+    return;
+  const std::string layer(layer_of(before->path));
+  std::vector<Op> wgrads = take(
+      segment, [&](const Op& op) { return layer_of(op.path) == layer && gives_weight_gradients_only(program, op); });
+  std::move(wgrads.begin(), wgrads.end(), std::back_inserter(segment.ops));
 }
 
 void overlap_param_gather(Builder& b, DataParallel& dp, const ParamGather& how) {

@@ -14,6 +14,11 @@ namespace mbb::trainer {
 // of what was reduced before the last backward ends run under the reductions it ends with.
 void overlap_grad_reduce(Program& program, const std::vector<Bucket>& buckets);
 
+// The backward of the first layers ends with the embedding's gradient, whose reduction is the largest and which nothing
+// is left to hide: weight gradients of the layer before it go behind it. Runs before buckets are made, which are
+// reduced in the order in which they are complete.
+void put_wgrads_behind_embedding(Program& program, int backward);
+
 struct ParamGather {
   bool align = false;                 // at the same point of the schedule on all stages
   bool first_with_optimizer = false;  // the first-used bucket's under the optimizer step
