@@ -5,8 +5,8 @@
 // Buffers are static (DESIGN, decision 10). `padded`: a slot of fixed rows for every peer, of which peers learn by
 // counts how many are filled. `counts`: rows lie packed, and only those that are there move.
 //
-// Each source's rows for an expert are a piece of their own. Where experts are quantized, every expert's rows are put
-// together before, and its results go back to the pieces.
+// Each source's rows for an expert are a piece of their own: every expert's rows are put together once before its
+// products, and its results go back to the pieces.
 //
 // Which tokens are over an expert's capacity is a matter of the whole micro-batch. Where TP ranks hold parts of it they
 // exchange choices and weights, drop what one rank would drop, and send the rest as if nothing were ever dropped: an
@@ -14,7 +14,6 @@
 #include <cmath>
 
 #include "trainer/models/blocks/moe.h"
-#include "trainer/run/precision_rules.h"
 
 namespace mbb::trainer {
 namespace {
@@ -148,8 +147,7 @@ TensorId kept_experts(BlockBuilder& k, const std::string& path, const Routing& m
 TensorId feed_forward(BlockBuilder& k, const std::string& path, TensorId arrived, const ExpertRows& rows) {
   const std::string experts = path + ".experts";
   const Layout& l = k.layout();
-  if (!is_quantized(l.config.precision.recipe) || l.ep * l.etp == 1)
-    return expert_feed_forward(k, experts, arrived, rows);
+  if (l.ep * l.etp == 1) return expert_feed_forward(k, experts, arrived, rows);
   Builder& b = k.builder();
   const DispatchAttrs attrs{.experts = k.model().moe.num_experts / l.ep, .rows = b.tensor(arrived).shape[0]};
   const auto merged = b.emit(kMergePieces, path + ".pieces.fwd", {rows.segments}, attrs);
