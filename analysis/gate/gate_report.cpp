@@ -11,6 +11,7 @@
 
 #include "analysis/metrics/cell_metrics.h"
 #include "analysis/metrics/metrics.h"
+#include "analysis/report/html.h"
 #include "analysis/stats/stats.h"
 #include "profiler/base/text.h"
 
@@ -167,7 +168,7 @@ Table gate_table(const GateReport& report) {
                            {row.verdict.text}}});
   }
   table.footer = report.warnings;
-  table.footer.push_back(headline_facts(report));
+  if (const std::string facts = headline_facts(report); !facts.empty()) table.footer.push_back(facts);
   return table;
 }
 
@@ -246,6 +247,13 @@ std::string gate_json(const GateReport& report) {
       "[{}\n]}}\n",
       json_quote(report.suite), json_quote(report.run), json_quote(report.build), json_quote(report.host),
       json_quote(report.epoch), json_quote(report.canaries), json_quote(gate_headline(report)), warnings, rows);
+}
+
+std::string gate_html(const GateReport& report) {
+  HtmlPage page("mbbench: " + report.suite);
+  page.heading("Verdicts");
+  page.table(gate_table(report));
+  return page.finish();
 }
 
 }  // namespace mbb::analysis

@@ -60,5 +60,7 @@ inline constexpr const char* kGateMarker = "<!-- mbbench gate -->";
 std::string gate_markdown(const GateReport& report, size_t limit = 60'000);
 std::string gate_junit(const GateReport& report);
 std::string gate_json(const GateReport& report);
+// A page of its own, where there is no run to show beside.
+std::string gate_html(const GateReport& report);
 
 }  // namespace mbb::analysis

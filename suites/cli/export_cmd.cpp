@@ -2,14 +2,10 @@
 #include <fmt/core.h>
 
 #include <algorithm>
-#include <optional>
 
-#include "analysis/gate/gate_report.h"
-#include "baselines/pins/pins.h"
-#include "profiler/base/file.h"
 #include "profiler/base/text.h"
 #include "suites/cli/command.h"
-#include "suites/cli/histories_of.h"
+#include "suites/cli/run_page.h"
 #include "suites/cli/settings_of.h"
 #include "suites/export/export.h"
 
@@ -26,52 +22,8 @@ struct Format {
 
 constexpr Format kFormats[] = {
     {"kineto", "-kineto", export_kineto}, {"memory", "-memory", export_memory}, {"csv", "-csv", export_csv},
-    {"json", ".json", export_json},       {"html", ".html", export_html},
+    {"json", ".json", export_json},       {"html", ".html", nullptr},  // run_page.h
 };
-
-// The run that a page's timelines are held against.
-struct Other {
-  baselines::BundleReader reader;
-  baselines::Run run;
-};
-
-Result<Other> open_other(const std::filesystem::path& bundle) {
-  MB_ASSIGN(auto reader, baselines::BundleReader::open(bundle));
-  MB_ASSIGN(auto run, reader.read_all());
-  return Other{std::move(reader), std::move(run)};
-}
-
-// --against, else the first run of the baseline that a verdict names, as far as its bundle is still there.
-Result<std::optional<Other>> other_run(const Parsed& parsed, const Settings& settings, const baselines::Run& run) {
-  if (const auto named = parsed.value("--against")) {
-    MB_ASSIGN(const std::filesystem::path bundle, find_bundle(settings, *named));
-    MB_ASSIGN(auto other, open_other(bundle));
-    return std::optional(std::move(other));
-  }
-  MB_ASSIGN(const auto pins, baselines::read_pins(settings.product.baselines_file));
-  for (const auto& cell : run.cells)
-    for (const auto& verdict : cell.verdicts)
-      for (const auto& pin : pins) {
-        if (pin.id != verdict.against || pin.runs.empty()) continue;
-        const auto bundle = std::filesystem::path(settings.product.runs_dir) / "runs" / pin.runs.front();
-        if (!baselines::looks_like_bundle(bundle)) continue;
-        MB_ASSIGN(auto other, open_other(bundle));
-        return std::optional(std::move(other));
-      }
-  return std::optional<Other>();
-}
-
-// Of the run's cells, by what the gate judges; none where there is no store.
-std::vector<analysis::History> histories(const Settings& settings, const baselines::Run& run) {
-  auto found = histories_of(settings, [&](const baselines::SeriesSummary& series) {
-    return std::any_of(run.cells.begin(), run.cells.end(), [&](const baselines::Cell& cell) {
-      const auto gated = analysis::gated_metrics(cell);
-      return cell.identity_hash == series.key.identity_hash &&
-             std::find(gated.begin(), gated.end(), series.key.metric) != gated.end();
-    });
-  });
-  return found ? std::move(*found) : std::vector<analysis::History>{};
-}
 
 Result<int> export_run(const Parsed& parsed) {
   MB_ASSIGN(const Settings settings, settings_of(parsed));
@@ -90,15 +42,12 @@ Result<int> export_run(const Parsed& parsed) {
                                                       [&](const auto& c) { return c.name == source.cell; });
   if (!has)
     return fail(ErrorCode::kNotFound, fmt::format("run {} has no finished cell '{}'", run.id, printable(source.cell)));
-  std::optional<Other> other;
-  std::optional<ExportSource> above;
-  if (wanted == "html") {
-    MB_ASSIGN(other, other_run(parsed, settings, run));
-    if (other) source.against = &above.emplace(ExportSource{other->run, other->reader, source.cell});
-    source.histories = histories(settings, run);
-    source.product = profiler::product_text(run.fingerprint, declared_facts(settings.product.gate), roles_of(settings));
-  }
   const std::filesystem::path to = parsed.value("--output").value_or(run.id + format->ending);
+  if (wanted == "html") {
+    MB_TRY(write_page(settings, source, to, parsed.value("--against")));
+    fmt::print("{}\n", to.string());
+    return 0;
+  }
   MB_ASSIGN(const auto files, format->write(source, to));
   for (const std::string& file : files) fmt::print("{}\n", file);
   return 0;

@@ -15,6 +15,7 @@
 #include "profiler/base/text.h"
 #include "suites/cli/command.h"
 #include "suites/cli/print.h"
+#include "suites/cli/run_page.h"
 #include "suites/cli/settings_of.h"
 #include "suites/runner/accept.h"
 #include "suites/runner/bridge.h"
@@ -61,11 +62,27 @@ Status export_to(const Parsed& parsed, const char* flag, const std::string& text
 Status write_reports(const Parsed& parsed, const GateReport& report) {
   MB_TRY(export_to(parsed, "--junit-xml", analysis::gate_junit(report)));
   MB_TRY(export_to(parsed, "--export-markdown", analysis::gate_markdown(report)));
+  MB_TRY(export_to(parsed, "--export-html", analysis::gate_html(report)));
   return export_to(parsed, "--export-json", analysis::gate_json(report));
 }
 
-Result<int> finish(const Parsed& parsed, const GateReport& report, const std::vector<baselines::Verdict>& only) {
+// The night's cells, histories and timelines below its verdicts.
+Status write_night(const Settings& settings, const std::string& run, const GateReport& report, const std::string& to) {
+  MB_ASSIGN(const auto bundle, find_bundle(settings, run));
+  MB_ASSIGN(const auto reader, baselines::BundleReader::open(bundle));
+  MB_ASSIGN(const baselines::Run whole, reader.read_all());
+  const analysis::Table table = analysis::gate_table(report);
+  ExportSource source{whole, reader, ""};
+  source.gate = &table;
+  return write_page(settings, source, to);
+}
+
+Result<int> finish(const Parsed& parsed, const Settings& settings, const std::string& run, const GateReport& report,
+                   const std::vector<baselines::Verdict>& only) {
   MB_TRY(write_reports(parsed, report));
+  if (const auto to = parsed.value("--export-html"))
+    if (const Status whole = write_night(settings, run, report, *to); !whole)
+      log_warning("{} has the verdicts alone: {}", *to, whole.error().what);
   print_tables(parsed, {analysis::gate_table(report)});
   return analysis::gate_exit_status(report, only);
 }
@@ -136,13 +153,14 @@ Status check_options(const Parsed& parsed) {
   if (parsed.value("--run") &&
       (!parsed.positionals.empty() || !parsed.values("--only").empty() || !parsed.values("--skip").empty()))
     return fail(ErrorCode::kBadArgument, "--run judges a whole run: SUITE, --only and --skip do nothing beside it");
-  const std::array files{parsed.value("--junit-xml"), parsed.value("--export-markdown"), parsed.value("--export-json")};
+  const std::array files{parsed.value("--junit-xml"), parsed.value("--export-markdown"), parsed.value("--export-json"),
+                         parsed.value("--export-html")};
   for (size_t i = 0; i < files.size(); ++i)
     if (files[i] && std::count(files.begin(), files.end(), files[i]) > 1)
       return fail(ErrorCode::kBadArgument, fmt::format("{} is asked for two reports", printable(*files[i])),
                   "give each a file of its own");
   if (!parsed.value("--bridge")) return {};
-  for (const char* flag : {"--run", "--junit-xml", "--export-markdown", "--export-json", "--fail-on"})
+  for (const char* flag : {"--run", "--junit-xml", "--export-markdown", "--export-json", "--export-html", "--fail-on"})
     if (!parsed.values(flag).empty() || parsed.value(flag))
       return fail(ErrorCode::kBadArgument, fmt::format("--bridge judges nothing: {} does nothing beside it", flag),
                   "bridge first, then gate");
@@ -208,7 +226,7 @@ Result<int> gate(const Parsed& parsed) {
     const auto run = night_called(settings, *named);
     if (!run) return finish_with(parsed, asked, run.error());
     const auto report = gate_run(*run, {}, request, options);
-    return report ? finish(parsed, *report, only) : finish_with(parsed, run->suite, report.error());
+    return report ? finish(parsed, settings, *named, *report, only) : finish_with(parsed, run->suite, report.error());
   }
   if (parsed.positionals.empty())
     return fail(ErrorCode::kBadArgument, "gate needs a suite to run, or --run RUN to judge one that has run",
@@ -226,7 +244,7 @@ Result<int> gate(const Parsed& parsed) {
   const int status = analysis::gate_exit_status(*report, only);
   if (const Status kept = keep_verdicts(*report, status, options.runs_dir, *outcome); !kept)
     log_warning("the verdicts are not in the store: {}", kept.error().what);
-  return finish(parsed, *report, only);
+  return finish(parsed, settings, outcome->run.id, *report, only);
 }
 
 std::string author_of(const Parsed& parsed) {
@@ -354,6 +372,7 @@ Command gate_command() {
            {"--junit-xml", "FILE", "verdicts as JUnit XML"},
            {"--export-markdown", "FILE", "verdicts as a comment, with a marker to find the last one by"},
            {"--export-json", "FILE", "verdicts for machines"},
+           {"--export-html", "FILE", "verdicts, cells, histories and timelines as one page that needs no network"},
            {"--fail-on", "VERDICTS", "only these make the exit status other than 0: slower,broken,...", true},
            {"--quiet", nullptr, "no progress"},
            kJsonOption,

@@ -2,6 +2,7 @@
 // HTML opens in a browser without a network; the equality matrix by a seed.
 #include <gtest/gtest.h>
 
+#include <map>
 #include <nlohmann/json.hpp>
 
 #include "suites/cli/program_fixture_test.h"
@@ -76,28 +77,59 @@ TEST_F(Nightly, APlantedDelayIsRedAndEverythingElseIsNot) {
   EXPECT_TRUE(elsewhere.has("there is no nowhere (baselines_file)")) << elsewhere.out;
 }
 
-TEST_F(Nightly, ThePageOpensInABrowserWithoutANetwork) {
+// What a browser saw of a page whose buttons were all pressed: its text with a last line of counts, and its console.
+Answer opened(const fs::path& page, const fs::path& folder) {
+  constexpr const char* kProbe =
+      "<script>addEventListener('load',()=>{document.querySelectorAll('button').forEach(b=>b.click());"
+      "const n=s=>document.querySelectorAll(s).length,p=document.createElement('pre');"
+      "p.textContent=`asked for ${performance.getEntriesByType('resource').length}, ${n('table')} tables, "
+      "${n('svg')} figures, ${n('svg[style*=\"1000%\"]')} zoomed`;document.body.append(p)})</script>";
+  std::ofstream(folder / "probed.html") << text_of(page) << kProbe;
+  return shell(
+      "timeout 200 chromium --headless --no-sandbox --disable-gpu --no-first-run --disable-background-networking "
+      "--host-resolver-rules='MAP * ~NOTFOUND' --enable-logging=stderr --user-data-dir=" +
+      (folder / "profile").string() + " --dump-dom file://" + fs::absolute(folder / "probed.html").string() + " 2> " +
+      (folder / "chromium.txt").string() + "; code=$?; grep ':CONSOLE' " + (folder / "chromium.txt").string() +
+      "; exit $code");
+}
+
+TEST_F(Nightly, PagesOfGreenRedAmberAndBrokenNightsOpenInABrowserWithoutANetwork) {
   ASSERT_EQ(night(5).status, 0);
+  const std::string green = text_of(report("html"));
+  EXPECT_NE(green.find("aria-label=\"timeline\""), std::string::npos) << "a step of each run was traced";
+  EXPECT_NE(green.find("aria-label=\"history\""), std::string::npos);
   ASSERT_EQ(run("baseline accept @latest --author ada --reason 'first night'").status, 0);
-  const Answer second = night(2);
-  ASSERT_NE(second.status, 4) << second.out;
-  const fs::path page = report("html");
-  const std::string html = text_of(page);
-  for (const char* asks : {"http:", "https:", " src=", " href=", "@import", "url(h"})
-    EXPECT_EQ(html.find(asks), std::string::npos) << "the page asks for something beside it: " << asks;
-  EXPECT_NE(html.find("aria-label=\"timeline\""), std::string::npos) << "a step of each run was traced";
-  EXPECT_NE(html.find("aria-label=\"history\""), std::string::npos);
-  const std::string browser = shell("command -v chromium").out;
-  if (browser.empty()) GTEST_SKIP() << "no chromium on PATH (Debian's package `chromium`)";
-  const std::string flags =
-      "chromium --headless --no-sandbox --disable-gpu --no-first-run --disable-background-networking "
-      "--host-resolver-rules='MAP * ~NOTFOUND' --user-data-dir=" +
-      (folder_ / "profile").string() + " ";
-  const Answer dom =
-      shell("timeout 200 " + flags + "--dump-dom file://" + fs::absolute(page).string() + " 2>/dev/null");
-  ASSERT_EQ(dom.status, 0) << dom.out.substr(0, 2000);
-  for (const char* part : {"<h2>Verdicts</h2>", "<h2>History</h2>", "<h2>Timelines</h2>", "</svg>", "cpu_step_time"})
-    EXPECT_NE(dom.out.find(part), std::string::npos) << part;
+  std::map<std::string, fs::path> pages{{"new", report("html")}};
+  const auto add = [&](const char* verdict, int status, const std::string& knobs) {
+    const Answer answer = night(2, knobs);
+    EXPECT_EQ(answer.status, status) << answer.out;
+    pages[verdict] = report("html");
+  };
+  add("slower", 1, "debug.delay_us=50000");
+  add("incomparable", 3, "gate.facts.rack=two gate.environment=rack");
+  const std::string silent = "no number for 1 night; 1 fail the gate";
+  std::ofstream(folder_ / "small.toml", std::ios::app) << "set = { seq_length = 8 }\n";
+  add("broken", 4, "gate.max_silent_nights=1");
+  EXPECT_NE(text_of(report("html")).find(silent), std::string::npos) << "what made the night red is on its page";
+  for (const auto& [verdict, page] : pages)
+    for (const char* asks : {"http:", "https:", " src=", " href=", "@import", "url(h"})
+      EXPECT_EQ(text_of(page).find(asks), std::string::npos) << verdict << " asks for something beside it: " << asks;
+
+  if (shell("command -v chromium").out.empty()) GTEST_SKIP() << "no chromium on PATH (Debian's package `chromium`)";
+  for (const auto& [verdict, page] : pages) {
+    const Answer seen = opened(page, folder_);
+    ASSERT_EQ(seen.status, 0) << seen.out.substr(0, 2000);
+    for (const std::string& part :
+         {std::string("<h2>Verdicts</h2>"), ">" + verdict + "</td>", std::string("asked for 0, "),
+          std::string("1 zoomed</pre>"), std::string("<h2>Timelines</h2>")})
+      EXPECT_TRUE(seen.has(part)) << verdict << " lacks " << part << "\n" << seen.out.substr(seen.out.size() - 400);
+    EXPECT_FALSE(seen.has("0 tables") || seen.has("0 figures")) << verdict;
+    EXPECT_FALSE(seen.has(":CONSOLE")) << verdict << seen.out.substr(seen.out.find(":CONSOLE"));
+  }
+  // A page that would fail is seen to.
+  write("bad.html", "<p>x<img src='http://elsewhere.invalid/a.png'><script>nothing()</script>");
+  const Answer bad = opened(folder_ / "bad.html", folder_);
+  EXPECT_TRUE(bad.has("asked for 1, 0 tables") && bad.has("nothing is not defined")) << bad.out;
 }
 
 TEST_F(Nightly, TheEqualityMatrixBySeedSaysHowToRunWhatBrokeAgain) {
@@ -166,6 +198,8 @@ TEST_F(Nightly, ASuiteThatDoesNotLoadIsAnErrorAndTheOthersRun) {
   EXPECT_NE(answer.out.find("exit status 4; reports in"), std::string::npos) << answer.out;
   const fs::path missing = report("json").parent_path() / "nothing-here.junit.xml";
   EXPECT_NE(text_of(missing).find("errors=\"1\""), std::string::npos) << text_of(missing);
+  const std::string page = text_of(report("json").parent_path() / "nothing-here.html");
+  EXPECT_NE(page.find("no suite is called &#39;nothing-here&#39;"), std::string::npos) << page;
 }
 
 TEST_F(Nightly, SettingsAreThoseOfTheFolderItIsCalledIn) {

@@ -23,6 +23,8 @@ struct ExportSource {
   const ExportSource* against = nullptr;
   std::vector<analysis::History> histories = {};
   std::string product = {};  // for HTML: as the gate calls it
+  const analysis::Table* gate =
+      nullptr;  // for HTML: what a gate said of the night, instead of what the run keeps of it
 };
 
 // Each writes below or at `to` and returns the files it wrote; nothing to write is an error that says what was not
@@ -38,7 +40,7 @@ Result<std::vector<std::string>> export_csv(const ExportSource& source, const st
 // The file `to`: run, cells, launches and their tables.
 Result<std::vector<std::string>> export_json(const ExportSource& source, const std::filesystem::path& to);
 // The file `to`: one HTML page that needs nothing beside it.
-Result<std::vector<std::string>> export_html(const ExportSource& source, const std::filesystem::path& to);
+Status export_html(const ExportSource& source, const std::filesystem::path& to);
 
 inline constexpr const char* kSyntheticNote = "; synthetic: ";
 

@@ -1,6 +1,7 @@
 // A run as one HTML file: verdicts, cells, histories, and timelines above those of another run.
 #include <fmt/core.h>
 
+#include <algorithm>
 #include <optional>
 
 #include "analysis/report/compare.h"
@@ -23,7 +24,13 @@ using baselines::Verdict;
 
 constexpr size_t kHistories = 40, kTimelines = 6, kOps = 12;
 
-Table verdicts_table(const baselines::Run& run) {
+// What the run keeps, less what `gate` says already.
+Table verdicts_table(const baselines::Run& run, const Table* gate) {
+  const auto is_said = [&](const std::string& cell, const std::string& subject) {
+    return gate != nullptr && std::any_of(gate->rows.begin(), gate->rows.end(), [&](const analysis::Row& row) {
+             return row.values[0].text == cell && row.values[1].text == subject;
+           });
+  };
   Table table{
       "verdicts",
       "",
@@ -31,7 +38,7 @@ Table verdicts_table(const baselines::Run& run) {
       {},
       {}};
   for (const Cell& cell : run.cells) {
-    if (cell.status != baselines::CellStatus::kOk)
+    if (cell.status != baselines::CellStatus::kOk && !is_said(cell.name, "run"))
       table.rows.push_back({{{cell.name},
                              {"run"},
                              {name(cell.status), baselines::kNotMeasured,
@@ -39,6 +46,7 @@ Table verdicts_table(const baselines::Run& run) {
                              {"-"},
                              {cell.reason}}});
     for (const auto& v : cell.verdicts) {
+      if (is_said(cell.name, v.subject)) continue;
       const Tone tone = v.verdict == Verdict::kSlower || v.verdict == Verdict::kBroken ? Tone::kBad
                         : v.verdict == Verdict::kFaster                                ? Tone::kGood
                         : v.verdict == Verdict::kSame || v.verdict == Verdict::kNew    ? Tone::kPlain
@@ -161,7 +169,7 @@ void add_histories(analysis::HtmlPage& page, const ExportSource& source) {
 
 }  // namespace
 
-Result<std::vector<std::string>> export_html(const ExportSource& source, const std::filesystem::path& to) {
+Status export_html(const ExportSource& source, const std::filesystem::path& to) {
   const baselines::Run& run = source.run;
   analysis::HtmlPage page(fmt::format("mbbench: {}", run.suite.empty() ? run.id : run.suite));
   page.paragraph(fmt::format("Run {} ({}), {} UTC; product {}; epoch {}", run.id, run.command,
@@ -169,7 +177,9 @@ Result<std::vector<std::string>> export_html(const ExportSource& source, const s
                              run.epoch.empty() ? "-" : run.epoch));
   if (!run.synthetic.empty()) page.paragraph("Made up: " + run.synthetic);
   page.heading("Verdicts");
-  page.table(verdicts_table(run));
+  if (source.gate != nullptr) page.table(*source.gate);
+  const Table verdicts = verdicts_table(run, source.gate);
+  if (source.gate == nullptr || !verdicts.rows.empty()) page.table(verdicts);
   page.heading("Cells");
   page.table(analysis::suite_table(run));
   add_histories(page, source);
@@ -180,8 +190,7 @@ Result<std::vector<std::string>> export_html(const ExportSource& source, const s
   }
   page.heading("Machine");
   page.table(facts_of(run));
-  MB_TRY(write_file(to, page.finish()));
-  return std::vector<std::string>{to.string()};
+  return write_file(to, page.finish());
 }
 
 }  // namespace mbb::suites
