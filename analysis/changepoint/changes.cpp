@@ -21,8 +21,8 @@ constexpr size_t kMemory = 200;           // points before a split that tell its
 constexpr double kClear = 4.5;            // sigmas that each night of a clear step is off by
 constexpr double kAlike = 4.0 / 3.0;      // the furthest of them to the nearest; what sinks back is no step
 constexpr double kSeldom = 0.05;          // share of the nights before that may be off by half as much
-constexpr double kBack = 0.75;            // share of the nights after a way back that are nearer to the level before
-constexpr double kWandering = 0.3;        // of the level, where nights hang together: how much is an estimate itself
+constexpr double kBack = 0.75;      // share of the nights after a change that follows soon that are nearer to its level
+constexpr double kWandering = 0.3;  // of the level, where nights hang together: how much is an estimate itself
 
 // Mean of values drawn in to `reach` about their median.
 double clipped_mean(std::span<const double> values, double reach) {
@@ -55,7 +55,7 @@ class Search {
   std::vector<Change> run() {
     std::vector<Change> changes;
     for (size_t end = 1; end <= logs_.size(); ++end) {
-      std::optional<Split> split = way_back(changes, end);
+      std::optional<Split> split = soon_after(changes, end);
       if (!split) split = step(changes.empty() ? 0 : changes.back().at, end);
       if (!split) continue;
       Change change;
@@ -104,16 +104,13 @@ class Search {
     const size_t from = std::max(begin, at > kMemory ? at - kMemory : 0);
     const auto left = logs_.subspan(from, at - from), right = logs_.subspan(at, end - at);
     const double centre = median(left);
-    const double side = right.front() < centre ? -1.0 : 1.0;
-    double off = std::numeric_limits<double>::infinity(), most = 0.0;
-    for (const double v : right) off = std::min(off, side * (v - centre)), most = std::max(most, side * (v - centre));
-    if (off < options_.material || most > kAlike * off) return false;
+    double off = std::numeric_limits<double>::infinity();
+    for (const double v : right) off = std::min(off, std::abs(v - centre));
+    if (off < options_.material || !stands_alone(left, right, centre)) return false;
     std::vector<double> rest(left.begin(), left.end());
     for (double& v : rest) v -= centre;
     const Noise noise = noise_of(std::move(rest));
-    const auto far = std::count_if(left.begin(), left.end(), [&](double v) { return side * (v - centre) > 0.5 * off; });
-    return off >= kClear * noise.sigma * std::sqrt(noise.tau) &&
-           static_cast<double>(far) <= kSeldom * static_cast<double>(left.size());
+    return off >= kClear * noise.sigma * std::sqrt(noise.tau);
   }
 
   // Over the splits [first, last]. Points are drawn in to the centre of what lies before the first split, so that a
@@ -162,49 +159,67 @@ class Search {
     return best_of(begin, at, at, end, n.sigma, n.sigma * std::sqrt(n.tau), std::max(1.0, (n.count - 2.0) / n.tau));
   }
 
-  // Whether the newest change is undone so soon that its few nights are no left side by themselves: the nights before
-  // it tell the noise and the level to return to. Each of the newest has to be back there.
-  std::optional<Split> way_back(const std::vector<Change>& changes, size_t end) const {
+  // Whether the newest change is followed by another so soon that its few nights are no left side by themselves: the
+  // stretches before it tell the noise, and the last of them the level to return to.
+  std::optional<Split> soon_after(const std::vector<Change>& changes, size_t end) const {
     const size_t few = options_.fewest_after, begin = changes.empty() ? end : changes.back().at;
-    const size_t start = changes.size() > 1 ? changes[changes.size() - 2].at : 0;
-    const size_t from = std::max(start, begin > kMemory ? begin - kMemory : 0);
-    if (end < begin + 2 * few || begin - from < options_.fewest_before) return std::nullopt;
-    const auto known = logs_.subspan(from, begin - from);
-    const double earlier = median(known);
-    std::vector<double> rest(known.begin(), known.end());
-    for (double& v : rest) v -= earlier;
+    if (end < begin + 2 * few || end > begin + options_.window) return std::nullopt;
+    std::vector<double> rest;
+    double earlier = 0.0;
+    for (size_t i = changes.size(); i-- > 0 && rest.size() < kMemory;) {
+      const size_t from = i > 0 ? changes[i - 1].at : 0;
+      const auto stretch = logs_.subspan(from, changes[i].at - from);
+      const double level = median(stretch);
+      if (rest.empty()) earlier = level;
+      for (const double v : stretch) rest.push_back(v - level);
+    }
+    if (rest.size() < options_.fewest_before) return std::nullopt;
+    std::reverse(rest.begin(), rest.end());
     const Noise noise = noise_of(std::move(rest));
-    const size_t last = std::min(end - few, begin + options_.fewest_before - 1);  // later ones are plain steps
     std::optional<Split> best;
-    for (size_t at = begin + few; at <= last; ++at) {
-      const std::optional<Split> split = back_at(begin, at, end, earlier, noise);
+    for (size_t at = begin + few; at <= end - few; ++at) {
+      std::optional<Split> split = to_level(begin, at, end, earlier, noise, false);
+      if (!split) split = to_level(begin, at, end, median(logs_.subspan(end - few, few)), noise, true);
       if (split && (!best || split->z() > best->z())) best = split;
     }
     return best;
   }
 
-  // The nights [begin, at) against those since, which must be nearer to the level before. Where each of the newest is
-  // clearly off, as in a clear step, that is enough.
-  std::optional<Split> back_at(size_t begin, size_t at, size_t end, double earlier, const Noise& noise) const {
+  // The nights [begin, at) against those since, which must be nearer to `level`. Where each of the newest is clearly
+  // off, as in a clear step, that is enough; of a level that nights before did not have, nothing else is.
+  std::optional<Split> to_level(size_t begin, size_t at, size_t end, double level, const Noise& noise,
+                                bool is_new) const {
     const auto left = logs_.subspan(begin, at - begin), right = logs_.subspan(at, end - at);
     const auto newest = right.last(options_.fewest_after);
     const double later = clipped_mean(left, kHuber * noise.sigma), wide = noise.sigma * std::sqrt(noise.tau);
-    const auto is_back = [&](double v) { return std::abs(v - earlier) < std::abs(v - later); };
-    const auto is_clear = [&](double v) { return std::abs(v - later) >= kClear * wide; };
+    const double side = level < later ? -1.0 : 1.0;
+    const auto is_there = [&](double v) { return std::abs(v - level) < std::abs(v - later); };
     Split split;
     split.at = at;
     split.difference = clipped_mean(right, kHuber * noise.sigma) - later;
-    const auto back = static_cast<double>(std::count_if(right.begin(), right.end(), is_back));
-    if (!std::all_of(newest.begin(), newest.end(), is_back) || back < kBack * static_cast<double>(right.size()) ||
+    const auto there = static_cast<double>(std::count_if(right.begin(), right.end(), is_there));
+    if (!std::all_of(newest.begin(), newest.end(), is_there) || there < kBack * static_cast<double>(right.size()) ||
         std::abs(split.difference) < options_.material)
       return std::nullopt;
     split.sigma = wide * std::sqrt(1.0 / static_cast<double>(left.size()) + 1.0 / static_cast<double>(right.size()));
     split.degrees = std::max(1.0, (noise.count - 1.0) / noise.tau);
-    // The level is spread over the places and looks after one change.
-    const auto looks = static_cast<double>((options_.fewest_before - options_.fewest_after) * options_.window);
+    const double looks = 0.5 * static_cast<double>(options_.window * options_.window);  // and places after one change
+    const bool is_clear =
+        std::all_of(newest.begin(), newest.end(), [&](double v) { return side * (v - later) >= kClear * wide; });
     const bool called =
-        std::all_of(newest.begin(), newest.end(), is_clear) || split.p() <= options_.false_alarm / looks;
+        is_new ? is_clear && stands_alone(left, newest, later) : is_clear || split.p() <= options_.false_alarm / looks;
     return called ? std::optional(split) : std::nullopt;
+  }
+
+  // Whether nights are off a centre by much the same, as what sinks back is no step, where hardly one of those before
+  // was off to their side by half as much.
+  static bool stands_alone(std::span<const double> before, std::span<const double> nights, double centre) {
+    const double side = nights.front() < centre ? -1.0 : 1.0;
+    double off = std::numeric_limits<double>::infinity(), most = 0.0;
+    for (const double v : nights) off = std::min(off, side * (v - centre)), most = std::max(most, side * (v - centre));
+    const auto far =
+        std::count_if(before.begin(), before.end(), [&](double v) { return side * (v - centre) > 0.5 * off; });
+    return most <= kAlike * off && static_cast<double>(far) <= kSeldom * static_cast<double>(before.size());
   }
 
   // The change's place once all that follows it is known, up to the next change.

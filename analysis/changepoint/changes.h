@@ -5,9 +5,10 @@
 // change is called at the first point at which one passes. Its level is spread over all the looks and splits of a year
 // (Bonferroni), so that a series without a change shows none in a year with probability 1 - false_alarm. What stands
 // out of the noise by far is drawn in before means are taken, so that one wild night is no change; a step that each of
-// the newest nights shows, by much the same, where nights before never strayed so far, needs no more. A change undone
-// after few nights is called, too: those nights are no left side by themselves, but the level before the change is one
-// to return to. The noise is learnt from the series itself, with its autocorrelation. Pure functions of numbers.
+// the newest nights shows, by much the same, where nights before never strayed so far, needs no more. A change that
+// another follows after few nights is called, too: those nights are no left side by themselves, but the stretches
+// before them tell the noise, and the last of them a level to return to. The noise is learnt from the series itself,
+// with its autocorrelation. Pure functions of numbers.
 #pragma once
 
 #include <cstddef>

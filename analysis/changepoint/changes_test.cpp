@@ -6,6 +6,8 @@
 #include <algorithm>
 #include <fstream>
 #include <nlohmann/json.hpp>
+#include <utility>
+#include <vector>
 
 #include "analysis/gate/simulated_nights.h"
 #include "analysis/stats/stats.h"
@@ -97,6 +99,34 @@ TEST(Changes, AStepUndoneWithinAFewNightsIsSeenWithItsWayBack) {
   }
 }
 
+// A regression that was taken back and landed again for good, one that another follows, one that is half mended.
+TEST(Changes, EachOfSeveralStepsWithinAFewNightsIsSeenInItsPlace) {
+  using Stretch = std::pair<size_t, double>;
+  const std::vector<std::vector<Stretch>> all = {
+      {{20, 0}, {4, 0.03}, {4, 0}, {20, 0.03}},
+      {{20, 0}, {3, 0.02}, {20, 0.04}},
+      {{20, 0}, {5, 0.03}, {20, 0.015}},
+      {{20, 0}, {4, 0.03}, {4, 0}, {4, 0.03}, {4, 0}, {4, 0.03}, {12, 0}},
+      {{20, 0}, {7, 0.03}, {7, 0}, {7, 0.03}, {7, 0}},
+  };
+  for (size_t i = 0; i < all.size(); ++i) {
+    int right = 0;
+    for (std::uint64_t seed = 1; seed <= 200; ++seed) {
+      SimulatedNoise noise(13000 + seed);
+      std::vector<double> series;
+      std::vector<size_t> places, found;
+      for (const auto& [length, change] : all[i]) {
+        places.push_back(series.size());
+        for (size_t n = 0; n < length; ++n) series.push_back(100 * (1 + change) * (1 + 0.001 * noise.normal()));
+      }
+      for (const Change& c : find_changes(series)) found.push_back(c.at);
+      right += found == std::vector<size_t>(places.begin() + 1, places.end()) ? 1 : 0;
+    }
+    RecordProperty("right_of_200_in_" + std::to_string(i), right);
+    EXPECT_GE(right, 195) << "series " << i;
+  }
+}
+
 TEST(Changes, AStepThatStaysHasNoWayBack) {
   const NightModel model;
   int others = 0;
@@ -136,6 +166,22 @@ TEST(Changes, NightsThatHangTogetherAreNoChange) {
   }
   RecordProperty("shown_of_300", shown);
   EXPECT_LE(shown, 15) << "of 300 years at 5 % each";
+}
+
+TEST(Changes, NightsThatHangTogetherAfterAStepAreNoSecondOne) {
+  int others = 0;
+  for (std::uint64_t seed = 1; seed <= 100; ++seed) {
+    SimulatedNoise noise(30000 + seed);
+    double state = 0;
+    std::vector<double> series;
+    for (int i = 0; i < 365; ++i) {
+      state = 0.4 * state + 0.003 * noise.heavy(4);
+      series.push_back((i < 20 ? 100 : 102) * (1 + state));
+    }
+    others += find_changes(series).size() > 1 ? 1 : 0;
+  }
+  RecordProperty("others_of_100", others);
+  EXPECT_LE(others, 8) << "of 100 years at 5 % each";
 }
 
 TEST(Changes, SeveralStepsAreSeveralChangesAndWildNightsAreNone) {
