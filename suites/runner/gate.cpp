@@ -178,7 +178,7 @@ class Gate {
     for (const NightLaunches& night : s.baseline.nights) s.evidence.baseline.push_back(s.differences.of(night));
     add_nights(s, metric, earlier);
     s.evidence.nights.push_back(s.differences.of(tonight));
-    s.evidence.products.push_back(profiler::product_hash(run_.fingerprint, options_.roles));
+    s.evidence.products.push_back(product_of(run_, cell));
     series_.push_back(std::move(s));
   }
 
@@ -207,6 +207,19 @@ class Gate {
     return earlier;
   }
 
+  // A product in a configuration.
+  std::string product_of(const baselines::Run& run, const baselines::Cell& cell) const {
+    return profiler::product_hash(run.fingerprint, options_.roles) + " " + baselines::configuration_hash(cell);
+  }
+
+  // Whether a night was held against what tonight is: in a new epoch none was until its last bridge had run.
+  bool was_judged(const Series& s, const baselines::Run& run) const {
+    return std::none_of(history_.bridges.begin(), history_.bridges.end(), [&](const baselines::Run& bridge) {
+      const auto& ids = s.baseline.bridge;
+      return std::find(ids.begin(), ids.end(), bridge.id) != ids.end() && bridge.created_unix_ns > run.created_unix_ns;
+    });
+  }
+
   // The baseline's product, in its configuration.
   bool is_own(const Pin& pin, const baselines::Run& run, const baselines::Cell& cell) const {
     return is_product_of(pin, run.fingerprint, options_.roles) &&
@@ -227,11 +240,11 @@ class Gate {
   }
 
   // A confirmation that excluded a material change ended what came before it; of a cell that was red already, the
-  // verdict did.
+  // verdict did. A night whose change was called the machine's says nothing of another product.
   void add_nights(Series& s, const std::string& metric, const std::vector<Earlier>& earlier) const {
     SeriesEvidence& evidence = s.evidence;
     const bool own_tonight = is_own(*s.baseline.pin, run_, *s.cell);
-    bool gone = false, of_machine = false;  // of_machine: the night that a confirmation would be of
+    bool gone = false, excused = false, own = false;  // the last two: of the night that a confirmation would be of
     const auto forget_own = [&] { s.own.clear(), s.newest_own = nullptr, s.before_own = 0; };
     const auto begin_anew = [&] {
       evidence.nights.clear(), evidence.confirmations.clear(), evidence.products.clear(), evidence.red.reset();
@@ -242,11 +255,13 @@ class Gate {
       NightLaunches launches = s.differences.of(then.launches);
       const bool confirmation = then.run->command == kConfirmCommand;
       const auto verdict = verdict_then(*then.cell, metric, s.baseline.pin->id);
-      if (!confirmation)
-        of_machine =
-            !own_tonight && verdict == Verdict::kIncomparable && is_own(*s.baseline.pin, *then.run, *then.cell);
-      if (of_machine) {
-        add_own(s, then, launches);
+      if (!confirmation) {
+        own = is_own(*s.baseline.pin, *then.run, *then.cell);
+        excused = verdict == Verdict::kIncomparable && was_judged(s, *then.run) && !(own && own_tonight) &&
+                  product_of(*then.run, *then.cell) != product_of(run_, *s.cell);
+      }
+      if (excused) {
+        if (own) add_own(s, then, launches);
         continue;
       }
       const bool settled = gone || (confirmation && !evidence.red && analysis::settles(evidence, launches));
@@ -260,7 +275,7 @@ class Gate {
       if (verdict == Verdict::kSlower && !evidence.red) evidence.red = evidence.nights.size();
       gone = evidence.red && (verdict == Verdict::kSame || verdict == Verdict::kFaster);
       evidence.nights.push_back(std::move(launches));
-      evidence.products.push_back(profiler::product_hash(then.run->fingerprint, options_.roles));
+      evidence.products.push_back(product_of(*then.run, *then.cell));
     }
     if (gone) begin_anew();
   }
@@ -358,6 +373,8 @@ class Gate {
   // The same build in the same configuration cannot have become slower or faster: no product verdict is given.
   void blame_machine(const Series& s) {
     analysis::SeriesVerdict& verdict = report_.rows[s.row].verdict;
+    const bool is_own_tonight = is_own(*s.baseline.pin, run_, *s.cell);
+    if (verdict.verdict == Verdict::kSame && !is_own_tonight) return judge_by_own_nights(s, verdict);
     if (verdict.verdict != Verdict::kSlower && verdict.verdict != Verdict::kFaster) return;
     if (verdict.verdict == Verdict::kSlower && report_.rows[s.row].metric == analysis::metric_of_canaries(*s.cell))
       if (const double slowdown = slowdown_since(s); analysis::explains(slowdown, verdict.change)) {
@@ -367,35 +384,48 @@ class Gate {
                                     percent(slowdown));
         return;
       }
-    if (!is_own(*s.baseline.pin, run_, *s.cell)) return judge_by_own_nights(s, verdict);
+    if (!is_own_tonight) return judge_by_own_nights(s, verdict);
     if (!knows_product(*s.cell) || !profiler::check_product(run_.fingerprint, options_.roles)) return;
     judge_own_nights(s, verdict);
+  }
+
+  // Tonight's product since the newest night of the baseline's own, against these.
+  struct Added {
+    analysis::SeriesVerdict verdict;
+    std::string text;
+  };
+  static Added since_own(const Series& s) {
+    const auto& products = s.evidence.products;
+    auto first = products.end();
+    while (first != products.begin() + static_cast<std::ptrdiff_t>(s.before_own) && first[-1] == products.back())
+      --first;
+    const SeriesEvidence since{s.own, {s.evidence.nights.end() - (products.end() - first), s.evidence.nights.end()}};
+    analysis::SeriesVerdict added = analysis::judge_suite(std::span(&since, 1))[0];
+    if (added.suspected && !s.fresh.empty()) added = analysis::confirm(since, added, s.fresh);
+    std::string text = fmt::format("as it had for the baseline's own product on {} (run {}), against which this is {}",
+                                   iso_time(s.newest_own->created_unix_ns).substr(0, 10), s.newest_own->id, added.text);
+    return {std::move(added), std::move(text)};
   }
 
   // Another product than the baseline's is blamed for what it adds to a change that the baseline's own product showed
   // too.
   static void judge_by_own_nights(const Series& s, analysis::SeriesVerdict& verdict) {
     if (s.own.empty()) return;
-    const auto& products = s.evidence.products;
-    auto first = products.end();
-    while (first != products.begin() + static_cast<std::ptrdiff_t>(s.before_own) && first[-1] == products.back())
-      --first;
-    SeriesEvidence since{s.own, {s.evidence.nights.end() - (products.end() - first), s.evidence.nights.end()}};
-    analysis::SeriesVerdict added = analysis::judge_suite(std::span(&since, 1))[0];
-    if (added.suspected && !s.fresh.empty()) added = analysis::confirm(since, added, s.fresh);
-    const std::string then = fmt::format("the baseline's own product on {} (run {}), against which this is ",
-                                         iso_time(s.newest_own->created_unix_ns).substr(0, 10), s.newest_own->id) +
-                             added.text;
+    const auto [added, text] = since_own(s);
+    const bool is_same = verdict.verdict == Verdict::kSame;
+    if (is_same && added.verdict != Verdict::kSlower) return;
     if (added.verdict == verdict.verdict) {
-      verdict.text += "; the machine changed too, as it had for " + then;
+      verdict.text += "; the machine changed too, " + text;
       return;
     }
+    const char* product = is_same                                   ? ""
+                          : added.verdict == Verdict::kInconclusive ? " and whether the product did is not settled,"
+                                                                    : " not the product,";
     verdict.verdict = Verdict::kIncomparable;
     verdict.suspected = false;
-    verdict.text += fmt::format(
-        "; the machine changed, {}, as it had for {}",
-        added.verdict == Verdict::kInconclusive ? "and whether the product did is not settled" : "not the product",
-        then);
+    verdict.text +=
+        fmt::format("; the machine changed,{} {}; another gate of the baseline's product tells whether it still is so",
+                    product, text);
   }
 
   // Of the baseline's product its own nights since another's say whether the machine changed, and tonight alone whether
@@ -403,8 +433,8 @@ class Gate {
   static void judge_own_nights(const Series& s, analysis::SeriesVerdict& verdict) {
     const auto& products = s.evidence.products;
     const auto other = std::find_if(products.rbegin(), products.rend(),
-                                    [&](const auto& product) { return product != s.baseline.pin->product; });
-    const auto count = s.baseline.pin->product.empty() ? std::ssize(products) : other - products.rbegin();
+                                    [&](const auto& product) { return product != products.back(); });
+    const auto count = other - products.rbegin();
     const std::string before = "; with nights before: " + verdict.text;
     const auto last = [&](std::ptrdiff_t nights) {
       return SeriesEvidence{s.evidence.baseline, {s.evidence.nights.end() - nights, s.evidence.nights.end()}};

@@ -487,6 +487,56 @@ TEST_F(GateOverNights, AMachinesChangeThatTheBaselinesProductShowedIsNotBlamedOn
   EXPECT_NE(slower.text.find("; the machine changed too"), std::string::npos) << slower.text;
 }
 
+TEST_F(GateOverNights, NightsThatTheMachineExcusedAreNotThoseOfAThirdProduct) {
+  request_.pins = {pin_of(run_of({"r-1"}))};
+  keep(judged({"r-2", 1, "old", "6.1", 102}, Verdict::kIncomparable));
+  keep(judged({"r-3", 2, "another", "6.1", 102}, Verdict::kIncomparable));
+  keep(judged({"r-4", 3, "new", "6.1", 103.5}, Verdict::kSlower));
+  const auto verdict = row(judge(run_of({"r-5", 4, "new", "6.1", 103.5})), "cpu_step_time").verdict;
+  EXPECT_EQ(verdict.verdict, Verdict::kSlower) << verdict.text;
+  EXPECT_EQ(verdict.nights, 2U) << verdict.text;
+  EXPECT_NEAR(verdict.change, 0.035, 0.0002) << verdict.text;
+}
+
+// The machine became faster, and the product slower by as much.
+TEST_F(GateOverNights, ASlowerProductIsNotTheSameOnAMachineThatBecameFaster) {
+  request_.pins = {pin_of(run_of({"r-1"}))};
+  keep(judged({"r-2", 1, "old", "6.1", 97}, Verdict::kIncomparable));
+  const auto hidden = row(judge(run_of({"r-3", 2, "new", "6.1", 100})), "cpu_step_time").verdict;
+  EXPECT_EQ(hidden.verdict, Verdict::kIncomparable) << hidden.text;
+  EXPECT_NE(hidden.text.find("; the machine changed, as it had for the baseline's own product on 2026-09-22 (run r-2)"),
+            std::string::npos)
+      << hidden.text;
+  keep(judged({"r-2", 1, "old", "6.1", 103}, Verdict::kIncomparable));
+  const auto back = row(judge(run_of({"r-3", 2, "new", "6.1", 100})), "cpu_step_time").verdict;
+  EXPECT_EQ(back.verdict, Verdict::kSame) << "a slow machine's night is over: " << back.text;
+}
+
+// Before the bridge a night of the old product was held against the baseline of another environment.
+TEST_F(GateOverNights, NightsBeforeABridgeExcuseNoProduct) {
+  request_.pins = {pin_of(run_of({"r-1"}))};
+  keep(judged({"r-2", 1, "old", "6.2", 112}, Verdict::kIncomparable));
+  keep(run_of({"r-3", 2, "old", "6.2", 112, kBridgeCommand}));
+  keep(run_of({"r-4", 3, "old", "6.2", 112, kBridgeCommand}));
+  keep(judged({"r-5", 4, "new", "6.2", 112.8}, Verdict::kSlower));
+  const auto verdict = row(judge(run_of({"r-6", 5, "new", "6.2", 112.8})), "cpu_step_time").verdict;
+  EXPECT_EQ(verdict.verdict, Verdict::kSlower) << verdict.text;
+  EXPECT_EQ(verdict.text.find("the machine changed"), std::string::npos) << verdict.text;
+}
+
+TEST_F(GateOverNights, AChangedConfigurationIsAnotherProduct) {
+  request_.pins = {pin_of(run_of({"r-1"}))};
+  const auto delayed = [](const Night& night, Verdict verdict) {
+    Stored run = judged(night, verdict);
+    run.cells[0].knobs.push_back({.key = "debug.delay_us", .value = "9", .source = "suite"});
+    return run;
+  };
+  for (const char* id : {"r-2", "r-3"}) keep(delayed({id, id[2] - '1', "old", "6.1", 110}, Verdict::kSlower));
+  const auto verdict = row(judge(run_of({"r-4", 3, "old", "6.1", 100})), "cpu_step_time").verdict;
+  EXPECT_EQ(verdict.verdict, Verdict::kSame) << verdict.text;
+  EXPECT_NEAR(verdict.night_sigma, 0.001, 1e-6) << "its end is no noise of nights: " << verdict.text;
+}
+
 TEST_F(GateOverNights, AMachineThatIsAsItWasExcusesNoProduct) {
   request_.pins = {pin_of(run_of({"r-1"}))};
   keep(judged({"r-2", 1, "old", "6.1", 90}, Verdict::kIncomparable));
