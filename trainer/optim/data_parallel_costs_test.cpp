@@ -377,34 +377,48 @@ TEST(DataParallelOverlap, SquaresRunUnderTheLastReduction) {
   }
 }
 
-// Its reduction runs under weight gradients of the first layer, whose own is all that is left; tied to the head of
-// another stage, it is reduced after the backward, and nothing moves.
+// What runs from the embedding's gradient on: products, and reductions.
+std::vector<std::string> behind_embedding(const Program& program) {
+  const auto backward = std::find_if(program.segments.begin(), program.segments.end(),
+                                     [](const Segment& s) { return s.kind == SegmentKind::kBackward; });
+  std::vector<std::string> behind;
+  for (const Op& op : backward->ops) {
+    if (op.path == "embedding.wgrad") behind = {"embedding"};
+    if (behind.empty() || op.when == When::kNotFirst) continue;
+    if (op.kind->name == "gemm") behind.push_back(op.path);
+    if (op.kind->communicates) behind.push_back("reduced");
+  }
+  return behind;
+}
+
+// Its reduction runs under weight gradients of the first layer, whose own is all that is left.
 TEST(DataParallelOverlap, TheEmbeddingIsReducedBeforeTheLastWeightGradients) {
-  for (const bool tied : {false, true}) {
-    Config c = timed_model(tied ? 2 : 1, 2);
-    if (tied) c.model.name = "qwen2.5-0.5b";
+  for (const bool sharded : {false, true}) {
+    Config c = timed_model(1, 2);
     c.data_parallel.overlap_grad_reduce = true;
+    c.data_parallel.use_torch_fsdp2 = sharded;
+    if (sharded) c.data_parallel.bucket_size = 0;
     const Built b = build(c);
     const Program& program = b.programs.programs[0];
-    const auto backward = std::find_if(program.segments.begin(), program.segments.end(),
-                                       [](const Segment& s) { return s.kind == SegmentKind::kBackward; });
-    std::vector<std::string> behind;  // the embedding's gradient
-    for (const Op& op : backward->ops) {
-      if (op.path == "embedding.wgrad") behind = {"embedding"};
-      if (op.kind->name == "gemm" && op.when != When::kNotFirst) behind.push_back(op.path);
-      if (op.kind->communicates && !behind.empty()) behind.push_back("reduced");
-    }
-    ASSERT_FALSE(behind.empty());
-    ASSERT_EQ(behind[0], "embedding");
-    if (tied) {
-      EXPECT_EQ(std::count(behind.begin(), behind.end(), "layers.0.mlp.fc2.wgrad"), 0);
-      continue;
-    }
-    ASSERT_GT(behind.size(), 4U);
+    const auto behind = behind_embedding(program);
+    ASSERT_GT(behind.size(), 4U) << "sharded: " << sharded;
+    EXPECT_EQ(behind[0], "embedding");
     EXPECT_EQ(behind[1], "reduced");
     EXPECT_EQ(behind[2], "layers.0.mlp.fc2.wgrad");
     EXPECT_EQ(behind.back(), "reduced");
+    for (const Tensor& t : program.tensors)  // a slot of the ring, though the layer's gradients lie around it
+      EXPECT_TRUE(t.path != "units.grads.units.embedding" || t.view_of != kNoTensor);
   }
+}
+
+// Tied to the head of another stage, it is reduced after the backward.
+TEST(DataParallelOverlap, ATiedEmbeddingOfAnotherStageMovesNothing) {
+  Config c = timed_model(2, 2);
+  c.model.name = "qwen2.5-0.5b";
+  c.data_parallel.overlap_grad_reduce = true;
+  const auto behind = behind_embedding(build(c).programs.programs[0]);
+  EXPECT_EQ(std::count(behind.begin(), behind.end(), "embedding"), 1);
+  EXPECT_EQ(std::count(behind.begin(), behind.end(), "layers.0.mlp.fc2.wgrad"), 0);
 }
 
 TEST(DataParallelOverlap, PrefetchHidesFullySharded) {

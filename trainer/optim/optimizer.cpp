@@ -223,9 +223,9 @@ DataParallel build_data_parallel(Builder& b, const Layout& layout, PassLog& pass
     if (b.program().ports.labels != kNoTensor)
       dp.deferred_wgrad = defer_head_wgrad(b, b.program().segments.back().chunk);
   });
-  const bool hides_embedding = d.overlap_grad_reduce && replica_groups(layout, false).all_size > 1 &&
-                               !layout.shards_gradients() && layout.tp_overlap.empty() &&
-                               layout.bucket_elements() < std::numeric_limits<int64_t>::max();
+  const bool hides_embedding =
+      d.overlap_grad_reduce && replica_groups(layout, false).all_size > 1 && layout.tp_overlap.empty() &&
+      (layout.shards_gradients() || layout.bucket_elements() < std::numeric_limits<int64_t>::max());
   for (size_t s = 0; hides_embedding && s < b.program().segments.size(); ++s)
     if (b.program().segments[s].kind == SegmentKind::kBackward)
       put_wgrads_behind_embedding(b.program(), static_cast<int>(s));

@@ -48,15 +48,17 @@ bool overlap(const Unit& a, const Unit& b) {
   });
 }
 
-// Units take ring slots in turn; one that overlaps with the next in a segment keeps a slot of its own.
-void take_turns(std::vector<Unit>& units, size_t slots) {
+// Units take ring slots in turn; one that overlaps in a segment with one of those behind the next `neighbours` keeps a
+// slot of its own.
+void take_turns(std::vector<Unit>& units, size_t slots, size_t neighbours) {
   int turn = 0;
   for (size_t i = 0; i < units.size(); ++i) {
-    const bool alone =
-        std::any_of(units.begin() + static_cast<std::ptrdiff_t>(i) + 1, units.end(),
-                    [&](const Unit& later) { return overlap(units[i], later); }) ||
-        std::any_of(units.begin(), units.begin() + static_cast<std::ptrdiff_t>(i),
-                    [&](const Unit& earlier) { return earlier.ring_slot != kOwnSlot && overlap(earlier, units[i]); });
+    bool alone = false;
+    for (size_t other = 0; other < units.size(); ++other) {
+      const bool earlier = other < i;
+      if (other == i || (earlier ? i - other : other - i) <= neighbours) continue;
+      alone = alone || ((!earlier || units[other].ring_slot != kOwnSlot) && overlap(units[i], units[other]));
+    }
     units[i].ring_slot = alone ? kOwnSlot : turn++ % static_cast<int>(slots);
   }
 }
@@ -171,7 +173,7 @@ class Sharding {
       return x.spans.begin()->second.first < y.spans.begin()->second.first;
     });
     const auto prefetch = static_cast<size_t>(d_.fsdp_prefetch_units);
-    take_turns(weights_, d_.reshard_after_forward ? prefetch + 1 : weights_.size());
+    take_turns(weights_, d_.reshard_after_forward ? prefetch + 1 : weights_.size(), 0);
     declare_slots(b_, weights_, "units.gathered." + name_,
                   [&](const Bucket& bucket) { return b_.tensor(bucket.weights).dtype; });
     NewViews views;
@@ -240,7 +242,7 @@ class Sharding {
     std::stable_sort(grads_.begin(), grads_.end(), [](const Unit& x, const Unit& y) {
       return x.chunk != y.chunk ? x.chunk > y.chunk : x.spans.rbegin()->second.first < y.spans.rbegin()->second.first;
     });
-    take_turns(grads_, kGradSlots);
+    take_turns(grads_, kGradSlots, kGradSlots - 1);  // the embedding's gradient comes between those of a layer
     // What is written in two segments waits for the second.
     for (Unit& unit : grads_)
       if (unit.spans.size() > 1) unit.ring_slot = kOwnSlot;

@@ -83,10 +83,11 @@ std::vector<Knob> data_parallel_knobs() {
        .unit = "layers",
        .doc = "Of sharded parameters: layers gathered ahead of the one that computes; each takes a slot.",
        .needs = {needs::kDataParallel}},
-      needing({needs::kReduced},
-              flag("overlap_grad_reduce", &D::overlap_grad_reduce,
-                   "Reduces a bucket's gradients under the last micro-batch's backward, as soon as they are "
-                   "complete; with several buckets the embedding's under the first layer's weight gradients.")),
+      needing(
+          {needs::kReduced},
+          flag("overlap_grad_reduce", &D::overlap_grad_reduce,
+               "Reduces a bucket's gradients under the last micro-batch's backward, as soon as they are "
+               "complete; with several buckets or units the embedding's under the first layer's weight gradients.")),
       of_several(flag("overlap_param_gather", &D::overlap_param_gather,
                       "Gathers a bucket's parameters under the first micro-batch's forward, one bucket ahead; of "
                       "sharded parameters every gather runs beside compute.")),

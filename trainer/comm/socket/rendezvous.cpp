@@ -168,7 +168,9 @@ Result<Roll> come_to_first(const ProcessPlace& place, const std::string& own, in
   const auto gone = [&](const std::string& how) {
     return fail(ErrorCode::kRankFailed,
                 fmt::format("rank 0 was at {} and ended before all ranks had met: {}", place.rendezvous, how),
-                "look at what rank 0 says, or how its process ended");
+                at.file.empty() ? "look at what rank 0 says, or how its process ended; where another program has that "
+                                  "port, MBBENCH_MEET_AT = HOST:PORT or file:PATH names another place to meet"
+                                : "look at what rank 0 says, or how its process ended");
   };
   auto wire = reach_first(at, limit_ms);
   if (!wire && wire.error().code == ErrorCode::kRankFailed) return gone(wire.error().what);
