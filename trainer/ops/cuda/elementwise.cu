@@ -121,19 +121,25 @@ Status rope(const Rope& a, const Launch& launch) {
     p.width = static_cast<int>(a.width), p.head_dim = a.head_dim, p.offset = a.offset, p.half = a.turned / 2;
     p.first_head = a.first_head, p.heads = a.heads;
     p.direction = a.backward ? -1.0f : 1.0f;
-    // Of parts of heads, in place, half of a line a head is all there is: many small warps reach the device's memory
-    // best.
+    // Of parts of heads, in place, a line a head or half of it is all there is: many small warps reach the device's
+    // memory best.
     constexpr int kMost = RopeParams<T>::kInFlight;
     const bool whole = a.turned == a.head_dim;
     const int vectors = p.half / (a.interleaved ? 4 : 8), together = 32 / std::min(vectors, 32);
-    const int a_turn = together * (whole ? kMost : 1) * (a.interleaved ? 2 : 1);
+    const int a_turn = together * (!whole ? 1 : a.interleaved ? 2 * kMost : kMost);
     const int rest = p.width / 8 - p.heads * p.head_dim / 8, a_copy = 32 * kMost;
     p.turns = (p.heads + a_turn - 1) / a_turn;
     p.parts = p.turns + (a.from == a.to ? 0 : (rest + a_copy - 1) / a_copy);
     const int64_t warps = a.tokens * p.parts;
-    const auto kernel = a.interleaved ? (whole ? rope_kernel<T, 2 * kMost, true> : rope_kernel<T, 2, true>)
-                                      : (whole ? rope_kernel<T, kMost, false> : rope_kernel<T, 1, false>);
-    kernel<<<static_cast<unsigned>((warps + 7) / 8), 256, 0, launch.stream>>>(p);
+    const auto start = [&]<int kInFlight, bool kInterleaved>() {
+      constexpr int kThreads = kRopeThreads<kInFlight, kInterleaved>, kWarps = kThreads / 32;
+      rope_kernel<T, kInFlight, kInterleaved>
+          <<<static_cast<unsigned>((warps + kWarps - 1) / kWarps), kThreads, 0, launch.stream>>>(p);
+    };
+    if (a.interleaved)
+      whole ? start.template operator()<2 * kMost, true>() : start.template operator()<1, true>();
+    else
+      whole ? start.template operator()<kMost, false>() : start.template operator()<1, false>();
   });
   return launched("rope");
 }

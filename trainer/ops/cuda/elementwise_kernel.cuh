@@ -135,6 +135,19 @@ __device__ __forceinline__ void turn_pairs(const float (&low)[8], const float (&
   }
 }
 
+// Of lines that are stored again at once: L2's order stays as it is, which is 4 % faster.
+template <typename T>
+__device__ __forceinline__ void load_in_place(const T* from, Raw8<T>& to) {
+  uint64_t unchanged;
+  asm("createpolicy.fractional.L2::evict_unchanged.b64 %0, 1.0;" : "=l"(unchanged));
+#pragma unroll
+  for (int i = 0; i < static_cast<int>(sizeof(T) / 2); ++i)
+    asm volatile("ld.global.L2::cache_hint.v4.b32 {%0, %1, %2, %3}, [%4], %5;"
+                 : "=r"(to.part[i].x), "=r"(to.part[i].y), "=r"(to.part[i].z), "=r"(to.part[i].w)
+                 : "l"(reinterpret_cast<const uint4*>(from) + i), "l"(unchanged)
+                 : "memory");
+}
+
 // The heads that do not turn, 32 vectors times kInFlight a warp.
 template <typename T>
 __device__ __forceinline__ void copy_rest(const RopeParams<T>& p, uint32_t begin, int part) {
@@ -159,8 +172,13 @@ __device__ __forceinline__ void turn_neighbours(const RopeParams<T>& p, uint32_t
                                                 int stride) {
   Raw8<T> raw[kHeads];
 #pragma unroll
-  for (int u = 0; u < kHeads; ++u)
-    if (u < heads) raw[u].load(p.from + first + u * stride);
+  for (int u = 0; u < kHeads; ++u) {
+    if (u >= heads) continue;
+    if constexpr (kHeads == 1)
+      load_in_place(p.from + first + u * stride, raw[u]);
+    else
+      raw[u].load(p.from + first + u * stride);
+  }
   float turn[8];
   load8(angles, turn);
 #pragma unroll
@@ -180,11 +198,16 @@ __device__ __forceinline__ void turn_neighbours(const RopeParams<T>& p, uint32_t
 
 // A warp a part of a token's heads, all on their way at once: a lane has 8 pairs of kInFlight heads, elements of a
 // head's first half and as many of its second, and their angles, or 4 interleaved pairs of each. Lanes beside each
-// other share a head, then come the next heads. tokens * width below 2^32.
+// other share a head, then come the next heads. tokens * width below 2^32. kInFlight 1: of parts of heads, in place.
+template <int kInFlight, bool kInterleaved>
+constexpr int kRopeThreads = kInFlight == 1 && kInterleaved ? 128 : 256;
 template <typename T, int kInFlight, bool kInterleaved>
-__global__ void __launch_bounds__(256, kInFlight == (kInterleaved ? 2 : 1) && sizeof(T) == 2 ? 6 : 3)
+__global__ void __launch_bounds__(kRopeThreads<kInFlight, kInterleaved>, kInFlight > 1 || sizeof(T) == 4 ? 3
+                                                                         : kInterleaved                  ? 16
+                                                                                                         : 6)
     rope_kernel(RopeParams<T> p) {
-  const uint32_t warp = blockIdx.x * 8 + threadIdx.x / 32, token = warp / static_cast<uint32_t>(p.parts);
+  const uint32_t warp = blockIdx.x * (kRopeThreads<kInFlight, kInterleaved> / 32) + threadIdx.x / 32;
+  const uint32_t token = warp / static_cast<uint32_t>(p.parts);
   const int part = static_cast<int>(warp - token * static_cast<uint32_t>(p.parts));
   if (token >= p.tokens) return;
   const uint32_t begin = token * static_cast<uint32_t>(p.width);
