@@ -167,8 +167,8 @@ Status quantize_swiglu_backward(const Quantize& args, const void* gate_up, const
 // later. `partials` has quantize_once_partials() bytes; 0: this device has no such launch.
 int64_t quantize_once_partials(const Launch& launch);
 Status quantize_once(const Quantize& args, const void* x, const Launch& launch);
-// An RMSNorm's output, with norm.rstd written on the way; worth it, and taken, only where all of it fits on the chip,
-// or most of it in whole tiles.
+// An RMSNorm's output, with norm.rstd written on the way: where all of it fits on the chip, or rows and columns divide
+// into tiles.
 bool quantize_norm_once_fits(RowShape shape, const Launch& launch);
 Status quantize_norm_once(const Quantize& args, const NormForward& norm, const Launch& launch);
 Status quantize_swiglu_once(const Quantize& args, const void* gate_up, const Launch& launch);

@@ -368,7 +368,8 @@ TEST_F(Quantization, NormInOneLaunch) {
                                         {208, 264, all},
                                         {2048, 3584, all},
                                         {3200, 4096, all},
-                                        {1024, 4096, 16}}) {  // of which a block reads some twice
+                                        {1024, 4096, 16},  // of which a block reads some twice
+                                        {1024, 8192, 16}}) {
     const auto n = static_cast<size_t>(rows * cols);
     SCOPED_TRACE(testing::Message() << rows << " x " << cols << " seed " << seed_);
     Launch launch = launch_;
@@ -403,8 +404,9 @@ TEST_F(Quantization, NormInOneLaunch) {
     EXPECT_FLOAT_EQ(found[0], found[1] / 448.0f);
     check_fp8(q, qt, Element::kE4m3, found[0], static_cast<size_t>(rows), static_cast<size_t>(cols), ref);
   }
-  EXPECT_FALSE(quantize_norm_once_fits({8192, 4352}, launch_));
-  EXPECT_FALSE(quantize_norm_once_fits({int64_t{launch_.sms.count + 1} * 64, 4096}, launch_));
+  EXPECT_TRUE(quantize_norm_once_fits({8192, 8192}, launch_));
+  EXPECT_FALSE(quantize_norm_once_fits({8192, 4360}, launch_));
+  EXPECT_FALSE(quantize_norm_once_fits({int64_t{2 * launch_.sms.count + 1} * 128, 4096}, launch_));
 }
 
 // bf16 of both signs between 2^-6 and 2, as raw bits.

@@ -6,8 +6,6 @@
 
 namespace mbb::trainer::cuda {
 
-constexpr int kStripTiles = 8;  // of a block at most: where more is read again, two launches are as fast
-
 // The larger, NaN if either is.
 __device__ __forceinline__ float larger_float(float a, float b) {
   float c;

@@ -117,12 +117,11 @@ bool tiles_fit(RowShape shape, const OnceDevice& device, Sms sms) {
   return plan && quantize_tiles(shape, 1) <= plan->grid_x * kQuantizeOnceWaiting;
 }
 
-// Blocks of a strip of 128 rows; 0 where a block had too much to read again.
+// Blocks of a strip of 128 rows; 0 where strips are none or too many.
 int64_t strip_parts(RowShape shape, const OnceDevice& device, Sms sms) {
   const auto plan = plan_quantize_once("quantize_norm_once", shape, 1, 4, device.shared, sms);
   if (!plan || shape.rows % 128 != 0 || shape.cols % 128 != 0) return 0;
-  const int64_t across = shape.cols / 128, parts = std::min(across, plan->grid_x / (shape.rows / 128));
-  return parts * kStripTiles < across ? 0 : parts;
+  return std::min(shape.cols / 128, plan->grid_x / (shape.rows / 128));
 }
 
 template <__nv_fp8_interpretation_t kKind>
