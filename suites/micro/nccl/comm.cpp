@@ -383,8 +383,9 @@ Result<Options> parse(int argc, char** argv) {
   return options;
 }
 
-// This process becomes rank 0 of as many as there are GPUs; the copies made here, before CUDA is touched, the others.
-Status become_ranks(const Options& options, const std::filesystem::path& folder) {
+// This process becomes rank 0 of as many as there are GPUs; the copies made here, before CUDA is touched, the others,
+// whose processes it is given.
+Status become_ranks(const Options& options, const std::filesystem::path& folder, std::vector<pid_t>& others) {
   const int found = static_cast<int>(profiler::list_gpus().gpus.size());
   const int gpus = options.gpus > 0 ? options.gpus : found;
   if (gpus < 2 || gpus > found)
@@ -396,13 +397,23 @@ Status become_ranks(const Options& options, const std::filesystem::path& folder)
   setenv("MBBENCH_MEET_AT", fmt::format("file:{}/meet", folder.string()).c_str(), 1);
   int rank = 0;
   const pid_t parent = getpid();
-  for (int other = 1; other < gpus && rank == 0; ++other)
-    if (fork() == 0) {
-      prctl(PR_SET_PDEATHSIG, SIGKILL);
-      if (getppid() != parent) _exit(127);
-      rank = other;
-    }
+  for (int other = 1; other < gpus && rank == 0; ++other) {
+    others.push_back(fork());
+    if (others.back() != 0) continue;
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    if (getppid() != parent) _exit(127);
+    rank = other;
+    others.clear();
+  }
   setenv("MBBENCH_RANK", std::to_string(rank).c_str(), 1);
+  return {};
+}
+
+// Asked until all ranks have met.
+Status check_alive(const std::vector<pid_t>& others) {
+  for (size_t i = 0; i < others.size(); ++i)
+    if (others[i] < 0 || waitpid(others[i], nullptr, WNOHANG) == others[i])
+      return fail(ErrorCode::kRankFailed, fmt::format("rank {} ended before it met the others", i + 1));
   return {};
 }
 
@@ -421,10 +432,12 @@ int run(int argc, char** argv) {
   setenv("NCCL_NVLS_ENABLE", "0", 1);
   const std::filesystem::path folder =
       std::filesystem::temp_directory_path() / fmt::format("mbbench-comm-{}", getpid());
+  std::vector<pid_t> others;
   if (!place_if_any())
-    if (const Status started = become_ranks(*options, folder); !started) return refused(started.error());
+    if (const Status started = become_ranks(*options, folder, others); !started) return refused(started.error());
   const int rank = place_if_any()->rank;
   ControlOptions control;
+  control.meanwhile = [&] { return check_alive(others); };
   control.on_stuck = [&](const Error& error) {  // the device waits for a rank that is gone
     refused(error);
     _exit(4);
