@@ -124,8 +124,10 @@ ChunkSegments build_chunk(BlockBuilder& blocks, const Chunk& chunk, int index) {
   return segments;
 }
 
-bool travels(CpComm comm) {
-  return comm == CpComm::kP2p || comm == CpComm::kA2aP2p;
+bool has_ring(const Program& program) {
+  return std::any_of(program.segments.begin(), program.segments.end(), [](const Segment& segment) {
+    return std::any_of(segment.ops.begin(), segment.ops.end(), [](const Op& op) { return op.kind == &kRingAttention; });
+  });
 }
 
 // The passes over forward and backward, each over all chunks.
@@ -160,10 +162,9 @@ void run_passes(PassLog& passes, Program& program, const Layout& layout, const s
        [&](int forward, int backward) { recompute(program, forward, backward, memory); });
   // Behind recompute, which takes a ring whole: all ranks then run its exchanges again, whatever steps each of them
   // has.
-  each("ring_attention", "parallel.cp_comm_type", std::any_of(layout.cp_comm.begin(), layout.cp_comm.end(), travels),
-       [&](int forward, int backward) {
-         expand_ring_attention(program, forward, backward, layout.config.parallel.cp_ring_use_ce);
-       });
+  each("ring_attention", "parallel.context_parallel_size", has_ring(program), [&](int forward, int backward) {
+    expand_ring_attention(program, forward, backward, layout.config.parallel.cp_ring_use_ce);
+  });
   each("cpu_offloading", "memory.cpu_offloading", memory.cpu_offloading,
        [&](int forward, int backward) { offload(program, forward, backward, memory); });
   each("delay_wgrad_compute", "overlap.delay_wgrad_compute", layout.config.overlap.delay_wgrad_compute,

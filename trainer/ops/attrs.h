@@ -286,12 +286,14 @@ struct PartAttrs {
   bool operator==(const PartAttrs&) const = default;
 };
 
-// Attention over the keys of all ranks of a ring, of which this is rank `index` (trainer/passes/ring_attention.h).
+// Attention over the keys of all ranks of a ring, of which this is rank `index` (trainer/passes/ring_attention.h). The
+// keys are the rank's own, and those of others pass by; or all ranks', gathered rank after rank.
 struct RingAttrs {
   AttentionAttrs core;  // its positions are of the rank's own queries and keys
   GroupKind group = GroupKind::kCp;
   int size = 1;
   int index = 0;
+  bool gathered = false;
   bool operator==(const RingAttrs&) const = default;
 };
 

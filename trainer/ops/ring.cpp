@@ -48,7 +48,7 @@ Result<std::vector<TensorSpec>> add_shape(Inputs in, const Attrs& attrs) {
   return std::vector<TensorSpec>{{out, in[0]->dtype}};
 }
 
-// As cross attention with its own keys: in: queries, key-values, extras; out: out, log-sum-exp.
+// As cross attention with its own, or all gathered, keys: in: queries, key-values, extras; out: out, log-sum-exp.
 Result<std::vector<TensorSpec>> ring_shape(Inputs in, const Attrs& attrs) {
   return kCrossAttention.shape(in, std::get<RingAttrs>(attrs).core);
 }

@@ -16,7 +16,12 @@ struct Rows {
   int64_t first = 0, count = 0;
 };
 
-// Queries and keys that meet in one step.
+// The rank whose keys step j attends to.
+int source_of(const RingAttrs& a, int j) {
+  return (a.index - j + a.size) % a.size;
+}
+
+// Queries and keys that meet in one step: rows of the rank's own, and of its source's.
 struct Step {
   int j = 0;
   Rows queries, keys;
@@ -36,7 +41,7 @@ Step cut(const RingAttrs& a, const Positions& keys, int j, const Rows& q, const 
 // The smallest range of runs that holds every pair that is seen; where none is, nothing, or (`always`) one run that
 // sees none of another: its gradients are the zeros that travel.
 std::optional<Step> step_of(const RingAttrs& a, int64_t query_rows, int64_t key_rows, int j, bool always) {
-  const int source = (a.index - j + a.size) % a.size;
+  const int source = source_of(a, j);
   const Positions& queries = a.core.queries;
   // Neighbours of the inner group hold their parts together: rank after rank of a pack, one part otherwise.
   const int held = static_cast<int>(queries.starts.size() / 2);
@@ -108,19 +113,32 @@ class Expansion {
     return {begin, begin + (core.dropout > 0 ? 2 : 0) + packs};
   }
 
+  // Rows of one rank's keys.
+  int64_t key_rows_of(const RingAttrs& a, TensorId kv) const {
+    return b_.tensor(kv).shape[0] / (a.gathered ? a.size : 1);
+  }
+
+  // The keys of a step, of a tensor that holds its source's or all ranks'.
+  TensorId keys_of(const RingAttrs& a, const Step& step, TensorId kv, const std::string& path) {
+    const int64_t before = a.gathered ? source_of(a, step.j) * key_rows_of(a, kv) : 0;
+    return rows_of(kv, {before + step.keys.first, step.keys.count}, path);
+  }
+
   void forward(const Op& op) {
     const auto& a = std::get<RingAttrs>(op.attrs);
     const int64_t rows = b_.tensor(op.in[0]).shape[0];
+    const int64_t key_rows = key_rows_of(a, op.in[1]);
     TensorId kv = op.in[1];
     PartAttrs merge{rows, {}, a.core.sinks, a.core.first_head};
     std::vector<TensorId> parts;
     for (int j = 0; j < a.size; ++j) {
       const TensorId held = kv;
-      if (j + 1 < a.size) kv = shift(a, fmt::format("{}.shift{}", op.path, j + 1), held, Category::kComm);
-      const auto step = step_of(a, rows, b_.tensor(held).shape[0], j, false);
+      if (!a.gathered && j + 1 < a.size)
+        kv = shift(a, fmt::format("{}.shift{}", op.path, j + 1), held, Category::kComm);
+      const auto step = step_of(a, rows, key_rows, j, false);
       if (!step) continue;
       const std::string path = fmt::format("{}.step{}", op.path, j);
-      std::vector<TensorId> in{rows_of(op.in[0], step->queries, path + ".q"), rows_of(held, step->keys, path + ".kv")};
+      std::vector<TensorId> in{rows_of(op.in[0], step->queries, path + ".q"), keys_of(a, *step, held, path + ".kv")};
       if (a.core.relative_buckets > 0) in.push_back(op.in[2]);
       const std::vector<TensorId> extras = step_extras(op, a.core, 2);
       in.insert(in.end(), extras.begin(), extras.end());
@@ -137,26 +155,29 @@ class Expansion {
   };
 
   // The gradients of one step. The own keys' step (which sees every query) carries the sinks' gradient; the bias
-  // table's is the sum over all steps, of which the first one begins.
-  StepGrads step_grads(const std::vector<Op>& variants, const Step& step, TensorId kv) {
+  // table's is the sum over all steps, of which the first one begins. That of the keys goes to `dkv`, where it is
+  // given.
+  StepGrads step_grads(const std::vector<Op>& variants, const Step& step, TensorId kv, TensorId dkv = kNoTensor) {
     const Op& op = variants[0];
-    const AttentionAttrs& core = std::get<RingAttrs>(op.attrs).core;
+    const auto& a = std::get<RingAttrs>(op.attrs);
+    const AttentionAttrs& core = a.core;
     const bool begins = step.j == 0;
     const bool with_weight = core.relative_buckets > 0 || (core.sinks && begins);
     const std::string path = fmt::format("{}.step{}", op.path, step.j);
     std::vector<TensorId> in{rows_of(op.in[0], step.queries, path + ".dout"),
-                             rows_of(op.in[1], step.queries, path + ".q"), rows_of(kv, step.keys, path + ".kv"),
+                             rows_of(op.in[1], step.queries, path + ".q"), keys_of(a, step, kv, path + ".kv"),
                              rows_of(op.in[3], step.queries, path + ".out"), op.in[4]};
     if (with_weight) in.push_back(op.in[5]);
     const std::vector<TensorId> extras = step_extras(op, core, 5);
     in.insert(in.end(), extras.begin(), extras.end());
     EmitOptions options{.category = Category::kGradient, .out_path = path + ".out"};
     if (!with_weight) {
+      options.out = {kNoTensor, dkv};
       const auto out = b_.emit(kCrossAttentionGrad, path, in, step.attrs, options);
       return {out[0], out[1]};
     }
     options.role = Role::kWgrad;
-    options.out = {op.out[0], kNoTensor, kNoTensor};
+    options.out = {op.out[0], kNoTensor, dkv};
     for (const Op& variant : variants) {
       AttentionAttrs attrs = step.attrs;
       attrs.sinks = core.sinks;
@@ -177,6 +198,33 @@ class Expansion {
   }
 
   void backward(const std::vector<Op>& variants) {
+    if (std::get<RingAttrs>(variants[0].attrs).gathered) return gathered_backward(variants);
+    passing_backward(variants);
+  }
+
+  // Every step writes the gradient of its source's keys where those lie, for a reduce-scatter to add up.
+  void gathered_backward(const std::vector<Op>& variants) {
+    const Op& op = variants[0];
+    const auto& a = std::get<RingAttrs>(op.attrs);
+    const int64_t rows = b_.tensor(op.in[1]).shape[0];
+    const int64_t key_rows = key_rows_of(a, op.in[2]);
+    const size_t first_out = a.core.has_weight() ? 1 : 0;
+    std::vector<TensorId> dq_parts;
+    PartAttrs dq{rows, {}};
+    for (int j = 0; j < a.size; ++j) {
+      const Step step = *step_of(a, rows, key_rows, j, true);
+      const std::string path = fmt::format("{}.dkv{}", op.path, j);
+      const TensorId dkv = rows_of(op.out[first_out + 1], {source_of(a, j) * key_rows, key_rows}, path + ".out");
+      const bool sees_all = step.keys.count == key_rows;
+      const StepGrads grads = step_grads(variants, step, op.in[2], sees_all ? dkv : kNoTensor);
+      if (!sees_all) add_parts(path, {grads.dkv}, {key_rows, {step.keys.first}}, dkv);
+      dq_parts.push_back(grads.dq);
+      dq.first_rows.push_back(step.queries.first);
+    }
+    add_parts(op.path + ".dq", dq_parts, dq, op.out[first_out]);
+  }
+
+  void passing_backward(const std::vector<Op>& variants) {
     const Op& op = variants[0];
     const auto& a = std::get<RingAttrs>(op.attrs);
     const int64_t rows = b_.tensor(op.in[1]).shape[0];

@@ -418,11 +418,12 @@ void attr_fields(const PartAttrs& attrs, Visit&& visit) {
 
 template <typename Visit>
 void attr_fields(const RingAttrs& attrs, Visit&& visit) {
-  const auto& [core, group, size, index] = attrs;
+  const auto& [core, group, size, index, gathered] = attrs;
   attr_fields(core, visit);
   visit("group", group);
   visit("size", size);
   visit("index", index);
+  visit("gathered", gathered);
 }
 
 }  // namespace mbb::trainer

@@ -2,9 +2,10 @@
 // communicators count it.
 #include <gtest/gtest.h>
 
-#include <fmt/core.h>
+#include <fmt/format.h>
 
 #include "trainer/models/small_families.h"
+#include "trainer/ops/op_kind.h"
 #include "trainer/program/explain.h"
 #include "trainer/run/equal_training_test.h"
 #include "trainer/run/unit_times_test.h"
@@ -103,6 +104,40 @@ TEST(ContextCosts, BytesAndCallsEqualTheFormulas) {
       }
       EXPECT_EQ(counted.calls, want.calls);
       EXPECT_EQ(counted.bytes, want.bytes);
+    }
+  }
+}
+
+// Kind, path, queries and keys of each attention op.
+std::vector<std::string> attention_ops(const Program& program) {
+  std::vector<std::string> ops;
+  for (const Segment& segment : program.segments)
+    for (const Op& op : segment.ops) {
+      const auto* attrs = std::get_if<AttentionAttrs>(&op.attrs);
+      if (attrs == nullptr) continue;
+      const size_t first = std::string_view(op.kind->name) == "cross_attention_grad" ? 1 : 0;
+      ops.push_back(fmt::format("{} {}: {} at {}, {} at {}", op.kind->name, op.path,
+                                program.tensor(op.in[first]).shape.str(), fmt::join(attrs->queries.starts, " "),
+                                program.tensor(op.in[first + 1]).shape.str(), fmt::join(attrs->keys.starts, " ")));
+    }
+  return ops;
+}
+
+// A query sees neither all gathered keys nor those up to its own place, which no fused kernel computes; of a ring's
+// step it sees the one or the other.
+TEST(ContextCosts, GatheredKeysAreAttendedToInTheRingsSteps) {
+  const auto programs_of = [](const char* comm, int cp) {
+    const auto layout = resolve(config_of_case({comm, cp, 1, 1}));
+    EXPECT_TRUE(layout.has_value());
+    return std::move(build_programs(*layout)->programs);
+  };
+  for (const int cp : {2, 4}) {
+    const std::vector<Program> ring = programs_of("p2p", cp), gathered = programs_of("all_gather", cp);
+    ASSERT_EQ(ring.size(), gathered.size());
+    for (size_t rank = 0; rank < ring.size(); ++rank) {
+      const std::vector<std::string> steps = attention_ops(gathered[rank]);
+      EXPECT_EQ(steps.size(), 2U * 2 * static_cast<size_t>(cp)) << "two layers, both ways";
+      EXPECT_EQ(steps, attention_ops(ring[rank]));
     }
   }
 }

@@ -83,15 +83,15 @@ Status check_heads(const Layout& l, CpComm comm, int ranks) {
   return divides(l.model.num_query_groups, "model.num_query_groups");
 }
 
-// Each context-parallel coordinate has programs of its own, and the exchanges of a ring are ops there: as many as this
-// take minutes, and ten gigabytes, to plan.
+// Each context-parallel coordinate has programs of its own, and the steps of a ring are ops there: as many as this take
+// minutes, and ten gigabytes, to plan.
 Status check_programs(const Layout& l, int inner) {
   constexpr double kMostOps = 16e6;
-  constexpr double kLayer = 64, kExchange = 12;  // about what a layer has of ops, and for a step of its ring
+  constexpr double kLayer = 64, kStep = 12;  // about what a layer has of ops, and for a step of its ring
   double ops = 0;
   for (const CpComm comm : l.cp_comm) {
-    const bool ring = comm == CpComm::kP2p || comm == CpComm::kA2aP2p;
-    ops += l.cp * (kLayer + (ring ? kExchange * l.cp / inner : 0));
+    const int steps = comm == CpComm::kA2a ? 0 : comm == CpComm::kA2aP2p ? l.cp / inner : l.cp;
+    ops += l.cp * (kLayer + kStep * steps);
   }
   if (ops <= kMostOps) return {};
   return fail(

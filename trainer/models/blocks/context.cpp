@@ -36,6 +36,11 @@ TensorId core_over(BlockBuilder& k, const std::string& path, std::vector<TensorI
   in[1] = b.emit1(kAllGather, path + ".kv.all_gather.fwd", {split[1]},
                   CommAttrs{.group = ring.group, .group_size = ring.size},
                   {.stream = Stream::kCp, .category = Category::kComm});
+  // A causal query sees neither all gathered keys nor those up to its own place, but of each rank's keys one or the
+  // other, as in a ring's steps. Both ways it sees all; which rows of a pack meet is known when the step runs only.
+  if (attrs.causal && !attrs.packed)
+    return b.emit(kRingAttention, path + ".core.fwd", in, RingAttrs{attrs, ring.group, ring.size, ring.index, true},
+                  options)[0];
   attrs.keys = gathered_positions(k.sequence(), ring.size);
   return b.emit(kCrossAttention, path + ".core.fwd", in, attrs, options)[0];
 }
