@@ -277,7 +277,8 @@ void look_at_companions(Findings& f) {
     else
       f.add(program, State::kMissing, file + " is not there", matters);
   };
-  sibling("mbbench-view", "`mbbench view` needs it: install libimgui-dev and libglfw3-dev and build again");
+  sibling("mbbench-view",
+          "`mbbench view` needs it: install libimgui-dev, libglfw3-dev and libopengl-dev and build again");
   if (!env_text("DISPLAY") && !env_text("WAYLAND_DISPLAY"))
     f.add("display", State::kMissing, "neither DISPLAY nor WAYLAND_DISPLAY is set",
           "`mbbench view` opens no window here; `mbbench view --screenshot F` under xvfb-run works");

@@ -36,7 +36,7 @@ Result<int> view(const Parsed& parsed) {
   std::vector<std::string> arguments{"--store", store_file(settings.product.runs_dir).string(), "--baselines",
                                      settings.product.baselines_file};
   arguments.insert(arguments.end(), options.begin(), options.end());
-  return become("mbbench-view", arguments, "install libimgui-dev, libglfw3-dev and libgl-dev, and build again");
+  return become("mbbench-view", arguments, "install libimgui-dev, libglfw3-dev and libopengl-dev, and build again");
 }
 
 Result<int> launch_cell(const Parsed& parsed) {
