@@ -27,14 +27,19 @@ Result<int> index(const Parsed& parsed) {
 
 // The viewer is a program of its own beside this one, so that this one never links a window system.
 Result<int> view(const Parsed& parsed) {
-  // Where runs and baselines lie is said by knobs, everything else by the viewer's own options.
+  // Where runs and baselines lie, and what a product is, is said by knobs, everything else by the viewer's own options.
   Parsed places{.argv = parsed.argv};
   std::vector<std::string> options;
   for (const std::string& word : parsed.knobs)
-    (word.starts_with("runs_dir=") || word.starts_with("baselines_file=") ? places.knobs : options).push_back(word);
+    (word.starts_with("runs_dir=") || word.starts_with("baselines_file=") || word.starts_with("gate.") ? places.knobs
+                                                                                                       : options)
+        .push_back(word);
   MB_ASSIGN(const Settings settings, settings_of(places));
   std::vector<std::string> arguments{"--store", store_file(settings.product.runs_dir).string(), "--baselines",
                                      settings.product.baselines_file};
+  const profiler::FactRoles roles = roles_of(settings);
+  for (const std::string& pattern : roles.product) arguments.insert(arguments.end(), {"--product", pattern});
+  for (const std::string& pattern : roles.environment) arguments.insert(arguments.end(), {"--environment", pattern});
   arguments.insert(arguments.end(), options.begin(), options.end());
   return become("mbbench-view", arguments, "install libimgui-dev, libglfw3-dev and libopengl-dev, and build again");
 }

@@ -36,7 +36,7 @@ Status take_size(const std::string& text, Options& options) {
 
 struct Raw {
   std::string store, baselines, panel, theme, screenshot, script, size;
-  std::vector<std::string> runs, selects;
+  std::vector<std::string> runs, selects, product, environment;
   double scale = 0;
 };
 
@@ -94,6 +94,10 @@ Result<Options> parse_options(int argc, const char* const* argv) {
   app.add_option("RUN", raw.runs, "run A and run B: @latest, @2, @tag, an id, or a bundle folder");
   app.add_option("--store", raw.store, "store file (default: mbbench-runs/mbbench.sqlite here or in a folder above)");
   app.add_option("--baselines", raw.baselines, "file of accepted baselines, shown in the history");
+  app.add_option("--product", raw.product, "PATTERN of facts that are the product's, as `mbbench gate` takes them")
+      ->allow_extra_args(false);
+  app.add_option("--environment", raw.environment, "PATTERN of facts that are the environment's")
+      ->allow_extra_args(false);
   app.add_option("--panel", raw.panel, "panel in front: " + panel_names());
   app.add_option("--select", raw.selects,
                  "FIELD=VALUE of the selection: run, other, cell, op, launch, step, rank, ...");
@@ -114,6 +118,7 @@ Result<Options> parse_options(int argc, const char* const* argv) {
   MB_TRY(check(raw, options));
   options.panel = raw.panel;
   options.source.baselines = raw.baselines;
+  options.source.roles = {raw.product, raw.environment};
   if (!raw.theme.empty()) options.theme = raw.theme == "light" ? Theme::kLight : Theme::kDark;
   options.screenshot = raw.screenshot;
   options.script = raw.script;

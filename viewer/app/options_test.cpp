@@ -17,14 +17,18 @@ Result<Options> parse(std::vector<const char*> words) {
 }
 
 TEST(ViewOptions, GoodLine) {
-  const auto options = parse({"--store", "/x/s.sqlite", "@latest", "@2", "--panel", "run", "--select", "cell=tp2",
-                              "--theme", "light", "--size", "800x600", "--scale", "2", "--screenshot", "a.png"});
+  const auto options =
+      parse({"--store", "/x/s.sqlite", "@latest",   "@2",    "--panel",       "run",  "--select",      "cell=tp2",
+             "--theme", "light",       "--product", "image", "--environment", "rack", "--environment", "gpu.*",
+             "--size",  "800x600",     "--scale",   "2",     "--screenshot",  "a.png"});
   ASSERT_TRUE(options.has_value()) << options.error().what;
   EXPECT_EQ(options->run, "@latest");
   EXPECT_EQ(options->other, "@2");
   EXPECT_EQ(options->width, 800);
   EXPECT_EQ(options->selects.at(0).second, "tp2");
   EXPECT_EQ(options->theme, Theme::kLight);
+  EXPECT_EQ(options->source.roles.product, std::vector<std::string>{"image"});
+  EXPECT_EQ(options->source.roles.environment, (std::vector<std::string>{"rack", "gpu.*"}));
 }
 
 TEST(ViewOptions, EachMistakeNamesItsOption) {

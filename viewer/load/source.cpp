@@ -193,7 +193,7 @@ Result<std::vector<baselines::SeriesSummary>> read_series_list(const SourceSpec&
 Result<analysis::History> read_history(const SourceSpec& source, const baselines::SeriesSummary& of) {
   MB_ASSIGN(const Store store, open_store(source));
   MB_ASSIGN(std::vector<baselines::HistoryPoint> points, store.history(of.key.identity_hash, of.key.metric));
-  MB_TRY(baselines::name_products(store, {}, {}, points));
+  MB_TRY(baselines::name_products(store, {}, source.roles, points));
   std::vector<baselines::Pin> pins;
   if (!source.baselines.empty()) {
     MB_ASSIGN(pins, baselines::read_pins(source.baselines));

@@ -12,6 +12,7 @@
 #include "baselines/store/records.h"
 #include "baselines/store/store.h"
 #include "profiler/base/error.h"
+#include "profiler/host/fact_roles.h"
 
 namespace mbb::viewer {
 
@@ -19,6 +20,7 @@ struct SourceSpec {
   std::filesystem::path store;                 // may be empty or not there yet
   std::vector<std::filesystem::path> bundles;  // folders given on the command line
   std::filesystem::path baselines;             // accepted baselines; may be empty or not there
+  profiler::FactRoles roles;                   // what a run's product is called by
 };
 
 // Newest first; runs of bundles stand beside those of the store, each id once.

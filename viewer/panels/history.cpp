@@ -130,8 +130,17 @@ TableCell judgement_cell(const HistoryPoint& point) {
   return cell;
 }
 
+// A commit is known by its first digits, a product that was declared ("image nemo:25.09") by all of it.
+std::string product_of(const std::string& build) {
+  return build.find(' ') == std::string::npos ? build.substr(0, 10) : clean(build, 60);
+}
+
 std::string change_text(const HistoryChange& change) {
-  const auto commit = [](const std::string& build) { return build.empty() ? std::string("?") : clean(build, 10); };
+  const auto commit = [](const std::string& build) {
+    return build.empty()                          ? std::string("?")
+           : build.find(' ') == std::string::npos ? clean(build, 10)
+                                                  : product_of(build);
+  };
   return fmt::format("{} between {} and {}", percent_text(change.change.relative(), true), commit(change.good),
                      commit(change.bad));
 }
@@ -143,7 +152,8 @@ TableData night_rows(const History& history) {
                   {metric_title(history.metric), "", Align::kRight, 76, metric_meaning(history.metric), false},
                   {"95 %", "", Align::kRight, 138, "Its interval, as stored.", false},
                   {"n", "", Align::kRight, 22, "Launches: evidence counts them.", false},
-                  {"build", "", Align::kLeft, 72, "Commit of the program that ran.", true, Fold::kWhenEmpty},
+                  {"build", "", Align::kLeft, 72, "Commit of the program that ran, or the product that it declared.",
+                   true, Fold::kWhenEmpty},
                   {"epoch", "", Align::kLeft, 0, "Epoch, or the machine's class where the run names none.", false,
                    Fold::kWhenEqual},
                   {"verdict", "", Align::kLeft, 84, "As the gate stored it with the run.", false, Fold::kWhenEmpty},
@@ -161,7 +171,7 @@ TableData night_rows(const History& history) {
             interval ? quantity_text(point.low, history.unit) + " .. " + quantity_text(point.high, history.unit) : "-",
             Ink::kMuted),
         number_cell(std::to_string(point.launches), point.launches, point.launches > 1 ? Ink::kText : Ink::kWarning),
-        text_cell(point.build.substr(0, 10), Ink::kMuted),
+        text_cell(product_of(point.build), Ink::kMuted),
         text_cell(epochs[i] < history.epochs.size() ? epoch_text(history.epochs[epochs[i]]) : "", Ink::kMuted),
         judgement_cell(point),
         text_cell("")};

@@ -109,6 +109,8 @@ TEST_F(MorePanelsTest, HistoryShowsEpochsBaselinesAndVerdicts) {
     for (std::size_t i = 2; i < 4; ++i) {
       baselines::Run run = store->load_run(bundles_[i].filename().string()).value();
       run.epoch = "another driver";
+      run.fingerprint.facts.push_back({"image", "nemo:25.09"});
+      run.fingerprint.facts.push_back({"rack", "two"});
       ASSERT_TRUE(store->put_run(run, bundles_[i]).has_value());
       if (i < 3) continue;
       baselines::Cell cell = run.cells[0];
@@ -128,6 +130,7 @@ TEST_F(MorePanelsTest, HistoryShowsEpochsBaselinesAndVerdicts) {
     pin.accepted_unix_ns = first.created_unix_ns;
     ASSERT_TRUE(baselines::append_pin(source.baselines, pin).has_value());
   }
+  source.roles = {{"build.*"}, {"rack"}};
   open(source);
   play(R"(
 panel history
@@ -139,6 +142,7 @@ hover points.row.0
 key Ctrl+C
 clipboard ~ slower
 clipboard ~ "another driver"
+clipboard ~ "image nemo:25.09 |"
 click points.row.1 ctrl
 wait
 expect selection.other r-20260530-2026-0003
