@@ -266,6 +266,30 @@ TEST(GatePromise, OnePercentThatStaysIsRedUntilItIsMended) {
   EXPECT_GE(mended, found * 95 / 100);
 }
 
+// A red night's own two thresholds: what stands is seldom taken for less than it was, and nothing stands without cause.
+TEST(GatePromise, ARedSeriesSeldomStandsWithoutCauseOrSeemsToShrink) {
+  const NightModel model;
+  constexpr int kSeries = 400;
+  int without_cause = 0, shrunk = 0;
+  for (std::uint64_t seed = 0; seed < kSeries; ++seed) {
+    SimulatedNoise noise(2000 + seed);
+    const auto make = simulated(model, false, noise);
+    SeriesEvidence never, stays;
+    for (SeriesEvidence* cell : {&never, &stays}) {
+      for (size_t n = 0; n < kBaselineNights; ++n) cell->baseline.push_back(make(0, 0.0));
+      for (size_t n = 0; n < 6; ++n) cell->nights.push_back(make(0, cell == &stays ? 0.02 : 0.0));
+      cell->red = 0;
+    }
+    without_cause += confirm(never, {}, make(0, 0.0)).verdict == Verdict::kSlower ? 1 : 0;
+    const std::string text = confirm(stays, {}, make(0, 0.02)).text;
+    shrunk += text.find("; below the ") != std::string::npos ? 1 : 0;
+  }
+  RecordProperty("slower_of_400_without_cause", without_cause);
+  RecordProperty("shrunk_of_400", shrunk);
+  EXPECT_LE(without_cause, kSeries * 5 / 100);
+  EXPECT_LE(shrunk, kSeries * 15 / 1000);
+}
+
 // Two nights are too few for the newest to stand out of: the nights since the change, mended ones among them, decide.
 TEST(GatePromise, OnePercentThatIsMendedTheNextNightIsGreenSoon) {
   const NightModel model;
