@@ -36,7 +36,14 @@ struct Meeting {
 };
 
 Result<Meeting> meeting_of(const ProcessPlace& place) {
-  if (place.rendezvous.starts_with(kFile)) return Meeting{"", 0, place.rendezvous.substr(kFile.size())};
+  if (place.rendezvous.starts_with(kFile)) {
+    const std::filesystem::path file = place.rendezvous.substr(kFile.size());
+    if (const auto folder = file.parent_path(); !folder.empty() && !is_folder(folder))
+      return fail(ErrorCode::kBadArgument,
+                  fmt::format("rank {} sees no folder {} to meet in", place.rank, folder.string()),
+                  "MBBENCH_MEET_AT = file:PATH lies in a folder that all ranks see; make it first");
+    return Meeting{"", 0, file.string()};
+  }
   const size_t colon = place.rendezvous.rfind(':');
   const auto port = colon == std::string::npos ? std::nullopt : parse_int(place.rendezvous.substr(colon + 1));
   if (!port || *port < 1 || *port > 65'535)

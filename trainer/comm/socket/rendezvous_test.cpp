@@ -165,6 +165,11 @@ TEST_F(MeetingPlace, RefusesAPlaceThatIsNone) {
   ProcessPlace p = place(0, 2);
   p.rendezvous = "somewhere";
   EXPECT_EQ(call_roll(p, "", 100).error().what, "'somewhere' is no place to meet at");
+  for (p.rank = 0; p.rank < 2; ++p.rank) {
+    p.rendezvous = "file:" + file_ + "/none/meet";
+    EXPECT_EQ(call_roll(p, "", kLongMs).error().what,
+              fmt::format("rank {} sees no folder {}/none to meet in", p.rank, file_));
+  }
 }
 
 }  // namespace
