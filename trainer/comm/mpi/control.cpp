@@ -205,6 +205,7 @@ void Control::supervise() {
         watch_progress();
       } else {
         heartbeat();
+        watch_first();
       }
       stuck = stuck_error();
     }
@@ -222,6 +223,7 @@ void Control::read_from(int peer) {
 
 void Control::take(int peer, const WireMessage& message) {
   if (rank_ == 0) return take_at_first(peer, message);
+  ++heard_;
   if (message.kind == kPlace)
     places_->set(peer, field(message, 2), number(field(message, 1)), number(field(message, 0)));
   if (message.kind == kReturned) mark_returned(static_cast<int>(number(field(message, 0))));
@@ -297,6 +299,19 @@ void Control::watch_progress() {
              fmt::format("{} for {} ms", what, limit_ms),
              "look at the rank that runs; raise host.no_progress_limit_s if one op takes that long"},
        places_->text(rank),
+       {}});
+}
+
+// From its first word on: before, it waits for ranks that have not connected.
+void Control::watch_first() {
+  if (cause_ || released_ || heard_ == 0) return;
+  const int64_t limit_ms =
+      std::max(options_.silent_ms, options_.patience == nullptr ? options_.no_progress_ms : int64_t{0});
+  if (!quiet_.too_long(heard_, limit_ms, monotonic_ns())) return;
+  end({0,
+       Error{ErrorCode::kTimeout, fmt::format("its process has said nothing for {} ms", limit_ms),
+             "it is stopped, or its host is gone"},
+       places_->text(0),
        {}});
 }
 

@@ -32,6 +32,9 @@ struct ControlOptions {
   std::function<void(const Error&)> on_stuck = {};
   std::string places_file;                 // of this process; rank 0's holds where all ranks were last seen
   std::function<Status()> meanwhile = {};  // asked by rank 0 while it waits for the others to come; an error ends it
+  // Without a word of rank 0, whose signs of life come every kFirstTellsMs, or no_progress_ms where nobody has patience
+  // and that is more: its process is stopped or its host gone, which closes no connection.
+  int64_t silent_ms = 20'000;
 };
 
 class Control {
@@ -94,6 +97,7 @@ class Control {
   void tell_own_place();
   WireMessage place_message() const;
   void watch_progress();
+  void watch_first();  // on the other ranks
   // Stuck ranks' report, once, when it is due.
   std::optional<Error> stuck_error();
   void end(Cause cause);
@@ -117,6 +121,7 @@ class Control {
   bool closing_ = false, own_returned_ = false, told_stuck_ = false;
   bool accused_ = false;  // this rank has told rank 0 of another's fault
   QuietTime quiet_;
+  uint64_t heard_ = 0;  // messages of rank 0
   int64_t ended_ns_ = 0, told_place_ms_ = 0;
   std::thread thread_;
 };

@@ -81,6 +81,25 @@ TEST(SocketRank, DISABLED_WaitsForItsDevice) {
       "rank 1 at step (call 3): no rank made progress for 1000 ms", {.no_progress_ms = 1000});
 }
 
+// Its connections stay open; the other ends it when it has seen that.
+TEST(SocketRank, DISABLED_IsStopped) {
+  as_rank(
+      [](World& world) -> Status {
+        MB_ASSIGN(auto all, world.group(GroupKind::kWorld, everyone(world)));
+        world.at("step", 3);
+        int64_t first = getpid();
+        MB_TRY(all->broadcast(&first, &first, 1, DType::kI64, 0));
+        if (world.rank() == 0) {
+          std::this_thread::sleep_for(std::chrono::milliseconds(2 * Control::kFirstTellsMs));
+          std::raise(SIGSTOP);
+        }
+        while (world.check()) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+        kill(static_cast<pid_t>(first), SIGKILL);
+        return world.check();
+      },
+      "rank 0 at step (call 3): its process has said nothing for 3000 ms", {.no_progress_ms = 0, .silent_ms = 3000});
+}
+
 void expect_all(int ranks, const std::string& said, const std::vector<int>& silent = {}) {
   EXPECT_EQ(said.find("UNEXPECTED"), std::string::npos) << said;
   for (int rank = 0; rank < ranks; ++rank) {
@@ -94,6 +113,9 @@ TEST(SocketRanks, KeepTheContract) {
 }
 TEST(SocketRanks, ARankThatHangsIsNamedWhereOthersWaitForTheirDevices) {
   expect_all(3, in_processes(3, "SocketRank.DISABLED_WaitsForItsDevice"));
+}
+TEST(SocketRanks, AFirstRankThatIsStoppedEndsTheOthersWithItsName) {
+  expect_all(2, in_processes(2, "SocketRank.DISABLED_IsStopped"), {0});
 }
 TEST(SocketRanks, AKilledRankEndsTheOthersWithItsName) {
   expect_all(3, in_processes(3, "SocketRank.DISABLED_IsKilled"), {2});
