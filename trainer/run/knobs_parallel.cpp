@@ -43,8 +43,9 @@ std::vector<Knob> parallel_knobs() {
        .field = field(&Config::parallel, &ParallelConfig::cp_comm_type),
        .doc =
            "How attention sees the other ranks' keys and values: p2p (they travel in a ring, under attention), "
-           "all_gather, a2a (a rank gets the whole sequence for a part of the heads) or a2a+p2p (a2a among neighbours, "
-           "p2p between them); one type, or one a layer, separated by commas.",
+           "all_gather (they come first; causal attention reads them in the ring's steps, that of packs and both ways "
+           "all at once), a2a (a rank gets the whole sequence for a part of the heads) or a2a+p2p (a2a among "
+           "neighbours, p2p between them); one type, or one a layer, separated by commas.",
        .needs = {needs::kCp}},
       {.key = "parallel.hierarchical_context_parallel_sizes",
        .field = field(&Config::parallel, &ParallelConfig::hierarchical_context_parallel_sizes),
