@@ -231,9 +231,14 @@ class Search {
     const double sigma = neighbour_sigma(stretch, options_.noise);
     const double left = clipped_mean(logs_.subspan(begin, change.at - begin), kHuber * sigma);
     const double right = clipped_mean(logs_.subspan(change.at, end - change.at), kHuber * sigma);
+    // Nights that hang together tell less of the place than as many that do not.
+    std::vector<double> rest;
+    for (size_t k = begin; k < end; ++k) rest.push_back(logs_[k] - (k < change.at ? left : right));
+    const Noise noise = noise_of(std::move(rest));
+    const double wide = std::max(sigma, noise.sigma * std::sqrt(noise.tau));
     // 2·log-likelihood of each place, less that of the first: a point that moves from right to left changes one term.
     const auto cost = [&](double value, double centre) {
-      const double off = std::clamp((value - centre) / sigma, -2.0 * kHuber, 2.0 * kHuber);
+      const double off = std::clamp((value - centre) / wide, -2.0 * kHuber, 2.0 * kHuber);
       return off * off;
     };
     std::vector<double> likelihood{0.0};

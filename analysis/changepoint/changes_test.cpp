@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cmath>
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <utility>
@@ -50,6 +51,35 @@ TEST(Changes, AOnePercentChangeIsFoundWithItsPlace) {
   EXPECT_LE(others, 2);
   EXPECT_LE(waited, 100U * 14U) << "within a fortnight on average";
   EXPECT_LE(wide, 100U * 6U) << "a range that helps";
+}
+
+// Where noise leaves its place open, the range says so: nights that are independent, and nights that hang together.
+TEST(Changes, ARangeHoldsTheChangeWhereItsPlaceIsHardToTell) {
+  for (const double autocorrelation : {0.0, 0.3}) {
+    int found = 0, covered = 0;
+    size_t wide = 0;
+    for (std::uint64_t seed = 1; seed <= 400; ++seed) {
+      SimulatedNoise noise(40000 + seed);
+      double state = 0;
+      std::vector<double> series;
+      for (int i = 0; i < 80; ++i) {
+        state = autocorrelation * state + std::sqrt(1 - autocorrelation * autocorrelation) * noise.normal();
+        series.push_back((i < 40 ? 100 : 100.75) * (1 + 0.004 * state));
+      }
+      const auto changes = find_changes(series);
+      if (changes.size() != 1) continue;
+      ++found;
+      covered += changes[0].earliest <= 40 && 40 <= changes[0].latest ? 1 : 0;
+      wide += changes[0].latest - changes[0].earliest + 1;
+    }
+    const std::string which = autocorrelation > 0 ? "_hanging_together" : "";
+    RecordProperty("found_of_400" + which, found);
+    RecordProperty("covered" + which, covered);
+    RecordProperty("mean_nights_in_range" + which, static_cast<int>(wide) / found);
+    EXPECT_GE(found, 250);
+    EXPECT_GE(covered, found * 93 / 100) << autocorrelation;
+    EXPECT_LE(wide, static_cast<size_t>(found) * 10) << autocorrelation;
+  }
 }
 
 TEST(Changes, AThreePercentStepIsCalledWithinFourNights) {
