@@ -557,5 +557,19 @@ TEST_F(Cli, DoctorSaysWhatIsMissingAndWhyItMatters) {
   EXPECT_NE(bad.out.find("set runs_dir to a folder you may write"), std::string::npos) << bad.out;
 }
 
+// As on a machine that a tarball was unpacked on.
+TEST_F(Cli, DoctorSaysWhichLibrariesAProgramBesideItLacks) {
+  const fs::path built = fs::path(program_).parent_path();
+  if (!fs::exists(built / "mbbench-view")) GTEST_SKIP() << "no viewer in this build";
+  for (const char* name : {"mbbench", "mbbench-view"}) fs::copy(built / name, folder_ / name);
+  const Answer whole = sh("./mbbench doctor");
+  EXPECT_TRUE(whole.has("ok       mbbench-view")) << whole.out;
+  ASSERT_EQ(sh("sed -i 's/libglfw\\.so\\.3/libglfq.so.3/' mbbench-view").status, 0);
+  const Answer lacking = sh("./mbbench doctor");
+  EXPECT_EQ(lacking.status, 0) << lacking.out;
+  EXPECT_TRUE(lacking.has("missing  mbbench-view")) << lacking.out;
+  EXPECT_TRUE(lacking.has("does not start without libglfq.so.3\n")) << lacking.out;
+}
+
 }  // namespace
 }  // namespace mbb::suites

@@ -266,16 +266,36 @@ void look_at_libraries(Findings& f, bool has_gpu) {
           "one tool a process: our own kernel trace is off under it, NVTX ranges go to that tool");
 }
 
+// Of a program beside this one, in a tarball too: libraries that the loader does not find here. It is not run.
+std::string missing_libraries(const std::string& program) {
+  std::string missing;
+  ProcessOptions options;
+  options.arguments = {program};
+  options.environment = {{"LD_TRACE_LOADED_OBJECTS", "1"}};
+  options.stderr_file = "/dev/null";
+  options.time_limit_ms = 10'000;
+  options.on_line = [&](std::string_view line) {
+    if (line.find("=> not found") == std::string_view::npos) return;
+    missing += (missing.empty() ? "" : ", ") + std::string(trim(line.substr(0, line.find("=>"))));
+  };
+  return run_process(options) ? missing : "";
+}
+
 void look_at_companions(Findings& f) {
   f.section("companions");
   const auto own = own_program();
   const std::string folder = own ? std::filesystem::path(*own).parent_path().string() : ".";
   const auto sibling = [&](const char* program, const char* matters) {
     const std::string file = folder + "/" + program;
-    if (file_exists(file))
-      f.ok(program, file);
-    else
+    const bool is_there = file_exists(file);
+    const std::string missing = is_there && !file.ends_with(".so") ? missing_libraries(file) : "";
+    if (!is_there)
       f.add(program, State::kMissing, file + " is not there", matters);
+    else if (!missing.empty())
+      f.add(program, State::kMissing, fmt::format("{} does not start without {}", file, missing),
+            "install the packages of these libraries, to use it");
+    else
+      f.ok(program, file);
   };
   sibling("mbbench-view",
           "`mbbench view` needs it: install libimgui-dev, libglfw3-dev and libopengl-dev and build again");
