@@ -338,12 +338,12 @@ struct ReceiveAttrs {
 };
 
 // Matrix products of each expert's rows with its own weight. `useful_rows` is what FLOPs count: tokens × top_k at
-// balanced load. Pieces of rows belong to `experts` experts in turn; 0: one piece an expert.
+// balanced load.
 struct GroupedGemmAttrs {
   int64_t useful_rows = 0;
   bool accumulate = false;
-  int64_t experts = 0;
-  int64_t only = -1;  // computes this expert alone and leaves the others' rows as they are; the first one clears them
+  int64_t experts = 0;  // of this rank, for who takes them apart
+  int64_t only = -1;    // computes this expert alone and leaves the others' rows as they are; the first one clears them
   bool operator==(const GroupedGemmAttrs&) const = default;
 };
 
@@ -365,7 +365,6 @@ struct GroupedBiasAttrs {
   bool accumulate = false;
   float scale = 1.0F;
   float gradient = 1.0F;
-  int64_t experts = 0;  // as in GroupedGemmAttrs
   bool operator==(const GroupedBiasAttrs&) const = default;
 };
 

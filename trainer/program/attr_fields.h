@@ -327,11 +327,10 @@ void attr_fields(const GroupedGemmAttrs& attrs, Visit&& visit) {
 
 template <typename Visit>
 void attr_fields(const GroupedBiasAttrs& attrs, Visit&& visit) {
-  const auto& [accumulate, scale, gradient, experts] = attrs;
+  const auto& [accumulate, scale, gradient] = attrs;
   visit("accumulate", accumulate);
   visit("scale", scale);
   visit("gradient", gradient);
-  visit("experts", experts);
 }
 
 template <typename Visit>

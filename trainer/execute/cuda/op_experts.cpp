@@ -4,7 +4,6 @@
 #include <optional>
 #include <string>
 
-#include "trainer/execute/cuda/expert_pieces.h"
 #include "trainer/execute/cuda/f32_gradients.h"
 #include "trainer/execute/cuda/op_call.h"
 #include "trainer/ops/cuda/expert_kernels.h"
@@ -186,24 +185,18 @@ Status combine_grad_op(const OpCall& call) {
 }
 
 Status grouped_gemm_op(const OpCall& call) {
-  const int64_t experts = call.attrs<GroupedGemmAttrs>().experts;
-  if (in_pieces(experts, call.in[2])) return by_expert(call, grouped_gemm_op, experts, {0}, 2, true);
   const Shape& w = call.in[1].shape();
   MB_ASSIGN(const GroupedGemm g, grouped(call, call.in[0], w[1], w[2], call.in[2]));
   return grouped_fprop(g, call.in[0].data, call.in[1].data, call.out[0].data, call.device.launch());
 }
 
 Status grouped_gemm_dgrad_op(const OpCall& call) {
-  const int64_t experts = call.attrs<GroupedGemmAttrs>().experts;
-  if (in_pieces(experts, call.in[2])) return by_expert(call, grouped_gemm_dgrad_op, experts, {0}, 2, true);
   const Shape& w = call.in[1].shape();
   MB_ASSIGN(const GroupedGemm g, grouped(call, call.in[0], w[1], w[2], call.in[2]));
   return grouped_dgrad(g, call.in[0].data, call.in[1].data, call.out[0].data, call.device.launch());
 }
 
 Status grouped_gemm_wgrad_op(const OpCall& call) {
-  const int64_t experts = call.attrs<GroupedGemmAttrs>().experts;
-  if (in_pieces(experts, call.in[2])) return by_expert(call, grouped_gemm_wgrad_op, experts, {0, 1}, 2, false);
   MB_ASSIGN(GroupedGemm g, grouped(call, call.in[0], call.in[0].shape().cols(), call.in[1].shape().cols(), call.in[2]));
   MB_ASSIGN(g.gradient, element_of(*call.out[0].tensor));
   if (g.gradient != Element::kF32 && !grouped_on_hopper(g, {call.in[0].data, call.in[1].data, call.out[0].data}))
@@ -214,7 +207,6 @@ Status grouped_gemm_wgrad_op(const OpCall& call) {
 
 Status grouped_bias_op(const OpCall& call) {
   const auto& a = call.attrs<GroupedBiasAttrs>();
-  if (in_pieces(a.experts, call.in[2])) return by_expert(call, grouped_bias_op, a.experts, {0}, 2, true);
   MB_ASSIGN(const Element element, element_of(*call.in[0].tensor));
   return grouped_bias(element, {call.in[0].shape().rows(), call.in[0].shape().cols()}, call.in[0].data, call.in[1].data,
                       call.in[2].as<const int32_t>(), call.in[2].shape()[1], a.scale, call.out[0].data,
@@ -223,7 +215,6 @@ Status grouped_bias_op(const OpCall& call) {
 
 Status grouped_bias_grad_op(const OpCall& call) {
   const auto& a = call.attrs<GroupedBiasAttrs>();
-  if (in_pieces(a.experts, call.in[1])) return by_expert(call, grouped_bias_grad_op, a.experts, {0}, 1, false);
   MB_ASSIGN(const Element element, element_of(*call.in[0].tensor));
   return grouped_bias_grad(element, {call.in[0].shape().rows(), call.in[0].shape().cols()}, call.in[0].data,
                            call.in[1].as<const int32_t>(), call.in[1].shape()[1], a.gradient, a.accumulate,

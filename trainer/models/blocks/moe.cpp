@@ -19,8 +19,7 @@ TensorId grouped_linear(BlockBuilder& k, const std::string& path, TensorId x, Te
 
 TensorId grouped_bias(BlockBuilder& k, const std::string& path, TensorId x, TensorId bias, const ExpertRows& rows,
                       float scale) {
-  const GroupedBiasAttrs attrs{.scale = scale, .experts = k.model().moe.num_experts / k.layout().ep};
-  return k.builder().emit1(kGroupedBias, path + ".bias.fwd", {x, bias, rows.segments}, attrs,
+  return k.builder().emit1(kGroupedBias, path + ".bias.fwd", {x, bias, rows.segments}, GroupedBiasAttrs{.scale = scale},
                            {.out_path = path + ".bias.out"});
 }
 

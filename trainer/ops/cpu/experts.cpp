@@ -12,13 +12,12 @@ namespace {
 
 // visit(expert, row) for every filled row, of one expert only where `only` is not negative.
 template <typename Visit>
-void for_rows(const CpuOperand& segments, int64_t experts, int64_t only, Visit&& visit) {
+void for_rows(const CpuOperand& segments, int64_t only, Visit&& visit) {
   const int32_t* of = ints(segments);
-  const int64_t pieces = segments.tensor->shape[1];
-  const int64_t owners = experts > 0 ? experts : pieces;
-  for (int64_t p = 0; p < pieces; ++p) {
-    if (only >= 0 && p % owners != only) continue;
-    for (int64_t r = of[p]; r < of[p] + of[pieces + p]; ++r) visit(p % owners, r);
+  const int64_t experts = segments.tensor->shape[1];
+  for (int64_t e = 0; e < experts; ++e) {
+    if (only >= 0 && e != only) continue;
+    for (int64_t r = of[e]; r < of[e] + of[experts + e]; ++r) visit(e, r);
   }
 }
 
@@ -210,7 +209,7 @@ Status cpu_grouped_gemm(const CpuCall& call) {
   const int64_t n = call.in[1].tensor->shape[1];
   const int64_t k = call.in[1].tensor->shape[2];
   if (a.only <= 0) fill_zero(y, call.out[0].elements());
-  for_rows(call.in[2], a.experts, a.only, [&](int64_t e, int64_t r) {
+  for_rows(call.in[2], a.only, [&](int64_t e, int64_t r) {
     for (int64_t j = 0; j < n; ++j) {
       double sum = 0;
       for (int64_t i = 0; i < k; ++i)
@@ -229,7 +228,7 @@ Status cpu_grouped_gemm_dgrad(const CpuCall& call) {
   const int64_t n = call.in[1].tensor->shape[1];
   const int64_t k = call.in[1].tensor->shape[2];
   if (a.only <= 0) fill_zero(dx, call.out[0].elements());
-  for_rows(call.in[2], a.experts, a.only, [&](int64_t e, int64_t r) {
+  for_rows(call.in[2], a.only, [&](int64_t e, int64_t r) {
     std::vector<double> sums(static_cast<size_t>(k), 0.0);
     for (int64_t j = 0; j < n; ++j)
       for (int64_t i = 0; i < k; ++i)
@@ -248,7 +247,7 @@ Status cpu_grouped_gemm_wgrad(const CpuCall& call) {
   const int64_t n = call.in[0].tensor->shape.cols();
   const int64_t k = call.in[1].tensor->shape.cols();
   std::vector<double> sums(static_cast<size_t>(call.out[0].elements()), 0.0);
-  for_rows(call.in[2], a.experts, a.only, [&](int64_t e, int64_t r) {
+  for_rows(call.in[2], a.only, [&](int64_t e, int64_t r) {
     for (int64_t j = 0; j < n; ++j)
       for (int64_t i = 0; i < k; ++i)
         sums[static_cast<size_t>((e * n + j) * k + i)] +=
@@ -268,7 +267,7 @@ Status cpu_grouped_bias(const CpuCall& call) {
   WriteF32 y(call.out[0]);
   const int64_t n = call.in[0].tensor->shape.cols();
   for (int64_t i = 0; i < call.out[0].elements(); ++i) y[i] = x[i];
-  for_rows(call.in[2], a.experts, -1, [&](int64_t e, int64_t r) {
+  for_rows(call.in[2], -1, [&](int64_t e, int64_t r) {
     for (int64_t j = 0; j < n; ++j) y[r * n + j] = x[r * n + j] + a.scale * bias[e * n + j];
   });
   return {};
@@ -280,7 +279,7 @@ Status cpu_grouped_bias_grad(const CpuCall& call) {
   WriteF32 db(call.out[0], a.accumulate);
   const int64_t n = call.in[0].tensor->shape.cols();
   std::vector<double> sums(static_cast<size_t>(call.out[0].elements()), 0.0);
-  for_rows(call.in[1], a.experts, -1, [&](int64_t e, int64_t r) {
+  for_rows(call.in[1], -1, [&](int64_t e, int64_t r) {
     for (int64_t j = 0; j < n; ++j) sums[static_cast<size_t>(e * n + j)] += static_cast<double>(dy[r * n + j]);
   });
   for (size_t i = 0; i < sums.size(); ++i) {

@@ -137,15 +137,6 @@ __global__ void merge_pieces_kernel(const int32_t* segments, int64_t pieces, int
   merged[experts + expert] = static_cast<int32_t>(next - first);
 }
 
-template <typename T, bool kScatter>
-__global__ void move_rows_kernel(const T* from, const int32_t* places, T* to, int64_t cols) {
-  const int64_t row = blockIdx.x, place = places[row];
-  for (int64_t c = threadIdx.x; c < cols; c += blockDim.x) {
-    if (kScatter && place >= 0) to[place * cols + c] = from[row * cols + c];
-    if (!kScatter) to[row * cols + c] = place >= 0 ? from[place * cols + c] : from_float<T>(0.0f);
-  }
-}
-
 __global__ void map_tokens_kernel(const int32_t* tokens, const int32_t* map, int64_t count, int64_t batch,
                                   int32_t* moved) {
   const int64_t at = int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
@@ -192,24 +183,6 @@ Status merge_pieces(const int32_t* segments, int64_t pieces, int64_t experts, in
             "clearing places of rows"));
   merge_pieces_kernel<<<blocks(experts), kPackBlock, 0, launch.stream>>>(segments, pieces, experts, merged, places);
   return launched("merge_pieces");
-}
-
-Status scatter_rows(Element element, RowShape shape, const void* from, const int32_t* places, void* to,
-                    const Launch& launch) {
-  MB_TRY(ok(cudaMemsetAsync(to, 0, static_cast<size_t>(shape.rows * shape.cols * bytes_of(element)), launch.stream),
-            "clearing rows"));
-  return by_element("scatter_rows", element, [&]<typename T>(T) {
-    move_rows_kernel<T, true><<<blocks(shape.rows), kBlock, 0, launch.stream>>>(static_cast<const T*>(from), places,
-                                                                                static_cast<T*>(to), shape.cols);
-  });
-}
-
-Status gather_rows(Element element, RowShape shape, const void* from, const int32_t* places, void* to,
-                   const Launch& launch) {
-  return by_element("gather_rows", element, [&]<typename T>(T) {
-    move_rows_kernel<T, false><<<blocks(shape.rows), kBlock, 0, launch.stream>>>(static_cast<const T*>(from), places,
-                                                                                 static_cast<T*>(to), shape.cols);
-  });
 }
 
 Status map_tokens(const int32_t* tokens, const int32_t* map, int64_t rows, int64_t batch, int32_t* moved,

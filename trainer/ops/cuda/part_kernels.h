@@ -41,12 +41,6 @@ Status unpack_fp8(Element element, const uint8_t* message, int64_t count, void* 
 // nobody fills it.
 Status merge_pieces(const int32_t* segments, int64_t pieces, int64_t experts, int64_t rows, int32_t* merged,
                     int32_t* places, const Launch& launch);
-// to[places[r]] = from[r]; rows of `to` that no row goes to are zero.
-Status scatter_rows(Element element, RowShape shape, const void* from, const int32_t* places, void* to,
-                    const Launch& launch);
-// to[r] = from[places[r]], zero where there is none.
-Status gather_rows(Element element, RowShape shape, const void* from, const int32_t* places, void* to,
-                   const Launch& launch);
 
 // moved[row * batch + b] = tokens[map[row] * batch + b], or -1 where map[row] is negative.
 Status map_tokens(const int32_t* tokens, const int32_t* map, int64_t rows, int64_t batch, int32_t* moved,
