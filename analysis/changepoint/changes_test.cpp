@@ -157,6 +157,22 @@ TEST(Changes, EachOfSeveralStepsWithinAFewNightsIsSeenInItsPlace) {
   }
 }
 
+TEST(Changes, AnEpisodeThatSinksBackIsNoStep) {
+  for (const auto& nights : {std::vector<double>{0.02, 0.012, 0.007}, {0.06, 0.03, 0.015}, {-0.03, -0.015, -0.008}}) {
+    int called = 0;
+    for (std::uint64_t seed = 1; seed <= 200; ++seed) {
+      SimulatedNoise noise(60000 + seed);
+      std::vector<double> series;
+      for (size_t i = 0; i < 40; ++i) {
+        const double off = i < 20 || i >= 20 + nights.size() ? 0.0 : nights[i - 20];
+        series.push_back(100 * (1 + off) * (1 + 0.001 * noise.normal()));
+      }
+      called += find_changes(series).empty() ? 0 : 1;
+    }
+    EXPECT_LE(called, 2) << "of 200, " << nights[0];
+  }
+}
+
 TEST(Changes, AStepThatStaysHasNoWayBack) {
   const NightModel model;
   int others = 0;
