@@ -51,7 +51,6 @@ constexpr std::array kNeeds{
              Unmet::kDefault},
     // Kept, since a configuration that names the CPU may be projected onto a card.
     KnobNeed{needs::kGpu, [](const Layout& l) { return l.config.host.device == Device::kCuda; }, Unmet::kKept},
-    KnobNeed{needs::kCpu, [](const Layout& l) { return l.config.host.device == Device::kCpu; }, Unmet::kKept},
 };
 
 const KnobNeed& need_of(const Knob& knob, const std::string& words) {

@@ -26,7 +26,6 @@ inline constexpr const char* kDecay = "lr_decay_style other than constant";
 inline constexpr const char* kStepsAfterWarmup = "train_iters above lr_warmup_iters";
 inline constexpr const char* kAmaxHistory = "fp8_amax_history_len above 1";
 inline constexpr const char* kGpu = "host.device = cuda";
-inline constexpr const char* kCpu = "host.device = cpu";
 inline constexpr const char* kLearnedPositions = "a model with learned positions";
 inline constexpr const char* kDenseMlp = "a model with a dense MLP";
 inline constexpr const char* kWholeGradients = "gradients and parameters that are not sharded";

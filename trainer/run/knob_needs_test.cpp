@@ -63,7 +63,6 @@ const std::map<std::string, Case> kCases{
     {needs::kAmaxHistory,
      {kDense + Settings{"recipe=fp8_delayed"}, kDense + Settings{"recipe=fp8_delayed", "fp8_amax_history_len=1"}}},
     {needs::kGpu, {kDense + Settings{"host.device=cuda"}, kDense}},
-    {needs::kCpu, {kDense, kDense + Settings{"host.device=cuda"}}},
     {needs::kLearnedPositions, {kSmallGpt, kDense}},
     {needs::kDenseMlp, {kDense, kMoe}},
     {needs::kWholeGradients, {kDense + Settings{"gpus=2"}, kDense + Settings{"gpus=2", "fsdp=true"}}},

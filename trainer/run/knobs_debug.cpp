@@ -1,5 +1,4 @@
 // Knobs of [debug]: what a run keeps for checking it, and what is looked into when something is wrong.
-#include "trainer/run/knob_needs.h"
 #include "trainer/run/knobs.h"
 
 namespace mbb::trainer {
@@ -17,7 +16,6 @@ std::vector<Knob> debug_knobs() {
        .doc = "Runs a step whose loss or gradient norm is not finite once more, looking at every value, and names the "
               "first op that made one, the optimizer of the step before where it began with such weights; a good step "
               "costs nothing.",
-       .needs = {needs::kCpu},
        .identity = false},
       {.key = "debug.inject_fault",
        .field = field(&Config::debug, &DebugConfig::inject_fault),
