@@ -78,6 +78,9 @@ TIDY = (
     ("namespace", "trainer/run/a.cpp", source("namespace mbb {", "}"), 2),
     ("macro", "profiler/trace/a.h", source("#pragma once", "#define TWICE(x) ((x) + (x))"), 3),
     ("macro", "profiler/trace/a.h", source("#pragma once", *(f"#define MB_M{i} {i}" for i in range(7))), 9),
+    ("unseen-status", "trainer/ops/cuda/a.cu", source("void f() {", "  cudaMemsetAsync(p, 0, 4, s);", "}"), 3),
+    ("unseen-status", "trainer/ops/cuda/a.cpp", source("void f() {", "  if (p)", "    cublasLtMatmul(h);", "}"), 4),
+    ("unseen-status", "trainer/comm/nccl/a.cpp", source("void f() {", "  g(); ncclGroupEnd();", "}"), 3),
     ("banned", "trainer/data/a.cpp", source("int a = std::rand();"), 2),
     ("banned", "trainer/data/a.cpp", source("std::random_device seed;"), 2),
     ("banned", "trainer/data/a.cpp", source("auto seed = std::time(nullptr);"), 2),
@@ -128,4 +131,6 @@ ALLOWED = (
     ("profiler/trace/a.cpp", source("const int kTable[] = {", *["    1,"] * 90, "};")),
     ("suites/matrix/a_test.cpp", source('auto home = "/ho' 'me/someone";')),
     ("profiler/trace/a_test.cpp", source('int status = std::system("ls");')),
+    ("trainer/ops/cuda/a.cpp", source("Status f() {", "  MB_TRY(ok(", "      cudaMemcpy(a, b, 4, kind)));", "}")),
+    ("trainer/ops/cuda/a.cpp", source("F::~F() {", "  (void)cudaStreamSynchronize(s);", "  cudaFree(p);", "}")),
 )

@@ -40,6 +40,10 @@ BANNED = (
     (r"\.detach\s*\(\s*\)", "detached threads", None, "join what you start"),
 )
 
+# A call whose status nobody looks at, as a statement of its own. What gives memory and handles back may fail unseen.
+UNSEEN_STATUS = re.compile(r"(?:[;{}]|(?<!\(void)\)|\belse|\A)\s*((?:cuda|cublasLt|cudnn|cupti|nccl)[A-Z]\w*)\s*\(")
+GIVES_BACK = re.compile(r"(Destroy|Free|FreeHost|CloseMemHandle|GetLastError)$")
+
 # Patterns are written so that they do not match their own text here.
 UNFINISHED = re.compile(r"\b(TO[D]O|FIX[M]E|X[X]X|HA[C]K)\b")
 REGISTRY = re.compile(r"(?i)\b((deb|security|snapshot|ftp)[.]debian[.]org|pypi[.]org|pythonhosted[.]org|"
@@ -137,6 +141,17 @@ def check_banned(source):
                 yield Finding(source.path, number, "banned", name, remedy)
 
 
+def check_statuses(source):
+    """Every call of a CUDA library has its status looked at, or (void) says that it is not."""
+    if not source.is_cpp:
+        return
+    code = "\n".join(source.code)
+    for match in UNSEEN_STATUS.finditer(code):
+        if not GIVES_BACK.search(match.group(1)):
+            yield Finding(source.path, code.count("\n", 0, match.start(1)) + 1, "unseen-status", match.group(1),
+                          "say what it was for: MB_TRY(ok(call, doing))")
+
+
 def check_macros(sources):
     """Macros are MB_*, few, or a foreign library's switch in a source file."""
     ours = {}
@@ -180,7 +195,8 @@ def check(root):
     sources = load_all(root)
     findings = list(check_macros([source for source in sources if source.is_cpp]))
     for source in sources:
-        for rule in (check_size, check_opening, check_names, check_header, check_namespace, check_banned, check_text):
+        for rule in (check_size, check_opening, check_names, check_header, check_namespace, check_banned,
+                     check_statuses, check_text):
             findings += rule(source)
     return sorted(findings)
 

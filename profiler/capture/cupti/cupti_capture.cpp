@@ -217,12 +217,15 @@ Status attach(const Api& api, Session& session) {
 // Records first stop, then everything is flushed: what came after the flush would be lost, and counted as dropped by
 // the next capture.
 Status detach(const Api& api, Session& session) {
-  for (const CUpti_ActivityKind kind : kKinds) api.disable(kind);
-  const Status flushed = api.good(api.flush_all(1), "flushing records");
-  if (session.subscriber != nullptr) api.unsubscribe(session.subscriber);
-  const Status gone = api.good(api.finalize(), "detaching");
-  MB_TRY(flushed);
-  return gone;
+  Status first;
+  const auto also = [&](CUptiResult result, const char* doing) {
+    if (Status status = api.good(result, doing); first) first = std::move(status);
+  };
+  for (const CUpti_ActivityKind kind : kKinds) also(api.disable(kind), "switching records off");
+  also(api.flush_all(1), "flushing records");
+  if (session.subscriber != nullptr) also(api.unsubscribe(session.subscriber), "unsubscribing");
+  also(api.finalize(), "detaching");
+  return first;
 }
 
 }  // namespace

@@ -137,13 +137,14 @@ void print(const FloorRow& row, double copy_tb_s) {
              row.timing.power_w, share, gain, row.uses);
 }
 
-json environment(const profiler::Nvml* nvml) {
+Result<json> environment(const profiler::Nvml* nvml) {
+  using trainer::cuda::ok;
   json env;
   cudaDeviceProp properties{};
   int driver = 0, runtime = 0;
-  cudaGetDeviceProperties(&properties, 0);
-  cudaDriverGetVersion(&driver);
-  cudaRuntimeGetVersion(&runtime);
+  MB_TRY(ok(cudaGetDeviceProperties(&properties, 0), "reading device properties"));
+  MB_TRY(ok(cudaDriverGetVersion(&driver), "reading the driver's CUDA version"));
+  MB_TRY(ok(cudaRuntimeGetVersion(&runtime), "reading the runtime's version"));
   env["device"] = properties.name;
   env["sms"] = properties.multiProcessorCount;
   env["l2_bytes"] = properties.l2CacheSize;
@@ -191,7 +192,11 @@ Status run(const Options& options) {
     print(row, copy);
     std::fflush(stdout);
     document["rows"].push_back(to_json(row));
-    document["environment"] = environment(watch.nvml());
+    auto now = environment(watch.nvml());
+    if (now)
+      document["environment"] = std::move(*now);
+    else if (written)
+      written = tl::unexpected(now.error());
     if (!options.out.empty() && written) written = write_file(options.out, document.dump(1) + "\n", Flush::kLater);
   };
   FloorContext context{*pool, watch, launch, options.seconds, options.only, keep};

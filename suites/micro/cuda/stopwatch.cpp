@@ -64,17 +64,18 @@ class Sampler {
 }  // namespace
 
 Stopwatch::Stopwatch(cudaStream_t stream) : stream_(stream) {
-  cudaEventCreate(&start_);
-  cudaEventCreate(&stop_);
+  for (cudaEvent_t* event : {&start_, &stop_})
+    if (created_) created_ = ok(cudaEventCreate(event), "creating an event");
   if (auto opened = profiler::Nvml::open()) nvml_ = std::move(*opened);
 }
 
 Stopwatch::~Stopwatch() {
-  cudaEventDestroy(start_);
-  cudaEventDestroy(stop_);
+  for (cudaEvent_t event : {start_, stop_})
+    if (event != nullptr) cudaEventDestroy(event);
 }
 
 Result<double> Stopwatch::batch(const std::function<Status()>& call, int calls) {
+  MB_TRY(created_);
   MB_TRY(ok(cudaEventRecord(start_, stream_), "timing"));
   for (int i = 0; i < calls; ++i) MB_TRY(call());
   MB_TRY(ok(cudaEventRecord(stop_, stream_), "timing"));

@@ -36,6 +36,7 @@ class Stopwatch {
   Result<double> batch(const std::function<Status()>& call, int calls);
   cudaStream_t stream_;
   cudaEvent_t start_ = nullptr, stop_ = nullptr;
+  Status created_;  // of the events
   std::unique_ptr<profiler::Nvml> nvml_;
 };
 

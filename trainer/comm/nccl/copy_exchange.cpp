@@ -130,7 +130,7 @@ Result<std::unique_ptr<CopyExchange>> CopyExchange::open(std::unique_ptr<Communi
 }
 
 CopyExchange::~CopyExchange() {
-  cudaDeviceSynchronize();
+  (void)cudaDeviceSynchronize();
   const bool together = host_->barrier().has_value();  // nobody unmaps what another still writes
   const auto me = static_cast<size_t>(host_->rank());
   for (size_t peer = 0; peer < memory_.size(); ++peer)

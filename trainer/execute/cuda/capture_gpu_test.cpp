@@ -116,7 +116,7 @@ double launch_ns() {
     for (int i = 0; i < 500; ++i) EXPECT_EQ(cudaMemsetAsync(bytes, i, 256, nullptr), cudaSuccess);
     best = std::min(best, static_cast<double>(watch.elapsed_ns()) / 500);
   }
-  cudaDeviceSynchronize();
+  EXPECT_EQ(cudaDeviceSynchronize(), cudaSuccess);
   cudaFree(bytes);
   return best;
 }

@@ -97,7 +97,7 @@ Result<std::unique_ptr<CudaRank>> CudaRank::create(const profiler::CudaRankReque
 }
 
 CudaRank::~CudaRank() {
-  if (device_ != nullptr) cudaStreamSynchronize(device_->stream_of(Stream::kCompute));
+  if (device_ != nullptr) (void)cudaStreamSynchronize(device_->stream_of(Stream::kCompute));
   drop_graphs();
   if (groups_ != nullptr) groups_->forget_arena();
   const auto destroy = [](cudaEvent_t event) {
@@ -375,7 +375,8 @@ Status CudaRank::read(TensorId tensor, int slot_index, void* to, int64_t bytes) 
 
 profiler::CudaMemoryFacts CudaRank::memory() const {
   size_t free_bytes = 0, total_bytes = 0;
-  cudaMemGetInfo(&free_bytes, &total_bytes);
+  // A device that tells nothing any more uses nothing beside what is named.
+  if (cudaMemGetInfo(&free_bytes, &total_bytes) != cudaSuccess) free_bytes = total_bytes = 0;
   const int64_t extra = device_->extra_bytes() + (groups_ != nullptr ? groups_->inbox_bytes() : 0);
   return {plan_.arena_bytes, extra, static_cast<int64_t>(total_bytes - free_bytes)};
 }

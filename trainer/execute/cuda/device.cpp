@@ -57,7 +57,7 @@ Status Device::use(Stream stream, int confined_sms) {
 
 Device::~Device() {
   for (const Lane& lane : lanes_)
-    if (lane.stream != nullptr) cudaStreamSynchronize(lane.stream);
+    if (lane.stream != nullptr) (void)cudaStreamSynchronize(lane.stream);
   for (auto& [key, table] : rope_) cudaFree(table);
   for (auto& [key, table] : constants_) cudaFree(table);
   cudaFree(alarm_);

@@ -176,18 +176,21 @@ class LtGemm final : public Gemm {
   Result<std::vector<GemmCandidate>> ask(const GemmProblem& problem, const Descriptors& plan, int limit) {
     cublasLtMatmulPreference_t preference = nullptr;
     MB_TRY(lt(cublasLtMatmulPreferenceCreate(&preference), "asking for GEMM algorithms"));
-    const uint64_t workspace = kGemmWorkspace;
-    cublasLtMatmulPreferenceSetAttribute(preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &workspace,
-                                         sizeof(workspace));
-    const auto alignment = static_cast<uint32_t>(problem.alignment);
+    auto status = CUBLAS_STATUS_SUCCESS;
+    const auto prefer = [&](cublasLtMatmulPreferenceAttributes_t attribute, const auto& value) {
+      if (status == CUBLAS_STATUS_SUCCESS)
+        status = cublasLtMatmulPreferenceSetAttribute(preference, attribute, &value, sizeof(value));
+    };
+    prefer(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, static_cast<uint64_t>(kGemmWorkspace));
     for (const auto attribute :
          {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES,
           CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES})
-      cublasLtMatmulPreferenceSetAttribute(preference, attribute, &alignment, sizeof(alignment));
+      prefer(attribute, static_cast<uint32_t>(problem.alignment));
     std::vector<cublasLtMatmulHeuristicResult_t> found(static_cast<size_t>(limit));
     int count = 0;
-    const auto status = cublasLtMatmulAlgoGetHeuristic(handle_, plan.operation, plan.left, plan.right, plan.out,
-                                                       plan.out, preference, limit, found.data(), &count);
+    if (status == CUBLAS_STATUS_SUCCESS)
+      status = cublasLtMatmulAlgoGetHeuristic(handle_, plan.operation, plan.left, plan.right, plan.out, plan.out,
+                                              preference, limit, found.data(), &count);
     cublasLtMatmulPreferenceDestroy(preference);
     MB_TRY(lt(status, "asking for algorithms of GEMM " + key(problem)));
     std::vector<GemmCandidate> out;
@@ -225,12 +228,8 @@ class LtGemm final : public Gemm {
       const std::vector<uint32_t> tiles = list_of(base, CUBLASLT_ALGO_CAP_TILE_IDS, CUBLASLT_MATMUL_TILE_UNDEFINED);
       const std::vector<uint32_t> stages =
           list_of(base, CUBLASLT_ALGO_CAP_STAGES_IDS, CUBLASLT_MATMUL_STAGES_UNDEFINED);
-      int32_t options = 0, swizzles = 0;
-      size_t written = 0;
-      cublasLtMatmulAlgoCapGetAttribute(&base, CUBLASLT_ALGO_CAP_CUSTOM_OPTION_MAX, &options, sizeof(options),
-                                        &written);
-      cublasLtMatmulAlgoCapGetAttribute(&base, CUBLASLT_ALGO_CAP_CTA_SWIZZLING_SUPPORT, &swizzles, sizeof(swizzles),
-                                        &written);
+      const int32_t options = number_of(base, CUBLASLT_ALGO_CAP_CUSTOM_OPTION_MAX);
+      const int32_t swizzles = number_of(base, CUBLASLT_ALGO_CAP_CTA_SWIZZLING_SUPPORT);
       for (const uint32_t tile : tiles)
         for (const uint32_t stage : stages)
           for (int32_t option = 0; option <= std::min(options, kMostOptions); ++option)
@@ -265,6 +264,14 @@ class LtGemm final : public Gemm {
   static constexpr std::array<uint16_t, 4> kClusters = {CUBLASLT_CLUSTER_SHAPE_AUTO, CUBLASLT_CLUSTER_SHAPE_1x1x1,
                                                         CUBLASLT_CLUSTER_SHAPE_2x1x1, CUBLASLT_CLUSTER_SHAPE_1x2x1};
 
+  // A capability that is a number; 0 where the library does not tell.
+  static int32_t number_of(const cublasLtMatmulAlgo_t& algorithm, cublasLtMatmulAlgoCapAttributes_t what) {
+    int32_t value = 0;
+    size_t written = 0;
+    const auto status = cublasLtMatmulAlgoCapGetAttribute(&algorithm, what, &value, sizeof(value), &written);
+    return status == CUBLAS_STATUS_SUCCESS ? value : 0;
+  }
+
   // Values of a capability that is a list; `none` where the algorithm has no choice.
   static std::vector<uint32_t> list_of(const cublasLtMatmulAlgo_t& algorithm, cublasLtMatmulAlgoCapAttributes_t what,
                                        uint32_t none) {
@@ -272,7 +279,8 @@ class LtGemm final : public Gemm {
     if (cublasLtMatmulAlgoCapGetAttribute(&algorithm, what, nullptr, 0, &bytes) != CUBLAS_STATUS_SUCCESS || bytes == 0)
       return {none};
     std::vector<uint32_t> values(bytes / sizeof(uint32_t));
-    cublasLtMatmulAlgoCapGetAttribute(&algorithm, what, values.data(), bytes, &bytes);
+    if (cublasLtMatmulAlgoCapGetAttribute(&algorithm, what, values.data(), bytes, &bytes) != CUBLAS_STATUS_SUCCESS)
+      return {none};
     return values;
   }
 
