@@ -109,13 +109,22 @@ std::string key_of(const AttentionShape& s, bool backward) {
                      s.packs > 0 ? fmt::format(", {} starts", s.packs) : "");
 }
 
+// Which of our own computes what cuDNN does not.
+std::string ours(const AttentionShape& shape) {
+  const auto flash = plan_flash_forward(shape);
+  return flash ? "our flash kernel computes it" : flash.error().what + ": our general kernel computes it";
+}
+
 // cuDNN reads the bias of every pair of positions, and its gradient is as large.
 constexpr int64_t kLargestBias = int64_t{1} << 30;
 
 bool cudnn_takes(const OpCall& call, const AttentionShape& shape, float scale, bool backward) {
-  if (shape.head_dim % 8 != 0 || shape.value_dim() % 8 != 0 || shape.head_dim > 256) return false;
-  CudnnAttention* const cudnn = call.device.cudnn();
   const std::string key = key_of(shape, backward);
+  if (shape.head_dim % 8 != 0 || shape.value_dim() % 8 != 0 || shape.head_dim > 256) {
+    call.device.refuse(key, "cuDNN has heads in eights up to 256; " + ours(shape));
+    return false;
+  }
+  CudnnAttention* const cudnn = call.device.cudnn();
   if (cudnn == nullptr) {
     call.device.refuse("cuDNN", call.device.cudnn_reason() + "; our own kernels compute attention");
     return false;
@@ -123,11 +132,11 @@ bool cudnn_takes(const OpCall& call, const AttentionShape& shape, float scale, b
   if (call.device.refused(key)) return false;
   if (const int64_t bytes = shape.bias ? position_bias_bytes(shape.heads, shape.seq, shape.key_rows()) : 0;
       bytes > kLargestBias) {
-    call.device.refuse(key, fmt::format("a whole position bias takes {} MiB; our own kernel computes it", bytes >> 20));
+    call.device.refuse(key, fmt::format("a whole position bias takes {} MiB; {}", bytes >> 20, ours(shape)));
     return false;
   }
   const auto bytes = cudnn->workspace(shape, scale, call.device.deterministic(), backward);
-  if (!bytes) call.device.refuse(key, bytes.error().what + "; our own kernel computes it");
+  if (!bytes) call.device.refuse(key, bytes.error().what + "; " + ours(shape));
   return bytes.has_value();
 }
 
@@ -145,7 +154,9 @@ AttentionKernel fused_kernel_of(const OpCall& call, const AttentionShape& shape,
       return AttentionKernel::kFlash;
   if (a.backend != AttentionBackend::kFlash && cudnn_takes(call, shape, a.scale, backward))
     return AttentionKernel::kCudnn;
-  return flash_takes(shape) ? AttentionKernel::kFlash : AttentionKernel::kGeneral;
+  if (flash_takes(shape)) return AttentionKernel::kFlash;
+  call.device.refuse(key_of(shape, backward), ours(shape));
+  return AttentionKernel::kGeneral;
 }
 
 // Nobody expects a fused kernel of fp32 who did not ask for one.
@@ -404,10 +415,15 @@ Status plausible_starts(const OpCall& call, const Operand& starts, int64_t token
 
 Status tune(const OpCall& call, const Operand& qkv, const AttentionShape& shape, bool backward) {
   const auto& a = call.attrs<AttentionAttrs>();
-  if (a.backend != AttentionBackend::kAuto || call.device.deterministic()) return {};  // time decides otherwise twice
+  if (a.backend != AttentionBackend::kAuto) return {};
   MB_ASSIGN(const Element element, element_of(*qkv.tensor));
   const std::string key = key_of(shape, backward);
   if (general_alone(a, element) != nullptr) return {};
+  if (call.device.deterministic()) {  // time decides otherwise twice
+    const AttentionKernel kernel = fused_kernel_of(call, shape, a, backward);
+    call.device.adopt_attention(key, kernel, fmt::format("deterministic, not timed here: {}", name_of(kernel)));
+    return {};
+  }
   if (const auto known = call.device.attention_choice(key)) {
     call.device.adopt_attention(key, *known, fmt::format("as timed elsewhere: {}", name_of(*known)));
     return {};
@@ -464,13 +480,13 @@ Result<Apart> apart(const OpCall& call, const Operand& q, const Operand& kv, boo
   const auto& a = call.attrs<AttentionAttrs>();
   MB_ASSIGN(const Element element, element_of(*q.tensor));
   const auto shape = shape_apart(a, q, kv);
-  if (shape && fused_kernel_of(call, *shape, a, backward) == AttentionKernel::kCudnn)
-    return Apart{AttentionKernel::kCudnn, *shape};
+  if (shape)  // our flash kernel reads queries and keys that are packed together
+    return fused_kernel_of(call, *shape, a, backward) == AttentionKernel::kCudnn
+               ? Apart{AttentionKernel::kCudnn, *shape}
+               : Apart{};
   const std::string key = fmt::format("attention {} of {} queries to {} keys apart", backward ? "backward" : "forward",
                                       q.shape()[0], kv.shape()[0]);
-  const std::string why =
-      shape ? "our flash kernel reads queries and keys that are packed together" : shape.error().what;
-  return Apart{general_for(call, key, a, element, why), {}};
+  return Apart{general_for(call, key, a, element, shape.error().what), {}};
 }
 
 }  // namespace

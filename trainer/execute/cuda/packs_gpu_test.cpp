@@ -129,7 +129,7 @@ TEST_F(PackedAttention, EveryBackendTrainsLikeTheOracle) {
       const Trained device = trained(on_device(c, graphs), kLonger);
       EXPECT_LT(furthest(device, exact), bound) << name(backend) << " graphs " << graphs;
       for (const std::string& note : device.notes)  // cuDNN, where it is asked, computes both ways
-        EXPECT_EQ(note.find("our own kernel computes it"), std::string::npos) << name(backend) << ": " << note;
+        EXPECT_EQ(note.find(" kernel computes it"), std::string::npos) << name(backend) << ": " << note;
     }
   }
 }

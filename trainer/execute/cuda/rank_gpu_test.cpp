@@ -161,6 +161,18 @@ TEST_F(RankOnDevice, SaysWhatComputesAttentionAndWhy) {
   c.precision.recipe = Recipe::kBf16;
   c.fusion.attention_backend = AttentionBackend::kAuto;
   EXPECT_TRUE(note(" ms: "));
+  c.host.deterministic_mode = true;
+  EXPECT_TRUE(note("deterministic, not timed here: "));
+  // Heads that no fused kernel has, whatever is asked for.
+  c.model.kv_channels = 20;
+  for (const bool deterministic : {true, false}) {
+    c.host.deterministic_mode = deterministic;
+    for (const AttentionBackend backend :
+         {AttentionBackend::kAuto, AttentionBackend::kFused, AttentionBackend::kFlash}) {
+      c.fusion.attention_backend = backend;
+      EXPECT_TRUE(note("heads of 20 (this kernel knows 64 and 128): our general kernel computes it")) << name(backend);
+    }
+  }
 }
 
 // Of one launch and two, whatever lies in an op's inputs while all of a step are tuned.
