@@ -8,6 +8,7 @@
 
 #include "profiler/base/check.h"
 #include "profiler/base/file.h"
+#include "profiler/host/nvml.h"
 #include "trainer/ops/cuda/status.h"
 
 namespace mbb::trainer::cuda {
@@ -16,6 +17,18 @@ namespace {
 constexpr const char* kScratch = "scratch memory of an op";
 constexpr const char* kGradientScratch = "fp32 stand-ins of bf16 gradients";
 constexpr const char* kOuterScratch = "scratch memory of an op that calls another";
+
+// Read once: opening NVML takes a while on hosts of many GPUs.
+Result<std::string> driver_version() {
+  static const Result<std::string> told = []() -> Result<std::string> {
+    MB_ASSIGN(const auto nvml, profiler::Nvml::open());
+    return nvml->driver_version();
+  }();
+  if (told) return *told;
+  int api = 0;
+  MB_TRY(ok(cudaDriverGetVersion(&api), "reading the driver's CUDA version"));
+  return fmt::format("CUDA {}", api);
+}
 
 }  // namespace
 
@@ -34,7 +47,7 @@ Result<std::unique_ptr<Device>> Device::open(int index) {
   cudaDeviceProp properties{};
   MB_TRY(ok(cudaGetDeviceProperties(&properties, index), "reading device properties"));
   device->machine_.device = properties.name;
-  MB_TRY(ok(cudaDriverGetVersion(&device->machine_.driver_api), "reading the driver's CUDA version"));
+  MB_ASSIGN(device->machine_.driver, driver_version());
   device->machine_.cublaslt = cublaslt_version();
   device->tuning_ = std::make_unique<GemmTuning>(device->machine_);
   MB_TRY(device->use(Stream::kCompute));
@@ -149,8 +162,13 @@ void Device::refuse(const std::string& problem, const std::string& reason) {
   if (refused_.insert(problem).second) notes_.push_back(problem + ": " + reason);
 }
 
-std::optional<AttentionKernel> Device::attention_choice(const std::string& attention) const {
-  const TunedGemm* const known = tuning_->find(attention);
+// What was timed on another cuDNN says nothing of this one.
+std::string Device::of_this_cudnn(const std::string& attention) {
+  return cudnn() == nullptr ? attention + ", no cuDNN" : fmt::format("{}, cuDNN {}", attention, cudnn()->version());
+}
+
+std::optional<AttentionKernel> Device::attention_choice(const std::string& attention) {
+  const TunedGemm* const known = tuning_->find(of_this_cudnn(attention));
   return known == nullptr ? std::nullopt : std::optional(static_cast<AttentionKernel>(known->algorithm[0]));
 }
 
@@ -158,7 +176,7 @@ void Device::choose_attention(const std::string& attention, AttentionKernel kern
                               const std::string& why) {
   const double best = *std::min_element(times_ms.begin(), times_ms.end());
   tuning_->set(
-      attention,
+      of_this_cudnn(attention),
       {{static_cast<uint64_t>(kernel)}, best * 1e3, times_ms.front() * 1e3, static_cast<int>(times_ms.size())});
   adopt_attention(attention, kernel, why);
 }

@@ -71,7 +71,7 @@ class Device {
   void set_deterministic(bool on) { deterministic_ = on; }
   // What computes an attention op of this key, as measured by this rank, by the first of its peers or by who wrote the
   // tuning file: kept with the GEMMs' choices. Else nullopt. Times: of every kernel that was tried, in their order.
-  std::optional<AttentionKernel> attention_choice(const std::string& attention) const;
+  std::optional<AttentionKernel> attention_choice(const std::string& attention);
   void choose_attention(const std::string& attention, AttentionKernel kernel, const std::vector<double>& times_ms,
                         const std::string& why);
   // One that was chosen elsewhere; noted unless it is what was chosen here, too.
@@ -104,6 +104,7 @@ class Device {
  private:
   Device() = default;
   Result<void*> allocate(int64_t bytes, const char* what);
+  std::string of_this_cudnn(const std::string& attention);
 
   // Memory of a lane that grows until a step is captured.
   struct Growing {

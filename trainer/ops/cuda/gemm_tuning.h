@@ -16,7 +16,7 @@ namespace mbb::trainer::cuda {
 // What a choice depends on besides the problem.
 struct TuningMachine {
   std::string device;     // "NVIDIA H100 80GB HBM3"
-  int driver_api = 0;     // 13000
+  std::string driver;     // "580.159.04"; "CUDA 13000" where NVML is not here to say
   uint64_t cublaslt = 0;  // 130100
   bool operator==(const TuningMachine&) const = default;
 };

@@ -12,7 +12,7 @@ namespace {
 constexpr const char* kTitle = "mbbench gemm tuning 1";
 
 std::string machine_lines(const TuningMachine& m) {
-  return fmt::format("device {}\ndriver {}\ncublaslt {}\n", m.device, m.driver_api, m.cublaslt);
+  return fmt::format("device {}\ndriver {}\ncublaslt {}\n", m.device, m.driver, m.cublaslt);
 }
 
 std::string hex(const GemmAlgorithm& algorithm) {

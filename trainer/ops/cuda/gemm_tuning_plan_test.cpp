@@ -6,7 +6,7 @@
 namespace mbb::trainer::cuda {
 namespace {
 
-const TuningMachine kMachine{"NVIDIA H100 80GB HBM3", 13000, 130100};
+const TuningMachine kMachine{"NVIDIA H100 80GB HBM3", "580.159.04", 130100};
 
 GemmTuning two_choices() {
   GemmTuning tuning(kMachine);
@@ -34,7 +34,7 @@ TEST(GemmTuning, RanksAgreeOnTheFirstOnesChoice) {
   first.set("attention", {{1}, 10, 11, 2});
   second.set("attention", {{0}, 9, 9, 2});
   second.set("product", {{5}, 1, 1, 1});
-  const GemmTuning other({"NVIDIA H200", 13000, 130100});
+  const GemmTuning other({"NVIDIA H200", "580.159.04", 130100});
   std::vector<std::pair<size_t, Error>> refused;
   const GemmTuning all = GemmTuning::agreed({other.text(), first.text(), second.text()}, kMachine, &refused);
   ASSERT_EQ(all.choices().size(), 2U);
@@ -46,8 +46,8 @@ TEST(GemmTuning, RanksAgreeOnTheFirstOnesChoice) {
 
 TEST(GemmTuning, RefusesAnotherMachine) {
   for (const TuningMachine& other :
-       {TuningMachine{"NVIDIA H200", 13000, 130100}, TuningMachine{"NVIDIA H100 80GB HBM3", 13010, 130100},
-        TuningMachine{"NVIDIA H100 80GB HBM3", 13000, 130200}}) {
+       {TuningMachine{"NVIDIA H200", "580.159.04", 130100}, TuningMachine{"NVIDIA H100 80GB HBM3", "580.95.05", 130100},
+        TuningMachine{"NVIDIA H100 80GB HBM3", "580.159.04", 130200}}) {
     const auto read = GemmTuning::parse(two_choices().text(), other);
     ASSERT_FALSE(read.has_value());
     EXPECT_NE(read.error().what.find(other.device), std::string::npos);
