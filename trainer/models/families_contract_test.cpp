@@ -10,6 +10,7 @@
 #include "trainer/models/small_families.h"
 #include "trainer/program/explain.h"
 #include "trainer/program/verify.h"
+#include "trainer/run/precision_rules.h"
 #include "trainer/run/train.h"
 
 namespace mbb::trainer {
@@ -87,6 +88,18 @@ TEST_P(Families, Bf16StaysNearFp32) {
   const std::vector<StepReport> rounded = run(c);
   ASSERT_EQ(rounded.size(), exact.size());
   for (size_t i = 0; i < exact.size(); ++i) EXPECT_NEAR(rounded[i].loss, exact[i].loss, 1e-2 * exact[i].loss);
+}
+
+// What Hopper has products for: a GPU's tests train each of these.
+TEST_P(Families, EveryNativeRecipeHasAProgram) {
+  Config c = config_of(GetParam());
+  in_sixteens(c);
+  for (const Recipe recipe : {Recipe::kBf16, Recipe::kFp8Delayed, Recipe::kFp8Current, Recipe::kFp8Blockwise}) {
+    ASSERT_TRUE(runs_natively(recipe, 9, 0));
+    c.precision.recipe = recipe;
+    const auto built = build(c);
+    EXPECT_TRUE(built.has_value()) << recipe_name(c) << ": " << format(built.error());
+  }
 }
 
 // Four ways at once: tensor + sequence parallel, tensor parallel alone, data parallel, and stages where there can be.

@@ -142,6 +142,29 @@ TEST_F(RankOnDevice, MemoryIsThePlanAndNamedCosts) {
   }
 }
 
+// What does not fit is refused by the plan's words before anything is allocated; what does runs afterwards.
+TEST_F(RankOnDevice, TooLargeIsThePlansRefusal) {
+  Config c = small();
+  c.host.device = trainer::Device::kCuda;
+  ASSERT_TRUE(train_small(c).has_value());
+  size_t free_before = 0, free_after = 0, total = 0;
+  ASSERT_EQ(cudaMemGetInfo(&free_before, &total), cudaSuccess);
+  Config large = c;
+  large.model.num_layers = 8;
+  large.model.hidden_size = 16384, large.model.ffn_hidden_size = 65536, large.model.kv_channels = 4096;
+  for (const bool one_range : {true, false}) {
+    large.memory.expandable_segments = one_range;
+    const auto refused = train_small(large);
+    ASSERT_FALSE(refused.has_value());
+    EXPECT_EQ(refused.error().code, ErrorCode::kOutOfMemory);
+    EXPECT_NE(refused.error().what.find("the step needs "), std::string::npos) << format(refused.error());
+    EXPECT_EQ(format(refused.error()).find("cudaError"), std::string::npos) << format(refused.error());
+  }
+  ASSERT_EQ(cudaMemGetInfo(&free_after, &total), cudaSuccess);
+  EXPECT_LE(free_before, free_after + (size_t{64} << 20));  // what a context keeps
+  EXPECT_TRUE(train_small(c).has_value());
+}
+
 // In the result's notes, which a bundle keeps: what was chosen by which times, and what was asked for in vain.
 TEST_F(RankOnDevice, SaysWhatComputesAttentionAndWhy) {
   Config c = small();
