@@ -204,7 +204,7 @@ Status run(const Options& options) {
              options.cases.size(), static_cast<double>(products.size()) * (1.4 * options.seconds + 0.3));
   floor_copy(context);
   floor_attention_rows(context, options.cases);
-  if (options.cases.front().heads > 0) floor_kernels(context, options.cases.front());
+  if (options.cases.front().heads > 0) MB_TRY(floor_kernels(context, options.cases.front()));
   MB_TRY(floor_grouped_rows(context));
   MB_TRY(floor_gemm_rows(context, products));
   return written;

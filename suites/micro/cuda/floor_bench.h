@@ -71,7 +71,7 @@ struct FloorProduct {
 std::vector<FloorProduct> floor_products(const std::vector<FloorCase>& cases, const std::string& only);
 Status floor_gemm_rows(FloorContext& context, const std::vector<FloorProduct>& products);
 void floor_attention_rows(FloorContext& context, const std::vector<FloorCase>& cases);
-void floor_kernels(FloorContext& context, const FloorCase& c);
+Status floor_kernels(FloorContext& context, const FloorCase& c);
 Status floor_grouped_rows(FloorContext& context);
 
 }  // namespace mbb::suites

@@ -157,7 +157,7 @@ void swiglu_rows(FloorContext& x, const FloorCase& c) {
   });
 }
 
-void optimizer_rows(FloorContext& x, const FloorCase& c) {
+Status optimizer_rows(FloorContext& x, const FloorCase& c) {
   constexpr int64_t n = int64_t{200} << 20;
   // record (rate, bias corrections, step), scale (factor, norm, found_inf), one piece.
   auto* const base = static_cast<char*>(x.pool.scratch());
@@ -167,8 +167,8 @@ void optimizer_rows(FloorContext& x, const FloorCase& c) {
   auto* const partials = reinterpret_cast<double*>(base + 16384);
   const float values[7] = {1e-4f, 0.1f, 0.05f, 1.0f, 1.0f, 1.0f, 0.0f};
   const BucketPiece piece{2 * n, 0.1f, 1.0f, 1.0f};
-  if (cudaMemcpy(record, values, sizeof(values), cudaMemcpyHostToDevice) != cudaSuccess) return;
-  if (cudaMemcpy(pieces, &piece, sizeof(piece), cudaMemcpyHostToDevice) != cudaSuccess) return;
+  MB_TRY(ok(cudaMemcpy(record, values, sizeof(values), cudaMemcpyHostToDevice), "writing a step record"));
+  MB_TRY(ok(cudaMemcpy(pieces, &piece, sizeof(piece), cudaMemcpyHostToDevice), "writing a bucket's piece"));
   struct Form {
     const char* name;
     MasterForm form;
@@ -194,11 +194,12 @@ void optimizer_rows(FloorContext& x, const FloorCase& c) {
     return square_sum(Element::kBf16, x.pool.input(Element::kBf16, 2 * n), 2 * n, pieces, 1, partials,
                       partials + kNormPartials, x.launch);
   });
+  return {};
 }
 
 }  // namespace
 
-void floor_kernels(FloorContext& x, const FloorCase& c) {
+Status floor_kernels(FloorContext& x, const FloorCase& c) {
   norm_rows(x, c);
   swiglu_rows(x, c);
   auto* ids = static_cast<int32_t*>(x.pool.scratch());
@@ -209,7 +210,7 @@ void floor_kernels(FloorContext& x, const FloorCase& c) {
   r.heads = static_cast<int>(c.heads + c.kv_heads), r.head_dim = r.turned = static_cast<int>(c.head_dim);
   r.table = table;
   const int64_t qkv = t * (c.heads + 2 * c.kv_heads) * c.head_dim;
-  if (!rope_table(table, c.seq, r.head_dim, 500000.0, x.launch)) return;
+  MB_TRY(rope_table(table, c.seq, r.head_dim, 500000.0, x.launch));
   run(x, bytes_row(c, "rope", 4.0 * static_cast<double>(t * (c.heads + c.kv_heads) * c.head_dim)), [&] {
     r.from = r.to = x.pool.output(qkv * 2);
     return rope(r, x.launch);
@@ -217,7 +218,7 @@ void floor_kernels(FloorContext& x, const FloorCase& c) {
   std::vector<int32_t> host_ids(static_cast<size_t>(t));
   for (size_t i = 0; i < host_ids.size(); ++i)
     host_ids[i] = static_cast<int32_t>((i * 7919) % static_cast<size_t>(c.vocab));
-  if (cudaMemcpy(ids, host_ids.data(), host_ids.size() * 4, cudaMemcpyHostToDevice) != cudaSuccess) return;
+  MB_TRY(ok(cudaMemcpy(ids, host_ids.data(), host_ids.size() * 4, cudaMemcpyHostToDevice), "writing tokens"));
   Embedding e;
   e.tokens = t, e.cols = c.hidden, e.vocab = c.vocab, e.ids = ids;
   run(x, bytes_row(c, "embedding_forward", 4.0 * static_cast<double>(t * c.hidden)), [&] {
@@ -236,7 +237,7 @@ void floor_kernels(FloorContext& x, const FloorCase& c) {
     ce.logits = ce.gradient;
     return ce_fused(ce, table, table + t, x.launch);
   });
-  optimizer_rows(x, c);
+  return optimizer_rows(x, c);
 }
 
 }  // namespace mbb::suites
