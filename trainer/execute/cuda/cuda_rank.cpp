@@ -58,6 +58,14 @@ const BucketAttrs* bucket_of(const Op& op) {
   return nullptr;
 }
 
+// Streams beside compute get a GEMM workspace each when an op first runs there.
+int64_t workspaces_to_come(const Program& program) {
+  std::array<bool, kStreams> used{};
+  walk(program, [&](int, const Call&, int, const Op& op) { used[static_cast<size_t>(op.stream)] = true; });
+  used[static_cast<size_t>(Stream::kCompute)] = false;
+  return kGemmWorkspace * std::count(used.begin(), used.end(), true);
+}
+
 }  // namespace
 
 CudaRank::CudaRank(const profiler::CudaRankRequest& request)
@@ -140,7 +148,7 @@ Status CudaRank::bind_all() {
 Status CudaRank::allocate() {
   size_t free_bytes = 0, total_bytes = 0;
   MB_TRY(ok(cudaMemGetInfo(&free_bytes, &total_bytes), "reading free device memory"));
-  MB_TRY(check_fits(program_, plan_, static_cast<int64_t>(free_bytes)));
+  MB_TRY(check_fits(program_, plan_, static_cast<int64_t>(free_bytes) - workspaces_to_come(program_)));
   int devices = 0;
   if (request_.share_device) MB_TRY(ok(cudaGetDeviceCount(&devices), "counting CUDA devices"));
   MB_ASSIGN(arena_, Arena::open(plan_, request_.device, devices));

@@ -8,6 +8,7 @@
 
 #include "profiler/base/check.h"
 #include "profiler/base/file.h"
+#include "profiler/base/text.h"
 #include "profiler/host/nvml.h"
 #include "trainer/ops/cuda/status.h"
 
@@ -88,7 +89,14 @@ Device::~Device() {
 
 Result<void*> Device::allocate(int64_t bytes, const char* what) {
   void* data = nullptr;
-  MB_TRY(ok(cudaMalloc(&data, static_cast<size_t>(std::max<int64_t>(bytes, 16))), what));
+  Status there = ok(cudaMalloc(&data, static_cast<size_t>(std::max<int64_t>(bytes, 16))), what);
+  if (!there && there.error().code == ErrorCode::kOutOfMemory) {
+    there.error().what +=
+        fmt::format("; {} asked for, {} held beside the plan", format_bytes(static_cast<double>(bytes)),
+                    format_bytes(static_cast<double>(extra_bytes_)));
+    there.error().hint = "the plan does not count this: a smaller micro-batch or more recompute leaves room";
+  }
+  MB_TRY(there);
   extra_bytes_ += bytes;
   allocations_.emplace_back(what, bytes);
   return data;

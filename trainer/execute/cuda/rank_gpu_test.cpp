@@ -107,11 +107,12 @@ TEST_F(RankOnDevice, NamesTheOpThatMadeTheFirstNaN) {
 
 // What the driver counts for this process is the plan and what is named: nothing grows unnamed while it trains.
 TEST_F(RankOnDevice, MemoryIsThePlanAndNamedCosts) {
-  for (const bool one_range : {true, false}) {
+  for (const auto& [one_range, recipe] :
+       {std::pair{true, Recipe::kBf16}, {false, Recipe::kBf16}, {true, Recipe::kFp8Current}}) {
     Config c = small();
     c.model.hidden_size = 512, c.model.ffn_hidden_size = 2048, c.model.kv_channels = 64;
     c.host.device = trainer::Device::kCuda;
-    c.precision.recipe = Recipe::kBf16;
+    c.precision.recipe = recipe;
     c.memory.expandable_segments = one_range;
     const auto layout = resolve(c);
     ASSERT_TRUE(layout.has_value()) << format(layout.error());
