@@ -181,6 +181,9 @@ Status CudaRank::tune() {
                                                     : TuneEffort::thorough();
   for (const Arena::Block& block : arena_->blocks())
     MB_TRY(fill_normal(Element::kBf16, block.data, 0, block.bytes / 2, request_.seed, 1.0f, stream));
+  const auto largest = std::max_element(arena_->blocks().begin(), arena_->blocks().end(),
+                                        [](const auto& a, const auto& b) { return a.bytes < b.bytes; });
+  if (request_.write_tuning) device_->rotate_over({largest->data, static_cast<size_t>(largest->bytes)});
   if (groups_ != nullptr) {
     device_->share_tuning(request_.rank, mesh_.world_size());
     MB_TRY(choose_algorithms(effort));

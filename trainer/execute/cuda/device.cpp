@@ -10,6 +10,7 @@
 #include "profiler/base/file.h"
 #include "profiler/base/text.h"
 #include "profiler/host/nvml.h"
+#include "trainer/execute/cuda/initial_values.h"
 #include "trainer/ops/cuda/status.h"
 
 namespace mbb::trainer::cuda {
@@ -136,6 +137,19 @@ void Device::agree_on_tuning(const std::vector<std::string>& texts) {
   share_tuning(0, 1);
 }
 
+// With random values again, where a problem before left its results.
+Result<std::vector<GemmBuffers>> Device::sets_of(const GemmProblem& problem, const GemmBuffers& own) {
+  int device = 0, cache = 0;
+  MB_TRY(ok(cudaGetDevice(&device), "reading the size of L2"));
+  MB_TRY(ok(cudaDeviceGetAttribute(&cache, cudaDevAttrL2CacheSize, device), "reading the size of L2"));
+  std::vector<GemmBuffers> sets = rotated(problem, own, rotation_, cache);
+  if (sets.size() > 1) {
+    const auto bytes = std::min<int64_t>(static_cast<int64_t>(rotation_.size()), int64_t{4} * cache);
+    MB_TRY(fill_normal(Element::kBf16, rotation_.data(), 0, bytes / 2, 0, 1.0f, stream()));
+  }
+  return sets;
+}
+
 Status Device::tune(const GemmProblem& problem, const GemmBuffers& buffers, const TuneEffort& effort) {
   // Alone on the device an algorithm that takes more SMs than its target is the fastest: the library's own choice keeps
   // to it.
@@ -150,7 +164,8 @@ Status Device::tune(const GemmProblem& problem, const GemmBuffers& buffers, cons
     left_.insert(name);
     return {};
   }
-  MB_ASSIGN(const TunedGemm tuned, tune_gemm(*gemm_, problem, buffers, effort, stream()));
+  MB_ASSIGN(const auto sets, sets_of(problem, buffers));
+  MB_ASSIGN(const TunedGemm tuned, tune_gemm(*gemm_, problem, sets, effort, stream()));
   tuning_->set(name, tuned);
   return {};
 }

@@ -49,6 +49,9 @@ class Device {
   // Choices of an earlier tuning on such a machine, from now on used by tune().
   Status load_tuning(const std::string& path);
   const GemmTuning& tuning() const { return *tuning_; }
+  // From now on tune() lets calls take turns over this memory, which it overwrites, where they would find their
+  // operands in the cache; it begins at 256.
+  void rotate_over(std::span<std::byte> memory) { rotation_ = memory; }
   // From now on tune() times every `of`-th problem that it does not know, from number `index` on, and leaves the
   // others: ranks share the work and agree_on_tuning() afterwards. (0, 1): all of them again.
   void share_tuning(int index, int of);
@@ -104,6 +107,7 @@ class Device {
  private:
   Device() = default;
   Result<void*> allocate(int64_t bytes, const char* what);
+  Result<std::vector<GemmBuffers>> sets_of(const GemmProblem& problem, const GemmBuffers& own);
   std::string of_this_cudnn(const std::string& attention);
 
   // Memory of a lane that grows until a step is captured.
@@ -137,6 +141,7 @@ class Device {
   std::set<std::string> refused_;
   std::vector<std::string> notes_;
   int share_index_ = 0, share_of_ = 1;
+  std::span<std::byte> rotation_;
   std::set<std::string> left_;  // problems that another rank times
   std::map<const void*, void*> constants_;
   std::map<std::tuple<int64_t, int, double, double, std::vector<double>, int64_t, std::vector<int64_t>>, float*> rope_;

@@ -10,14 +10,15 @@ namespace {
 
 class Slices {
  public:
-  static Result<Slices> make(Gemm& gemm, const GemmProblem& problem, const GemmBuffers& buffers, cudaStream_t stream) {
-    Slices s(gemm, problem, buffers, stream);
+  static Result<Slices> make(Gemm& gemm, const GemmProblem& problem, std::span<const GemmBuffers> sets,
+                             cudaStream_t stream) {
+    Slices s(gemm, problem, sets, stream);
     MB_TRY(ok(cudaEventCreate(&s.start_), "timing GEMM algorithms"));
     MB_TRY(ok(cudaEventCreate(&s.end_), "timing GEMM algorithms"));
     return s;
   }
   Slices(Slices&& other) noexcept
-      : gemm_(other.gemm_), problem_(other.problem_), buffers_(other.buffers_), stream_(other.stream_) {
+      : gemm_(other.gemm_), problem_(other.problem_), sets_(other.sets_), stream_(other.stream_) {
     std::swap(start_, other.start_);
     std::swap(end_, other.end_);
   }
@@ -30,7 +31,7 @@ class Slices {
   Result<float> time(const GemmAlgorithm& algorithm, int calls) {
     MB_TRY(gemm_.choose(problem_, algorithm));
     MB_TRY(ok(cudaEventRecord(start_, stream_), "timing GEMM algorithms"));
-    for (int i = 0; i < calls; ++i) MB_TRY(gemm_.run(problem_, buffers_, stream_));
+    for (int i = 0; i < calls; ++i) MB_TRY(gemm_.run(problem_, sets_[next_++ % sets_.size()], stream_));
     MB_TRY(ok(cudaEventRecord(end_, stream_), "timing GEMM algorithms"));
     MB_TRY(ok(cudaEventSynchronize(end_), "timing GEMM algorithms"));
     float ms = 0.0f;
@@ -39,12 +40,13 @@ class Slices {
   }
 
  private:
-  Slices(Gemm& gemm, const GemmProblem& problem, const GemmBuffers& buffers, cudaStream_t stream)
-      : gemm_(gemm), problem_(problem), buffers_(buffers), stream_(stream) {}
+  Slices(Gemm& gemm, const GemmProblem& problem, std::span<const GemmBuffers> sets, cudaStream_t stream)
+      : gemm_(gemm), problem_(problem), sets_(sets), stream_(stream) {}
 
   Gemm& gemm_;
   GemmProblem problem_;
-  GemmBuffers buffers_;
+  std::span<const GemmBuffers> sets_;
+  size_t next_ = 0;
   cudaStream_t stream_;
   cudaEvent_t start_ = nullptr, end_ = nullptr;
 };
@@ -72,10 +74,10 @@ TuneEffort TuneEffort::thorough() {
   return {160, 60.0f, {{2.0f, 1, 40}, {4.0f, 2, 12}, {8.0f, 4, 5}, {20.0f, 5, 1}}};
 }
 
-Result<TunedGemm> tune_gemm(Gemm& gemm, const GemmProblem& problem, const GemmBuffers& buffers,
+Result<TunedGemm> tune_gemm(Gemm& gemm, const GemmProblem& problem, std::span<const GemmBuffers> sets,
                             const TuneEffort& effort, cudaStream_t stream) {
   MB_ASSIGN(const auto candidates, gemm.candidates(problem, effort.candidates));
-  MB_ASSIGN(Slices slices, Slices::make(gemm, problem, buffers, stream));
+  MB_ASSIGN(Slices slices, Slices::make(gemm, problem, sets, stream));
   // One call each: what the library admits and then refuses, or what is far off, does not enter.
   std::vector<Entrant> entrants;
   float best = 0.0f;

@@ -23,8 +23,8 @@ struct TuneEffort {
   static TuneEffort brief();     // about 0.1 s a problem: `mbbench tune --brief`
 };
 
-// Overwrites D. Buffers should hold what the problem will meet (random values, real addresses).
-Result<TunedGemm> tune_gemm(Gemm& gemm, const GemmProblem& problem, const GemmBuffers& buffers,
+// Overwrites D. Calls take the sets of buffers in turn, which should hold what the problem will meet (random values).
+Result<TunedGemm> tune_gemm(Gemm& gemm, const GemmProblem& problem, std::span<const GemmBuffers> sets,
                             const TuneEffort& effort, cudaStream_t stream);
 
 }  // namespace mbb::trainer::cuda

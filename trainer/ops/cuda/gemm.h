@@ -12,6 +12,7 @@
 #include <array>
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -69,6 +70,12 @@ struct GemmBuffers {
 
 // What GemmProblem::alignment is for these addresses.
 int gemm_alignment(const GemmBuffers& buffers);
+
+// The operands at places of `memory`, which begins at 256, one set behind the other: together they pass twice a cache
+// of so many bytes, so that no call finds there what an earlier one left. `own` alone where one set passes it, or where
+// memory has no room for two.
+std::vector<GemmBuffers> rotated(const GemmProblem& problem, const GemmBuffers& own, std::span<std::byte> memory,
+                                 int64_t cache_bytes);
 
 // An algorithm as cuBLASLt keeps it, to be stored and read back for the same device, driver and library.
 using GemmAlgorithm = std::array<uint64_t, 8>;

@@ -1,6 +1,9 @@
 // GEMM problems of linear layers: shapes, FLOPs and names, without a library.
 #include <fmt/core.h>
 
+#include <algorithm>
+#include <utility>
+
 #include "trainer/ops/cuda/gemm.h"
 
 namespace mbb::trainer::cuda {
@@ -38,6 +41,23 @@ int gemm_alignment(const GemmBuffers& buffers) {
   for (const void* p : {buffers.a, buffers.b, buffers.c, static_cast<const void*>(buffers.d)})
     all |= reinterpret_cast<uintptr_t>(p);
   return static_cast<int>(all & (~all + 1));
+}
+
+std::vector<GemmBuffers> rotated(const GemmProblem& p, const GemmBuffers& own, std::span<std::byte> memory,
+                                 int64_t cache_bytes) {
+  const auto up = [](int64_t bytes) { return (bytes + 255) / 256 * 256; };
+  const int64_t a = up(p.m * p.k * bytes_of(p.a)), b = up(p.k * p.n * bytes_of(p.b)), d = up(p.m * p.n * bytes_of(p.d));
+  const int64_t set = a + b + d + (p.add_c ? d : 0);
+  const int64_t sets = std::min(2 * cache_bytes / set + 1, static_cast<int64_t>(memory.size()) / set);
+  if (sets < 2) return {own};
+  std::vector<GemmBuffers> all(static_cast<size_t>(sets), own);
+  std::byte* at = memory.data();
+  const auto take = [&](int64_t bytes) { return std::exchange(at, at + bytes); };
+  for (GemmBuffers& buffers : all) {
+    buffers.a = take(a), buffers.b = take(b), buffers.d = take(d);
+    if (p.add_c) buffers.c = take(d);
+  }
+  return all;
 }
 
 double gemm_flops(const GemmProblem& problem) {

@@ -1,6 +1,8 @@
 // The tuning file survives a round trip, and refuses what is not its own.
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 #include "trainer/ops/cuda/gemm_tuning.h"
 
 namespace mbb::trainer::cuda {
@@ -42,6 +44,37 @@ TEST(GemmTuning, RanksAgreeOnTheFirstOnesChoice) {
   EXPECT_EQ(all.find("product")->algorithm[0], 5U);
   ASSERT_EQ(refused.size(), 1U);
   EXPECT_EQ(refused[0].first, 0U);
+}
+
+// Sets lie inside the memory without touching each other, pass the cache twice, and are the step's own where one does.
+TEST(GemmTuning, BuffersTakeTurnsWhereACacheWouldHoldThem) {
+  std::vector<std::byte> memory(1 << 20);
+  GemmBuffers own;
+  own.workspace = &own;
+  for (const bool residual : {false, true}) {
+    GemmProblem p = linear_problem(GemmRole::kFprop, 64, 33, 16, false, false);
+    p.add_c = residual;
+    const std::vector<GemmBuffers> sets = rotated(p, own, memory, 40000);
+    const int64_t set = 4352 + 1280 + 2048 * (residual ? 2 : 1);
+    ASSERT_EQ(static_cast<int64_t>(sets.size()), 80000 / set + 1);
+    std::vector<std::pair<const std::byte*, int64_t>> all;
+    for (const GemmBuffers& s : sets) {
+      EXPECT_EQ(s.workspace, own.workspace);
+      all.emplace_back(static_cast<const std::byte*>(s.a), 64 * 33 * 2);
+      all.emplace_back(static_cast<const std::byte*>(s.b), 33 * 16 * 2);
+      all.emplace_back(static_cast<const std::byte*>(s.d), 64 * 16 * 2);
+      if (residual) all.emplace_back(static_cast<const std::byte*>(s.c), 64 * 16 * 2);
+    }
+    std::sort(all.begin(), all.end());
+    for (size_t i = 0; i < all.size(); ++i) {
+      const auto* const end = i + 1 < all.size() ? all[i + 1].first : memory.data() + memory.size();
+      EXPECT_LE(all[i].first + all[i].second, end) << i;
+      EXPECT_EQ((all[i].first - memory.data()) % 256, 0) << i;
+    }
+    EXPECT_EQ(rotated(p, own, memory, 1000).size(), 1U) << "one set passes the cache";
+    EXPECT_EQ(rotated(p, own, std::span(memory).first(static_cast<size_t>(2 * set - 1)), 40000).size(), 1U);
+    EXPECT_EQ(rotated(p, own, {}, 40000).front().workspace, own.workspace);
+  }
 }
 
 TEST(GemmTuning, RefusesAnotherMachine) {
