@@ -48,7 +48,7 @@ Status cuda_answer(bool good, const CudaText& error) {
   if (good) return {};
   const std::string text(error.text);
   const auto cut = text.find('\n');
-  return fail(ErrorCode::kUnavailable, text.substr(0, cut), cut == std::string::npos ? "" : text.substr(cut + 1));
+  return fail(error.code, text.substr(0, cut), cut == std::string::npos ? "" : text.substr(cut + 1));
 }
 
 }  // namespace mbb::profiler

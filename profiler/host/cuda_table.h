@@ -13,7 +13,7 @@
 
 namespace mbb::profiler {
 
-inline constexpr uint32_t kCudaTableAbi = 7;
+inline constexpr uint32_t kCudaTableAbi = 8;
 
 struct CudaDeviceFacts {
   char name[256];
@@ -31,8 +31,9 @@ struct CudaVersions {
   uint64_t cublaslt, cudnn;
 };
 
-// A failing call returns false and writes its reason to `error`, as "what\nhint".
+// A failing call returns false and writes its reason to `error`, as "what\nhint", and what kind it is.
 struct CudaText {
+  ErrorCode code;  // of a reason
   char text[1024];
 };
 

@@ -16,15 +16,17 @@ TEST(CudaTable, TestProgramsHaveNoLibraryBesideThemAndSaySo) {
   EXPECT_NE(table.error().hint.find("MBB_CUDA"), std::string::npos);
 }
 
-TEST(CudaTable, AnswersCarryReasonAndRemedy) {
+TEST(CudaTable, AnswersCarryReasonAndRemedyAndTheirKind) {
   CudaText text{};
   constexpr std::string_view kAnswer = "no device\ncheck the driver";
   EXPECT_TRUE(cuda_answer(true, text).has_value());
   std::copy(kAnswer.begin(), kAnswer.end(), text.text);
+  text.code = ErrorCode::kOutOfMemory;
   const auto answer = cuda_answer(false, text);
   ASSERT_FALSE(answer.has_value());
   EXPECT_EQ(answer.error().what, "no device");
   EXPECT_EQ(answer.error().hint, "check the driver");
+  EXPECT_EQ(answer.error().code, ErrorCode::kOutOfMemory);
 }
 
 }  // namespace

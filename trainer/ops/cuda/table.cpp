@@ -28,8 +28,10 @@ void write(CudaText* to, const std::string& text) {
 }
 
 bool answer(const Status& status, CudaText* error) {
-  if (!status) write(error, status.error().what + "\n" + status.error().hint);
-  return status.has_value();
+  if (status) return true;
+  write(error, status.error().what + "\n" + status.error().hint);
+  error->code = status.error().code;
+  return false;
 }
 
 bool device_count(int* count, CudaText* error) {
