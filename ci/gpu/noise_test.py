@@ -9,6 +9,8 @@ PROGRAM = """#!/bin/sh
 echo "$@" >> "$CALLS"
 case "$1 $2" in
   "list suites") printf 'suite cells\\na-bf16 2\\nb-fp8 1\\nmappings-2gpus 1\\nc-cpu 1\\nlarge 1\\n' ;;
+  "suite a-bf16") printf 'a-bf16: a suite\ncell GPUs class\nslice-2gpu-tp2 2 projected\nwide-12gpu 12 projected\n' ;;
+  suite*) echo "error: suite $2: no cell matches --only '*2gpu*'"; exit 4 ;;
   "tune --suite") [ "$3" = large ] && { echo 'suite large has no cell of one GPU to tune'; exit 4; }; echo one: tuned ;;
   "noise b-fp8") echo 'cell one: out of memory' >&2; exit 4 ;;
   noise*) echo '{"table": "noise"}' ;;
@@ -41,6 +43,11 @@ def main():
         calls.write_text("")
         again = noise()
         assert "noise a-bf16" not in calls.read_text() and "noise b-fp8" in calls.read_text(), again
+        calls.write_text("")
+        two = noise("-g", "2", "-o", str(home / "two"))
+        assert "noise a-bf16 --only slice-2gpu-tp2 --launches 3" in calls.read_text(), two
+        assert "wide" not in calls.read_text() and "tune" not in calls.read_text(), calls.read_text()
+        assert "b-fp8" not in two.stdout, two
         for arguments in (("-n", "x"), ("-t", "0"), ("-q",)):
             assert noise(*arguments).returncode == 64, arguments
         missing = subprocess.run([str(HERE / "noise"), "-p", str(home / "nope")], env=environment, capture_output=True,
