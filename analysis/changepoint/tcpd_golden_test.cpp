@@ -19,6 +19,7 @@
 #include <vector>
 
 #include "analysis/changepoint/changes.h"
+#include "analysis/gate/simulated_nights.h"
 #include "profiler/base/env.h"
 #include "profiler/base/file.h"
 
@@ -167,6 +168,25 @@ TEST(TcpdGolden, ScoresOfAnnotatedSeriesAreThoseListed) {
   std::ofstream(copy) << *now;
   FAIL() << kTable << " is no longer what the table above says; if that is meant, look at each changed line and copy "
          << copy.string() << " over it";
+}
+
+// What BINSEG's cover of wandering series costs: years without a change, AR(1) between nights, heavy tails.
+TEST(TcpdGolden, AWanderingYearIsNoChangeThoughBinsegShowsOne) {
+  int shown = 0, shown_by_binseg = 0;
+  for (std::uint64_t seed = 1; seed <= 100; ++seed) {
+    SimulatedNoise noise(70000 + seed);
+    double state = 0;
+    std::vector<double> series;
+    for (int i = 0; i < 365; ++i) {
+      state = 0.8 * state + 0.004 * noise.heavy(4);
+      series.push_back(100 * (1 + state));
+    }
+    shown += find_changes(series).empty() ? 0 : 1;
+    shown_by_binseg += binseg(standardized(series)).empty() ? 0 : 1;
+  }
+  fmt::print("years of 100 with a change that is none: {}, by BINSEG {}\n", shown, shown_by_binseg);
+  EXPECT_LE(shown, 10) << "of 100 years at 5 % each";
+  EXPECT_GE(shown_by_binseg, 50);
 }
 
 // The scores by hand: two annotators, of forty points.
