@@ -215,13 +215,7 @@ TEST(Changes, NightsThatHangTogetherAreNoChange) {
   int shown = 0;
   for (std::uint64_t seed = 1; seed <= 300; ++seed) {
     SimulatedNoise noise(2000 + seed);
-    double state = 0;
-    std::vector<double> series;
-    for (int i = 0; i < 365; ++i) {
-      state = 0.4 * state + 0.004 * noise.heavy(4);
-      series.push_back(100 * (1 + state));
-    }
-    shown += find_changes(series).empty() ? 0 : 1;
+    shown += find_changes(wandering_series(365, 0.4, 0.004, noise)).empty() ? 0 : 1;
   }
   RecordProperty("shown_of_300", shown);
   EXPECT_LE(shown, 15) << "of 300 years at 5 % each";
@@ -231,12 +225,8 @@ TEST(Changes, NightsThatHangTogetherAfterAStepAreNoSecondOne) {
   int others = 0;
   for (std::uint64_t seed = 1; seed <= 100; ++seed) {
     SimulatedNoise noise(30000 + seed);
-    double state = 0;
-    std::vector<double> series;
-    for (int i = 0; i < 365; ++i) {
-      state = 0.4 * state + 0.003 * noise.heavy(4);
-      series.push_back((i < 20 ? 100 : 102) * (1 + state));
-    }
+    std::vector<double> series = wandering_series(365, 0.4, 0.003, noise);
+    for (size_t i = 20; i < series.size(); ++i) series[i] *= 1.02;
     others += find_changes(series).size() > 1 ? 1 : 0;
   }
   RecordProperty("others_of_100", others);

@@ -175,12 +175,7 @@ TEST(TcpdGolden, AWanderingYearIsNoChangeThoughBinsegShowsOne) {
   int shown = 0, shown_by_binseg = 0;
   for (std::uint64_t seed = 1; seed <= 100; ++seed) {
     SimulatedNoise noise(70000 + seed);
-    double state = 0;
-    std::vector<double> series;
-    for (int i = 0; i < 365; ++i) {
-      state = 0.8 * state + 0.004 * noise.heavy(4);
-      series.push_back(100 * (1 + state));
-    }
+    const std::vector<double> series = wandering_series(365, 0.8, 0.004, noise);
     shown += find_changes(series).empty() ? 0 : 1;
     shown_by_binseg += binseg(standardized(series)).empty() ? 0 : 1;
   }

@@ -79,4 +79,14 @@ NightLaunches simulated_night(const NightModel& model, double change, size_t lau
   return night;
 }
 
+std::vector<double> wandering_series(size_t count, double lasting, double sigma, SimulatedNoise& noise) {
+  std::vector<double> series;
+  double off = 0.0;
+  for (size_t i = 0; i < count; ++i) {
+    off = lasting * off + sigma * noise.heavy(4);
+    series.push_back(100.0 * (1.0 + off));
+  }
+  return series;
+}
+
 }  // namespace mbb::analysis

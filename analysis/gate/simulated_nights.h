@@ -47,4 +47,8 @@ double launch_median(const std::vector<double>& steps);
 NightLaunches simulated_night(const NightModel& model, double change, size_t launches, bool whole_steps,
                               SimulatedNoise& noise);
 
+// Values about 100 whose relative noise lasts: `lasting` of it goes on to the next, and heavy tails of `sigma` come
+// anew.
+std::vector<double> wandering_series(size_t count, double lasting, double sigma, SimulatedNoise& noise);
+
 }  // namespace mbb::analysis

@@ -98,7 +98,12 @@ Result<std::unique_ptr<Wire>> connect_to(const std::string& host, int port) {
       errno = status;
     }
   }
-  if (status != 0) return refused(fmt::format("connecting to rank 0 at {}:{}", host, port));
+  if (status != 0) {
+    const bool nobody = errno == ECONNREFUSED;
+    auto error = refused(fmt::format("connecting to rank 0 at {}:{}", host, port));
+    if (nobody) error.value().code = ErrorCode::kUnavailable;
+    return error;
+  }
   fcntl(descriptor, F_SETFL, flags);
   return wire;
 }

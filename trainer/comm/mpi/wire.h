@@ -55,6 +55,7 @@ class Listener {
   bool loopback_;
 };
 
+// kUnavailable: nobody listens there; any other failure is kIo or of the address.
 Result<std::unique_ptr<Wire>> connect_wire(const std::string& address);
 // Of a host by name or number.
 Result<std::unique_ptr<Wire>> connect_wire(const std::string& host, int port);

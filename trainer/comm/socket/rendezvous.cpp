@@ -4,9 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cerrno>
 #include <chrono>
-#include <cstring>
 #include <filesystem>
 #include <memory>
 #include <thread>
@@ -155,7 +153,7 @@ Result<std::unique_ptr<Wire>> reach_first(const Meeting& at, int64_t limit_ms) {
     } else if (const auto address = read_file(at.file)) {
       wire = connect_wire(*address);
       if (*address != last) last = *address, shut_since = now_ms();
-      const bool shut = !wire && wire.error().what.ends_with(std::strerror(ECONNREFUSED));
+      const bool shut = !wire && wire.error().code == ErrorCode::kUnavailable;
       if (shut && now_ms() - shut_since >= gone_ms)
         return fail(ErrorCode::kRankFailed, fmt::format("nobody listens there any more ({})", wire.error().what));
     }
