@@ -8,19 +8,19 @@ namespace mbb::suites {
 namespace {
 
 // A trainer steered by the file `ctl`: n steps of ms milliseconds, each longer than the one before by the fraction
-// `drift`, without step `skip`, a NaN at step `nan`, the exit status `rc`. With `after`, all this only from that launch
-// on, which `count` counts.
-constexpr const char* kTrainer = R"(n=40 ms=100 drift=0 skip=0 nan=0 rc=0 after=0
+// `drift`, without step `skip`, a NaN at step `nan`, the exit status `rc`, steps `late` times as long. With `after`,
+// all but ms only from that launch on, which `count` counts.
+constexpr const char* kTrainer = R"(n=40 ms=100 drift=0 skip=0 nan=0 rc=0 after=0 late=1
 seed=${1:-0}
 count=$(cat count 2>/dev/null || echo 0); echo $((count + 1)) > count
 . ./ctl
 [ "${2:-1}" = 5 ] && skip=20
-[ "$count" -lt "$after" ] && n=40 drift=0 skip=0 nan=0 rc=0
-awk -v n=$n -v ms=$ms -v drift=$drift -v skip=$skip -v nan=$nan -v seed=$seed 'BEGIN {
+[ "$count" -lt "$after" ] && n=40 drift=0 skip=0 nan=0 rc=0 late=1
+awk -v n=$n -v ms=$ms -v late=$late -v drift=$drift -v skip=$skip -v nan=$nan -v seed=$seed 'BEGIN {
   for (i = 1; i <= n; ++i)
     if (i != skip)
       printf "{\"step\": %d, \"step_time_ms\": %.4f, \"gpus\": 1, \"device\": \"NVIDIA H100 80GB HBM3\", \"loss\": %s}\n",
-        i, ms * (1 + drift) ^ i * (1 + 0.0005 * ((seed * 7) % 5) + 0.0002 * ((i * 3) % 5)),
+        i, ms * late * (1 + drift) ^ i * (1 + 0.0005 * ((seed * 7) % 5) + 0.0002 * ((i * 3) % 5)),
         i == nan ? "NaN" : sprintf("%.4f", 2 + 1 / i)
 }'
 exit $rc
@@ -110,6 +110,14 @@ TEST_F(Evidence, NoiseSaysWhyALaunchHasNoStepTime) {
   EXPECT_TRUE(swings.has("no step time: launch 0: no steady state: the steps drift")) << swings.out;
   const Answer one = with("drift=0.02 after=2", "noise fake.toml --launches 3 --quiet");
   EXPECT_TRUE(one.has("c, no step_time of launch 2: no steady state")) << one.out;
+}
+
+TEST_F(Evidence, NoiseNamesACellWithALaunchFarFromTheOthers) {
+  const Answer apart = with("late=1.6 after=2", "noise fake.toml --launches 3 --quiet");
+  EXPECT_TRUE(apart.has("c: one launch is far from another")) << apart.out;
+  EXPECT_TRUE(apart.has("100.0 ms..160.4 ms")) << apart.out;
+  const Answer alike = with("", "noise fake.toml --launches 3 --quiet");
+  EXPECT_FALSE(alike.has("far from another")) << alike.out;
 }
 
 TEST_F(Evidence, TheSameLaunchesCountOnce) {

@@ -1,6 +1,8 @@
 // mbbench noise: how much launches of the same thing differ here, and so what a gate can see.
 #include <fmt/core.h>
 
+#include <algorithm>
+
 #include "analysis/gate/gate_report.h"
 #include "analysis/gate/harness.h"
 #include "analysis/metrics/cell_metrics.h"
@@ -8,12 +10,30 @@
 #include "analysis/stats/stats.h"
 #include "profiler/base/text.h"
 #include "suites/cli/command.h"
+#include "suites/cli/launch_tables.h"
 #include "suites/cli/print.h"
 #include "suites/cli/settings_of.h"
 #include "suites/runner/runner.h"
 
 namespace mbb::suites {
 namespace {
+
+// Launches of one thing differ by tenths of a percent: beyond this something happened to one of them.
+constexpr double kApart = 1.05;
+
+std::string range_of(const analysis::NightLaunches& launches, const std::string& metric) {
+  const auto [least, most] = std::minmax_element(launches.begin(), launches.end());
+  const analysis::MetricInfo& as = *analysis::find_metric(metric);
+  return analysis::format_value(as, *least) + ".." + analysis::format_value(as, *most);
+}
+
+// Whether the cell's step was far slower in one launch than in another.
+bool is_apart(const baselines::Cell& cell) {
+  const auto launches = analysis::launch_values(cell, "step_time");
+  if (launches.size() < 2 || cell.result_class == baselines::ResultClass::kFunctionalCpu) return false;
+  const auto [least, most] = std::minmax_element(launches.begin(), launches.end());
+  return *most > kApart * *least;
+}
 
 void add_row(analysis::Table& table, const baselines::Cell& cell, const std::string& metric) {
   const auto launches = analysis::launch_values(cell, metric);
@@ -25,6 +45,7 @@ void add_row(analysis::Table& table, const baselines::Cell& cell, const std::str
                          {class_label(cell)},
                          {std::to_string(launches.size()), static_cast<double>(launches.size())},
                          {analysis::format_value(*analysis::find_metric(metric), analysis::mean(launches))},
+                         {range_of(launches, metric)},
                          percent(sigma),
                          percent(analysis::detectable_change(sigma, 5)),
                          percent(analysis::detectable_change(sigma, 10))}});
@@ -57,11 +78,13 @@ Result<int> noise(const Parsed& parsed) {
                          {"class", "class"},
                          {"launches", "launches", Align::kRight},
                          {"mean", "mean", Align::kRight},
+                         {"range", "fastest..slowest", Align::kRight},
                          {"sigma", "launch sigma", Align::kRight},
                          {"detect_5", "seen with 5 an arm", Align::kRight},
                          {"detect_10", "with 10", Align::kRight}},
                         {},
                         {}};
+  std::vector<analysis::Table> tables;
   bool broken = false, measured = false;
   for (const auto& cell : outcome.run.cells) {
     if (const std::string error = analysis::no_evidence(cell); !error.empty()) {
@@ -75,11 +98,19 @@ Result<int> noise(const Parsed& parsed) {
       table.footer.push_back(fmt::format("{}, no step_time of {}", cell.name, problem));
     for (const char* metric : {"step_time", "cpu_step_time", "cpu_step_ratio"}) add_row(table, cell, metric);
     measured = measured || table.rows.size() > before;
+    if (!is_apart(cell)) continue;
+    table.footer.push_back(
+        fmt::format("{}: one launch is far from another, which no launch sigma describes; what was "
+                    "sampled while they ran stands below, their steps in `mbbench show {} --cell {}`",
+                    cell.name, outcome.run.id, cell.name));
+    MB_ASSIGN(analysis::Table sampled, telemetry_of(settings, outcome.run.id, outcome.run, cell.name));
+    if (!sampled.rows.empty()) tables.push_back(std::move(sampled));
   }
   if (!measured) table.footer.emplace_back("nothing was measured");
   table.footer.push_back(
       "seen: two-sided 5 %, power 90 %; the step's wall time of functional/cpu cells is no performance");
-  print_tables(parsed, {table});
+  tables.insert(tables.begin(), std::move(table));
+  print_tables(parsed, tables);
   if (outcome.stopped) return signals.interrupted() ? kExitInterrupted : kExitStopped;
   const int status = exit_status(outcome, false);
   return broken || (!measured && status == 0) ? kExitBroken : status;
