@@ -248,7 +248,9 @@ Status read_points(Section section, trainer::GemmPoints& points) {
 
 Status read_products(Section section, CostTable& table) {
   MB_TRY(section.number("blocks_rate", table.blocks_rate, 1e-3));
-  MB_TRY(section.number("grouped_rate", table.grouped_rate, 1e-3));
+  MB_TRY(section.number("grouped_wgrad_fp8", table.grouped_wgrad_fp8, 1e-3));
+  MB_TRY(section.number("grouped_wgrad_blocks", table.grouped_wgrad_blocks, 1e-3));
+  MB_TRY(section.number("uneven_rows", table.uneven_rows));
   MB_ASSIGN(Section bf16, section.table("bf16"));
   MB_TRY(read_points(std::move(bf16), table.bf16));
   MB_ASSIGN(Section fp8, section.table("fp8"));

@@ -91,19 +91,51 @@ double parallel_share(const ProductShape& s, const ProductFacts& facts, int sms)
   return std::min(1.0, tiles / sms);
 }
 
-OpCost product_cost(const CostTable& table, const OpView& view, double flops) {
+bool balanced_load(const Program& program) {
+  for (const Segment& segment : program.segments)
+    for (const Op& op : segment.ops)
+      if (const auto* router = std::get_if<RouterAttrs>(&op.attrs)) return router->balanced;
+  return false;
+}
+
+// A product of many experts has the rate of one product of all their rows, but that every expert's rows end in a tile
+// of their own; and the weight gradients pass device memory besides, which tiles of few rows do not hide.
+struct Grouped {
+  ProductShape whole;
+  double share = 1;  // of that rate
+  double gradients_s = 0;
+};
+
+Grouped grouped_product(const CostTable& table, const OpView& view, const ProductFacts& facts, ProductShape each,
+                        bool balanced) {
+  const bool wgrad = view.op.role == Role::kWgrad;
+  const auto experts = static_cast<double>(facts.experts);
+  Grouped g{each};
+  double& rows = wgrad ? g.whole.k : g.whole.m;
+  if (!wgrad) g.share = rows / (balanced ? 128 * std::ceil(rows / 128) : rows + table.uneven_rows);
+  rows *= experts;
+  if (!wgrad) return g;
+  if (is_fp8(view.in(0).dtype)) g.share = facts.blocks ? table.grouped_wgrad_blocks : table.grouped_wgrad_fp8;
+  const DType type = view.program.tensor(view.op.out[0]).dtype;
+  const double passes = facts.accumulate ? 2 : 1;
+  g.gradients_s = experts * each.m * each.n * static_cast<double>(size_of(type)) * passes / (table.copy_gb_s * 1e9);
+  return g;
+}
+
+OpCost product_cost(const CostTable& table, const OpView& view, double flops, bool balanced) {
   const ProductFacts facts = product_facts(view);
   const ProductShape shape = product_shape(view, facts, flops);
   const bool fp8 = is_fp8(view.in(0).dtype);
   const GemmPoints& points = fp8 ? table.fp8 : table.bf16;
-  double rate = gemm_tflops(points[static_cast<size_t>(form_of(view.op, facts.accumulate))], shape.m, shape.n, shape.k);
-  rate *= parallel_share(shape, facts, table.sms);
+  const Grouped g = facts.experts > 1 ? grouped_product(table, view, facts, shape, balanced) : Grouped{shape};
+  double rate =
+      gemm_tflops(points[static_cast<size_t>(form_of(view.op, facts.accumulate))], g.whole.m, g.whole.n, g.whole.k);
+  rate *= parallel_share(shape, facts, table.sms) * g.share;
   if (facts.blocks) rate *= table.blocks_rate;
-  if (facts.experts > 1) rate *= table.grouped_rate;
   if (facts.sm_margin > 0) rate *= 1 - std::min(0.9, static_cast<double>(facts.sm_margin) / table.sms);
   const double moved = facts.experts > 0 ? 0 : op_bytes(view) / (table.copy_gb_s * 1e9);
   const CostTerm term = facts.experts > 1 ? CostTerm::kGrouped : fp8 ? CostTerm::kGemmFp8 : CostTerm::kGemm;
-  return {std::max(flops / (rate * 1e12), moved) * kNs, term, 1, facts.sm_margin == 0};
+  return {(std::max(flops / (rate * 1e12), moved) + g.gradients_s) * kNs, term, 1, facts.sm_margin == 0};
 }
 
 // Between the head dimensions that were measured: linear in the logarithm.
@@ -231,7 +263,8 @@ double gemm_tflops(std::span<const GemmPoint> points, double m, double n, double
 
 namespace {
 
-OpCost cost_of(const CostTable& table, const OpView& view, const GroupPlace& place, AttentionShares& shares) {
+OpCost cost_of(const CostTable& table, const OpView& view, const GroupPlace& place, AttentionShares& shares,
+               bool balanced) {
   OpCost cost;
   if (view.op.kind->communicates) {
     cost = collective_cost(table, comm_volume(view), place, std::get<CommAttrs>(view.op.attrs));
@@ -243,7 +276,7 @@ OpCost cost_of(const CostTable& table, const OpView& view, const GroupPlace& pla
     if (view.op.kind->model_flops && attention)
       cost = attention_cost(table, view, flops, shares.of(view.op));
     else if (view.op.kind->model_flops && view.op.in.size() >= 2)
-      cost = product_cost(table, view, flops);
+      cost = product_cost(table, view, flops, balanced);
     else
       cost = kernel_cost(table, view, flops);
     cost.ns += table.kernel_us * 1e3;
@@ -256,7 +289,7 @@ OpCost cost_of(const CostTable& table, const OpView& view, const GroupPlace& pla
 
 OpCost op_cost(const CostTable& table, const OpView& view, const GroupPlace& place) {
   AttentionShares whole_rows(nullptr);
-  return cost_of(table, view, place, whole_rows);
+  return cost_of(table, view, place, whole_rows, balanced_load(view.program));
 }
 
 Result<StepCosts> step_costs(const CostTable& table, const Mesh& mesh, std::span<const Program> programs,
@@ -265,6 +298,7 @@ Result<StepCosts> step_costs(const CostTable& table, const Mesh& mesh, std::span
   AttentionShares shares(rows);
   for (size_t c = 0; c < programs.size(); ++c) {
     Places places(mesh, mesh.representative(static_cast<int>(c)), table.domain);
+    const bool balanced = balanced_load(programs[c]);
     auto& of_class = costs.ops.emplace_back();
     for (const Segment& segment : programs[c].segments) {
       auto& of_segment = of_class.emplace_back();
@@ -272,7 +306,8 @@ Result<StepCosts> step_costs(const CostTable& table, const Mesh& mesh, std::span
       for (const Op& op : segment.ops) {
         const OpView view{programs[c], op};
         MB_TRY(check_types(table, view));
-        of_segment.push_back(cost_of(table, view, op.kind->communicates ? places.of(op) : GroupPlace{}, shares));
+        of_segment.push_back(
+            cost_of(table, view, op.kind->communicates ? places.of(op) : GroupPlace{}, shares, balanced));
       }
     }
   }

@@ -111,8 +111,10 @@ struct CostTable {
   double model_sigma = 0.1;  // of the step, beyond the terms': what the published rows leave unexplained
 
   GemmPoints bf16, fp8;
-  double blocks_rate = 1;   // of a product with a scale a block, to one with a scale a tensor
-  double grouped_rate = 1;  // of a product of many experts, to one product of an expert's shape
+  double blocks_rate = 1;  // of a product with a scale a block, to one with a scale a tensor
+  // Experts' weight gradients from FP8, to one product of all their rows: with a scale a tensor, and a block.
+  double grouped_wgrad_fp8 = 1, grouped_wgrad_blocks = 1;
+  double uneven_rows = 0;   // that an expert's tiles lose where routing is not forced to balance
   double other_tflops = 0;  // FLOPs outside of products and attention
   std::vector<AttentionRate> attention_forward, attention_backward;  // by head dimension, ascending
   // Time of a causal core over packs, to the same pairs at the rates above; never more than over whole rows.

@@ -3,6 +3,9 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <vector>
+
 #include "trainer/run/step_programs.h"
 
 namespace mbb::trainer {
@@ -46,6 +49,22 @@ Built build(int tp, int pp, int dp, Recipe recipe = Recipe::kBf16, const KnobMap
   config.parallel.tensor_model_parallel_size = tp;
   config.parallel.pipeline_model_parallel_size = pp;
   config.parallel.gpus = tp * pp * dp;
+  auto layout = resolve(config);
+  EXPECT_TRUE(layout.has_value()) << (layout ? "" : layout.error().what);
+  auto programs = build_programs(*layout);
+  EXPECT_TRUE(programs.has_value()) << (programs ? "" : programs.error().what);
+  return {std::move(*layout), std::move(*programs)};
+}
+
+// A layer of Mixtral, two micro-batches.
+Built build_experts(int64_t sequence, bool balanced, Recipe recipe) {
+  Config config;
+  config.model.name = "mixtral-8x7b";
+  config.model.num_layers = 1;
+  config.train.seq_length = sequence;
+  config.train.global_batch_size = 2;
+  config.precision.recipe = recipe;
+  config.parallel.moe_router_force_load_balancing = balanced;
   auto layout = resolve(config);
   EXPECT_TRUE(layout.has_value()) << (layout ? "" : layout.error().what);
   auto programs = build_programs(*layout);
@@ -103,6 +122,41 @@ TEST(CostTable, AttentionByRowsAndDirection) {
   const double flops = 4.0 * 4096 * 4096 / 2 * 4096;  // causal, 32 heads of 128
   EXPECT_NEAR(find(b, *costs, "layers.0.attn.core.fwd").second.ns, flops / 400e12 * 2 * 1e9 + 10e3, 1);
   EXPECT_NEAR(find(b, *costs, "layers.0.attn.core.bwd").second.ns, 2 * flops / 200e12 * 1e9, 1);
+}
+
+// One product of all experts' rows, in whole tiles, and the weight gradients over device memory: a second time, and a
+// third where they accumulate.
+TEST(CostTable, ExpertsProductsFillTilesAndMoveTheirGradients) {
+  struct Case {
+    int64_t sequence;
+    bool balanced;
+    Recipe recipe;
+    double forward;  // times one product of as many rows in bf16; FP8's weight gradients take as long as that
+  };
+  CostTable table = round_numbers();
+  table.uneven_rows = 256;
+  table.grouped_wgrad_fp8 = 0.5;
+  for (const auto& [sequence, balanced, recipe, forward] :
+       {Case{4096, true, Recipe::kBf16, 1}, Case{4000, true, Recipe::kBf16, 1.024},
+        Case{4096, false, Recipe::kBf16, 1.25}, Case{4096, true, Recipe::kFp8Current, 0.5}}) {
+    SCOPED_TRACE(testing::Message() << sequence << (balanced ? " balanced" : " uneven"));
+    const Built b = build_experts(sequence, balanced, recipe);
+    const auto costs = step_costs(table, b.layout.mesh, b.programs.programs);
+    ASSERT_TRUE(costs.has_value()) << costs.error().what;
+    const double product = 2.0 * 2.0 * static_cast<double>(sequence) * 28672 * 4096 / 500e12 * 1e9;
+    const double gradient = 8.0 * 28672 * 4096 * 4 / 1000e9 * 1e9;
+    for (const char* path : {"experts.fc1.fwd", "experts.fc1.dgrad"})
+      EXPECT_NEAR(find(b, *costs, path).second.ns, product * forward, 1) << path;
+    std::vector<double> wgrads;
+    for (size_t s = 0; s < costs->ops[0].size(); ++s)
+      for (size_t o = 0; o < costs->ops[0][s].size(); ++o)
+        if (b.programs.programs[0].segments[s].ops[o].path.ends_with("experts.fc1.wgrad"))
+          wgrads.push_back(costs->ops[0][s][o].ns);
+    ASSERT_EQ(wgrads.size(), 2U);
+    std::sort(wgrads.begin(), wgrads.end());
+    EXPECT_NEAR(wgrads[0], product + gradient, 1);
+    EXPECT_NEAR(wgrads[1], product + 2 * gradient, 1);
+  }
 }
 
 TEST(CostTable, InterpolationMeetsThePoints) {
