@@ -150,6 +150,19 @@ Result<std::vector<GemmBuffers>> Device::sets_of(const GemmProblem& problem, con
   return sets;
 }
 
+namespace {
+
+// Among bits at random some codes are NaN, and what sums NaNs takes less power than a step.
+Status fill_codes(const GemmProblem& p, const GemmBuffers& buffers, cudaStream_t stream) {
+  const auto fill = [&](Element element, const void* codes, int64_t count, uint64_t key) {
+    return fill_normal(element, const_cast<void*>(codes), 0, count, key, 1.0f, stream);
+  };
+  MB_TRY(fill(p.a, buffers.a, p.m * p.k, 0));
+  return fill(p.b, buffers.b, p.k * p.n, 1);
+}
+
+}  // namespace
+
 Status Device::tune(const GemmProblem& problem, const GemmBuffers& buffers, const TuneEffort& effort) {
   // Alone on the device an algorithm that takes more SMs than its target is the fastest: the library's own choice keeps
   // to it.
@@ -165,6 +178,8 @@ Status Device::tune(const GemmProblem& problem, const GemmBuffers& buffers, cons
     return {};
   }
   MB_ASSIGN(const auto sets, sets_of(problem, buffers));
+  if (problem.a_blocks != BlockScaling::kNone)
+    for (const GemmBuffers& set : sets) MB_TRY(fill_codes(problem, set, stream()));
   MB_ASSIGN(const TunedGemm tuned, tune_gemm(*gemm_, problem, sets, effort, stream()));
   tuning_->set(name, tuned);
   return {};

@@ -57,7 +57,8 @@ class Device {
   void share_tuning(int index, int of);
   // Goes on with the choices that all ranks agree on, given every rank's tuning().text() by rank; tune() applies them.
   void agree_on_tuning(const std::vector<std::string>& texts);
-  // Chooses the algorithm of a problem: as tuned before, else by timing candidates.
+  // Chooses the algorithm of a problem: as tuned before, else by timing candidates, which overwrites the output and
+  // codes that have a scale a block.
   Status tune(const GemmProblem& problem, const GemmBuffers& buffers, const TuneEffort& effort);
   // cuDNN, opened on first use; nullptr (with the reason in cudnn_reason()) when it is not here.
   CudnnAttention* cudnn();

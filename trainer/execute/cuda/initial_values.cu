@@ -2,6 +2,7 @@
 #include "trainer/execute/cuda/initial_values.h"
 
 #include <cuda_fp16.h>
+#include <cuda_fp8.h>
 
 #include <algorithm>
 
@@ -26,6 +27,19 @@ __device__ __forceinline__ PhiloxBlock block_of(uint64_t index, uint64_t key) {
                     static_cast<uint32_t>(key), static_cast<uint32_t>(key >> 32));
 }
 
+template <typename T>
+__device__ __forceinline__ T rounded_to(float x) {
+  return from_float<T>(x);
+}
+template <>
+__device__ __forceinline__ __nv_fp8_e4m3 rounded_to<__nv_fp8_e4m3>(float x) {
+  return __nv_fp8_e4m3(x);
+}
+template <>
+__device__ __forceinline__ __nv_fp8_e5m2 rounded_to<__nv_fp8_e5m2>(float x) {
+  return __nv_fp8_e5m2(x);
+}
+
 // A thread makes the four elements of a Philox block and keeps those inside the range.
 template <typename T>
 __global__ void fill_normal_kernel(T* data, int64_t first, int64_t count, uint64_t key, float stddev) {
@@ -36,7 +50,7 @@ __global__ void fill_normal_kernel(T* data, int64_t first, int64_t count, uint64
     for (int i = 0; i < 4; ++i) {
       const int64_t at = block * 4 + i - first;
       if (at < 0 || at >= count) continue;
-      data[at] = from_float<T>(stddev * normal_of_words(words.word[i & ~1], words.word[i | 1], (i & 1) != 0));
+      data[at] = rounded_to<T>(stddev * normal_of_words(words.word[i & ~1], words.word[i | 1], (i & 1) != 0));
     }
   }
 }
@@ -134,10 +148,13 @@ Status each(const FirstRange& range, const Store& store, cudaStream_t stream) {
 
 Status fill_normal(Element element, void* data, int64_t first, int64_t count, uint64_t key, float stddev,
                    cudaStream_t stream) {
-  if (element == Element::kF32)
-    fill_normal_kernel<<<2112, 256, 0, stream>>>(static_cast<float*>(data), first, count, key, stddev);
-  else
-    fill_normal_kernel<<<2112, 256, 0, stream>>>(static_cast<bf16*>(data), first, count, key, stddev);
+  const auto fill = [&](auto* to) { fill_normal_kernel<<<2112, 256, 0, stream>>>(to, first, count, key, stddev); };
+  switch (element) {
+    case Element::kF32: fill(static_cast<float*>(data)); break;
+    case Element::kBf16: fill(static_cast<bf16*>(data)); break;
+    case Element::kE4m3: fill(static_cast<__nv_fp8_e4m3*>(data)); break;
+    case Element::kE5m2: fill(static_cast<__nv_fp8_e5m2*>(data)); break;
+  }
   return launched("fill_normal");
 }
 

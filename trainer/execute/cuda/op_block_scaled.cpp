@@ -59,6 +59,14 @@ struct BlocksCall {
   Element out = Element::kBf16;
 };
 
+Result<BlocksCall> blocks_call(const OpCall& call) {
+  BlocksCall b;
+  b.k = call.in[0].shape().cols(), b.m = call.in[0].elements() / b.k, b.n = call.in[1].elements() / b.k;
+  b.with_inverse = call.in.size() >= 6;
+  MB_ASSIGN(b.out, element_of(*call.out[0].tensor));
+  return b;
+}
+
 GemmProblem product_of(const OpCall& call, const BlocksCall& b) {
   GemmProblem p;
   p.m = b.m, p.n = b.n, p.k = b.k;
@@ -86,21 +94,68 @@ bool may_be_native(const OpCall& call, const BlocksCall& b) {
   return a.block == kBlockOfLibrary && !b.with_inverse && fits(call.in[0], call.in[2]) && fits(call.in[1], call.in[3]);
 }
 
-Status native(const OpCall& call, const GemmProblem& p) {
+bool fits_library(const BlocksCall& b) {
+  return b.k % 16 == 0 && b.m % 8 == 0 && b.n % 8 == 0;
+}
+
+// Without scales.
+struct NativeCall {
+  GemmProblem problem;
+  GemmBuffers buffers;
+};
+
+NativeCall native_call(const OpCall& call, const BlocksCall& b) {
   const auto& a = call.attrs<GemmBlocksAttrs>();
-  const BlockTable of_a = table_of(call.in[0], a.block, a.a_square), of_b = table_of(call.in[1], a.block, a.b_square);
-  const int64_t a_lines = of_a.scale_lines(), b_lines = of_b.scale_lines(), across = of_a.across();
-  const int64_t a_bytes = aligned(library_scales_bytes(a_lines, across, a.a_square));
-  MB_ASSIGN(void* const scratch,
-            call.device.scratch(a_bytes + aligned(library_scales_bytes(b_lines, across, a.b_square))));
-  auto* const a_scales = static_cast<float*>(scratch);
-  auto* const b_scales = reinterpret_cast<float*>(static_cast<std::byte*>(scratch) + a_bytes);
-  MB_TRY(library_scales(a_lines, across, a.a_square, call.in[2].as<const float>(), a_scales, call.device.launch()));
-  MB_TRY(library_scales(b_lines, across, a.b_square, call.in[3].as<const float>(), b_scales, call.device.launch()));
-  GemmBuffers g = buffers_of(call);
-  g.a = call.in[0].data, g.b = call.in[1].data;
-  g.a_scale = a_scales, g.b_scale = b_scales;
-  return call.device.gemm().run(p, g, call.device.stream());
+  NativeCall n{product_of(call, b), buffers_of(call)};
+  n.problem.a = n.problem.b = Element::kE4m3;
+  n.problem.a_blocks = a.a_square ? BlockScaling::kSquare : BlockScaling::kRows;
+  n.problem.b_blocks = a.b_square ? BlockScaling::kSquare : BlockScaling::kRows;
+  n.buffers.a = call.in[0].data, n.buffers.b = call.in[1].data;
+  n.problem.alignment = gemm_alignment(n.buffers);
+  return n;
+}
+
+// Where scales of both operands lie as the library reads them.
+struct LibraryScales {
+  BlockTable of_a, of_b;
+  float *a = nullptr, *b = nullptr;
+  int64_t bytes = 0;  // from `a` on
+};
+
+Result<LibraryScales> place_scales(const OpCall& call) {
+  const auto& a = call.attrs<GemmBlocksAttrs>();
+  LibraryScales s;
+  s.of_a = table_of(call.in[0], a.block, a.a_square), s.of_b = table_of(call.in[1], a.block, a.b_square);
+  const auto bytes = [](const BlockTable& t) {
+    return aligned(library_scales_bytes(t.scale_lines(), t.across(), t.square));
+  };
+  s.bytes = bytes(s.of_a) + bytes(s.of_b);
+  MB_ASSIGN(void* const scratch, call.device.scratch(s.bytes));
+  s.a = static_cast<float*>(scratch);
+  s.b = reinterpret_cast<float*>(static_cast<std::byte*>(scratch) + bytes(s.of_a));
+  return s;
+}
+
+Status native(const OpCall& call, NativeCall n) {
+  MB_ASSIGN(const LibraryScales s, place_scales(call));
+  const auto write = [&](const BlockTable& t, const Operand& scales, float* to) {
+    return library_scales(t.scale_lines(), t.across(), t.square, scales.as<const float>(), to, call.device.launch());
+  };
+  MB_TRY(write(s.of_a, call.in[2], s.a));
+  MB_TRY(write(s.of_b, call.in[3], s.b));
+  n.buffers.a_scale = s.a, n.buffers.b_scale = s.b;
+  return call.device.gemm().run(n.problem, n.buffers, call.device.stream());
+}
+
+std::string problem_of(const NativeCall& n) {
+  return "GEMM " + key(n.problem);
+}
+
+// Notes that the library has no such product; any other error comes back.
+Status refused(const OpCall& call, const NativeCall& n, const Status& status) {
+  if (status || status.error().code != ErrorCode::kUnavailable) return status;
+  call.device.refuse(problem_of(n), status.error().what + "; its codes' values are multiplied in bf16");
+  return {};
 }
 
 Status emulated(const OpCall& call, const BlocksCall& b) {
@@ -148,28 +203,30 @@ Status quantize_blocks_op(const OpCall& call) {
 }
 
 Status gemm_blocks_op(const OpCall& call) {
-  const auto& a = call.attrs<GemmBlocksAttrs>();
-  BlocksCall b;
-  b.k = call.in[0].shape().cols(), b.m = call.in[0].elements() / b.k, b.n = call.in[1].elements() / b.k;
-  b.with_inverse = call.in.size() >= 6;
-  MB_ASSIGN(b.out, element_of(*call.out[0].tensor));
+  MB_ASSIGN(const BlocksCall b, blocks_call(call));
   if (!may_be_native(call, b)) return emulated(call, b);
-  GemmProblem p = product_of(call, b);
-  p.a = p.b = Element::kE4m3;
-  p.a_blocks = a.a_square ? BlockScaling::kSquare : BlockScaling::kRows;
-  p.b_blocks = a.b_square ? BlockScaling::kSquare : BlockScaling::kRows;
-  GemmBuffers g = buffers_of(call);
-  g.a = call.in[0].data, g.b = call.in[1].data;
-  p.alignment = gemm_alignment(g);
-  const std::string problem = "GEMM " + key(p);
-  if (call.device.refused(problem)) return emulated(call, b);
-  const bool fits = b.k % 16 == 0 && b.m % 8 == 0 && b.n % 8 == 0;
-  const Status status =
-      fits ? native(call, p)
-           : fail(ErrorCode::kUnavailable, "cuBLASLt wants the inner side in sixteens, rows and columns in eights");
-  if (status || status.error().code != ErrorCode::kUnavailable) return status;
-  call.device.refuse(problem, status.error().what + "; its codes' values are multiplied in bf16");
+  const NativeCall n = native_call(call, b);
+  if (!call.device.refused(problem_of(n))) {
+    const Status status =
+        fits_library(b)
+            ? native(call, n)
+            : fail(ErrorCode::kUnavailable, "cuBLASLt wants the inner side in sixteens, rows and columns in eights");
+    if (status) return status;
+    MB_TRY(refused(call, n, status));
+  }
   return emulated(call, b);
+}
+
+Status tune_gemm_blocks_op(const OpCall& call, const TuneEffort& effort) {
+  MB_ASSIGN(const BlocksCall b, blocks_call(call));
+  if (!may_be_native(call, b) || !fits_library(b)) return {};
+  NativeCall n = native_call(call, b);
+  if (call.device.refused(problem_of(n))) return {};
+  MB_ASSIGN(const LibraryScales s, place_scales(call));
+  // The arena's random bits are scales of either sign; 0x3f3f3f3f is 0.75.
+  MB_TRY(ok(cudaMemsetAsync(s.a, 0x3f, static_cast<size_t>(s.bytes), call.device.stream()), "filling scales"));
+  n.buffers.a_scale = s.a, n.buffers.b_scale = s.b;
+  return refused(call, n, call.device.tune(n.problem, n.buffers, effort));
 }
 
 namespace {

@@ -135,6 +135,8 @@ Status grouped_gemm_quantized_op(const OpCall& call);
 Status grouped_gemm_quantized_dgrad_op(const OpCall& call);
 Status grouped_gemm_quantized_wgrad_op(const OpCall& call);
 Status tune_gemm_scaled_op(const OpCall& call, const TuneEffort& effort);
+// Where the library takes such blocks; nothing is chosen for the bf16 product that stands in elsewhere.
+Status tune_gemm_blocks_op(const OpCall& call, const TuneEffort& effort);
 Status rmsnorm_grad_add_op(const OpCall& call);
 Status cross_entropy_fused_op(const OpCall& call);
 Status layernorm_op(const OpCall& call);

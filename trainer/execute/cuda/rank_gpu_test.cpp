@@ -233,6 +233,49 @@ TEST_F(RankOnDevice, EveryQuantizationIsChosenByTime) {
   EXPECT_EQ(kinds, (std::set<std::string>{"quantize", "rmsnorm_quantize", "swiglu_grad_quantize", "swiglu_quantize"}));
 }
 
+// Products of blocks are timed like any other, and what is chosen gives the gradients that the library's first choice
+// does.
+TEST_F(RankOnDevice, ProductsOfBlocksAreChosenByTime) {
+  Config c = small();
+  c.model.hidden_size = 256, c.model.ffn_hidden_size = 512, c.model.kv_channels = 64;
+  c.train.seq_length = 128;
+  c.precision.recipe = Recipe::kFp8Blockwise;
+  c.host.device = trainer::Device::kCuda;
+  c.host.deterministic_mode = true;
+  const Gradients first_choice = gradients_of(c, true);
+  c.host.deterministic_mode = false;
+  const std::filesystem::path file = std::filesystem::temp_directory_path() / fmt::format("mbb-blocks-{}", getpid());
+  c.host.gemm_tuning_file = file.string();
+  const auto layout = resolve(c);
+  ASSERT_TRUE(layout.has_value()) << format(layout.error());
+  const auto programs = build_programs(*layout);
+  ASSERT_TRUE(programs.has_value()) << format(programs.error());
+  const Program& program = programs->programs[0];
+  const Status tuned = tune_gemms(c.host, program, programs->plans[0], layout->mesh, 7, true);
+  ASSERT_TRUE(tuned.has_value()) << format(tuned.error());
+  const Gradients chosen = gradients_of(c, true);
+  std::ifstream stream(file);
+  const std::string text(std::istreambuf_iterator<char>(stream), {});
+  std::filesystem::remove(file);
+  std::set<std::string> products;
+  for (const Segment& segment : program.segments) {
+    for (const Op& op : segment.ops) {
+      if (op.kind->name != "gemm_blocks") continue;
+      const Shape &a = program.tensor(op.in[0]).shape, &b = program.tensor(op.in[1]).shape;
+      const std::string product = fmt::format("\nm{} n{} k{} nt e4m3 e4m3 ", a.rows(), b.rows(), a.cols());
+      products.insert(product);
+      EXPECT_NE(text.find(product), std::string::npos) << op.path << "\n" << text;
+    }
+  }
+  EXPECT_GT(products.size(), 6U);
+  EXPECT_NE(text.find(" blocks 1x128·128x128"), std::string::npos) << text;
+  EXPECT_NE(text.find(" blocks 1x128·1x128"), std::string::npos) << text;
+  EXPECT_NEAR(chosen.loss, first_choice.loss, 1e-3 * first_choice.loss);
+  ASSERT_GT(first_choice.of.size(), 10U);
+  for (const auto& [path, reference] : first_choice.of)
+    EXPECT_LT(relative_error(chosen.of.at(path), reference), 0.1) << path;
+}
+
 // In a process of its own: nothing runs on a device after a trap.
 void train_into_a_trap(bool graphs) {
   Config c = small();

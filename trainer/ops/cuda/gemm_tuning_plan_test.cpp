@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <array>
 
 #include "trainer/ops/cuda/gemm_tuning.h"
 
@@ -74,6 +75,36 @@ TEST(GemmTuning, BuffersTakeTurnsWhereACacheWouldHoldThem) {
     EXPECT_EQ(rotated(p, own, memory, 1000).size(), 1U) << "one set passes the cache";
     EXPECT_EQ(rotated(p, own, std::span(memory).first(static_cast<size_t>(2 * set - 1)), 40000).size(), 1U);
     EXPECT_EQ(rotated(p, own, {}, 40000).front().workspace, own.workspace);
+  }
+}
+
+// A product of blocks is a problem of its own by how each side is cut. All sets read the step's scales: in a step they
+// come right before the product, and lie in the cache.
+TEST(GemmTuning, ProductsOfBlocksHaveKeysAndScales) {
+  GemmProblem p = linear_problem(GemmRole::kFprop, 256, 512, 384, true, false);
+  p.fast_accumulation = false;
+  const std::string whole = key(p);
+  p.a_blocks = BlockScaling::kRows, p.b_blocks = BlockScaling::kSquare;
+  EXPECT_EQ(key(p), whole + " blocks 1x128·128x128");
+  GemmTuning tuning(kMachine);
+  tuning.set(key(p), {{3}, 2, 3, 8});
+  const auto read = GemmTuning::parse(tuning.text(), kMachine);
+  ASSERT_TRUE(read.has_value()) << format(read.error());
+  EXPECT_NE(read->find(key(p)), nullptr);
+  EXPECT_EQ(read->find(whole), nullptr);
+  p.b_blocks = BlockScaling::kRows;
+  EXPECT_EQ(read->find(key(p)), nullptr);
+
+  const std::array<float, 2> scales{};
+  GemmBuffers own;
+  own.a_scale = scales.data(), own.b_scale = scales.data() + 1;
+  std::vector<std::byte> memory(2 << 20);
+  const std::vector<GemmBuffers> sets = rotated(p, own, memory, 1 << 20);
+  EXPECT_GT(sets.size(), 2U);
+  for (const GemmBuffers& set : sets) {
+    EXPECT_EQ(set.a_scale, own.a_scale);
+    EXPECT_EQ(set.b_scale, own.b_scale);
+    EXPECT_NE(set.a, nullptr);
   }
 }
 
