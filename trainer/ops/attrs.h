@@ -224,39 +224,52 @@ struct AttentionAttrs {
   int tp_heads() const { return all_heads == 0 ? heads : all_heads; }
 };
 
-// Rotary embedding of the first heads + kv_heads heads of packed qkv: elements [rotary_offset, rotary_offset +
-// rotary_dim) of a head turn in pairs (i, i + rotary_dim/2), or (2i, 2i + 1) when interleaved.
+// How elements turn with their position: in pairs (i, i + dim/2), or (2i, 2i + 1) when interleaved.
+struct Rotation {
+  double theta = 10000.0;  // frequency of pair i: theta^(−2i/dim), unless `frequencies` lists them
+  int dim = 0;             // how many elements turn, the first ones of a part; 0: the whole part
+  bool interleaved = false;
+  std::vector<double> frequencies = {};  // by pair, for scaled frequencies
+  double factor = 1.0;                   // multiplies cos and sin
+  bool packed = false;                   // as in PositionAttrs
+  Positions positions = {};
+  bool operator==(const Rotation&) const = default;
+
+  int turned(int part) const { return dim == 0 ? part : dim; }
+};
+
+// Rotary embedding of the first heads + kv_heads heads of packed qkv, from element rotary_offset of a head on.
 struct RopeAttrs {
   int heads = 1;
   int kv_heads = 1;
   int head_dim = 64;
-  double theta = 10000.0;  // frequency of pair i: theta^(−2i/rotary_dim), unless `frequencies` lists them
-  bool inverse = false;    // backward: rotate the other way
-  int rotary_dim = 0;      // 0: head_dim
+  Rotation rotation = {};
+  bool inverse = false;  // backward: rotate the other way
   int rotary_offset = 0;
-  bool interleaved = false;
-  int v_head_dim = 0;               // 0: head_dim
-  std::vector<double> frequencies;  // by pair, for scaled frequencies
-  double factor = 1.0;              // multiplies cos and sin
-  bool packed = false;              // as in PositionAttrs
-  int first_head = 0;               // turns `turned_heads` heads from here on; 0: all to the last key
+  int v_head_dim = 0;  // 0: head_dim
+  int first_head = 0;  // turns `turned_heads` heads from here on; 0: all to the last key
   int turned_heads = 0;
-  Positions positions = {};
   bool operator==(const RopeAttrs&) const = default;
 
-  int turned() const { return rotary_dim == 0 ? head_dim : rotary_dim; }
+  int turned() const { return rotation.turned(head_dim); }
   int end_head() const { return turned_heads == 0 ? heads + kv_heads : first_head + turned_heads; }
   int value_dim() const { return v_head_dim == 0 ? head_dim : v_head_dim; }
 };
 
 // Multi-head latent attention's assembly of packed qkv: queries [heads·(nope + rope)], one rotary key [rope] that all
-// heads share, and per head its key part and value [heads·(nope + value)].
+// heads share, and per head its key part and value [heads·(nope + value)]. When it turns, the last `rope` elements of
+// every query and key head do so on the way.
 struct LatentAttrs {
   int heads = 1;
   int nope = 64;
   int rope = 32;
   int value = 64;
+  bool turns = false;
+  Rotation rotation = {};
   bool operator==(const LatentAttrs&) const = default;
+
+  int turned() const { return turns ? rotation.turned(rope) : 0; }
+  bool packed() const { return turns && rotation.packed; }
 };
 
 // Matrix rows [.., sum of parts] taken apart into, or joined from, matrices of `parts` columns.

@@ -1,12 +1,36 @@
 // Rotary embedding over packed qkv [s, b, (heads + kv_heads)·d + kv_heads·dv] (layout: attrs.h).
 #include <fmt/core.h>
 
+#include <cmath>
+
 #include "trainer/ops/cpu/functions.h"
 #include "trainer/ops/op_case.h"
+#include "trainer/ops/rotation.h"
 #include "trainer/ops/table.h"
 #include "trainer/program/autodiff.h"
 
 namespace mbb::trainer {
+
+std::vector<double> frequencies_of(const Rotation& rotation, int dim) {
+  if (!rotation.frequencies.empty()) return rotation.frequencies;
+  std::vector<double> frequencies;
+  for (int pair = 0; pair < dim / 2; ++pair) frequencies.push_back(std::pow(rotation.theta, -2.0 * pair / dim));
+  return frequencies;
+}
+
+Status check_rotation(const Rotation& rotation, int part, const Tensor& x, bool starts) {
+  const int dim = rotation.turned(part);
+  const auto frequencies = static_cast<int>(rotation.frequencies.size());
+  if (dim % 2 != 0 || dim > part || (frequencies != 0 && frequencies != dim / 2))
+    return fail(ErrorCode::kBadArgument,
+                fmt::format("RoPE turns {} elements of {} with {} frequencies", dim, part, frequencies));
+  if (x.shape.rank() != 3)
+    return fail(ErrorCode::kBadArgument, fmt::format("RoPE turns rows of [s, b, ..], not of {}", x.shape.str()));
+  if (starts != rotation.packed || (rotation.packed && x.shape[1] != 1))
+    return fail(ErrorCode::kBadArgument, "rotary positions of a pack read its starts, and the pack is alone");
+  return {};
+}
+
 namespace {
 
 Result<std::vector<TensorSpec>> shape(Inputs in, const Attrs& attrs) {
@@ -15,15 +39,12 @@ Result<std::vector<TensorSpec>> shape(Inputs in, const Attrs& attrs) {
   if (in[0]->shape.rank() != 3 || in[0]->shape[-1] != want)
     return fail(ErrorCode::kBadArgument,
                 fmt::format("packed qkv is {}, last dimension must be {}", in[0]->shape.str(), want));
-  if (a.turned() % 2 != 0 || a.rotary_offset + a.turned() > a.head_dim ||
-      (!a.frequencies.empty() && static_cast<int>(a.frequencies.size()) != a.turned() / 2))
-    return fail(ErrorCode::kBadArgument, fmt::format("RoPE turns {} elements from {} of {} with {} frequencies",
-                                                     a.turned(), a.rotary_offset, a.head_dim, a.frequencies.size()));
   if (a.first_head < 0 || a.first_head >= a.end_head() || a.end_head() > a.heads + a.kv_heads)
     return fail(ErrorCode::kBadArgument, fmt::format("RoPE turns heads {} to {} of {} queries and {} keys",
                                                      a.first_head, a.end_head(), a.heads, a.kv_heads));
-  if (in.size() != (a.packed ? 2 : 1) || (a.packed && in[0]->shape[1] != 1))
-    return fail(ErrorCode::kBadArgument, "rotary positions of a pack read its starts, and the pack is alone");
+  Rotation rotation = a.rotation;
+  rotation.dim = a.turned();
+  MB_TRY(check_rotation(rotation, a.head_dim - a.rotary_offset, *in[0], in.size() == 2));
   return std::vector<TensorSpec>{{in[0]->shape, in[0]->dtype}};
 }
 
@@ -31,7 +52,7 @@ void grad(GradContext& c) {
   RopeAttrs a = c.attrs<RopeAttrs>();
   a.inverse = !a.inverse;
   std::vector<TensorId> in{c.grad()};
-  if (a.packed) in.push_back(c.saved_in(1));
+  if (a.rotation.packed) in.push_back(c.saved_in(1));
   c.emit_grad(0, kRope, "bwd", in, a);
 }
 
@@ -46,23 +67,19 @@ double bytes(const OpView& op) {
 }
 
 void cases(std::vector<OpCase>& all) {
-  all.push_back({"rope/gqa", &kRope, {{{5, 2, 64}}}, RopeAttrs{4, 2, 8, 10000.0, false}});
+  all.push_back({"rope/gqa", &kRope, {{{5, 2, 64}}}, RopeAttrs{4, 2, 8}});
   all.push_back({"rope/heads", &kRope, {{{3, 2, 1920}}}, RopeAttrs{9, 3, 128}});
   RopeAttrs partial{4, 2, 8};
-  partial.rotary_dim = 4;
+  partial.rotation.dim = 4;
   all.push_back({"rope/partial", &kRope, {{{5, 2, 64}}}, partial});
   RopeAttrs latent{2, 2, 12};
-  latent.rotary_dim = 4;
+  latent.rotation = {.dim = 4, .interleaved = true, .frequencies = {0.7, 0.02}, .factor = 1.25};
   latent.rotary_offset = 8;
-  latent.interleaved = true;
   latent.v_head_dim = 6;
-  latent.frequencies = {0.7, 0.02};
-  latent.factor = 1.25;
   all.push_back({"rope/latent", &kRope, {{{5, 1, 60}}}, latent});
   RopeAttrs wide{5, 5, 48};  // whole vectors of interleaved pairs
-  wide.rotary_dim = 16;
+  wide.rotation = {.dim = 16, .interleaved = true};
   wide.rotary_offset = 32;
-  wide.interleaved = true;
   wide.v_head_dim = 32;
   all.push_back({"rope/latent_wide", &kRope, {{{13, 1, 640}}}, wide});
   RopeAttrs keys{4, 2, 8};
@@ -70,7 +87,7 @@ void cases(std::vector<OpCase>& all) {
   keys.turned_heads = 2;
   all.push_back({"rope/keys", &kRope, {{{5, 2, 64}}}, keys});
   RopeAttrs packed{4, 2, 8};
-  packed.packed = true;
+  packed.rotation.packed = true;
   all.push_back({"rope/packed", &kRope, {{{9, 1, 64}}, {{4}, DType::kI32, Fill::kStarts, 7}}, packed});
 }
 

@@ -113,6 +113,26 @@ TEST(FusionTogether, EveryFusionUnderTpSpPpWithRecompute) {
   expect_equal(step_once(all), fused);
 }
 
+TEST(RopeFusion, LatentAttentionTurnsInItsPacking) {
+  Config c;
+  deepseek(c);
+  c.train.seq_length = 16;
+  c.train.global_batch_size = 2;
+  c.parallel.tensor_model_parallel_size = 2;
+  const Stepped fused = step_once(c);
+  EXPECT_FALSE(kinds_of(fused).contains("rope"));
+  Config turned = c;
+  turned.fusion.apply_rope_fusion = false;
+  const Stepped apart = step_once(turned);
+  auto kinds = kinds_of(apart);
+  EXPECT_EQ(kinds["rope"], 4 * kinds["latent_pack"]) << "of queries and of keys, forward and backward";
+  expect_near(fused, apart, 2e-5);
+  turned = c;
+  turned.memory.recompute_granularity = RecomputeGranularity::kSelective;
+  turned.memory.recompute_modules = "mla_up_proj";
+  expect_equal(step_once(turned), fused);
+}
+
 TEST(SwigluFusion, SameBitsInBf16UnderTpSpWithFullRecompute) {
   Config c = config_of(kFamilies[2]);
   c.precision.recipe = Recipe::kBf16;

@@ -142,8 +142,9 @@ void attr_fields(const AttentionAttrs& attrs, Visit&& visit) {
 
 template <typename Visit>
 void attr_fields(const RopeAttrs& attrs, Visit&& visit) {
-  const auto& [heads, kv_heads, head_dim, theta, inverse, rotary_dim, rotary_offset, interleaved, v_head_dim,
-               frequencies, factor, packed, first_head, turned_heads, positions] = attrs;
+  const auto& [heads, kv_heads, head_dim, rotation, inverse, rotary_offset, v_head_dim, first_head, turned_heads] =
+      attrs;
+  const auto& [theta, rotary_dim, interleaved, frequencies, factor, packed, positions] = rotation;
   visit("heads", heads);
   visit("kv_heads", kv_heads);
   visit("head_dim", head_dim);
@@ -272,11 +273,21 @@ void attr_fields(const DropoutAttrs& attrs, Visit&& visit) {
 
 template <typename Visit>
 void attr_fields(const LatentAttrs& attrs, Visit&& visit) {
-  const auto& [heads, nope, rope, value] = attrs;
+  const auto& [heads, nope, rope, value, turns, rotation] = attrs;
+  const auto& [theta, rotary_dim, interleaved, frequencies, factor, packed, positions] = rotation;
   visit("heads", heads);
   visit("nope", nope);
   visit("rope", rope);
   visit("value", value);
+  visit("turns", turns);
+  if (!turns) return;
+  visit("theta", theta);
+  visit("rotary_dim", rotary_dim);
+  visit("interleaved", interleaved);
+  visit("frequencies", frequencies);
+  visit("factor", factor);
+  visit("packed", packed);
+  visit("positions", positions);
 }
 
 template <typename Visit>

@@ -124,7 +124,7 @@ InPlace in_place(int reader_segment, bool after_crosses) {
   const TensorId in = b.declare(source);
   b.add_segment("forward", SegmentKind::kForward, 0);
   p.before = b.emit1(kAdd, "before.fwd", {in, in}, NoAttrs{});
-  p.after = b.emit1(kRope, "after.fwd", {p.before}, RopeAttrs{1, 1, 8, 10000.0, false});
+  p.after = b.emit1(kRope, "after.fwd", {p.before}, RopeAttrs{1, 1, 8});
   if (reader_segment == 0) b.emit1(kAdd, "reader.fwd", {p.before, p.before}, NoAttrs{});
   b.add_segment("backward", SegmentKind::kBackward, 0);
   if (reader_segment == 1) b.emit1(kAdd, "reader.bwd", {p.before, p.before}, NoAttrs{});
@@ -155,7 +155,7 @@ TEST(Finish, InputsOfTheHostAreNotWrittenOver) {
   source.scope = Scope::kMicroBatch;
   const TensorId in = b.declare(source);
   b.add_segment("forward", SegmentKind::kForward, 0);
-  const TensorId out = b.emit1(kRope, "rope.fwd", {in}, RopeAttrs{1, 1, 8, 10000.0, false});
+  const TensorId out = b.emit1(kRope, "rope.fwd", {in}, RopeAttrs{1, 1, 8});
   program.schedule = {{0, 0}};
   finish_program(program);
   EXPECT_NE(program.storage(out), program.storage(in));

@@ -121,7 +121,7 @@ TEST(ContextFaults, ShowInTheGradients) {
   EXPECT_GT(error_of(ring,
                      [](Op& op) {
                        auto* rope = std::get_if<RopeAttrs>(&op.attrs);
-                       if (rope != nullptr) rope->positions.starts[1] += 1;
+                       if (rope != nullptr) rope->rotation.positions.starts[1] += 1;
                        return rope != nullptr;
                      }),
             1e-4);

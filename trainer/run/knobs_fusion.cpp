@@ -38,7 +38,7 @@ std::vector<Knob> fusion_knobs() {
        .history = "Megatron-Core: on."},
       {.key = "fusion.apply_rope_fusion",
        .field = field(&Config::fusion, &FusionConfig::apply_rope_fusion),
-       .doc = "Queries and keys turn in one op; off: in one each.",
+       .doc = "Queries and keys turn in one op, of latent attention in the one that packs them; off: in one each.",
        .history = "Megatron-Core: off."},
       {.key = "fusion.attention_backend",
        .field = field(&Config::fusion, &FusionConfig::attention_backend),

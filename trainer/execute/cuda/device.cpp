@@ -12,6 +12,7 @@
 #include "profiler/host/nvml.h"
 #include "trainer/execute/cuda/initial_values.h"
 #include "trainer/ops/cuda/status.h"
+#include "trainer/ops/rotation.h"
 
 namespace mbb::trainer::cuda {
 namespace {
@@ -285,19 +286,18 @@ Result<const void*> Device::constant(const void* owner, std::span<const std::byt
   return static_cast<const void*>(table);
 }
 
-Result<const float*> Device::rope_table(int64_t seq, const RopeAttrs& a) {
-  const int half = a.turned() / 2;
-  auto& table = rope_[{seq, a.turned(), a.theta, a.factor, a.frequencies, a.positions.run, a.positions.starts}];
+Result<const float*> Device::rope_table(int64_t seq, int turned, const Rotation& r) {
+  const int half = turned / 2;
+  auto& table = rope_[{seq, turned, r.theta, r.factor, r.frequencies, r.positions.run, r.positions.starts}];
   if (table != nullptr) return static_cast<const float*>(table);
   std::vector<float> values(static_cast<size_t>(seq * half * 2));
+  const std::vector<double> frequencies = frequencies_of(r, turned);
   for (int pair = 0; pair < half; ++pair) {
-    const double frequency =
-        a.frequencies.empty() ? std::pow(a.theta, -2.0 * pair / a.turned()) : a.frequencies[static_cast<size_t>(pair)];
     for (int64_t s = 0; s < seq; ++s) {
-      const double angle = static_cast<double>(a.positions.at(s)) * frequency;
+      const double angle = static_cast<double>(r.positions.at(s)) * frequencies[static_cast<size_t>(pair)];
       const auto at = static_cast<size_t>(s * half + pair) * 2;
-      values[at] = static_cast<float>(std::cos(angle) * a.factor);
-      values[at + 1] = static_cast<float>(std::sin(angle) * a.factor);
+      values[at] = static_cast<float>(std::cos(angle) * r.factor);
+      values[at + 1] = static_cast<float>(std::sin(angle) * r.factor);
     }
   }
   const auto bytes = values.size() * sizeof(float);

@@ -92,8 +92,8 @@ class Device {
   Result<void*> outer_scratch(int64_t bytes);
   // A constant table of an op, uploaded once; `owner` is its key.
   Result<const void*> constant(const void* owner, std::span<const std::byte> bytes);
-  // cos and sin of where rows 0 .. seq-1 lie, times the attributes' factor: [seq, turned/2, 2].
-  Result<const float*> rope_table(int64_t seq, const RopeAttrs& attrs);
+  // cos and sin of where rows 0 .. seq-1 lie, times the rotation's factor: [seq, turned/2, 2].
+  Result<const float*> rope_table(int64_t seq, int turned, const Rotation& rotation);
   // A flag for what only the device can see: {id of the op, 0 while all is well; a number that says more}.
   Result<int32_t*> alarm();
   const int32_t* raised() const { return alarm_; }

@@ -6,6 +6,7 @@
 #include "trainer/execute/cuda/op_call.h"
 #include "trainer/ops/cuda/any_shape.h"
 #include "trainer/ops/cuda/block_kernels.h"
+#include "trainer/ops/cuda/latent_kernels.h"
 #include "trainer/ops/cuda/part_kernels.h"
 #include "trainer/ops/cuda/status.h"
 
@@ -85,6 +86,21 @@ Result<Positions> positions(const OpCall& call) {
     p.starts = call.in[2].as<const int32_t>();
     p.sequences = call.in[2].elements();
   }
+  return p;
+}
+
+// The starts of a pack that turns are operand `operand`.
+Result<LatentPacking> latent_packing(const OpCall& call, size_t operand) {
+  const auto& a = call.attrs<LatentAttrs>();
+  const Shape& shape = call.in[0].shape();
+  LatentPacking p;
+  MB_ASSIGN(p.element, element_of(*call.in[0].tensor));
+  p.tokens = shape.rows();
+  p.heads = a.heads, p.nope = a.nope, p.rope = a.rope, p.value = a.value;
+  if (!a.turns) return p;
+  p.batch = shape[1], p.turned = a.turned(), p.interleaved = a.rotation.interleaved;
+  MB_ASSIGN(const RotaryTables tables, rotary_tables(call, a.rotation, p.turned, shape[0], operand));
+  p.table = tables.table, p.own = tables.own;
   return p;
 }
 
@@ -197,15 +213,14 @@ Status scale_by_op(const OpCall& call) {
 }
 
 Status latent_pack_op(const OpCall& call) {
-  MB_ASSIGN(const Element element, element_of(*call.in[0].tensor));
-  return latent_pack(element, call.attrs<LatentAttrs>(), call.in[0].shape().rows(), call.in[0].data, call.in[1].data,
-                     call.in[2].data, call.out[0].data, call.device.launch());
+  MB_ASSIGN(const LatentPacking p, latent_packing(call, 3));
+  return latent_pack(p, call.in[0].data, call.in[1].data, call.in[2].data, call.out[0].data, call.device.launch());
 }
 
 Status latent_pack_grad_op(const OpCall& call) {
-  MB_ASSIGN(const Element element, element_of(*call.in[0].tensor));
-  return latent_unpack_grad(element, call.attrs<LatentAttrs>(), call.in[0].shape().rows(), call.in[0].data,
-                            call.out[0].data, call.out[1].data, call.out[2].data, call.device.launch());
+  MB_ASSIGN(const LatentPacking p, latent_packing(call, 1));
+  return latent_unpack_grad(p, call.in[0].data, call.out[0].data, call.out[1].data, call.out[2].data,
+                            call.device.launch());
 }
 
 Status shift_tokens_op(const OpCall& call) {

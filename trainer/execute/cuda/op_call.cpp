@@ -164,6 +164,16 @@ Result<const int32_t*> own_starts(const OpCall& call, size_t operand, int64_t to
   return static_cast<const int32_t*>(own);
 }
 
+Result<RotaryTables> rotary_tables(const OpCall& call, const Rotation& rotation, int turned, int64_t seq,
+                                   size_t operand) {
+  RotaryTables tables;
+  MB_ASSIGN(tables.table, call.device.rope_table(seq, turned, rotation));
+  if (!rotation.packed) return tables;
+  MB_TRY(whole_pack(rotation.positions));
+  MB_ASSIGN(tables.own, own_starts(call, operand, seq, 0));
+  return tables;
+}
+
 Result<PackSpans> pack_spans(const OpCall& call, size_t first, int64_t queries, int64_t keys, bool apart,
                              int64_t beside) {
   const int64_t offset = (beside + 255) / 256 * 256;

@@ -75,6 +75,14 @@ inline Launch norm_launch(const OpCall& call) {
 // behind the `beside` bytes that the op itself will ask for.
 Result<const int32_t*> own_starts(const OpCall& call, size_t operand, int64_t tokens, int64_t beside);
 
+// Where `seq` rows lie for what turns them: Rope's table and own. The starts of a pack are operand `operand`.
+struct RotaryTables {
+  const float* table = nullptr;
+  const int32_t* own = nullptr;
+};
+Result<RotaryTables> rotary_tables(const OpCall& call, const Rotation& rotation, int turned, int64_t seq,
+                                   size_t operand);
+
 // What `queries` query and `keys` key rows of packs see of each other, likewise in the scratch. Their starts are
 // operand `first`, or `first` and the next one where keys are packs `apart`.
 Result<PackSpans> pack_spans(const OpCall& call, size_t first, int64_t queries, int64_t keys, bool apart,

@@ -40,9 +40,9 @@ void add_wide_cases(std::vector<OpCase>& all) {
   all.push_back({"swiglu/wide", &kSwiglu, {{{20, 2, 512}}}, NoAttrs{}});
   all.push_back({"add/wide", &kAdd, {{{40, 2, 129}}, {{40, 2, 129}}}, NoAttrs{}});
   all.push_back({"embedding/wide", &kEmbedding, {integers({50, 2}, 70), weight({70, 264})}, EmbeddingAttrs{}});
-  all.push_back({"rope/wide", &kRope, {{{24, 2, 512}}}, RopeAttrs{4, 2, 64, 500000.0, false}});
+  all.push_back({"rope/wide", &kRope, {{{24, 2, 512}}}, RopeAttrs{4, 2, 64, {.theta = 500000.0}}});
   RopeAttrs partial{21, 2, 64};
-  partial.rotary_dim = 32;
+  partial.rotation.dim = 32;
   partial.rotary_offset = 16;
   all.push_back({"rope/wide-partial", &kRope, {{{9, 2, 1600}}}, partial});
   RopeAttrs keys{4, 2, 64};
@@ -58,8 +58,7 @@ void add_wide_cases(std::vector<OpCase>& all) {
   all.push_back({"attention/d64-window-flash", &kAttention, {{{330, 2, 512}}}, window});
   // Sequences that begin inside blocks of the flash kernel and skip some of them, and tokens behind the last one.
   const CaseInput starts = integers({9}, 600, Fill::kStarts);
-  RopeAttrs turned{4, 2, 64, 500000.0, false};
-  turned.packed = true;
+  const RopeAttrs turned{4, 2, 64, {.theta = 500000.0, .packed = true}};
   all.push_back({"rope/wide-packed", &kRope, {{{610, 1, 512}}, starts}, turned});
   AttentionAttrs pack{4, 2, 64, true, 0.125F};
   pack.packed = true;
@@ -98,6 +97,32 @@ void add_wide_cases(std::vector<OpCase>& all) {
   biased.causal = false;
   all.push_back({"attention/d64-biased-both-ways", &kAttention, {{{333, 2, 768}}, weight({4, 32})}, biased});
   all.push_back({"attention/d96", &kAttention, {{{40, 1, 384}}}, AttentionAttrs{2, 1, 96, true, 0.1F}});
+}
+
+// Latent attention's packing that turns: whole vectors, and parts that are longer than a block has threads.
+void add_latent_cases(std::vector<OpCase>& all) {
+  const auto add = [&](const std::string& name, int64_t tokens, int64_t batch, LatentAttrs attrs,
+                       const Rotation& rotation) {
+    attrs.turns = true;
+    attrs.rotation = rotation;
+    const int64_t heads = attrs.heads;
+    std::vector<CaseInput> in{{{tokens, batch, heads * (attrs.nope + attrs.rope)}},
+                              {{tokens, batch, attrs.rope}},
+                              {{tokens, batch, heads * (attrs.nope + attrs.value)}}};
+    if (rotation.packed) in.push_back(integers({9}, tokens - 10, Fill::kStarts));
+    all.push_back({"latent_pack/" + name, &kLatentPack, in, attrs});
+  };
+  const LatentAttrs deepseek{7, 128, 64, 128};
+  add("d192", 70, 1, deepseek, {.interleaved = true});
+  add("d192-batch", 41, 3, deepseek, {.interleaved = true, .factor = 1.25});
+  add("d192-halves", 70, 2, deepseek, {});
+  add("d192-part", 33, 1, deepseek, {.dim = 24, .interleaved = true});
+  add("d192-part-halves", 33, 1, deepseek, {.dim = 48});
+  add("d192-packed", 310, 1, deepseek, {.interleaved = true, .packed = true});
+  add("d192-chunks", 60, 2, deepseek, {.interleaved = true, .positions = context_positions(120, 2, 1)});
+  add("turned-odd", 6, 2, {3, 5, 301, 3}, {.dim = 298, .interleaved = true});
+  add("turned-odd-halves", 6, 2, {3, 5, 602, 3}, {.dim = 600});
+  add("turned-odd-packed", 90, 1, {5, 3, 6, 2}, {.packed = true});
 }
 
 // Attention taken apart, rows of whole vectors.
@@ -471,6 +496,7 @@ std::vector<OpCase> all_cases() {
   add_wide_cases(cases);
   add_block_cases(cases);
   add_matrix_cases(cases);
+  add_latent_cases(cases);
   add_piece_cases(cases);
   add_expert_cases(cases);
   add_narrow_cases(cases);

@@ -77,22 +77,17 @@ Status embedding_grad_op(const OpCall& call) {
 
 Status rope_op(const OpCall& call) {
   const auto& a = call.attrs<RopeAttrs>();
-  if (a.packed) MB_TRY(whole_pack(a.positions));
   MB_ASSIGN(const Element element, element_of(*call.in[0].tensor));
   const Shape& shape = call.in[0].shape();
-  MB_ASSIGN(const float* const table, call.device.rope_table(shape[0], a));
-  const int32_t* own = nullptr;
-  if (a.packed) {
-    MB_ASSIGN(own, own_starts(call, 1, shape[0], 0));
-  }
+  MB_ASSIGN(const RotaryTables tables, rotary_tables(call, a.rotation, a.turned(), shape[0], 1));
   Rope r;
   r.element = element;
   r.tokens = shape.rows(), r.batch = shape[1], r.width = shape.cols();
   r.first_head = a.first_head, r.heads = a.end_head() - a.first_head, r.head_dim = a.head_dim;
   r.offset = a.rotary_offset, r.turned = a.turned();
-  r.backward = a.inverse, r.interleaved = a.interleaved;
+  r.backward = a.inverse, r.interleaved = a.rotation.interleaved;
   r.from = call.in[0].data, r.to = call.out[0].data;
-  r.table = table, r.own = own;
+  r.table = tables.table, r.own = tables.own;
   if (!rope_takes(r)) {
     if (r.from != r.to)
       MB_TRY(ok(cudaMemcpyAsync(r.to, r.from, static_cast<size_t>(call.out[0].tensor->bytes()),
@@ -100,7 +95,7 @@ Status rope_op(const OpCall& call) {
                 "copying qkv before its rotation"));
     r.from = r.to;
   }
-  if (!rope_takes(r)) return rope_any(element, a, shape[0], shape[1], r.to, table, own, call.device.launch());
+  if (!rope_takes(r)) return rope_any(element, a, shape[0], shape[1], r.to, r.table, r.own, call.device.launch());
   return rope(r, call.device.launch());
 }
 

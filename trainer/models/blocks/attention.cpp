@@ -19,24 +19,36 @@ TensorId qk_norm(BlockBuilder& k, const std::string& path, TensorId qkv, const H
   return k.builder().emit(kQkNorm, path + ".qk_norm.fwd", {qkv, q, key}, attrs, {.out_path = path + ".qk_norm.out"})[0];
 }
 
+// Of parts of `part` elements.
+Rotation rotation(BlockBuilder& k, int64_t part) {
+  const ModelShape& m = k.model();
+  Rotation r{.theta = m.rope.theta, .interleaved = m.rope.interleaved};
+  if (m.rotary_dim() != part) r.dim = static_cast<int>(m.rotary_dim());
+  if (m.rope.scaling != RopeScaling::kNone) {
+    r.frequencies = rope_inverse_frequencies(m);
+    r.factor = rope_attention_factor(m);
+  }
+  r.positions = k.positions();
+  r.packed = k.layout().reads_starts();
+  return r;
+}
+
+// Latent attention's queries and keys turn while they are packed.
+bool turns_in_packing(BlockBuilder& k) {
+  const ModelShape& m = k.model();
+  return m.is_mla() && m.position == PositionKind::kRope && !m.qk_norm && k.layout().config.fusion.apply_rope_fusion;
+}
+
 TensorId rope(BlockBuilder& k, const std::string& path, TensorId qkv, const Heads& heads) {
   const ModelShape& m = k.model();
-  RopeAttrs attrs{heads.queries, heads.keys, heads.dim, m.rope.theta};
-  if (m.rotary_dim() != heads.dim) attrs.rotary_dim = static_cast<int>(m.rotary_dim());
-  attrs.interleaved = m.rope.interleaved;
+  RopeAttrs attrs{heads.queries, heads.keys, heads.dim, rotation(k, heads.dim)};
   if (m.is_mla()) {
     attrs.rotary_offset = static_cast<int>(m.mla.nope_head_dim);
     attrs.v_head_dim = static_cast<int>(m.mla.v_head_dim);
   }
-  if (m.rope.scaling != RopeScaling::kNone) {
-    attrs.frequencies = rope_inverse_frequencies(m);
-    attrs.factor = rope_attention_factor(m);
-  }
-  attrs.positions = k.positions();
-  attrs.packed = k.layout().reads_starts();
   const auto turn = [&](const std::string& name, TensorId x) {
     std::vector<TensorId> in{x};
-    if (attrs.packed) in.push_back(k.starts());
+    if (attrs.rotation.packed) in.push_back(k.starts());
     return k.builder().emit1(kRope, name + ".fwd", in, attrs, {.out_path = name + ".out"});
   };
   if (k.layout().config.fusion.apply_rope_fusion) return turn(path + ".rope", qkv);
@@ -113,9 +125,13 @@ TensorId latent_qkv(BlockBuilder& k, const std::string& path, TensorId x, const 
   const TensorId kv = k.column_linear(path + ".kv_up", latent(".kv", mla.kv_lora_rank),
                                       {m.num_attention_heads * (mla.nope_head_dim + mla.v_head_dim)}, false);
   const TensorId key = k.gather(path + ".k_rope", k.replicated_linear(path + ".k_rope", x, mla.rope_head_dim));
-  const LatentAttrs attrs{heads.queries, static_cast<int>(mla.nope_head_dim), static_cast<int>(mla.rope_head_dim),
-                          static_cast<int>(mla.v_head_dim)};
-  return k.builder().emit1(kLatentPack, path + ".pack.fwd", {q, key, kv}, attrs, {.out_path = path + ".pack.out"});
+  LatentAttrs attrs{heads.queries, static_cast<int>(mla.nope_head_dim), static_cast<int>(mla.rope_head_dim),
+                    static_cast<int>(mla.v_head_dim)};
+  attrs.turns = turns_in_packing(k);
+  if (attrs.turns) attrs.rotation = rotation(k, mla.rope_head_dim);
+  std::vector<TensorId> in{q, key, kv};
+  if (attrs.packed()) in.push_back(k.starts());
+  return k.builder().emit1(kLatentPack, path + ".pack.fwd", in, attrs, {.out_path = path + ".pack.out"});
 }
 
 }  // namespace
@@ -142,7 +158,7 @@ TensorId attention_block(BlockBuilder& k, const std::string& path, TensorId x, c
                      ? latent_qkv(k, path, x, heads)
                      : k.column_linear(path + ".qkv", k.gather(path + ".qkv", x), {m.query_size(), kv, kv}, m.qkv_bias);
   if (m.qk_norm) qkv = qk_norm(k, path, qkv, heads);
-  if (m.position == PositionKind::kRope) qkv = rope(k, path, qkv, heads);
+  if (m.position == PositionKind::kRope && !turns_in_packing(k)) qkv = rope(k, path, qkv, heads);
   return k.row_linear(path + ".proj", core(k, path, qkv, heads, kind), m.num_attention_heads * m.v_head_dim(),
                       m.attention_out_bias);
 }

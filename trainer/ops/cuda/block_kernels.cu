@@ -3,13 +3,12 @@
 
 #include <algorithm>
 #include <initializer_list>
-#include <numeric>
-#include <optional>
 
 #include "trainer/ops/cuda/activation.cuh"
 #include "trainer/ops/cuda/by_element.cuh"
 #include "trainer/ops/cuda/by_width.cuh"
 #include "trainer/ops/cuda/dropout_kernel.cuh"
+#include "trainer/ops/cuda/rotary.cuh"
 #include "trainer/ops/cuda/status.h"
 #include "trainer/program/program.h"
 
@@ -295,72 +294,6 @@ __global__ void multiply_kernel(const T* x, float factor, T* y, int64_t count) {
   }
 }
 
-template <typename T>
-__global__ void latent_pack_kernel(LatentAttrs a, int64_t tokens, const T* q, const T* key, const T* kv, T* packed) {
-  const int64_t head_key = a.nope + a.rope, queries = a.heads * head_key, width = 2 * queries + a.heads * a.value;
-  const int64_t pair = a.nope + a.value, stride = int64_t{gridDim.x} * blockDim.x;
-  for (int64_t at = int64_t{blockIdx.x} * blockDim.x + threadIdx.x; at < tokens * width; at += stride) {
-    const int64_t token = at / width, i = at % width;
-    T value;
-    if (i < queries) {
-      value = q[token * queries + i];
-    } else if (i < 2 * queries) {
-      const int64_t head = (i - queries) / head_key, e = (i - queries) % head_key;
-      value = e < a.nope ? kv[token * a.heads * pair + head * pair + e] : key[token * a.rope + e - a.nope];
-    } else {
-      const int64_t head = (i - 2 * queries) / a.value, e = (i - 2 * queries) % a.value;
-      value = kv[token * a.heads * pair + head * pair + a.nope + e];
-    }
-    packed[at] = value;
-  }
-}
-
-// Queries, and keys with values, back from the packed rows: a block a token. Both kernels copy elements, or 16-byte
-// pieces of them where all parts are whole pieces: T is either.
-template <typename T>
-__global__ void __launch_bounds__(kBlock) latent_unpack_kernel(LatentAttrs a, const T* dpacked, T* dq, T* dkv) {
-  const int head_key = a.nope + a.rope, queries = a.heads * head_key, pair = a.nope + a.value, pairs = a.heads * pair;
-  const int64_t token = blockIdx.x;
-  const T* const from = dpacked + token * (2 * queries + a.heads * a.value);
-  for (int i = static_cast<int>(threadIdx.x); i < queries; i += kBlock) dq[token * queries + i] = from[i];
-  for (int e = static_cast<int>(threadIdx.x); e < pairs; e += kBlock) {
-    const int head = e / pair, inner = e - head * pair;
-    dkv[token * pairs + e] =
-        inner < a.nope ? from[queries + head * head_key + inner] : from[2 * queries + head * a.value + inner - a.nope];
-  }
-}
-
-// The rotary key, which all heads share: a block a token. Every strand of threads sums its heads in order, then strands
-// are added in theirs.
-template <int kWidth, typename T>
-__global__ void __launch_bounds__(kBlock) latent_key_grad_kernel(LatentAttrs a, const T* dpacked, T* dkey) {
-  __shared__ __align__(16) float sums[kBlock * kWidth];
-  const int head_key = a.nope + a.rope, queries = a.heads * head_key, thread = static_cast<int>(threadIdx.x);
-  const int lanes = min(max(a.rope / kWidth, 1), kBlock), strands = kBlock / lanes, across = lanes * kWidth;
-  const int64_t token = blockIdx.x;
-  const T* const from = dpacked + token * (2 * queries + a.heads * a.value) + queries + a.nope;
-  for (int base = 0; base < a.rope; base += across) {
-    const int column = base + thread % lanes * kWidth;
-    float sum[kWidth] = {};
-#pragma unroll 4
-    for (int head = thread / lanes; head < a.heads && column < a.rope; head += strands) {
-      if (thread >= strands * lanes) break;
-      float value[kWidth];
-      load<kWidth>(from + head * head_key + column, value);
-#pragma unroll
-      for (int i = 0; i < kWidth; ++i) sum[i] += value[i];
-    }
-    __syncthreads();
-    store<kWidth>(sums + thread * kWidth, sum);
-    __syncthreads();
-    for (int e = thread; e < min(across, a.rope - base); e += kBlock) {
-      float all = 0.0f;
-      for (int s = 0; s < strands; ++s) all += sums[s * across + e];
-      dkey[token * a.rope + base + e] = from_float<T>(all);
-    }
-  }
-}
-
 __global__ void shift_tokens_kernel(const int32_t* tokens, int32_t* moved, int64_t count, int64_t by,
                                     const int32_t* past) {
   const int64_t at = int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
@@ -383,9 +316,10 @@ __global__ void rope_any_kernel(RopeAny r, T* qkv, const float* table, const int
     const float* angle = table + (position * r.half + pair) * 2;
     T* low = qkv + token * r.width + (r.first_head + head) * r.head_dim + r.offset + (r.interleaved ? 2 * pair : pair);
     T* high = low + (r.interleaved ? 1 : r.half);
-    const float x = to_float(*low), y = to_float(*high), sine = r.direction * angle[1];
-    *low = from_float<T>(x * angle[0] - y * sine);
-    *high = from_float<T>(y * angle[0] + x * sine);
+    float x = to_float(*low), y = to_float(*high);
+    turn_pair(angle[0], r.direction * angle[1], x, y);
+    *low = from_float<T>(x);
+    *high = from_float<T>(y);
   }
 }
 
@@ -495,58 +429,6 @@ Status multiply(Element element, const void* x, float factor, void* y, int64_t c
   });
 }
 
-namespace {
-
-// In 16-byte pieces; nullopt where a part or an address is none.
-std::optional<LatentAttrs> pieces_of(Element element, const LatentAttrs& a,
-                                     std::initializer_list<const void*> addresses) {
-  const int piece = 16 / bytes_of(element);
-  uintptr_t all = 0;
-  for (const void* p : addresses) all |= reinterpret_cast<uintptr_t>(p);
-  if (a.nope % piece != 0 || a.rope % piece != 0 || a.value % piece != 0 || all % 16 != 0) return std::nullopt;
-  return LatentAttrs{a.heads, a.nope / piece, a.rope / piece, a.value / piece};
-}
-
-template <typename T>
-void pack(const LatentAttrs& a, int64_t tokens, const void* q, const void* key, const void* kv, void* packed,
-          cudaStream_t stream) {
-  const int64_t width = int64_t{a.heads} * (2 * (a.nope + a.rope) + a.value);
-  latent_pack_kernel<T>
-      <<<grid_for(tokens * width), kBlock, 0, stream>>>(a, tokens, static_cast<const T*>(q), static_cast<const T*>(key),
-                                                        static_cast<const T*>(kv), static_cast<T*>(packed));
-}
-
-template <typename T>
-void unpack(const LatentAttrs& a, int64_t tokens, const void* dpacked, void* dq, void* dkv, cudaStream_t stream) {
-  latent_unpack_kernel<T><<<static_cast<unsigned>(tokens), kBlock, 0, stream>>>(
-      a, static_cast<const T*>(dpacked), static_cast<T*>(dq), static_cast<T*>(dkv));
-}
-
-}  // namespace
-
-Status latent_pack(Element element, const LatentAttrs& a, int64_t tokens, const void* q, const void* key,
-                   const void* kv, void* packed, const Launch& launch) {
-  if (const auto pieces = pieces_of(element, a, {q, key, kv, packed})) {
-    pack<uint4>(*pieces, tokens, q, key, kv, packed, launch.stream);
-    return launched("latent_pack");
-  }
-  return by_element("latent_pack", element,
-                    [&]<typename T>(T) { pack<T>(a, tokens, q, key, kv, packed, launch.stream); });
-}
-
-Status latent_unpack_grad(Element element, const LatentAttrs& a, int64_t tokens, const void* dpacked, void* dq,
-                          void* dkey, void* dkv, const Launch& launch) {
-  const auto pieces = pieces_of(element, a, {dpacked, dq, dkv});
-  if (pieces) unpack<uint4>(*pieces, tokens, dpacked, dq, dkv, launch.stream);
-  return by_element("latent_unpack_grad", element, [&]<typename T>(T) {
-    if (!pieces) unpack<T>(a, tokens, dpacked, dq, dkv, launch.stream);
-    by_width(std::gcd(a.nope, std::gcd(a.rope, a.value)), {dpacked}, [&](auto width) {
-      latent_key_grad_kernel<decltype(width)::value, T><<<static_cast<unsigned>(tokens), kBlock, 0, launch.stream>>>(
-          a, static_cast<const T*>(dpacked), static_cast<T*>(dkey));
-    });
-  });
-}
-
 Status shift_tokens(const int32_t* tokens, int32_t* moved, int64_t count, int64_t by, const int32_t* past,
                     const Launch& launch) {
   shift_tokens_kernel<<<static_cast<unsigned>((count + kBlock - 1) / kBlock), kBlock, 0, launch.stream>>>(
@@ -564,7 +446,7 @@ Status rope_any(Element element, const RopeAttrs& a, int64_t seq, int64_t batch,
                   a.head_dim,
                   a.turned() / 2,
                   a.rotary_offset,
-                  a.interleaved,
+                  a.rotation.interleaved,
                   a.inverse ? -1.0f : 1.0f};
   return by_element("rope_any", element, [&]<typename T>(T) {
     rope_any_kernel<T>

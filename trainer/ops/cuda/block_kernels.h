@@ -1,5 +1,5 @@
 // Kernels of the blocks that families besides Llama use: biases, learned positions, norms of heads, activations,
-// dropout, latent attention's packing, rotary positions of any kind. Any shape and alignment; sums over rows run in a
+// dropout, rotary positions of any kind. Any shape and alignment; sums over rows run in a
 // fixed order. Layouts are those of trainer/ops/attrs.h; all pointers are on the device.
 #pragma once
 
@@ -71,11 +71,6 @@ Status dropout(const Dropout& args, const void* x, void* y, const Launch& launch
 Status bias_dropout_add(const Dropout& args, const void* residual, const void* x, const void* bias, void* y,
                         const Launch& launch);
 Status multiply(Element element, const void* x, float factor, void* y, int64_t count, const Launch& launch);
-
-Status latent_pack(Element element, const LatentAttrs& attrs, int64_t tokens, const void* q, const void* key,
-                   const void* kv, void* packed, const Launch& launch);
-Status latent_unpack_grad(Element element, const LatentAttrs& attrs, int64_t tokens, const void* dpacked, void* dq,
-                          void* dkey, void* dkv, const Launch& launch);
 
 // Of a pack (past: [count], one behind the last token of each one's sequence) none comes from another sequence.
 Status shift_tokens(const int32_t* tokens, int32_t* moved, int64_t count, int64_t by, const int32_t* past,

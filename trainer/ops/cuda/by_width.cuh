@@ -31,6 +31,7 @@ template <typename T>
 struct Raw1 {
   T value;
   __device__ __forceinline__ void load(const T* from) { value = *from; }
+  __device__ __forceinline__ void store(T* to) const { *to = value; }
   __device__ __forceinline__ void unpack(float (&to)[1]) const { to[0] = to_float(value); }
 };
 template <int kWidth, typename T>

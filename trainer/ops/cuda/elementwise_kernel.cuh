@@ -6,6 +6,7 @@
 #include <type_traits>
 
 #include "trainer/ops/cuda/activation.cuh"
+#include "trainer/ops/cuda/rotary.cuh"
 #include "trainer/ops/cuda/vector.cuh"
 
 namespace mbb::trainer::cuda {
@@ -123,18 +124,6 @@ struct RopeParams {
   float direction = 1.0f;
 };
 
-__device__ __forceinline__ void turn_pairs(const float (&low)[8], const float (&high)[8], float direction,
-                                           float (&a)[8], float (&b)[8]) {
-#pragma unroll
-  for (int i = 0; i < 8; ++i) {
-    const float cosine = i < 4 ? low[2 * i] : high[2 * i - 8];
-    const float sine = direction * (i < 4 ? low[2 * i + 1] : high[2 * i - 7]);
-    const float x = a[i], y = b[i];
-    a[i] = x * cosine - y * sine;
-    b[i] = y * cosine + x * sine;
-  }
-}
-
 // Of lines that are stored again at once: L2's order stays as it is, which is 4 % faster.
 template <typename T>
 __device__ __forceinline__ void load_in_place(const T* from, Raw8<T>& to) {
@@ -168,8 +157,8 @@ __device__ __forceinline__ void copy_rest(const RopeParams<T>& p, uint32_t begin
 
 // The same eight elements of `heads` heads at strides of `stride`: pairs are neighbours.
 template <int kHeads, typename T>
-__device__ __forceinline__ void turn_neighbours(const RopeParams<T>& p, uint32_t first, const float* angles, int heads,
-                                                int stride) {
+__device__ __forceinline__ void turn_heads(const RopeParams<T>& p, uint32_t first, const float* angles, int heads,
+                                           int stride) {
   Raw8<T> raw[kHeads];
 #pragma unroll
   for (int u = 0; u < kHeads; ++u) {
@@ -186,12 +175,7 @@ __device__ __forceinline__ void turn_neighbours(const RopeParams<T>& p, uint32_t
     if (u >= heads) continue;
     float x[8];
     raw[u].unpack(x);
-#pragma unroll
-    for (int i = 0; i < 8; i += 2) {
-      const float a = x[i], b = x[i + 1], sine = p.direction * turn[i + 1];
-      x[i] = a * turn[i] - b * sine;
-      x[i + 1] = b * turn[i] + a * sine;
-    }
+    turn_neighbours(turn, p.direction, x);
     store8(p.to + first + u * stride, x);
   }
 }
@@ -223,8 +207,8 @@ __global__ void __launch_bounds__(kRopeThreads<kInFlight, kInterleaved>, kInFlig
     const uint32_t first = begin + (p.first_head + head) * p.head_dim + p.offset + vector * 8;
     if constexpr (kInterleaved) {
       const int left_heads = (p.heads - head + together - 1) / together;
-      turn_neighbours<kInFlight>(p, first, p.table + (int64_t{position} * p.half + vector * 4) * 2, left_heads,
-                                 together * p.head_dim);
+      turn_heads<kInFlight>(p, first, p.table + (int64_t{position} * p.half + vector * 4) * 2, left_heads,
+                            together * p.head_dim);
     } else {
       Raw8<T> left[kInFlight], right[kInFlight];
 #pragma unroll
