@@ -36,27 +36,23 @@ Matrix transposed(const Matrix& x) {
 
 // Every whole group of 16 values of a row, v, becomes H·D·v / 4: D a diagonal of signs, H the Hadamard matrix whose
 // element (i, j) is −1 to the number of bits that i and j share. H·D/4 is orthogonal, so products of two rotated
-// operands are those of the operands. What is left of a row stays as it is, on both sides alike.
+// operands are those of the operands. What is left of a row stays as it is, on both sides alike. Sums are fp32's, in
+// the order of the loops: all who rotate add in it and get the same bits.
 void rotate(Matrix& x, int64_t signs) {
   constexpr int64_t kOrder = 16;
   for (int64_t r = 0; r < x.rows; ++r) {
     for (int64_t first = 0; first + kOrder <= x.inner; first += kOrder) {
-      float* const group = x.values.data() + r * x.inner + first;
-      std::array<double, kOrder> v{};
-      for (size_t j = 0; j < kOrder; ++j) {
-        const auto value = static_cast<double>(group[j]);
-        v[j] = ((signs >> j) & 1) != 0 ? -value : value;
-      }
+      float* const v = x.values.data() + r * x.inner + first;
+      for (int64_t j = 0; j < kOrder; ++j) v[j] *= ((signs >> j) & 1) != 0 ? -0.25F : 0.25F;
       // One bit of i and j after another: sums and differences of pairs.
-      for (size_t bit = 1; bit < kOrder; bit *= 2) {
-        for (size_t i = 0; i < kOrder; ++i) {
+      for (int64_t bit = 1; bit < kOrder; bit *= 2) {
+        for (int64_t i = 0; i < kOrder; ++i) {
           if ((i & bit) != 0) continue;
-          const double a = v[i], b = v[i | bit];
+          const float a = v[i], b = v[i | bit];
           v[i] = a + b;
           v[i | bit] = a - b;
         }
       }
-      for (size_t i = 0; i < kOrder; ++i) group[i] = static_cast<float>(v[i] / 4);
     }
   }
 }

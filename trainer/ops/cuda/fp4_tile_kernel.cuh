@@ -10,7 +10,7 @@
 namespace mbb::trainer::cuda {
 
 struct Fp4Tiles : BlockTiles {
-  uint32_t signs;  // of a rotation
+  float turn[16];  // a quarter with a rotation's signs
   uint64_t stream;
   const float* record;
   const int32_t* samples;
@@ -49,34 +49,23 @@ __device__ __forceinline__ void column_of(const uint2 (&lines)[16], int column, 
   for (int l = 0; l < 16; ++l) v[l] = value_at(lines[l], column);
 }
 
-// Signs of a rotation by H · D / 4; then what H does to a column, one bit of the index after another.
-__device__ __forceinline__ void turn_signs(uint2 (&lines)[16], uint32_t signs) {
+// H · D · v / 4 of 16 rows of a column, as on the host: one bit of the index after another. The first one's sums round
+// once, as products by a quarter are exact.
+__device__ __forceinline__ void rotate_column(const float (&turn)[16], float (&v)[16]) {
 #pragma unroll
-  for (int l = 0; l < 16; ++l) {
-    const uint32_t turned = (signs >> l & 1u) * 0x80008000u;
-    lines[l].x ^= turned, lines[l].y ^= turned;
+  for (int l = 0; l < 16; l += 2) {
+    const float a = v[l] * turn[l], b = v[l + 1];
+    v[l] = fmaf(b, turn[l + 1], a), v[l + 1] = fmaf(b, -turn[l + 1], a);
   }
-}
-template <typename T>
-__device__ __forceinline__ void butterflies(T (&v)[16]) {
 #pragma unroll
-  for (int bit = 1; bit < 16; bit *= 2) {
+  for (int bit = 2; bit < 16; bit *= 2) {
 #pragma unroll
     for (int l = 0; l < 16; ++l) {
       if ((l & bit) != 0) continue;
-      const T a = v[l], b = v[l | bit];
+      const float a = v[l], b = v[l | bit];
       v[l] = a + b, v[l | bit] = a - b;
     }
   }
-}
-// In double, as on the host.
-__device__ __forceinline__ void rotate_column(float (&v)[16]) {
-  double d[16];
-#pragma unroll
-  for (int l = 0; l < 16; ++l) d[l] = static_cast<double>(v[l] * 0.25f);  // exact: v is of bf16
-  butterflies(d);
-#pragma unroll
-  for (int l = 0; l < 16; ++l) v[l] = static_cast<float>(d[l]);
 }
 
 // NaN has the largest bits of all magnitudes, so that it wins.
@@ -90,21 +79,6 @@ __device__ __forceinline__ uint32_t column_top(const float (&v)[16]) {
 __device__ __forceinline__ void raise_bits(float* amax, uint32_t bits, float seen) {
   bits = __reduce_max_sync(0xffffffffu, bits);
   if ((threadIdx.x & 31) == 0 && bits > __float_as_uint(seen)) atomicMax(reinterpret_cast<unsigned int*>(amax), bits);
-}
-
-// Whether no rotated magnitude can be as large as what was seen: sums in fp32 are off by less than 2^-20 of the largest
-// value.
-__device__ __forceinline__ bool rotated_below(const uint2 (&lines)[16], float largest, float seen) {
-  float about = 0.0f;
-#pragma unroll
-  for (int c = 0; c < 4; ++c) {
-    float v[16];
-    column_of(lines, c, v);
-    butterflies(v);
-#pragma unroll
-    for (int l = 0; l < 16; ++l) about = fmaxf(about, fabsf(v[l]));
-  }
-  return largest < 0x1p120f && fmaf(largest, 0x1p-18f, about * 0.25f) < seen;
 }
 
 template <bool kRotate>
@@ -121,18 +95,13 @@ __global__ void __launch_bounds__(256, 3) fp4_amax_kernel(Fp4Tiles t, const bf16
   const uint32_t plain = max(two & 0xffffu, two >> 16) << 16;
   uint32_t turned = plain;
   if constexpr (kRotate) {
-    turn_signs(lines, t.signs);
     turned = 0;
-    if (!__all_sync(0xffffffffu, rotated_below(lines, __uint_as_float(plain), seen_turned))) {
-#pragma unroll 1
-      for (int c = 0; c < 4; ++c) {
-        float v[16];
-        column_of(lines, 3, v);
 #pragma unroll
-        for (uint2& line : lines) line = make_uint2(line.y, __byte_perm(line.x, 0, 0x1032));  // another one comes there
-        rotate_column(v);
-        turned = max(turned, column_top(v));
-      }
+    for (int c = 0; c < 4; ++c) {
+      float v[16];
+      column_of(lines, c, v);
+      rotate_column(t.turn, v);
+      turned = max(turned, column_top(v));
     }
     if (at.row + place.row >= t.rows) turned = 0;  // other rows again, in other groups
   }
@@ -298,12 +267,13 @@ __device__ __forceinline__ float column_factor(const Fp4Place& place, int c, uin
 }
 
 template <bool kRotate>
-__device__ __forceinline__ void turn_nearest(const Fp4Place& place, const uint2 (&lines)[16], Fp4Shared& shared) {
+__device__ __forceinline__ void turn_nearest(const Fp4Tiles& t, const Fp4Place& place, const uint2 (&lines)[16],
+                                             Fp4Shared& shared) {
 #pragma unroll
   for (int c = 0; c < 4; ++c) {
     float v[16];
     column_of(lines, c, v);
-    if constexpr (kRotate) rotate_column(v);
+    if constexpr (kRotate) rotate_column(t.turn, v);
     const float factor = column_factor(place, c, column_top(v), shared);
     uint32_t word[2];
 #pragma unroll
@@ -319,13 +289,14 @@ __device__ __forceinline__ void turn_nearest(const Fp4Place& place, const uint2 
 
 // A row's random words are of four columns: these go together.
 template <bool kRotate>
-__device__ __forceinline__ void turn_stochastic(const Fp4Place& place, const uint2 (&lines)[16], const PhiloxKeys& keys,
-                                                const RowDraws& draws, Fp4Shared& shared, uint32_t& close) {
+__device__ __forceinline__ void turn_stochastic(const Fp4Tiles& t, const Fp4Place& place, const uint2 (&lines)[16],
+                                                const PhiloxKeys& keys, const RowDraws& draws, Fp4Shared& shared,
+                                                uint32_t& close) {
   float v[4][16], factor[4];
 #pragma unroll
   for (int c = 0; c < 4; ++c) {
     column_of(lines, c, v[c]);
-    if constexpr (kRotate) rotate_column(v[c]);
+    if constexpr (kRotate) rotate_column(t.turn, v[c]);
     factor[c] = column_factor(place, c, column_top(v[c]), shared);
   }
 #pragma unroll
@@ -353,17 +324,13 @@ struct Again {
   const bf16* from;
   int64_t pitch;
   uint64_t key;
-  uint32_t signs;
+  const float (&turn)[16];
   bool rotate;
-  __device__ __forceinline__ float value(int row, int column) const {
-    const float v = to_float(from[row * pitch + column]);
-    return rotate && (signs >> row & 1u) != 0 ? -v : v;
-  }
 };
 __device__ __forceinline__ Again again_at(const Fp4Tiles& t, const bf16* x, const MatrixTile& at, const Fp4Place& place,
                                           uint64_t key, bool rotate) {
   const int64_t row = min(at.row + place.row, t.rows - 16), column = min(at.column + place.column, t.cols - 4);
-  return {x + (at.matrix * t.rows + row) * t.cols + column, t.cols, key, t.signs, rotate};
+  return {x + (at.matrix * t.rows + row) * t.cols + column, t.cols, key, t.turn, rotate};
 }
 __device__ __noinline__ void rows_again(const Again again, const RowDraws* draws, Fp4Shared* shared) {
   const Fp4Place place = fp4_place();
@@ -386,8 +353,8 @@ __device__ __noinline__ void columns_again(const Again again, const RowDraws* dr
   for (int c = 0; c < 4; ++c) {
     float v[16];
 #pragma unroll
-    for (int l = 0; l < 16; ++l) v[l] = again.value(l, c);
-    if (again.rotate) rotate_column(v);
+    for (int l = 0; l < 16; ++l) v[l] = to_float(again.from[l * again.pitch + c]);
+    if (again.rotate) rotate_column(again.turn, v);
     const float factor = shared->factors[1][shared->scales[1][place.column + c][place.warp] & 127];
     uint32_t words[2] = {};
 #pragma unroll 1
@@ -472,15 +439,14 @@ __global__ void __launch_bounds__(256, kStochastic ? 2 : 3) fp4_tiles_kernel(Fp4
   for (int pair = 0; pair < 8; ++pair) shared.rows[place.warp][pair][place.lane] = words[pair];
   if (kStochastic && close >= kFp4Close) rows_again(again_at(t, x, at, place, key, kRotate), &draws[0], &shared);
   write_rows(t, at, place, shared);
-  if constexpr (kRotate) turn_signs(lines, t.signs);
   if constexpr (kSquare) {
     turn_squares(place, words, shared);
   } else if constexpr (kStochastic) {
     close = 0;
-    turn_stochastic<kRotate>(place, lines, PhiloxKeys(rng_mix(key)), draws[1], shared, close);
+    turn_stochastic<kRotate>(t, place, lines, PhiloxKeys(rng_mix(key)), draws[1], shared, close);
     if (close >= kFp4Close) columns_again(again_at(t, x, at, place, rng_mix(key), kRotate), &draws[1], &shared);
   } else {
-    turn_nearest<kRotate>(place, lines, shared);
+    turn_nearest<kRotate>(t, place, lines, shared);
   }
   __syncthreads();
   write_scales<kSquare>(t, at, shared);

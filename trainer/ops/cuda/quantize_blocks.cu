@@ -29,6 +29,7 @@ struct Args {
   BlockRule rule;
   bool square, rotate, stochastic;
   uint32_t signs;
+  float turn[kHadamard];  // a quarter with these signs
   BlockCopy row_copy, column_copy;
   const float* amax;  // of both copies
   uint64_t stream;
@@ -101,17 +102,16 @@ __device__ __forceinline__ void write_line(const Args& a, const float (&v)[kPiec
   }
 }
 
-// Sixteen values v of a line become H · D · v / 4, in double as on the host.
+// Sixteen values v of a line become H · D · v / 4, with the host's sums.
 __device__ __forceinline__ void rotate_piece(float& value, uint32_t signs, bool whole) {
-  const int lane = static_cast<int>(threadIdx.x) & 31, mine = lane % kHadamard, base = lane - mine;
-  double sum = 0.0;
+  const uint32_t mine = threadIdx.x % kHadamard;
+  float sum = value * ((signs >> mine & 1u) != 0 ? -0.25f : 0.25f);
 #pragma unroll
-  for (int j = 0; j < kHadamard; ++j) {
-    const double other = static_cast<double>(__shfl_sync(0xffffffffu, value, base + j));
-    const bool minus = ((signs >> j) & 1u) != (__popc(static_cast<unsigned>(mine & j)) & 1u);
-    sum += minus ? -other : other;
+  for (uint32_t bit = 1; bit < kHadamard; bit *= 2) {
+    const float other = __shfl_xor_sync(0xffffffffu, sum, bit);
+    sum = (mine & bit) != 0 ? other - sum : sum + other;
   }
-  if (whole) value = static_cast<float>(sum / 4.0);
+  if (whole) value = sum;
 }
 
 template <typename T, int kBlock>
@@ -191,16 +191,9 @@ __global__ void copies_amax_kernel(Args a, const T* x, float* amax) {
     turned = plain;
     if (a.rotate && row0 + kHadamard <= rows) {
       turned = 0;
+      rotate_column(a.turn, v);
 #pragma unroll
-      for (int i = 0; i < kHadamard; ++i) {
-        double sum = 0.0;
-#pragma unroll
-        for (int j = 0; j < kHadamard; ++j) {
-          const bool minus = ((a.signs >> j) & 1u) != (__popc(static_cast<unsigned>(i & j)) & 1u);
-          sum += minus ? -static_cast<double>(v[j]) : static_cast<double>(v[j]);
-        }
-        turned = max(turned, magnitude_bits(static_cast<float>(sum / 4.0)));
-      }
+      for (int i = 0; i < kHadamard; ++i) turned = max(turned, magnitude_bits(v[i]));
     }
   }
   plain = __reduce_max_sync(0xffffffffu, plain);
@@ -269,7 +262,8 @@ dim3 grid_of(const BlockTiles& t) {
 }
 
 Status run_fp4_tiles(const Args& a, float* amax, const bf16* x, cudaStream_t stream) {
-  const Fp4Tiles t{tiles_of(a), a.signs, a.stream, a.record, a.samples, a.batch, amax};
+  Fp4Tiles t{tiles_of(a), {}, a.stream, a.record, a.samples, a.batch, amax};
+  std::copy_n(a.turn, kHadamard, t.turn);
   MB_TRY(ok(cudaMemsetAsync(amax, 0, 8, stream), "clearing amax"));
   const auto find = a.rotate ? fp4_amax_kernel<true> : fp4_amax_kernel<false>;
   find<<<grid_of(t), 256, 0, stream>>>(t, x, amax);
@@ -326,6 +320,7 @@ Status quantize_blocks(const QuantizeBlocks& q, const void* x, const Launch& lau
   a.code = four_bits ? Code::kE2M1 : attrs.to == DType::kE5M2 ? Code::kE5M2 : Code::kE4M3;
   a.square = attrs.square, a.rotate = attrs.rotate, a.stochastic = attrs.stochastic && four_bits;
   a.signs = static_cast<uint32_t>(attrs.rotate_signs);
+  for (int j = 0; j < kHadamard; ++j) a.turn[j] = (a.signs >> j & 1u) != 0 ? -0.25f : 0.25f;
   a.rule = {attrs.scale, attrs.to == DType::kE5M2 ? 57344.0f : 448.0f,
             q.from == Element::kBf16 ? 3.3895313892515355e38f : 3.402823466e38f};
   a.row_copy = q.rows, a.column_copy = q.columns;
