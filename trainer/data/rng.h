@@ -57,6 +57,14 @@ constexpr PhiloxBlock philox4x32(PhiloxBlock counter, std::uint32_t key0, std::u
   return counter;
 }
 
+// Nine bits each of sixteen neighbours from one block: an element's word is element / 4, of which it has a half with
+// another, from the third bit on; the odd one reads the half with its bytes swapped, so that the first bit of either is
+// the last of the other and no bit else is both's.
+constexpr std::uint32_t nine_bits(const PhiloxBlock& words, int element) {
+  const std::uint32_t half = (words.word[element / 4] >> (element % 4 / 2 * 16)) & 0xffffU;
+  return ((element % 2 == 0 ? half : (half >> 8) | (half << 8)) >> 3) & 511U;
+}
+
 // What of a key is known before the step is.
 constexpr std::uint64_t rng_stream(std::uint64_t seed, std::uint64_t hash_of_path) {
   return rng_mix(rng_mix(seed + kRngGamma) ^ hash_of_path);

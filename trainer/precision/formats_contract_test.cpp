@@ -5,6 +5,7 @@
 
 #include <fmt/core.h>
 
+#include <array>
 #include <bit>
 #include <cmath>
 #include <functional>
@@ -108,9 +109,56 @@ TEST(NumberFormats, StochasticRoundingIsUnbiased) {
     constexpr int kDraws = 200'000;
     double sum = 0;
     for (int i = 0; i < kDraws; ++i)
-      sum += static_cast<double>(from_fp4(to_fp4_stochastic(value, random.bits(0, static_cast<uint64_t>(i)))));
+      sum += static_cast<double>(
+          from_fp4(to_fp4_stochastic(value, nine_bits(random.block(0, static_cast<uint64_t>(i / 16)), i % 16))));
     // Five standard deviations of the mean of draws that lie at most 2 apart.
     EXPECT_NEAR(sum / kDraws, static_cast<double>(value), 5.0 / std::sqrt(kDraws)) << value;
+  }
+}
+
+// Over all draws the mean is the value to a 1024th of the step between codes, and exactly where 512ths hold it.
+TEST(NumberFormats, StochasticRoundingIsUnbiasedOverItsDraws) {
+  const auto mean = [](float value) {
+    double sum = 0;
+    for (uint32_t draw = 0; draw < 512; ++draw) sum += static_cast<double>(from_fp4(to_fp4_stochastic(value, draw)));
+    return sum / 512;
+  };
+  for (int i = -6 * 256; i <= 6 * 256; ++i) {
+    const float value = static_cast<float>(i) / 256;
+    EXPECT_EQ(mean(value), static_cast<double>(value));
+  }
+  std::mt19937_64 random(7);
+  std::uniform_real_distribution<float> uniform(-6, 6);
+  for (int i = 0; i < 1000; ++i) {
+    const float value = uniform(random);
+    const double step = std::abs(value) < 2 ? 0.5 : std::abs(value) < 4 ? 1 : 2;
+    EXPECT_NEAR(mean(value), static_cast<double>(value), step / 1024) << value;
+  }
+}
+
+// Each of a draw's elements takes all nine-bit values as often, and the errors of any two do not go together.
+TEST(NumberFormats, NeighboursOfADrawAreRoundedApart) {
+  constexpr int kDraws = 100'000;
+  const RandomStream random(6, "test.rounding", 0);
+  std::array<std::array<int, 512>, 16> counts{};
+  std::array<std::array<double, 16>, 16> together{};
+  for (uint64_t i = 0; i < kDraws; ++i) {
+    const PhiloxBlock words = random.block(3, i);
+    std::array<double, 16> error{};
+    for (size_t e = 0; e < 16; ++e) {
+      const uint32_t nine = nine_bits(words, static_cast<int>(e));
+      ++counts[e][nine];
+      error[e] = static_cast<double>(from_fp4(to_fp4_stochastic(0.25F, nine))) - 0.25;
+    }
+    for (size_t e = 0; e < 16; ++e)
+      for (size_t f = 0; f < e; ++f) together[e][f] += error[e] * error[f];
+  }
+  for (size_t e = 0; e < 16; ++e) {
+    double chi = 0;
+    for (const int count : counts[e]) chi += std::pow(count - kDraws / 512.0, 2) / (kDraws / 512.0);
+    EXPECT_LT(chi, 511 + 5 * std::sqrt(2 * 511.0)) << e;
+    for (size_t f = 0; f < e; ++f)  // of errors of a quarter each: a correlation
+      EXPECT_LT(std::abs(together[e][f]) / kDraws * 16, 5 / std::sqrt(kDraws)) << e << " and " << f;
   }
 }
 

@@ -1,8 +1,11 @@
 // FP4 on the host: E2M1, magnitudes 0, 0.5, 1, 1.5, 2, 3, 4, 6; saturating, round to nearest even or stochastically.
 #pragma once
 
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
+
+#include "trainer/precision/states.h"
 
 namespace mbb::trainer {
 
@@ -24,18 +27,12 @@ inline uint8_t to_fp4(float value) {
   return static_cast<uint8_t>(code | (std::signbit(value) ? 8 : 0));
 }
 
-// Up with the probability of the lost fraction: the expected value is the value, below saturation. 32 random bits.
-inline uint8_t to_fp4_stochastic(float value, uint32_t bits) {
+// Up with the probability of the lost fraction, in 512ths: nine random bits. fp16 of the least exponents reads as a
+// code and nine bits more; the value is first rounded to that, to nearest, and what it becomes is the expected value.
+inline uint8_t to_fp4_stochastic(float value, uint32_t nine_bits) {
   if (std::isnan(value)) return 7;
-  const float magnitude = std::abs(value);
-  int code = 0;
-  for (int above = 1; above < 8; ++above) code += magnitude >= kFp4Magnitudes[above] ? 1 : 0;
-  if (code < 7) {
-    const double low = static_cast<double>(kFp4Magnitudes[code]), high = static_cast<double>(kFp4Magnitudes[code + 1]);
-    const double fraction = (static_cast<double>(magnitude) - low) / (high - low);
-    if (static_cast<double>(bits) * 0x1p-32 < fraction) ++code;
-  }
-  return static_cast<uint8_t>(code | (std::signbit(value) ? 8 : 0));
+  const uint32_t fine = to_f16(std::min(std::abs(value), kFp4Max) * 0x1p-14F);
+  return static_cast<uint8_t>(((fine + nine_bits) >> 9) | (std::signbit(value) ? 8 : 0));
 }
 
 // Element i of an array that packs two elements a byte, the even one in the low half.

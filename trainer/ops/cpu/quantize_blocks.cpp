@@ -134,7 +134,8 @@ void quantize_copy(const QuantizeBlocksAttrs& a, const Matrix& x, const BlockTab
   }
 }
 
-// Random bits by sample and element of the sample, whichever copy and micro-batch they are for.
+// Random bits by sample and element of the sample, whichever micro-batch it is in; the copies have a stream each.
+// Sixteen neighbours of a row share a draw.
 class Rounding {
  public:
   Rounding(const CpuCall& call, const QuantizeBlocksAttrs& a) : to_(a.to), cols_(call.in[0].tensor->shape.cols()) {
@@ -149,8 +150,9 @@ class Rounding {
   uint8_t operator()(float value, int64_t token, int64_t column, size_t copy) const {
     if (samples_ == nullptr) return to_ == DType::kE2M1 ? to_fp4(value) : to_fp8(value, to_);
     const auto sample = static_cast<uint64_t>(samples_[token % batch_]);
-    return to_fp4_stochastic(value,
-                             streams_[copy].bits(sample, static_cast<uint64_t>(token / batch_ * cols_ + column)));
+    const int64_t sixteen = token / batch_ * ((cols_ + 15) / 16) + column / 16;
+    return to_fp4_stochastic(
+        value, nine_bits(streams_[copy].block(sample, static_cast<uint64_t>(sixteen)), static_cast<int>(column % 16)));
   }
 
  private:

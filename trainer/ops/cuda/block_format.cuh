@@ -34,15 +34,10 @@ __device__ __forceinline__ uint8_t to_e2m1(float value) {
   return static_cast<uint8_t>(code | (signbit(value) ? 8 : 0));
 }
 
-__device__ __forceinline__ uint8_t to_e2m1_stochastic(float value, uint32_t bits) {
+__device__ __forceinline__ uint8_t to_e2m1_stochastic(float value, uint32_t nine_bits) {
   if (isnan(value)) return 7;
-  const float m = fabsf(value);
-  int code = (m >= 0.5f) + (m >= 1.0f) + (m >= 1.5f) + (m >= 2.0f) + (m >= 3.0f) + (m >= 4.0f) + (m >= 6.0f);
-  if (code < 7) {
-    const double low = static_cast<double>(e2m1_magnitude(code)), high = static_cast<double>(e2m1_magnitude(code + 1));
-    if (static_cast<double>(bits) / 4294967296.0 < (static_cast<double>(m) - low) / (high - low)) ++code;
-  }
-  return static_cast<uint8_t>(code | (signbit(value) ? 8 : 0));
+  const uint32_t fine = __half_as_ushort(__float2half_rn(fminf(fabsf(value), 6.0f) * 0x1p-14f));
+  return static_cast<uint8_t>(((fine + nine_bits) >> 9) | (signbit(value) ? 8 : 0));
 }
 
 // The code of the smallest power of two e with amax <= maximum · e; maximum is normal and more than 1. Exponents differ

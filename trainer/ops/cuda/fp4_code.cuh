@@ -35,19 +35,30 @@ __device__ __forceinline__ uint32_t nearest_word(const float (&value)[8]) {
   return (codes - kOfSums) | (signs(0) >> 4 & 0x08080808u) | (signs(1) & 0x80808080u);
 }
 
-// A value's code with a random word, the first bits of a word: up where the random word is below what the code leaves
-// as a part of 2^32. fp32 of the least exponents reads as E2M1 and 22 more bits; with the word's first 22 these decide
-// but where they are equal: then `close` is at least kFp4Close, and to_e2m1_stochastic has the code.
-constexpr uint32_t kFp4Close = 0u - (1u << 10);
-__device__ __forceinline__ uint32_t stochastic_fp4(float value, uint32_t random, uint32_t& close) {
-  constexpr uint32_t kBelow = (1u << 28) - 1;
-  const uint32_t bits = __float_as_uint(__fmul_rz(fp4_magnitude(value), 0x1p-126f)) << 6;
-  const uint32_t code = bits + ((__float_as_uint(value) & 0x80000000u) | kBelow) - (random >> 4);
-  close = max(close, code << 4);
-  return code;
+// Bits of one where the mask has them, else of the other: one instruction.
+__device__ __forceinline__ uint32_t bits_by(uint32_t mask, uint32_t one, uint32_t other) {
+  uint32_t bits;
+  asm("lop3.b32 %0, %1, %2, %3, 0xca;" : "=r"(bits) : "r"(mask), "r"(one), "r"(other));
+  return bits;
 }
-__device__ __forceinline__ uint32_t append_fp4(uint32_t word, uint32_t code) {
-  return __funnelshift_l(code, word, 4);
+
+// Codes of two values over 2^14, each the first bits of a half: fp16 of the least exponents reads as E2M1 and nine more
+// bits. `nines`: nine random bits of each, from the fourth bit of its half on.
+__device__ __forceinline__ uint32_t stochastic_two(float low, float high, uint32_t nines) {
+  const __half2 two = __floats2half2_rn(low, high);
+  const __half six = __ushort_as_half(7 << 9);
+  const __half2 top = __hmin2(__habs2(two), __halves2half2(six, six));  // and of NaN
+  const uint32_t codes = reinterpret_cast<const uint32_t&>(top) * 8 + nines;
+  return bits_by(0x80008000u, reinterpret_cast<const uint32_t&>(two), codes);
+}
+// The next codes of a word's halves; four times in all, what the first were in goes.
+__device__ __forceinline__ uint32_t append_two(uint32_t word, uint32_t two) {
+  return bits_by(0xf000f000u, two, word >> 4);
+}
+// Of one of a draw's four columns, in two rows.
+__device__ __forceinline__ uint32_t nine_bits_of(uint32_t low_row, uint32_t high_row, int column) {
+  const uint32_t halves = column < 2 ? (column == 0 ? 0x5410 : 0x4501) : (column == 2 ? 0x7632 : 0x6723);
+  return __byte_perm(low_row, high_row, halves) & 0x0ff80ff8u;
 }
 
 // The code of e4m3_factor's scale: a sixth as a division gives it, by a product and what that leaves where nothing

@@ -109,18 +109,31 @@ __global__ void __launch_bounds__(256, 3) fp4_amax_kernel(Fp4Tiles t, const bf16
   raise_bits(amax + 1, turned, seen_turned);
 }
 
-// Where a tile's rows draw in a copy: their samples, and the blocks of four words of its first columns.
-struct RowDraws {
-  PhiloxSample sample[128];
-  uint32_t first[128];
-  __device__ __forceinline__ void find(const Fp4Tiles& t, const MatrixTile& at, int in_tile, const PhiloxKeys& keys) {
-    const auto row = static_cast<uint32_t>(min(at.row + in_tile, t.rows - 1)), batch = static_cast<uint32_t>(t.batch);
-    const uint32_t token = row / batch;
-    sample[in_tile] = keys.of_sample(static_cast<uint64_t>(int64_t{t.samples[row - token * batch]}));
-    first[in_tile] = static_cast<uint32_t>((token * t.cols + at.column) / 4);
+// Random words of a warp's 16 rows, each of four columns. A lane draws for 64 columns of a row.
+struct Fp4Draws {
+  alignas(16) uint32_t words[8][16][36];  // [warp][row][four columns]; the rest spreads rows over banks
+};
+struct RowDraw {
+  uint64_t sample;
+  uint32_t first;  // draw
+  __device__ __forceinline__ RowDraw(const Fp4Tiles& t, const MatrixTile& at, const Fp4Place& place) {
+    const auto row = static_cast<uint32_t>(min(at.row + place.row + (place.lane & 15), t.rows - 1));
+    const auto batch = static_cast<uint32_t>(t.batch), token = row / batch;
+    sample = static_cast<uint64_t>(int64_t{t.samples[row - token * batch]});
+    first = token * static_cast<uint32_t>((t.cols + 15) / 16) + static_cast<uint32_t>(at.column / 16) +
+            (place.lane >> 4) * 4;
   }
-  __device__ __forceinline__ PhiloxBlock words(const PhiloxKeys& keys, int row, int columns4) const {
-    return keys.block(sample[row], first[row] + columns4);
+  __device__ __forceinline__ void draw(uint64_t key, const Fp4Place& place, Fp4Draws& draws) const {
+    const PhiloxKeys keys(key);
+    const PhiloxSample of_sample = keys.of_sample(sample);
+    auto* const to = reinterpret_cast<uint4*>(&draws.words[place.warp][place.lane & 15][(place.lane >> 4) * 16]);
+    __syncwarp();
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const PhiloxBlock block = keys.block(of_sample, first + i);
+      to[i] = make_uint4(block.word[0], block.word[1], block.word[2], block.word[3]);
+    }
+    __syncwarp();
   }
 };
 
@@ -184,26 +197,20 @@ __device__ __forceinline__ void find_row_factors(const Fp4Place& place, const ui
 
 // Two rows' codes of the thread's four columns, the first row's in the low half.
 template <bool kStochastic>
-__device__ __forceinline__ uint32_t two_rows(const float (&value)[8], const PhiloxKeys& keys, const RowDraws& draws,
-                                             int row, int lane, uint32_t& close) {
-  if constexpr (!kStochastic) {
-    return nearest_word(value);
-  } else {
-    uint32_t word = 0;
+__device__ __forceinline__ uint32_t two_rows(const float (&value)[8], const Fp4Place& place, int row,
+                                             const Fp4Draws& draws) {
+  if constexpr (!kStochastic) return nearest_word(value);
+  const uint32_t low = draws.words[place.warp][row][place.lane], high = draws.words[place.warp][row + 1][place.lane];
+  uint32_t word = stochastic_two(value[0], value[4], nine_bits_of(low, high, 0));
 #pragma unroll
-    for (int r = 1; r >= 0; --r) {
-      const PhiloxBlock random = draws.words(keys, row + r, lane);
-#pragma unroll
-      for (int i = 3; i >= 0; --i) word = append_fp4(word, stochastic_fp4(value[r * 4 + i], random.word[i], close));
-    }
-    return word;
-  }
+  for (int c = 1; c < 4; ++c)
+    word = append_two(word, stochastic_two(value[c], value[4 + c], nine_bits_of(low, high, c)));
+  return word;
 }
 
 template <bool kStochastic>
-__device__ __forceinline__ void find_rows(const Fp4Place& place, const uint2 (&lines)[16], const PhiloxKeys& keys,
-                                          const RowDraws& draws, const Fp4Shared& shared, uint32_t (&words)[8],
-                                          uint32_t& close) {
+__device__ __forceinline__ void find_rows(const Fp4Place& place, const uint2 (&lines)[16], const Fp4Draws& draws,
+                                          const Fp4Shared& shared, uint32_t (&words)[8]) {
   const float* const factors = shared.row_factors[place.warp][place.lane >> 2];
 #pragma unroll
   for (int pair = 0; pair < 8; ++pair) {
@@ -211,7 +218,7 @@ __device__ __forceinline__ void find_rows(const Fp4Place& place, const uint2 (&l
     float value[8];
 #pragma unroll
     for (int i = 0; i < 8; ++i) value[i] = value_at(lines[pair * 2 + i / 4], i % 4) * (i < 4 ? factor.x : factor.y);
-    words[pair] = two_rows<kStochastic>(value, keys, draws, place.row + pair * 2, place.lane, close);
+    words[pair] = two_rows<kStochastic>(value, place, pair * 2, draws);
   }
 }
 __device__ __forceinline__ void write_rows(const Fp4Tiles& t, const MatrixTile& at, const Fp4Place& place,
@@ -266,9 +273,25 @@ __device__ __forceinline__ float column_factor(const Fp4Place& place, int c, uin
   return shared.factors[1][code & 127];
 }
 
-template <bool kRotate>
-__device__ __forceinline__ void turn_nearest(const Fp4Tiles& t, const Fp4Place& place, const uint2 (&lines)[16],
-                                             Fp4Shared& shared) {
+// Eight rows' codes of one of the thread's columns.
+template <bool kStochastic>
+__device__ __forceinline__ uint32_t eight_rows(const float (&value)[8], const Fp4Place& place, int row, int column,
+                                               const Fp4Draws& draws) {
+  if constexpr (!kStochastic) return nearest_word(value);
+  uint32_t word = 0;
+#pragma unroll
+  for (int l = 0; l < 4; ++l) {
+    const uint32_t low = draws.words[place.warp][row + l][place.lane];
+    const uint32_t high = draws.words[place.warp][row + l + 4][place.lane];
+    const uint32_t two = stochastic_two(value[l], value[l + 4], nine_bits_of(low, high, column));
+    word = l == 0 ? two : append_two(word, two);
+  }
+  return word;
+}
+
+template <bool kRotate, bool kStochastic>
+__device__ __forceinline__ void turn_columns(const Fp4Tiles& t, const Fp4Place& place, const uint2 (&lines)[16],
+                                             const Fp4Draws& draws, Fp4Shared& shared) {
 #pragma unroll
   for (int c = 0; c < 4; ++c) {
     float v[16];
@@ -281,90 +304,9 @@ __device__ __forceinline__ void turn_nearest(const Fp4Tiles& t, const Fp4Place& 
       float value[8];
 #pragma unroll
       for (int l = 0; l < 8; ++l) value[l] = v[half * 8 + l] * factor;
-      word[half] = nearest_word(value);
+      word[half] = eight_rows<kStochastic>(value, place, half * 8, c, draws);
     }
     shared.turned[turned_at(place.column + c, place.warp)] = make_uint2(word[0], word[1]);
-  }
-}
-
-// A row's random words are of four columns: these go together.
-template <bool kRotate>
-__device__ __forceinline__ void turn_stochastic(const Fp4Tiles& t, const Fp4Place& place, const uint2 (&lines)[16],
-                                                const PhiloxKeys& keys, const RowDraws& draws, Fp4Shared& shared,
-                                                uint32_t& close) {
-  float v[4][16], factor[4];
-#pragma unroll
-  for (int c = 0; c < 4; ++c) {
-    column_of(lines, c, v[c]);
-    if constexpr (kRotate) rotate_column(t.turn, v[c]);
-    factor[c] = column_factor(place, c, column_top(v[c]), shared);
-  }
-#pragma unroll
-  for (int half = 1; half >= 0; --half) {
-    uint32_t words[4] = {};
-#pragma unroll
-    for (int l = 7; l >= 0; --l) {
-      const int row = half * 8 + l;
-      const PhiloxBlock random = draws.words(keys, place.row + row, place.lane);
-#pragma unroll
-      for (int c = 0; c < 4; ++c)
-        words[c] = append_fp4(words[c], stochastic_fp4(v[c][row] * factor[c], random.word[c], close));
-    }
-#pragma unroll
-    for (int c = 0; c < 4; ++c) {
-      uint2& to = shared.turned[turned_at(place.column + c, place.warp)];
-      (half == 0 ? to.x : to.y) = words[c];
-    }
-  }
-}
-
-// The thread's codes again, where random words' first bits did not decide: a few tiles in a thousand. `from`: its first
-// value.
-struct Again {
-  const bf16* from;
-  int64_t pitch;
-  uint64_t key;
-  const float (&turn)[16];
-  bool rotate;
-};
-__device__ __forceinline__ Again again_at(const Fp4Tiles& t, const bf16* x, const MatrixTile& at, const Fp4Place& place,
-                                          uint64_t key, bool rotate) {
-  const int64_t row = min(at.row + place.row, t.rows - 16), column = min(at.column + place.column, t.cols - 4);
-  return {x + (at.matrix * t.rows + row) * t.cols + column, t.cols, key, t.turn, rotate};
-}
-__device__ __noinline__ void rows_again(const Again again, const RowDraws* draws, Fp4Shared* shared) {
-  const Fp4Place place = fp4_place();
-#pragma unroll 1
-  for (int l = 0; l < 16; ++l) {
-    const PhiloxBlock random = draws->words(PhiloxKeys(again.key), place.row + l, place.lane);
-    uint32_t codes = 0;
-#pragma unroll
-    for (int c = 0; c < 4; ++c) {
-      const float value =
-          to_float(again.from[l * again.pitch + c]) * shared->row_factors[place.warp][place.lane >> 2][l];
-      codes |= uint32_t{to_e2m1_stochastic(value, random.word[c])} << c * 4;
-    }
-    reinterpret_cast<uint16_t*>(&shared->rows[place.warp][l / 2][place.lane])[l % 2] = static_cast<uint16_t>(codes);
-  }
-}
-__device__ __noinline__ void columns_again(const Again again, const RowDraws* draws, Fp4Shared* shared) {
-  const Fp4Place place = fp4_place();
-#pragma unroll 1
-  for (int c = 0; c < 4; ++c) {
-    float v[16];
-#pragma unroll
-    for (int l = 0; l < 16; ++l) v[l] = to_float(again.from[l * again.pitch + c]);
-    if (again.rotate) rotate_column(again.turn, v);
-    const float factor = shared->factors[1][shared->scales[1][place.column + c][place.warp] & 127];
-    uint32_t words[2] = {};
-#pragma unroll 1
-    for (int l = 0; l < 16; ++l) {
-      const PhiloxBlock random = draws->words(PhiloxKeys(again.key), place.row + l, place.lane);
-      const uint32_t word =
-          c < 2 ? (c == 0 ? random.word[0] : random.word[1]) : (c == 2 ? random.word[2] : random.word[3]);
-      words[l / 8] |= uint32_t{to_e2m1_stochastic(v[l] * factor, word)} << l % 8 * 4;
-    }
-    shared->turned[turned_at(place.column + c, place.warp)] = make_uint2(words[0], words[1]);
   }
 }
 
@@ -400,10 +342,9 @@ __device__ __forceinline__ void write_turned_fp4(const Fp4Tiles& t, const Matrix
   }
 }
 
-// Factors by the scale's code, the scales of the whole copies, and where rows draw.
+// Factors by the scale's code, and the scales of the whole copies.
 template <bool kStochastic>
-__device__ __forceinline__ void prepare(const Fp4Tiles& t, const MatrixTile& at, uint64_t key, Fp4Shared& shared,
-                                        RowDraws* draws) {
+__device__ __forceinline__ void prepare(const Fp4Tiles& t, const MatrixTile& at, Fp4Shared& shared) {
   const int copy = static_cast<int>(threadIdx.x) >> 7, in_copy = static_cast<int>(threadIdx.x) & 127;
   const float of_copy = fp4_tensor_scale(t.amax[copy]);
   if (in_copy == 0) {
@@ -411,17 +352,16 @@ __device__ __forceinline__ void prepare(const Fp4Tiles& t, const MatrixTile& at,
     if (at.matrix == 0 && at.row == 0 && at.column == 0)
       *(copy == 0 ? t.row_copy : t.column_copy).inverse = 1.0f / of_copy;
   }
-  shared.factors[copy][in_copy] = fp4_factor(static_cast<uint32_t>(in_copy), of_copy);
-  if constexpr (kStochastic) draws[copy].find(t, at, in_copy, PhiloxKeys(copy == 0 ? key : rng_mix(key)));
+  shared.factors[copy][in_copy] = fp4_factor(static_cast<uint32_t>(in_copy), of_copy) * (kStochastic ? 0x1p-14f : 1.0f);
   __syncthreads();
 }
 
 // Square blocks are rounded to nearest and not rotated.
 template <bool kSquare, bool kRotate, bool kStochastic>
-__global__ void __launch_bounds__(256, kStochastic ? 2 : 3) fp4_tiles_kernel(Fp4Tiles t, const bf16* x) {
+__global__ void __launch_bounds__(256, 3) fp4_tiles_kernel(Fp4Tiles t, const bf16* x) {
   static_assert(!kSquare || (!kRotate && !kStochastic));
   __shared__ Fp4Shared shared;
-  __shared__ RowDraws draws[2];
+  __shared__ Fp4Draws draws;
   const Fp4Place place = fp4_place();
   const MatrixTile at = block_tile_at(t);
   if (at.row >= t.rows) return;
@@ -429,24 +369,20 @@ __global__ void __launch_bounds__(256, kStochastic ? 2 : 3) fp4_tiles_kernel(Fp4
   load_tile<true>(t, x, at, place, lines);
   const auto step = kStochastic ? static_cast<uint64_t>(t.record[StepRecord::kStep]) : 0;
   const uint64_t key = rng_mix(t.stream ^ (step + kRngGamma));
-  prepare<kStochastic>(t, at, key, shared, draws);
+  if constexpr (kStochastic) RowDraw(t, at, place).draw(key, place, draws);
+  prepare<kStochastic>(t, at, shared);
   uint32_t tops[8], words[8];
   row_tops<kSquare>(lines, tops);
   find_row_factors<kSquare>(place, tops, shared);
-  uint32_t close = 0;
-  find_rows<kStochastic>(place, lines, PhiloxKeys(key), draws[0], shared, words, close);
+  find_rows<kStochastic>(place, lines, draws, shared, words);
 #pragma unroll
   for (int pair = 0; pair < 8; ++pair) shared.rows[place.warp][pair][place.lane] = words[pair];
-  if (kStochastic && close >= kFp4Close) rows_again(again_at(t, x, at, place, key, kRotate), &draws[0], &shared);
   write_rows(t, at, place, shared);
   if constexpr (kSquare) {
     turn_squares(place, words, shared);
-  } else if constexpr (kStochastic) {
-    close = 0;
-    turn_stochastic<kRotate>(t, place, lines, PhiloxKeys(rng_mix(key)), draws[1], shared, close);
-    if (close >= kFp4Close) columns_again(again_at(t, x, at, place, rng_mix(key), kRotate), &draws[1], &shared);
   } else {
-    turn_nearest<kRotate>(t, place, lines, shared);
+    if constexpr (kStochastic) RowDraw(t, at, place).draw(rng_mix(key), place, draws);
+    turn_columns<kRotate, kStochastic>(t, place, lines, draws, shared);
   }
   __syncthreads();
   write_scales<kSquare>(t, at, shared);

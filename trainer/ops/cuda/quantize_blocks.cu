@@ -58,8 +58,10 @@ __device__ __forceinline__ uint8_t code_of(const Args& a, float value, const Lin
   const int64_t token = line.of_columns ? at : line.number, column = line.of_columns ? line.number : at;
   uint64_t key = rng_mix(a.stream ^ (static_cast<uint64_t>(a.record[StepRecord::kStep]) + kRngGamma));
   if (line.of_columns) key = rng_mix(key);
-  return to_e2m1_stochastic(value, RandomStream(key).bits(static_cast<uint64_t>(a.samples[token % a.batch]),
-                                                          static_cast<uint64_t>(token / a.batch * a.cols + column)));
+  const PhiloxBlock words =
+      RandomStream(key).block(static_cast<uint64_t>(a.samples[token % a.batch]),
+                              static_cast<uint64_t>(token / a.batch * ((a.cols + 15) / 16) + column / 16));
+  return to_e2m1_stochastic(value, nine_bits(words, static_cast<int>(column % 16)));
 }
 
 // A warp writes its line's codes and scales. `squares`: bits of the amax of the tile's square blocks of this line.
@@ -244,7 +246,7 @@ bool takes_tiles(const QuantizeBlocks& q, const void* x) {
   const bool fp4 = a.to == DType::kE2M1 && a.block == 16 && a.scale == BlockScale::kE4M3 &&
                    !(a.square && (a.rotate || a.stochastic)) && q.batch < int64_t{1} << 31 &&
                    q.shape.rows < int64_t{1} << 31 && (a.stack == 1 || !a.rotate) &&
-                   q.shape.rows * q.shape.cols < int64_t{1} << 34;  // blocks of four random words by 32 bits
+                   q.shape.rows * q.shape.cols < int64_t{1} << 34;  // random draws by 32 bits
   const auto addresses =
       reinterpret_cast<uintptr_t>(x) | reinterpret_cast<uintptr_t>(q.rows.q) | reinterpret_cast<uintptr_t>(q.columns.q);
   return (fp8 || fp4) && q.from == Element::kBf16 && q.shape.rows % 16 == 0 && q.shape.cols % 8 == 0 &&
