@@ -7,39 +7,43 @@
 
 namespace mbb::trainer::cuda {
 
-// NaN becomes the largest; signs are taken from values, and a NaN that an instruction gives has none.
-__device__ __forceinline__ float fp4_magnitude(float value) {
-  return fminf(fabsf(value), 6.0f);
-}
-
-// Codes count halves up to 2, then ones up to 4, then twos: three clamped parts of the magnitude, each rounded where
-// the last bit of the sum is worth a code. 2^23 and the code, as fp32.
-__device__ __forceinline__ uint32_t nearest_fp4(float value) {
-  const float m = fp4_magnitude(value);
-  float sum = fmaf(__saturatef(m * 0.5f), 4.0f, 0x1p23f);
-  sum = fmaf(__saturatef(fmaf(m, 0.5f, -1.0f)), 2.0f, sum);
-  return __float_as_uint(sum + __saturatef(fmaf(m, 0.5f, -2.0f)));
-}
-
-// The codes of eight values, the first one lowest.
-__device__ __forceinline__ uint32_t nearest_word(const float (&value)[8]) {
-  uint32_t codes = nearest_fp4(value[7]);
-#pragma unroll
-  for (int i = 6; i >= 0; --i) codes = codes * 16 + nearest_fp4(value[i]);
-  const auto signs = [&](int i) {  // bytes that begin with them, of every second value
-    const uint32_t low = __byte_perm(__float_as_uint(value[i]), __float_as_uint(value[i + 2]), 0x0073);
-    const uint32_t high = __byte_perm(__float_as_uint(value[i + 4]), __float_as_uint(value[i + 6]), 0x0073);
-    return __byte_perm(low, high, 0x5410);
-  };
-  constexpr uint32_t kOfSums = 0x4b000000u * 0x11111111u;  // bits of 2^23 in each
-  return (codes - kOfSums) | (signs(0) >> 4 & 0x08080808u) | (signs(1) & 0x80808080u);
-}
-
 // Bits of one where the mask has them, else of the other: one instruction.
 __device__ __forceinline__ uint32_t bits_by(uint32_t mask, uint32_t one, uint32_t other) {
   uint32_t bits;
   asm("lop3.b32 %0, %1, %2, %3, 0xca;" : "=r"(bits) : "r"(mask), "r"(one), "r"(other));
   return bits;
+}
+
+// Of neighbouring codes' distances fp32 just below and above 2^23 has the first two, and rounds a sum to the even code:
+// so bits count codes up to 4, and above 2^23 in halves of values those from 4. The less of them, and the largest code,
+// is the code; NaN's bits are the most. Bits of 2^23 - 2 more than it.
+__device__ __forceinline__ uint32_t nearest_fp4(float value) {
+  constexpr uint32_t kLargest = 0x4afffffcu + 7;
+  const float m = fabsf(value);
+  return __vimin3_u32(__float_as_uint(m + (0x1p23f - 2.0f)), __float_as_uint(fmaf(m, 0.5f, 0x1p23f)), kLargest);
+}
+
+// Bytes of two words, each as its first bit eight times where kBytes has it plus 8; a byte's place among both
+// otherwise.
+template <uint32_t kBytes>
+__device__ __forceinline__ uint32_t sign_bytes(uint32_t a, uint32_t b) {
+  uint32_t bytes;
+  asm("prmt.b32 %0, %1, %2, %3;" : "=r"(bytes) : "r"(a), "r"(b), "n"(kBytes));
+  return bytes;
+}
+
+// The codes of eight values, the first one lowest. Signs are taken from values, and a NaN that an instruction gives has
+// none.
+__device__ __forceinline__ uint32_t nearest_word(const float (&value)[8]) {
+  uint32_t codes = nearest_fp4(value[7]);
+#pragma unroll
+  for (int i = 6; i >= 0; --i) codes = codes * 16 + nearest_fp4(value[i]);
+  const auto signs = [&](int i) {  // of every second value, a byte each
+    const auto of = [&](int at) { return __float_as_uint(value[i + at]); };
+    return __byte_perm(sign_bytes<0x00fb>(of(0), of(2)), sign_bytes<0x00fb>(of(4), of(6)), 0x5410);
+  };
+  constexpr uint32_t kOfSums = 0x4afffffcu * 0x11111111u;  // those bits in each
+  return (codes - kOfSums) | (bits_by(0x0f0f0f0fu, signs(0), signs(1)) & 0x88888888u);
 }
 
 // Codes of two values over 2^14, each the first bits of a half: fp16 of the least exponents reads as E2M1 and nine more
