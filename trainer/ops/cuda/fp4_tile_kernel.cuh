@@ -68,12 +68,17 @@ __device__ __forceinline__ void rotate_column(const float (&turn)[16], float (&v
   }
 }
 
-// NaN has the largest bits of all magnitudes, so that it wins.
-__device__ __forceinline__ uint32_t column_top(const float (&v)[16]) {
-  uint32_t top = 0;
+// The larger magnitude; NaN, without a sign, when either is.
+__device__ __forceinline__ float larger_magnitude(float a, float b) {
+  float larger;
+  asm("max.NaN.f32 %0, %1, %2;" : "=f"(larger) : "f"(fabsf(a)), "f"(fabsf(b)));
+  return larger;
+}
+__device__ __forceinline__ float column_top(const float (&v)[16]) {
+  float top[4];
 #pragma unroll
-  for (int l = 0; l < 16; ++l) top = max(top, __float_as_uint(v[l]) & 0x7fffffffu);
-  return top;
+  for (int l = 0; l < 16; ++l) top[l % 4] = l < 4 ? v[l] : larger_magnitude(top[l % 4], v[l]);
+  return larger_magnitude(larger_magnitude(top[0], top[1]), larger_magnitude(top[2], top[3]));
 }
 
 __device__ __forceinline__ void raise_bits(float* amax, uint32_t bits, float seen) {
@@ -101,7 +106,7 @@ __global__ void __launch_bounds__(256, 3) fp4_amax_kernel(Fp4Tiles t, const bf16
       float v[16];
       column_of(lines, c, v);
       rotate_column(t.turn, v);
-      turned = max(turned, column_top(v));
+      turned = max(turned, __float_as_uint(column_top(v)));
     }
     if (at.row + place.row >= t.rows) turned = 0;  // other rows again, in other groups
   }
@@ -151,48 +156,64 @@ __device__ __forceinline__ uint32_t turned_at(int column, int rows16) {
   return ((column & 3) * 32 + four) * 8 + (rows16 ^ (four >> 1 & 7));
 }
 
-// bf16 magnitudes of the rows' blocks, two rows a word, in all four lanes of a block; of square blocks they are all the
-// same.
-template <bool kSquare>
-__device__ __forceinline__ void row_tops(const uint2 (&lines)[16], uint32_t (&tops)[8]) {
-  uint32_t all = 0;
+// The larger magnitudes of two lanes' words: of the first ones in the lane where `later` is not set, of the second ones
+// in the other, which differs in bit `lane` of its number.
+__device__ __forceinline__ uint32_t larger_of(bool later, int lane, uint32_t first, uint32_t second) {
+  const uint32_t others = __shfl_xor_sync(0xffffffffu, later ? first : second, lane);
+  return __vmaxu2(later ? second : first, others);
+}
+
+// bf16 magnitudes of four rows' blocks, two rows a word: each of a block's four lanes has four of its rows.
+__device__ __forceinline__ uint2 row_tops(const Fp4Place& place, const uint2 (&lines)[16]) {
+  uint32_t tops[8];
 #pragma unroll
   for (int pair = 0; pair < 8; ++pair) {
     const uint2 a = lines[pair * 2], b = lines[pair * 2 + 1];
     const uint32_t of_a = __vmaxu2(a.x & 0x7fff7fffu, a.y & 0x7fff7fffu);
     const uint32_t of_b = __vmaxu2(b.x & 0x7fff7fffu, b.y & 0x7fff7fffu);
-    uint32_t top = __vmaxu2(__byte_perm(of_a, of_b, 0x5410), __byte_perm(of_a, of_b, 0x7632));
-    top = __vmaxu2(top, __shfl_xor_sync(0xffffffffu, top, 1));
-    tops[pair] = __vmaxu2(top, __shfl_xor_sync(0xffffffffu, top, 2));
-    all = __vmaxu2(all, tops[pair]);
+    tops[pair] = __vmaxu2(__byte_perm(of_a, of_b, 0x5410), __byte_perm(of_a, of_b, 0x7632));
   }
-  if constexpr (!kSquare) return;
-  all = __vmaxu2(all, __byte_perm(all, 0, 0x1032));
+  const bool odd = (place.lane & 1) != 0, later = (place.lane & 2) != 0;
 #pragma unroll
-  for (uint32_t& top : tops) top = all;
+  for (int i = 0; i < 4; ++i) tops[i] = larger_of(later, 2, tops[i], tops[i + 4]);
+  return make_uint2(larger_of(odd, 1, tops[0], tops[2]), larger_of(odd, 1, tops[1], tops[3]));
+}
+// Of a square block, in all of its lanes.
+__device__ __forceinline__ uint32_t square_top(const uint2 (&lines)[16]) {
+  uint32_t two = 0;
+#pragma unroll
+  for (int l = 0; l < 16; ++l) two = __vmaxu2(__vmaxu2(two, lines[l].x & 0x7fff7fffu), lines[l].y & 0x7fff7fffu);
+  two = __vmaxu2(two, __shfl_xor_sync(0xffffffffu, two, 1));
+  two = __vmaxu2(two, __shfl_xor_sync(0xffffffffu, two, 2));
+  return max(two & 0xffffu, two >> 16);
 }
 
-// Each of a block's four lanes finds the factors of four rows; of a square block both copies have one scale.
-template <bool kSquare>
-__device__ __forceinline__ void find_row_factors(const Fp4Place& place, const uint32_t (&tops)[8], Fp4Shared& shared) {
-  const bool odd = (place.lane & 1) != 0, later = (place.lane & 2) != 0;
-  const uint32_t first = later ? (odd ? tops[6] : tops[4]) : (odd ? tops[2] : tops[0]);
-  const uint32_t second = later ? (odd ? tops[7] : tops[5]) : (odd ? tops[3] : tops[1]);
+// The row factors that the thread needs, by way of shared memory: each of a block's lanes finds four rows'.
+__device__ __forceinline__ void find_row_factors(const Fp4Place& place, const uint2 (&lines)[16], Fp4Shared& shared) {
+  const uint2 tops = row_tops(place, lines);
   const int block = place.lane >> 2, row = (place.lane & 3) * 4;
+  const float of_copy = shared.of_copy[0];
   float factor[4];
-  uint32_t code = 0;
 #pragma unroll
   for (int i = 0; i < 4; ++i) {
-    const uint32_t two = i < 2 ? first : second;
-    if (!kSquare || i == 0)
-      code = fp4_scale_code(__uint_as_float(i % 2 == 0 ? two << 16 : two & 0xffff0000u), shared.of_copy[0]);
+    const uint32_t two = i < 2 ? tops.x : tops.y;
+    const float top = __uint_as_float(i % 2 == 0 ? two << 16 : two & 0xffff0000u);
+    const uint32_t code = fp4_scale_code(top, of_copy);
     factor[i] = shared.factors[0][code & 127];
-    if (!kSquare || (row == 0 && i == 0)) shared.scales[0][place.row + row + i][block] = static_cast<uint8_t>(code);
+    shared.scales[0][place.row + row + i][block] = static_cast<uint8_t>(code);
   }
-  if (kSquare && row == 0) shared.scales[1][block * 16][place.warp] = static_cast<uint8_t>(code);
   *reinterpret_cast<float4*>(&shared.row_factors[place.warp][block][row]) =
       make_float4(factor[0], factor[1], factor[2], factor[3]);
   __syncwarp();
+}
+// Both copies of a square block have one scale.
+__device__ __forceinline__ float square_factor(const Fp4Place& place, const uint2 (&lines)[16], Fp4Shared& shared) {
+  const uint32_t code = fp4_scale_code(__uint_as_float(square_top(lines) << 16), shared.of_copy[0]);
+  if ((place.lane & 3) == 0) {
+    const int block = place.lane >> 2;
+    shared.scales[0][place.row][block] = shared.scales[1][block * 16][place.warp] = static_cast<uint8_t>(code);
+  }
+  return shared.factors[0][code & 127];
 }
 
 // Two rows' codes of the thread's four columns, the first row's in the low half.
@@ -208,18 +229,25 @@ __device__ __forceinline__ uint32_t two_rows(const float (&value)[8], const Fp4P
   return word;
 }
 
-template <bool kStochastic>
+template <bool kSquare, bool kStochastic>
 __device__ __forceinline__ void find_rows(const Fp4Place& place, const uint2 (&lines)[16], const Fp4Draws& draws,
-                                          const Fp4Shared& shared, uint32_t (&words)[8]) {
+                                          Fp4Shared& shared, uint32_t (&words)[8]) {
+  float2 factor{};
+  if constexpr (kSquare)
+    factor.x = factor.y = square_factor(place, lines, shared);
+  else
+    find_row_factors(place, lines, shared);
   const float* const factors = shared.row_factors[place.warp][place.lane >> 2];
 #pragma unroll
   for (int pair = 0; pair < 8; ++pair) {
-    const float2 factor = *reinterpret_cast<const float2*>(factors + pair * 2);
+    if constexpr (!kSquare) factor = *reinterpret_cast<const float2*>(factors + pair * 2);
     float value[8];
 #pragma unroll
     for (int i = 0; i < 8; ++i) value[i] = value_at(lines[pair * 2 + i / 4], i % 4) * (i < 4 ? factor.x : factor.y);
     words[pair] = two_rows<kStochastic>(value, place, pair * 2, draws);
   }
+#pragma unroll
+  for (int pair = 0; pair < 8; ++pair) shared.rows[place.warp][pair][place.lane] = words[pair];
 }
 __device__ __forceinline__ void write_rows(const Fp4Tiles& t, const MatrixTile& at, const Fp4Place& place,
                                            const Fp4Shared& shared) {
@@ -267,8 +295,9 @@ __device__ __forceinline__ void turn_squares(const Fp4Place& place, const uint32
 }
 
 // The factor of a column's block; its scale is kept.
-__device__ __forceinline__ float column_factor(const Fp4Place& place, int c, uint32_t top, Fp4Shared& shared) {
-  const uint32_t code = fp4_scale_code(__uint_as_float(top), shared.of_copy[1]);
+__device__ __forceinline__ float column_factor(const Fp4Place& place, int c, float top, float of_copy,
+                                               Fp4Shared& shared) {
+  const uint32_t code = fp4_scale_code(top, of_copy);
   shared.scales[1][place.column + c][place.warp] = static_cast<uint8_t>(code);
   return shared.factors[1][code & 127];
 }
@@ -292,12 +321,13 @@ __device__ __forceinline__ uint32_t eight_rows(const float (&value)[8], const Fp
 template <bool kRotate, bool kStochastic>
 __device__ __forceinline__ void turn_columns(const Fp4Tiles& t, const Fp4Place& place, const uint2 (&lines)[16],
                                              const Fp4Draws& draws, Fp4Shared& shared) {
+  const float of_copy = shared.of_copy[1];
 #pragma unroll
   for (int c = 0; c < 4; ++c) {
     float v[16];
     column_of(lines, c, v);
     if constexpr (kRotate) rotate_column(t.turn, v);
-    const float factor = column_factor(place, c, column_top(v), shared);
+    const float factor = column_factor(place, c, column_top(v), of_copy, shared);
     uint32_t word[2];
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
@@ -371,12 +401,8 @@ __global__ void __launch_bounds__(256, 3) fp4_tiles_kernel(Fp4Tiles t, const bf1
   const uint64_t key = rng_mix(t.stream ^ (step + kRngGamma));
   if constexpr (kStochastic) RowDraw(t, at, place).draw(key, place, draws);
   prepare<kStochastic>(t, at, shared);
-  uint32_t tops[8], words[8];
-  row_tops<kSquare>(lines, tops);
-  find_row_factors<kSquare>(place, tops, shared);
-  find_rows<kStochastic>(place, lines, draws, shared, words);
-#pragma unroll
-  for (int pair = 0; pair < 8; ++pair) shared.rows[place.warp][pair][place.lane] = words[pair];
+  uint32_t words[8];
+  find_rows<kSquare, kStochastic>(place, lines, draws, shared, words);
   write_rows(t, at, place, shared);
   if constexpr (kSquare) {
     turn_squares(place, words, shared);
