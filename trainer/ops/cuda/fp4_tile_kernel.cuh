@@ -174,8 +174,8 @@ struct Fp4Shared {
   alignas(8) uint8_t scales[2][128][8];     // [copy][line][block]
 };
 // A thread writes four neighbouring columns, one after another; a warp's lie in all banks.
-__device__ __forceinline__ uint32_t turned_at(int column, int rows16) {
-  const int four = column >> 2;
+__device__ __forceinline__ uint32_t turned_at(uint32_t column, uint32_t rows16) {
+  const uint32_t four = column >> 2;
   return ((column & 3) * 32 + four) * 8 + (rows16 ^ (four >> 1 & 7));
 }
 
@@ -382,16 +382,17 @@ __device__ __forceinline__ void write_scales(const Fp4Tiles& t, const MatrixTile
 }
 
 __device__ __forceinline__ void write_turned_fp4(const Fp4Tiles& t, const MatrixTile& at, const Fp4Shared& shared) {
-  const int rows16 = static_cast<int>(threadIdx.x) & 7;
-  const int64_t row = at.row + rows16 * 16;
+  const uint32_t rows16 = threadIdx.x & 7, first = threadIdx.x >> 3;
+  const int64_t row = at.row + rows16 * 16, column = at.column + first;
   if (row >= t.rows) return;
+  const int64_t columns = t.cols - column, pitch = t.stack * t.rows / 2;
+  auto* to = static_cast<uint8_t*>(t.column_copy.q) + column * pitch + (at.matrix * t.rows + row) / 2;
 #pragma unroll
   for (int it = 0; it < 4; ++it) {
-    const int in_tile = it * 32 + (static_cast<int>(threadIdx.x) >> 3);
-    const int64_t column = at.column + in_tile;
-    if (column >= t.cols) return;
-    auto* const to = static_cast<uint8_t*>(t.column_copy.q) + ((column * t.stack + at.matrix) * t.rows + row) / 2;
-    *reinterpret_cast<uint2*>(to) = shared.turned[turned_at(in_tile, rows16)];
+    if (it * 32 >= columns) return;
+    // turned_at of 32 columns further on
+    *reinterpret_cast<uint2*>(to) = shared.turned[turned_at(first, rows16 ^ it % 2 * 4) + it * 64];
+    to += 32 * pitch;
   }
 }
 
