@@ -137,28 +137,32 @@ __global__ void __launch_bounds__(256, 3) fp4_amax_kernel(Fp4Tiles t, const bf16
   raise_bits(amax + 1, turned, seen_turned);
 }
 
+// Where a tile's rows draw: of their samples, from the draw of its first columns on.
+struct alignas(16) RowDraws {
+  uint64_t sample;
+  uint32_t first;
+  __device__ __forceinline__ void find(const Fp4Tiles& t, const MatrixTile& at, int in_tile) {
+    const auto row = static_cast<uint32_t>(min(at.row + in_tile, t.rows - 1)), batch = static_cast<uint32_t>(t.batch);
+    const uint32_t token = batch == 1 ? row : row / batch;
+    sample = static_cast<uint64_t>(int64_t{t.samples[row - token * batch]});
+    first = token * static_cast<uint32_t>((t.cols + 15) / 16) + static_cast<uint32_t>(at.column / 16);
+  }
+};
+
 // Random words of a warp's 16 rows, each of four columns. A lane draws for 64 columns of a row.
 struct Fp4Draws {
+  RowDraws rows[128];
   alignas(16) uint32_t words[8][16][36];  // [warp][row][four columns]; the rest spreads rows over banks
-};
-struct RowDraw {
-  uint64_t sample;
-  uint32_t first;  // draw
-  __device__ __forceinline__ RowDraw(const Fp4Tiles& t, const MatrixTile& at, const Fp4Place& place) {
-    const auto row = static_cast<uint32_t>(min(at.row + place.row + (place.lane & 15), t.rows - 1));
-    const auto batch = static_cast<uint32_t>(t.batch), token = row / batch;
-    sample = static_cast<uint64_t>(int64_t{t.samples[row - token * batch]});
-    first = token * static_cast<uint32_t>((t.cols + 15) / 16) + static_cast<uint32_t>(at.column / 16) +
-            (place.lane >> 4) * 4;
-  }
-  __device__ __forceinline__ void draw(uint64_t key, const Fp4Place& place, Fp4Draws& draws) const {
+  __device__ __forceinline__ void draw(uint64_t key, const Fp4Place& place) {
     const PhiloxKeys keys(key);
-    const PhiloxSample of_sample = keys.of_sample(sample);
-    auto* const to = reinterpret_cast<uint4*>(&draws.words[place.warp][place.lane & 15][(place.lane >> 4) * 16]);
+    const int row = place.lane & 15, half = place.lane >> 4;
+    const RowDraws of_row = rows[place.row + row];
+    const PhiloxSample sample = keys.of_sample(of_row.sample);
+    auto* const to = reinterpret_cast<uint4*>(&words[place.warp][row][half * 16]);
     __syncwarp();
-#pragma unroll
+#pragma unroll 2
     for (int i = 0; i < 4; ++i) {
-      const PhiloxBlock block = keys.block(of_sample, first + i);
+      const PhiloxBlock block = keys.block(sample, of_row.first + half * 4 + i);
       to[i] = make_uint4(block.word[0], block.word[1], block.word[2], block.word[3]);
     }
     __syncwarp();
@@ -171,6 +175,7 @@ struct Fp4Shared {
   alignas(16) float row_factors[8][8][20];  // of a warp's blocks, each with 16 rows; the rest spreads them over banks
   float factors[2][128];                    // by the scale's code
   float of_copy[2];                         // scales of the whole copies
+  uint64_t keys[2];                         // of random words
   alignas(8) uint8_t scales[2][128][8];     // [copy][line][block]
 };
 // A thread writes four neighbouring columns, one after another; a warp's lie in all banks.
@@ -186,15 +191,21 @@ __device__ __forceinline__ uint32_t larger_of(bool later, int lane, uint32_t fir
   return __vmaxu2(later ? second : first, others);
 }
 
+// The larger magnitudes of two pairs of bf16, NaN where either is; each with some sign.
+__device__ __forceinline__ uint32_t larger_two(uint32_t a, uint32_t b) {
+  uint32_t larger;
+  asm("max.NaN.xorsign.abs.bf16x2 %0, %1, %2;" : "=r"(larger) : "r"(a), "r"(b));
+  return larger;
+}
+
 // bf16 magnitudes of four rows' blocks, two rows a word: each of a block's four lanes has four of its rows.
 __device__ __forceinline__ uint2 row_tops(const Fp4Place& place, const uint2 (&lines)[16]) {
   uint32_t tops[8];
 #pragma unroll
   for (int pair = 0; pair < 8; ++pair) {
     const uint2 a = lines[pair * 2], b = lines[pair * 2 + 1];
-    const uint32_t of_a = __vmaxu2(a.x & 0x7fff7fffu, a.y & 0x7fff7fffu);
-    const uint32_t of_b = __vmaxu2(b.x & 0x7fff7fffu, b.y & 0x7fff7fffu);
-    tops[pair] = __vmaxu2(__byte_perm(of_a, of_b, 0x5410), __byte_perm(of_a, of_b, 0x7632));
+    const uint32_t of_a = larger_two(a.x, a.y), of_b = larger_two(b.x, b.y);
+    tops[pair] = larger_two(__byte_perm(of_a, of_b, 0x5410), __byte_perm(of_a, of_b, 0x7632)) & 0x7fff7fffu;
   }
   const bool odd = (place.lane & 1) != 0, later = (place.lane & 2) != 0;
 #pragma unroll
@@ -398,15 +409,20 @@ __device__ __forceinline__ void write_turned_fp4(const Fp4Tiles& t, const Matrix
 
 // Factors by the scale's code, and the scales of the whole copies.
 template <bool kStochastic>
-__device__ __forceinline__ void prepare(const Fp4Tiles& t, const MatrixTile& at, Fp4Shared& shared) {
+__device__ __forceinline__ void prepare(const Fp4Tiles& t, const MatrixTile& at, Fp4Shared& shared, Fp4Draws& draws) {
   const int copy = static_cast<int>(threadIdx.x) >> 7, in_copy = static_cast<int>(threadIdx.x) & 127;
   const float of_copy = fp4_tensor_scale(t.amax[copy]);
   if (in_copy == 0) {
     shared.of_copy[copy] = of_copy;
+    if constexpr (kStochastic) {
+      const uint64_t key = rng_mix(t.stream ^ (static_cast<uint64_t>(t.record[StepRecord::kStep]) + kRngGamma));
+      shared.keys[copy] = copy == 0 ? key : rng_mix(key);
+    }
     if (at.matrix == 0 && at.row == 0 && at.column == 0)
       *(copy == 0 ? t.row_copy : t.column_copy).inverse = 1.0f / of_copy;
   }
   shared.factors[copy][in_copy] = fp4_factor(static_cast<uint32_t>(in_copy), of_copy) * (kStochastic ? 0x1p-14f : 1.0f);
+  if (kStochastic && copy == 0) draws.rows[in_copy].find(t, at, in_copy);
   __syncthreads();
 }
 
@@ -421,17 +437,15 @@ __global__ void __launch_bounds__(256, 3) fp4_tiles_kernel(Fp4Tiles t, const bf1
   if (at.row >= t.rows) return;
   uint2 lines[16];
   load_tile<true>(t, x, at, place, lines);
-  const auto step = kStochastic ? static_cast<uint64_t>(t.record[StepRecord::kStep]) : 0;
-  const uint64_t key = rng_mix(t.stream ^ (step + kRngGamma));
-  if constexpr (kStochastic) RowDraw(t, at, place).draw(key, place, draws);
-  prepare<kStochastic>(t, at, shared);
+  prepare<kStochastic>(t, at, shared, draws);
+  if constexpr (kStochastic) draws.draw(shared.keys[0], place);
   uint32_t words[8];
   find_rows<kSquare, kStochastic>(place, lines, draws, shared, words);
   write_rows(t, at, place, shared);
   if constexpr (kSquare) {
     turn_squares(place, words, shared);
   } else {
-    if constexpr (kStochastic) RowDraw(t, at, place).draw(rng_mix(key), place, draws);
+    if constexpr (kStochastic) draws.draw(shared.keys[1], place);
     turn_columns<kRotate, kStochastic>(t, place, lines, draws, shared);
   }
   __syncthreads();
