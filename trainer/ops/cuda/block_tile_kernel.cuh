@@ -23,10 +23,13 @@ constexpr int kTall = 8;
 struct MatrixTile : TileAt {
   int64_t matrix;
 };
-__device__ __forceinline__ MatrixTile block_tile_at(const BlockTiles& t) {
+__device__ __forceinline__ MatrixTile block_tile_at(const BlockTiles& t, dim3 block) {
   const unsigned groups = static_cast<unsigned>(t.down + kTall - 1) / kTall;
-  const unsigned matrix = t.stack == 1 ? 0 : blockIdx.z / groups, group = blockIdx.z - matrix * groups;
-  return {{(int64_t{group} * kTall + blockIdx.x) * 128, int64_t{blockIdx.y} * 128}, matrix};
+  const unsigned matrix = t.stack == 1 ? 0 : block.z / groups, group = block.z - matrix * groups;
+  return {{(int64_t{group} * kTall + block.x) * 128, int64_t{block.y} * 128}, matrix};
+}
+__device__ __forceinline__ MatrixTile block_tile_at(const BlockTiles& t) {
+  return block_tile_at(t, blockIdx);
 }
 
 // A thread's lines are all inside or all outside; those outside repeat others, which changes no maximum.

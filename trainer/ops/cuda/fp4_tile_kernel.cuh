@@ -109,6 +109,7 @@ __device__ __forceinline__ bool rotated_below(const uint2 (&lines)[16], float se
 
 template <bool kRotate>
 __global__ void __launch_bounds__(256, 3) fp4_amax_kernel(Fp4Tiles t, const bf16* x, float* amax) {
+  launch_dependents();
   const Fp4Place place = fp4_place();
   const MatrixTile at = block_tile_at(t);
   if (at.row >= t.rows) return;
@@ -411,7 +412,7 @@ __device__ __forceinline__ void write_turned_fp4(const Fp4Tiles& t, const Matrix
 template <bool kStochastic>
 __device__ __forceinline__ void prepare(const Fp4Tiles& t, const MatrixTile& at, Fp4Shared& shared, Fp4Draws& draws) {
   const int copy = static_cast<int>(threadIdx.x) >> 7, in_copy = static_cast<int>(threadIdx.x) & 127;
-  const float of_copy = fp4_tensor_scale(t.amax[copy]);
+  const float of_copy = fp4_tensor_scale(__ldcg(t.amax + copy));
   if (in_copy == 0) {
     shared.of_copy[copy] = of_copy;
     if constexpr (kStochastic) {
@@ -433,10 +434,13 @@ __global__ void __launch_bounds__(256, 3) fp4_tiles_kernel(Fp4Tiles t, const bf1
   __shared__ Fp4Shared shared;
   __shared__ Fp4Draws draws;
   const Fp4Place place = fp4_place();
-  const MatrixTile at = block_tile_at(t);
+  // The last first: L2 still has what the pass before read at its end.
+  const MatrixTile at =
+      block_tile_at(t, {gridDim.x - 1 - blockIdx.x, gridDim.y - 1 - blockIdx.y, gridDim.z - 1 - blockIdx.z});
   if (at.row >= t.rows) return;
   uint2 lines[16];
   load_tile<true>(t, x, at, place, lines);
+  wait_for_launch_before();  // has the magnitudes
   prepare<kStochastic>(t, at, shared, draws);
   if constexpr (kStochastic) draws.draw(shared.keys[0], place);
   uint32_t words[8];

@@ -269,12 +269,12 @@ Status run_fp4_tiles(const Args& a, float* amax, const bf16* x, cudaStream_t str
   MB_TRY(ok(cudaMemsetAsync(amax, 0, 8, stream), "clearing amax"));
   const auto find = a.rotate ? fp4_amax_kernel<true> : fp4_amax_kernel<false>;
   find<<<grid_of(t), 256, 0, stream>>>(t, x, amax);
+  MB_TRY(launched("quantize_blocks"));
   const auto kernel =
       a.square   ? fp4_tiles_kernel<true, false, false>
       : a.rotate ? (a.stochastic ? fp4_tiles_kernel<false, true, true> : fp4_tiles_kernel<false, true, false>)
                  : (a.stochastic ? fp4_tiles_kernel<false, false, true> : fp4_tiles_kernel<false, false, false>);
-  kernel<<<grid_of(t), 256, 0, stream>>>(t, x);
-  return launched("quantize_blocks");
+  return start_early("quantize_blocks", kernel, grid_of(t), 256, stream, t, x);
 }
 
 Status run_tiles(const Args& a, int block, uint32_t* words, const bf16* x, cudaStream_t stream) {
