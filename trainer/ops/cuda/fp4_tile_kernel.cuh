@@ -408,22 +408,23 @@ __device__ __forceinline__ void write_turned_fp4(const Fp4Tiles& t, const Matrix
   }
 }
 
-// Factors by the scale's code, and the scales of the whole copies.
+// Factors by the scale's code, and the scales of the whole copies. `step`, and a thread's row: read before.
 template <bool kStochastic>
-__device__ __forceinline__ void prepare(const Fp4Tiles& t, const MatrixTile& at, Fp4Shared& shared, Fp4Draws& draws) {
+__device__ __forceinline__ void prepare(const Fp4Tiles& t, const MatrixTile& at, float step, const RowDraws& row,
+                                        Fp4Shared& shared, Fp4Draws& draws) {
   const int copy = static_cast<int>(threadIdx.x) >> 7, in_copy = static_cast<int>(threadIdx.x) & 127;
   const float of_copy = fp4_tensor_scale(__ldcg(t.amax + copy));
   if (in_copy == 0) {
     shared.of_copy[copy] = of_copy;
     if constexpr (kStochastic) {
-      const uint64_t key = rng_mix(t.stream ^ (static_cast<uint64_t>(t.record[StepRecord::kStep]) + kRngGamma));
+      const uint64_t key = rng_mix(t.stream ^ (static_cast<uint64_t>(step) + kRngGamma));
       shared.keys[copy] = copy == 0 ? key : rng_mix(key);
     }
     if (at.matrix == 0 && at.row == 0 && at.column == 0)
       *(copy == 0 ? t.row_copy : t.column_copy).inverse = 1.0f / of_copy;
   }
   shared.factors[copy][in_copy] = fp4_factor(static_cast<uint32_t>(in_copy), of_copy) * (kStochastic ? 0x1p-14f : 1.0f);
-  if (kStochastic && copy == 0) draws.rows[in_copy].find(t, at, in_copy);
+  if (kStochastic && copy == 0) draws.rows[in_copy] = row;
   __syncthreads();
 }
 
@@ -440,8 +441,14 @@ __global__ void __launch_bounds__(256, 3) fp4_tiles_kernel(Fp4Tiles t, const bf1
   if (at.row >= t.rows) return;
   uint2 lines[16];
   load_tile<true>(t, x, at, place, lines);
+  float step = 0.0f;
+  RowDraws row;
+  if constexpr (kStochastic) {
+    step = t.record[StepRecord::kStep];
+    row.find(t, at, static_cast<int>(threadIdx.x) & 127);
+  }
   wait_for_launch_before();  // has the magnitudes
-  prepare<kStochastic>(t, at, shared, draws);
+  prepare<kStochastic>(t, at, step, row, shared, draws);
   if constexpr (kStochastic) draws.draw(shared.keys[0], place);
   uint32_t words[8];
   find_rows<kSquare, kStochastic>(place, lines, draws, shared, words);
