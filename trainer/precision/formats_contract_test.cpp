@@ -109,8 +109,8 @@ TEST(NumberFormats, StochasticRoundingIsUnbiased) {
     constexpr int kDraws = 200'000;
     double sum = 0;
     for (int i = 0; i < kDraws; ++i)
-      sum += static_cast<double>(
-          from_fp4(to_fp4_stochastic(value, nine_bits(random.block(0, static_cast<uint64_t>(i / 16)), i % 16))));
+      sum += static_cast<double>(from_fp4(to_fp4_stochastic(
+          value, nine_bits(random.block(0, static_cast<uint64_t>(i / 16), kRoundingRounds), i % 16))));
     // Five standard deviations of the mean of draws that lie at most 2 apart.
     EXPECT_NEAR(sum / kDraws, static_cast<double>(value), 5.0 / std::sqrt(kDraws)) << value;
   }
@@ -143,7 +143,7 @@ TEST(NumberFormats, NeighboursOfADrawAreRoundedApart) {
   std::array<std::array<int, 512>, 16> counts{};
   std::array<std::array<double, 16>, 16> together{};
   for (uint64_t i = 0; i < kDraws; ++i) {
-    const PhiloxBlock words = random.block(3, i);
+    const PhiloxBlock words = random.block(3, i, kRoundingRounds);
     std::array<double, 16> error{};
     for (size_t e = 0; e < 16; ++e) {
       const uint32_t nine = nine_bits(words, static_cast<int>(e));

@@ -151,8 +151,9 @@ class Rounding {
     if (samples_ == nullptr) return to_ == DType::kE2M1 ? to_fp4(value) : to_fp8(value, to_);
     const auto sample = static_cast<uint64_t>(samples_[token % batch_]);
     const int64_t sixteen = token / batch_ * ((cols_ + 15) / 16) + column / 16;
-    return to_fp4_stochastic(
-        value, nine_bits(streams_[copy].block(sample, static_cast<uint64_t>(sixteen)), static_cast<int>(column % 16)));
+    return to_fp4_stochastic(value,
+                             nine_bits(streams_[copy].block(sample, static_cast<uint64_t>(sixteen), kRoundingRounds),
+                                       static_cast<int>(column % 16)));
   }
 
  private:

@@ -163,7 +163,7 @@ struct Fp4Draws {
     __syncwarp();
 #pragma unroll 2
     for (int i = 0; i < 4; ++i) {
-      const PhiloxBlock block = keys.block(sample, of_row.first + half * 4 + i);
+      const PhiloxBlock block = keys.block<kRoundingRounds>(sample, of_row.first + half * 4 + i);
       to[i] = make_uint4(block.word[0], block.word[1], block.word[2], block.word[3]);
     }
     __syncwarp();

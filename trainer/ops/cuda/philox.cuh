@@ -40,10 +40,11 @@ class PhiloxKeys {
     return {static_cast<uint32_t>(sample >> 32) ^ second_[0], static_cast<uint32_t>(b) ^ first_[1],
             static_cast<uint32_t>(a >> 32) ^ second_[1], static_cast<uint32_t>(a)};
   }
+  template <int kTo = kPhiloxRounds>
   __host__ __device__ constexpr PhiloxBlock block(const PhiloxSample& sample, uint32_t index) const {
     const uint64_t a = kA * index, b = kB * (static_cast<uint32_t>(a >> 32) ^ sample.high);
-    return rounds<2>({{static_cast<uint32_t>(b >> 32) ^ sample.low_product, static_cast<uint32_t>(b),
-                       static_cast<uint32_t>(a) ^ sample.high_product, sample.next_product}});
+    return rounds<2, kTo>({{static_cast<uint32_t>(b >> 32) ^ sample.low_product, static_cast<uint32_t>(b),
+                            static_cast<uint32_t>(a) ^ sample.high_product, sample.next_product}});
   }
 
   // Blocks of one index, of two samples whose first products are one where their upper halves are. Every second product
@@ -61,12 +62,12 @@ class PhiloxKeys {
   }
 
  private:
-  static constexpr int kRounds = 10;
+  static constexpr int kRounds = kPhiloxRounds;
   static constexpr uint64_t kA = 0xD2511F53ULL, kB = 0xCD9E8D57ULL;
 
-  template <int kFrom>
+  template <int kFrom, int kTo = kPhiloxRounds>
   __host__ __device__ constexpr PhiloxBlock rounds(PhiloxBlock w) const {
-    for (int round = kFrom; round < kRounds; ++round) {
+    for (int round = kFrom; round < kTo; ++round) {
       const uint64_t a = kA * w.word[0], b = kB * w.word[2];
       w = {{static_cast<uint32_t>(b >> 32) ^ w.word[1] ^ first_[round], static_cast<uint32_t>(b),
             static_cast<uint32_t>(a >> 32) ^ w.word[3] ^ second_[round], static_cast<uint32_t>(a)}};
@@ -112,8 +113,12 @@ constexpr bool same_words(uint64_t key, uint64_t sample, uint64_t index) {
   const PhiloxSample of_sample = keys.of_sample(sample, static_cast<uint32_t>(index >> 32));
   const PhiloxBlock there = RandomStream(key).block(sample, index), here = keys.block(sample, index);
   const PhiloxBlock of_low = keys.block(of_sample, static_cast<uint32_t>(index));
-  for (int i = 0; i < 4; ++i)
+  const PhiloxBlock fewer_there = RandomStream(key).block(sample, index, kRoundingRounds);
+  const PhiloxBlock fewer_here = keys.block<kRoundingRounds>(of_sample, static_cast<uint32_t>(index));
+  for (int i = 0; i < 4; ++i) {
     if (here.word[i] != there.word[i] || of_low.word[i] != there.word[i]) return false;
+    if (fewer_here.word[i] != fewer_there.word[i]) return false;
+  }
   return true;
 }
 static_assert(same_words(0x0123456789abcdefULL, 0xfedcba9876543210ULL, 0x0f1e2d3c4b5a6978ULL));

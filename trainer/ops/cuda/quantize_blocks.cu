@@ -58,9 +58,9 @@ __device__ __forceinline__ uint8_t code_of(const Args& a, float value, const Lin
   const int64_t token = line.of_columns ? at : line.number, column = line.of_columns ? line.number : at;
   uint64_t key = rng_mix(a.stream ^ (static_cast<uint64_t>(a.record[StepRecord::kStep]) + kRngGamma));
   if (line.of_columns) key = rng_mix(key);
-  const PhiloxBlock words =
-      RandomStream(key).block(static_cast<uint64_t>(a.samples[token % a.batch]),
-                              static_cast<uint64_t>(token / a.batch * ((a.cols + 15) / 16) + column / 16));
+  const PhiloxBlock words = RandomStream(key).block(
+      static_cast<uint64_t>(a.samples[token % a.batch]),
+      static_cast<uint64_t>(token / a.batch * ((a.cols + 15) / 16) + column / 16), kRoundingRounds);
   return to_e2m1_stochastic(value, nine_bits(words, static_cast<int>(column % 16)));
 }
 
