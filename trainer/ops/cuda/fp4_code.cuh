@@ -14,9 +14,10 @@ __device__ __forceinline__ uint32_t bits_by(uint32_t mask, uint32_t one, uint32_
   return bits;
 }
 
-// Of neighbouring codes' distances fp32 just below and above 2^23 has the first two, and rounds a sum to the even code:
-// so bits count codes up to 4, and above 2^23 in halves of values those from 4. The less of them, and the largest code,
-// is the code; NaN's bits are the most. Bits of 2^23 - 2 more than it.
+// fp32 lies in halves just below 2^23 and in ones above, as E2M1 does below 2 and above: 2^23 - 2 and a magnitude up
+// to 4 round to the nearest code, of two the even one, and their bits count codes. From 4 on, 2^23 and half of it do.
+// The less of both, and the largest code, is the code; NaN's bits are more than all. 2^23 - 2's bits more than the
+// code.
 __device__ __forceinline__ uint32_t nearest_fp4(float value) {
   constexpr uint32_t kLargest = 0x4afffffcu + 7;
   const float m = fabsf(value);
