@@ -3,8 +3,7 @@
 
 #include <algorithm>
 #include <cmath>
-#include <string>
-#include <vector>
+#include <set>
 
 #include "analysis/stats/stats.h"
 
@@ -13,6 +12,7 @@ namespace {
 
 constexpr double kSmallest = 0.01;  // a canary that moved less says nothing
 constexpr double kShare = 0.5;      // of the cell's change that the canary must show too
+constexpr std::string_view kCanary = "canary_", kGpuCanary = "canary_gpu", kBefore = "_before_ns", kAfter = "_after_ns";
 
 bool is_of_cpu(const baselines::Cell& cell) {
   return cell.result_class == baselines::ResultClass::kFunctionalCpu;
@@ -22,12 +22,26 @@ double median_of(const baselines::Cell& cell, const std::string& canary) {
   std::vector<double> times;
   for (const baselines::Launch& launch : cell.launches)
     for (const baselines::NamedCount& count : launch.counts)
-      if ((count.name == canary + "_before_ns" || count.name == canary + "_after_ns") && count.count > 0)
+      if ((count.name == canary + std::string(kBefore) || count.name == canary + std::string(kAfter)) &&
+          count.count > 0)
         times.push_back(static_cast<double>(count.count));
   return median(times);
 }
 
 }  // namespace
+
+std::vector<std::string> canaries_of(const baselines::Launch& launch) {
+  std::set<std::string> found;
+  for (const baselines::NamedCount& count : launch.counts)
+    for (const std::string_view end : {kBefore, kAfter})
+      if (count.name.starts_with(kCanary) && count.name.ends_with(end))
+        found.insert(count.name.substr(0, count.name.size() - end.size()));
+  return {found.begin(), found.end()};
+}
+
+bool is_of_gpu(std::string_view canary) {
+  return canary.starts_with(kGpuCanary);
+}
 
 CanaryTimes canary_times(const baselines::Cell& cell) {
   if (is_of_cpu(cell)) return {median_of(cell, "canary_arithmetic"), median_of(cell, "canary_memory")};
@@ -40,10 +54,14 @@ std::string_view metric_of_canaries(const baselines::Cell& cell) {
 
 double machine_slowdown(const baselines::Cell& then, const baselines::Cell& now) {
   if (is_of_cpu(then) != is_of_cpu(now)) return 0;
-  const CanaryTimes was = canary_times(then), is = canary_times(now);
+  std::set<std::string> canaries;
+  for (const baselines::Launch& launch : now.launches)
+    for (std::string& canary : canaries_of(launch))
+      if (is_of_gpu(canary) != is_of_cpu(now)) canaries.insert(std::move(canary));
   double slowdown = 0;
-  for (const double change : {is.arithmetic_ns / was.arithmetic_ns - 1.0, is.memory_ns / was.memory_ns - 1.0})
-    if (std::isfinite(change)) slowdown = std::max(slowdown, change);
+  for (const std::string& canary : canaries)
+    if (const double change = median_of(now, canary) / median_of(then, canary) - 1.0; std::isfinite(change))
+      slowdown = std::max(slowdown, change);
   return slowdown;
 }
 

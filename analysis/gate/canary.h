@@ -1,23 +1,29 @@
 // What the canaries of a session say: fixed work, timed around each launch, that no product can make slower.
 #pragma once
 
+#include <string>
 #include <string_view>
+#include <vector>
 
 #include "baselines/store/records.h"
 
 namespace mbb::analysis {
 
-// Times of a cell's canaries over its good launches, in ns: of thread CPU time for cells of the CPU, else of the GPU's.
-// NaN where none was recorded. Read from the launches' counts canary_{arithmetic,memory}_{before,after}_ns, of a GPU
-// canary_gpu_...
+// What a launch timed: canary_{arithmetic,memory} of the CPU, canary_gpu_... of its first GPU, canary_gpu1_... of the
+// next; each stands in the launch's counts, with _before_ns and _after_ns. Each once.
+std::vector<std::string> canaries_of(const baselines::Launch& launch);
+bool is_of_gpu(std::string_view canary);
+
+// Times of a cell's canaries over its good launches, in ns: of thread CPU time for cells of the CPU, else of the first
+// GPU's. NaN where none was recorded.
 struct CanaryTimes {
   double arithmetic_ns = baselines::kNotMeasured;
   double memory_ns = baselines::kNotMeasured;
 };
 CanaryTimes canary_times(const baselines::Cell& cell);
 
-// By how much the machine itself has become slower for a cell: the larger relative change of its two canaries; 0 when
-// there is nothing to compare, and when it has become faster.
+// By how much the machine itself has become slower for a cell: the largest relative change of a canary that both have,
+// of any of its GPUs; 0 when there is nothing to compare, and when it has become faster.
 double machine_slowdown(const baselines::Cell& then, const baselines::Cell& now);
 
 // The metric of a cell that its canaries speak of.

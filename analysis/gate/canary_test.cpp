@@ -4,6 +4,8 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <string>
+#include <vector>
 
 namespace mbb::analysis {
 namespace {
@@ -50,6 +52,28 @@ TEST(Canary, AGpusCellIsHeldAgainstItsGpusCanaries) {
   EXPECT_NEAR(machine_slowdown(of_gpu(1'000'000), of_gpu(1'070'000)), 0.07, 1e-9);
   EXPECT_EQ(metric_of_canaries(of_gpu(1)), "step_time");
   EXPECT_EQ(metric_of_canaries(cell_of(1, 1)), "cpu_step_time");
+}
+
+TEST(Canary, AnyOfItsGpusMayHaveBecomeSlower) {
+  const auto of_two = [](std::int64_t first_ns, std::int64_t second_ns) {
+    baselines::Cell cell;
+    cell.result_class = baselines::ResultClass::kMeasured;
+    baselines::Launch launch;
+    launch.counts = {{"canary_gpu_memory_before_ns", first_ns},
+                     {"canary_gpu_memory_before_spread_ns", 9 * first_ns},
+                     {"canary_gpu_memory_after_ns", first_ns},
+                     {"canary_gpu1_memory_before_ns", second_ns},
+                     {"canary_gpu1_memory_after_ns", second_ns}};
+    cell.launches = {launch, launch};
+    return cell;
+  };
+  EXPECT_EQ(canaries_of(of_two(1, 1).launches[0]),
+            (std::vector<std::string>{"canary_gpu1_memory", "canary_gpu_memory"}));
+  EXPECT_NEAR(machine_slowdown(of_two(1000, 1000), of_two(1000, 1250)), 0.25, 1e-9);
+  EXPECT_NEAR(machine_slowdown(of_two(1000, 1000), of_two(1100, 1000)), 0.10, 1e-9);
+  baselines::Cell one = of_two(1000, 1000);
+  for (auto& launch : one.launches) launch.counts.resize(3);
+  EXPECT_EQ(machine_slowdown(one, of_two(1000, 1250)), 0.0) << "an earlier program timed the first alone";
 }
 
 TEST(Canary, ASlowdownExplainsAChangeThatItIsHalfOf) {

@@ -10,7 +10,9 @@
 #include <string>
 #include <vector>
 
+#include "analysis/gate/canary.h"
 #include "profiler/base/clock.h"
+#include "profiler/base/file.h"
 #include "profiler/base/text.h"
 #include "profiler/host/cuda_table.h"
 
@@ -23,14 +25,7 @@ constexpr int64_t kSteps = 1'000'000;
 constexpr size_t kCopyBytes = size_t{16} << 20U;
 constexpr int64_t kWarmUpNs = 15'000'000;  // of CPU time: an idle core takes as long to reach its clock
 
-// What each canary is called in a launch's counts, and the change of it that stands out.
-struct Named {
-  const char* arithmetic;
-  const char* memory;
-  double limit;
-};
-constexpr Named kCpuCanary{"canary_arithmetic", "canary_memory", kCanaryLimit};
-constexpr Named kGpuCanary{"canary_gpu_arithmetic", "canary_gpu_memory", kGpuCanaryLimit};
+constexpr const char* kCanaryFile = "canary";
 
 template <typename Work>
 int64_t cpu_time_of(const Work& work) {
@@ -67,7 +62,8 @@ CanaryTime recorded(const baselines::Launch& launch, const std::string& canary, 
 }
 
 // 0 unless it stands out.
-double change(const baselines::Launch& launch, const char* canary, double limit) {
+double change(const baselines::Launch& launch, const std::string& canary) {
+  const double limit = analysis::is_of_gpu(canary) ? kGpuCanaryLimit : kCanaryLimit;
   const CanaryTime before = recorded(launch, canary, "_before"), after = recorded(launch, canary, "_after");
   if (before.best_ns <= 0 || after.best_ns <= 0) return 0;
   const auto from = static_cast<double>(before.best_ns), to = static_cast<double>(after.best_ns);
@@ -102,19 +98,39 @@ Result<Canary> run_gpu_canary(int device) {
   return Canary{{times.arithmetic_ns, times.arithmetic_spread_ns}, {times.memory_ns, times.memory_spread_ns}};
 }
 
-void record_canary(baselines::Launch& launch, const Canary& before, const Canary& after, CanaryOf of) {
-  const Named& named = of == CanaryOf::kGpu ? kGpuCanary : kCpuCanary;
-  record(launch, named.arithmetic, "_before", before.arithmetic);
-  record(launch, named.arithmetic, "_after", after.arithmetic);
-  record(launch, named.memory, "_before", before.memory);
-  record(launch, named.memory, "_after", after.memory);
+void record_canary(baselines::Launch& launch, const Canary& before, const Canary& after, int gpu) {
+  const std::string of = gpu == kOfCpu ? "canary" : gpu == 0 ? "canary_gpu" : fmt::format("canary_gpu{}", gpu);
+  record(launch, of + "_arithmetic", "_before", before.arithmetic);
+  record(launch, of + "_arithmetic", "_after", after.arithmetic);
+  record(launch, of + "_memory", "_before", before.memory);
+  record(launch, of + "_memory", "_after", after.memory);
+}
+
+Status leave_canary(const std::filesystem::path& folder, const Canary& before, const Canary& after, int gpu) {
+  baselines::Launch launch;
+  record_canary(launch, before, after, gpu);
+  std::string text;
+  for (const baselines::NamedCount& count : launch.counts) text += fmt::format("{} {}\n", count.name, count.count);
+  return write_file(folder / kCanaryFile, text);
+}
+
+void take_canary(const std::filesystem::path& folder, baselines::Launch& launch) {
+  const auto text = read_file(folder / kCanaryFile);
+  if (!text) {
+    launch.counts.push_back({fmt::format("canary of rank {}: none was left", folder.filename().string()), 1});
+    return;
+  }
+  for (const std::string_view line : split(trim(*text), '\n')) {
+    const size_t space = line.find(' ');
+    const auto count = parse_int(space == std::string_view::npos ? "" : line.substr(space + 1));
+    if (count) launch.counts.push_back({std::string(line.substr(0, space)), *count});
+  }
 }
 
 double canary_change(const baselines::Launch& launch) {
   double most = 0;
-  for (const Named& named : {kCpuCanary, kGpuCanary})
-    for (const char* canary : {named.arithmetic, named.memory})
-      if (const double moved = change(launch, canary, named.limit); std::abs(moved) > std::abs(most)) most = moved;
+  for (const std::string& canary : analysis::canaries_of(launch))
+    if (const double moved = change(launch, canary); std::abs(moved) > std::abs(most)) most = moved;
   return most;
 }
 

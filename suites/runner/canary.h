@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <filesystem>
 
 #include "baselines/store/records.h"
 #include "profiler/base/error.h"
@@ -25,11 +26,15 @@ Canary run_canary();  // of the CPU, about 80 ms
 // Of a GPU, about 80 ms in a process that has a CUDA context.
 Result<Canary> run_gpu_canary(int device);
 
-enum class CanaryOf { kCpu, kGpu };
+// Named counts of a launch: "canary_arithmetic_before_ns", "canary_arithmetic_before_spread_ns", ...; of the launch's
+// first GPU "canary_gpu_...", of the next "canary_gpu1_...". What a GPU's were before is known to the process of its
+// rank alone, so both come from there.
+inline constexpr int kOfCpu = -1;
+void record_canary(baselines::Launch& launch, const Canary& before, const Canary& after, int gpu = kOfCpu);
 
-// Named counts of a launch: "canary_arithmetic_before_ns", "canary_arithmetic_before_spread_ns", ...; of a GPU
-// "canary_gpu_...". What the GPU's were before is known to the launch's process alone, so both come from there.
-void record_canary(baselines::Launch& launch, const Canary& before, const Canary& after, CanaryOf of = CanaryOf::kCpu);
+// What ranks beside the first leave of their GPUs in their folders, for the record that the first one writes.
+Status leave_canary(const std::filesystem::path& folder, const Canary& before, const Canary& after, int gpu);
+void take_canary(const std::filesystem::path& folder, baselines::Launch& launch);  // a count says why there is none
 
 // The largest relative change from before to after, of any canary, that stands out: from the limit of its processor on,
 // and kCanarySpreads times as far as the batches of either lie apart. 0 when none does, or none was recorded.

@@ -2,6 +2,10 @@
 #include "suites/runner/canary.h"
 
 #include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <string>
 
 #include "suites/runner/health.h"
 
@@ -67,12 +71,30 @@ TEST(Canary, AMachineWhoseWorkIsNeverEvenSaysNothing) {
 TEST(Canary, AGpusIsToldFromTheCpusAndStandsOutSooner) {
   baselines::Launch launch;
   record_canary(launch, of(1'000'000, 2'000'000), of(1'060'000, 2'000'000));
-  record_canary(launch, of(1'000'000, 90'000), of(1'020'000, 90'000), CanaryOf::kGpu);
+  record_canary(launch, of(1'000'000, 90'000), of(1'020'000, 90'000), 0);
   ASSERT_EQ(launch.counts.size(), 16U);
   EXPECT_EQ(launch.counts[8].name, "canary_gpu_arithmetic_before_ns");
   EXPECT_EQ(canary_change(launch), 0) << "2 % of a GPU and 6 % of a CPU are nothing";
-  record_canary(launch, of(1'000'000, 90'000), of(1'000'000, 97'200), CanaryOf::kGpu);
+  record_canary(launch, of(1'000'000, 90'000), of(1'000'000, 97'200), 0);
   EXPECT_NEAR(canary_change(launch), 0.08, 1e-12) << "the last record counts";
+}
+
+TEST(Canary, OtherRanksLeaveTheirGpus) {
+  const std::filesystem::path folder = testing::TempDir() + "canary-" + std::to_string(getpid());
+  std::filesystem::create_directories(folder);
+  baselines::Launch launch;
+  take_canary(folder / "1", launch);
+  ASSERT_EQ(launch.counts.size(), 1U);
+  EXPECT_EQ(launch.counts[0].name, "canary of rank 1: none was left");
+  ASSERT_TRUE(leave_canary(folder, of(1'000'000, 90'000, 5), of(1'000'000, 99'000, 5), 1));
+  launch = {};
+  record_canary(launch, of(1'000'000, 90'000), of(1'000'000, 90'000), 0);
+  take_canary(folder, launch);
+  ASSERT_EQ(launch.counts.size(), 16U);
+  EXPECT_EQ(launch.counts[15].name, "canary_gpu1_memory_after_spread_ns");
+  EXPECT_EQ(launch.counts[15].count, 5);
+  EXPECT_NEAR(canary_change(launch), 0.1, 1e-12) << "the second GPU's memory became slower";
+  std::filesystem::remove_all(folder);
 }
 
 TEST(Canary, WithoutAGpuItSaysSo) {

@@ -209,9 +209,14 @@ class GpuCanary {
   void record(baselines::Launch& launch) const {
     if (!before_) return;
     if (const auto after = run_gpu_canary(device_))
-      record_canary(launch, *before_, *after, CanaryOf::kGpu);
+      record_canary(launch, *before_, *after, device_);
     else
       launch.counts.push_back({"canary_gpu: " + after.error().what, 1});
+  }
+  Status leave(const std::filesystem::path& folder) const {
+    if (!before_) return {};
+    const auto after = run_gpu_canary(device_);
+    return after ? leave_canary(folder, *before_, *after, device_) : Status{};
   }
 
  private:
@@ -395,6 +400,15 @@ Result<trainer::StepPrograms> plan(const trainer::Layout& layout) {
   return trainer::build_programs(layout);
 }
 
+// A rank that keeps no record but of its GPU.
+Status train_beside(const std::filesystem::path& folder, const std::optional<trainer::ProcessPlace>& place,
+                    const trainer::Layout& layout, const trainer::StepPrograms& programs,
+                    const trainer::SampleSource& sample, const trainer::TrainOptions& options) {
+  const GpuCanary canary(layout.config, place);
+  MB_TRY(trainer::train(layout, programs, sample, options).map([](const auto&) {}));
+  return canary.leave(folder);
+}
+
 Status train_into(const std::filesystem::path& folder, const std::optional<trainer::ProcessPlace>& place,
                   LocalRanks* ranks, baselines::Launch& launch) {
   MB_ASSIGN(const trainer::Config config, read_config(folder));
@@ -438,7 +452,7 @@ Status train_into(const std::filesystem::path& folder, const std::optional<train
   options.record = &routing;
   GradientRecorder recorder;
   if (config.debug.record_gradients) record_into(recorder, options);
-  if (place && place->rank > 0) return trainer::train(layout, programs, sample, options).map([](const auto&) {});
+  if (place && place->rank > 0) return train_beside(folder, place, layout, programs, sample, options);
   MB_TRY(check_snapshot_path(config, folder));
   watch.emplace(config, layout, place, folder);
   write_at_host_work(options, *watch);
@@ -484,7 +498,11 @@ int run_launch(const std::filesystem::path& folder) {
     ranks = std::move(*started);
   const auto place = trainer::place_if_any();
   if (trained) trained = train_into(folder, place, ranks.get(), launch);
-  ranks.reset();
+  if (ranks != nullptr) {
+    ranks->end();
+    if (trained)
+      for (const auto& of_rank : ranks->folders()) take_canary(of_rank, launch);
+  }
   launch.ended_unix_ns = wall_ns();
   if (!trained) {
     const ErrorCode code = trained.error().code;

@@ -79,7 +79,7 @@ Result<std::unique_ptr<LocalRanks>> LocalRanks::start(const std::filesystem::pat
   return started;
 }
 
-LocalRanks::~LocalRanks() {
+void LocalRanks::end() {
   for (int waited = 0; waited < kGraceMs; waited += 20) {
     bool running = false;
     for (Rank& rank : ranks_) {
@@ -94,6 +94,13 @@ LocalRanks::~LocalRanks() {
     kill(rank.process, SIGKILL);
     waitpid(rank.process, nullptr, 0);
   }
+  for (Rank& rank : ranks_) rank.process = -1;
+}
+
+std::vector<std::filesystem::path> LocalRanks::folders() const {
+  std::vector<std::filesystem::path> all;
+  for (const Rank& rank : ranks_) all.push_back(rank.log.parent_path());
+  return all;
 }
 
 Status LocalRanks::check() {

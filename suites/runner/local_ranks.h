@@ -20,10 +20,13 @@ class LocalRanks {
   // threads.
   static Result<std::unique_ptr<LocalRanks>> start(const std::filesystem::path& folder, int ranks,
                                                    const std::string& program);
-  // Waits a little for those that are ending, then ends them.
-  ~LocalRanks();
+  ~LocalRanks() { end(); }
   LocalRanks(const LocalRanks&) = delete;
   LocalRanks& operator=(const LocalRanks&) = delete;
+
+  // Waits a little for those that are ending, then ends them.
+  void end();
+  std::vector<std::filesystem::path> folders() const;  // theirs, from rank 1 on
 
   // An error when one of them has ended, with what it said last.
   Status check();
