@@ -48,6 +48,11 @@ def main():
         assert "noise a-bf16 --only slice-2gpu-tp2 --launches 3" in calls.read_text(), two
         assert "wide" not in calls.read_text() and "tune" not in calls.read_text(), calls.read_text()
         assert "b-fp8" not in two.stdout, two
+        (home / "mine.toml").write_text("")
+        mine = noise("-o", str(home / "three"), str(home / "mine.toml"))
+        assert mine.returncode == 0 and (home / "three/mine.json").exists(), mine
+        nothing = noise("-p", "/bin/true")
+        assert nothing.returncode == 4 and "lists no suite" in nothing.stderr, nothing
         for arguments in (("-n", "x"), ("-t", "0"), ("-q",)):
             assert noise(*arguments).returncode == 64, arguments
         missing = subprocess.run([str(HERE / "noise"), "-p", str(home / "nope")], env=environment, capture_output=True,
