@@ -18,6 +18,7 @@ Json to_json(const Pin& pin) {
   return {{"accept", pin.id},
           {"cell", pin.cell},
           {"model", pin.model},
+          {"suite", pin.suite},
           {"metric", pin.metric},
           {"unit", pin.unit},
           {"identity", pin.identity_hash},
@@ -48,6 +49,7 @@ Pin from_json(const Json& line) {
   line.at("nights").get_to(pin.nights);
   line.at("runs").get_to(pin.runs);
   line.at("build").get_to(pin.build);
+  pin.suite = line.value("suite", "");
   pin.steps = line.value("steps", std::int64_t{0});
   pin.epoch = line.value("epoch", "");
   pin.product = line.value("product", "");
@@ -111,7 +113,7 @@ Result<std::vector<Pin>> read_pins(const std::string& file) {
 Status append_pins(const std::string& file, const std::vector<Pin>& pins) {
   std::vector<Json> lines;
   for (const Pin& pin : pins) {
-    if (pin.author.empty() || pin.reason.empty())
+    if (trim(pin.author).empty() || trim(pin.reason).empty())
       return fail(ErrorCode::kBadArgument, "a baseline needs an author and a reason", "give --author and --reason");
     if (pin.nights.empty() || pin.nights.front().empty())
       return fail(ErrorCode::kBadArgument, fmt::format("cell {}: no launch to accept", pin.cell));
@@ -122,7 +124,7 @@ Status append_pins(const std::string& file, const std::vector<Pin>& pins) {
 }
 
 Status end_pin(const std::string& file, const std::string& id, const std::string& author, const std::string& reason) {
-  if (author.empty() || reason.empty())
+  if (trim(author).empty() || trim(reason).empty())
     return fail(ErrorCode::kBadArgument, "ending a baseline needs an author and a reason",
                 "give --author and --reason");
   MB_ASSIGN(const auto pins, read_pins(file));

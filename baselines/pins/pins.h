@@ -18,6 +18,7 @@ struct Pin {
   std::string metric;
   std::string cell;
   std::string model;
+  std::string suite;  // that the cell is of: others have cells of that name; empty in lines older than this field
   std::string unit;
   // Launch medians of each accepted night, in `unit`.
   std::vector<std::vector<double>> nights;
@@ -62,6 +63,11 @@ std::int64_t steps_due(const std::vector<Pin>& pins, const std::string& identity
 
 // Whether the gate would take that pin of `pins` in its environment: not ended, not expired, and none newer stands.
 bool stands(const std::vector<Pin>& pins, const Pin& pin, std::int64_t now_unix_ns);
+
+// Whether its cell is the suite's, as far as the line says.
+inline bool may_be_of(const Pin& pin, const std::string& suite) {
+  return pin.suite.empty() || pin.suite == suite;
+}
 
 inline bool has_expired(const Pin& pin, std::int64_t now_unix_ns) {
   return pin.expires_unix_ns != 0 && pin.expires_unix_ns <= now_unix_ns;

@@ -54,11 +54,11 @@ TEST_F(Pins, AcceptedLinesComeBackAndTheNewestStandingOneIsFound) {
 
 TEST_F(Pins, AnEpochHasItsOwn) {
   Pin old = pin("b-1"), now = pin("b-2");
-  now.epoch = "e2", now.product = "p", now.configuration = "k";
+  now.epoch = "e2", now.product = "p", now.configuration = "k", now.suite = "s";
   ASSERT_TRUE(append_pin(file_, old));
   ASSERT_TRUE(append_pin(file_, now));
   const auto pins = read_pins(file_).value();
-  EXPECT_EQ(pins[1].epoch + pins[1].product + pins[1].configuration, "e2pk");
+  EXPECT_EQ(pins[1].epoch + pins[1].product + pins[1].configuration + pins[1].suite, "e2pks");
   EXPECT_EQ(find_pin(pins, "i", "c", "e2", "step_time", 0)->id, "b-2");
   EXPECT_EQ(find_pin(pins, "i", "c", "e3", "step_time", 0)->id, "b-1") << "a line older than epochs stands in any";
   EXPECT_EQ(find_any_pin(pins, "i", "step_time")->id, "b-2");
@@ -119,8 +119,10 @@ TEST_F(Pins, ExpiredOnesDoNotStand) {
 
 TEST_F(Pins, NamelessOrEmptyOnesAreRefusedAndDamageIsToldByLine) {
   Pin p = pin("b-1");
-  p.reason.clear();
-  EXPECT_FALSE(append_pin(file_, p));
+  for (const char* reason : {"", " \t"}) {
+    p.reason = reason;
+    EXPECT_FALSE(append_pin(file_, p));
+  }
   p = pin("b-1");
   p.nights = {{}};
   EXPECT_FALSE(append_pin(file_, p));

@@ -220,5 +220,19 @@ TEST_F(Evidence, CellsOfOneCommandLineThatNamesThemAreSeriesOfTheirOwn) {
   EXPECT_TRUE(second.has("2 new")) << "cell two has no baseline, and cell one was left out: " << second.out;
 }
 
+TEST_F(Evidence, ACellThatAnotherSuiteHasByNameIsNotMissed) {
+  ASSERT_EQ(sh("sed 's/ {seed}/ {seed} 1/' fake.toml > other.toml").status, 0);
+  accept_a_night();
+  const Answer other = with("", "gate other.toml --launches 5 --quiet gate.max_silent_nights=1");
+  EXPECT_EQ(other.status, 0) << "its own baseline is to come: " << other.out;
+  EXPECT_TRUE(other.has("2 new")) << other.out;
+  ASSERT_EQ(run("baseline accept @latest --author ada --reason other").status, 0);
+  for (const char* suite : {"fake", "other"}) {
+    const Answer both = with("", "gate " + std::string(suite) + ".toml --launches 5 --quiet gate.max_silent_nights=1");
+    EXPECT_EQ(both.status, 0) << both.out;
+    EXPECT_TRUE(both.has("2 same")) << both.out;
+  }
+}
+
 }  // namespace
 }  // namespace mbb::suites

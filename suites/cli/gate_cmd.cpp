@@ -2,8 +2,8 @@
 #include <fmt/core.h>
 
 #include <algorithm>
-#include <array>
 #include <filesystem>
+#include <set>
 
 #include "analysis/gate/gate_report.h"
 #include "baselines/pins/pins.h"
@@ -153,12 +153,15 @@ Status check_options(const Parsed& parsed) {
   if (parsed.value("--run") &&
       (!parsed.positionals.empty() || !parsed.values("--only").empty() || !parsed.values("--skip").empty()))
     return fail(ErrorCode::kBadArgument, "--run judges a whole run: SUITE, --only and --skip do nothing beside it");
-  const std::array files{parsed.value("--junit-xml"), parsed.value("--export-markdown"), parsed.value("--export-json"),
-                         parsed.value("--export-html")};
-  for (size_t i = 0; i < files.size(); ++i)
-    if (files[i] && std::count(files.begin(), files.end(), files[i]) > 1)
-      return fail(ErrorCode::kBadArgument, fmt::format("{} is asked for two reports", printable(*files[i])),
+  std::set<std::filesystem::path> files;
+  for (const char* flag : {"--junit-xml", "--export-markdown", "--export-json", "--export-html"}) {
+    const auto file = parsed.value(flag);
+    std::error_code ignored;
+    if (file &&
+        !files.insert(std::filesystem::weakly_canonical(std::filesystem::absolute(*file, ignored), ignored)).second)
+      return fail(ErrorCode::kBadArgument, fmt::format("{} is asked for two reports", printable(*file)),
                   "give each a file of its own");
+  }
   if (!parsed.value("--bridge")) return {};
   for (const char* flag : {"--run", "--junit-xml", "--export-markdown", "--export-json", "--export-html", "--fail-on"})
     if (!parsed.values(flag).empty() || parsed.value(flag))
@@ -298,6 +301,7 @@ int list(const Parsed& parsed, const std::vector<Pin>& pins) {
   analysis::Table table{"baselines",
                         "",
                         {{"id", "baseline"},
+                         {"suite", "suite"},
                          {"cell", "cell"},
                          {"metric", "metric"},
                          {"launches", "launches", analysis::Align::kRight},
@@ -311,6 +315,7 @@ int list(const Parsed& parsed, const std::vector<Pin>& pins) {
     size_t launches = 0;
     for (const auto& night : pin.nights) launches += night.size();
     table.rows.push_back({{{pin.id},
+                           {pin.suite.empty() ? "-" : pin.suite},
                            {pin.cell},
                            {pin.metric},
                            {std::to_string(launches), static_cast<double>(launches)},

@@ -89,7 +89,8 @@ TEST_F(GateCommand, BadInputIsNamed) {
   EXPECT_EQ(nowhere.status, 4);
   EXPECT_TRUE(nowhere.has("error: writing nowhere/j.xml: there is no folder nowhere\n")) << nowhere.out;
   EXPECT_EQ(nowhere.out.find("one"), std::string::npos) << "said before anything runs\n" << nowhere.out;
-  EXPECT_EQ(run("gate small.toml --junit-xml j.xml --export-json j.xml").status, 64) << "one file for two";
+  for (const char* other : {"j.xml", "./j.xml", "nowhere/../j.xml"})
+    EXPECT_EQ(run("gate small.toml --junit-xml j.xml --export-json " + std::string(other)).status, 64) << other;
   std::ofstream(folder_ / "j.xml") << "last night's";
   EXPECT_EQ(run("gate nothing.toml --junit-xml j.xml").status, 4);
   EXPECT_NE(text_of(folder_ / "j.xml").find("errors=\"1\""), std::string::npos) << text_of(folder_ / "j.xml");

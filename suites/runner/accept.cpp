@@ -91,6 +91,7 @@ Pin pin_of(const AcceptRequest& request, const Nights& nights, const std::string
   pin.unit = analysis::find_metric(metric)->unit;
   pin.cell = cell.name;
   pin.model = cell.model;
+  pin.suite = request.run.suite;
   for (size_t i = 0; i < nights.cells.size(); ++i) {
     pin.nights.push_back(analysis::launch_values(*nights.cells[i], metric));
     pin.runs.push_back(nights.runs[i]->id);

@@ -36,7 +36,9 @@ std::vector<const Pin*> pins_of(const Suite& suite, const std::vector<Pin>& pins
   std::vector<const Pin*> found;
   for (const Pin& pin : pins) {
     const auto is_its = [&](const baselines::Cell& c) { return c.identity_hash == pin.identity_hash; };
-    const auto is_named = [&](const Cell& c) { return c.command && c.name == pin.cell; };
+    const auto is_named = [&](const Cell& c) {
+      return c.command && c.name == pin.cell && baselines::may_be_of(pin, suite.name);
+    };
     if (pin.ended_by.empty() && (std::any_of(cells.begin(), cells.end(), is_its) ||
                                  std::any_of(suite.cells.begin(), suite.cells.end(), is_named)))
       found.push_back(&pin);

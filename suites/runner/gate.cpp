@@ -604,9 +604,9 @@ class Gate {
       if (!pin.ended_by.empty() || pin.class_hash != run_.fingerprint.class_hash) continue;
       // In a new epoch a cell's launches are amber until a bridge is there; one that was skipped has not even those.
       if (!pin.epoch.empty() && pin.epoch != run_.epoch && !was_skipped(pin.identity_hash)) continue;
+      if (has_rows(pin.identity_hash) || !belongs_here(pin) || is_left_out(run_, pin.cell)) continue;
       if (std::find(seen.begin(), seen.end(), pin.identity_hash) != seen.end()) continue;
       seen.push_back(pin.identity_hash);
-      if (has_rows(pin.identity_hash) || !belongs_here(pin) || is_left_out(run_, pin.cell)) continue;
       const auto is_heard = [&](const baselines::Run& run) {
         return evidence_cell(run, pin.identity_hash, pin.steps) != nullptr;
       };
@@ -651,12 +651,17 @@ class Gate {
     });
   }
 
-  // Of this suite: its cell is planned here, or it was seen here on an earlier night.
+  // Of this suite: its cell is planned here, or it was seen here on an earlier night. Another suite's cell of that name
+  // is not missing here.
   bool belongs_here(const Pin& pin) const {
     const auto& planned = run_.planned_cells;
-    return std::find(planned.begin(), planned.end(), pin.cell) != planned.end() ||
-           std::any_of(history_.nights.begin(), history_.nights.end(),
-                       [&](const auto& n) { return evidence_cell(n, pin.identity_hash) != nullptr; });
+    const bool is_planned = std::find(planned.begin(), planned.end(), pin.cell) != planned.end();
+    const bool is_ours = baselines::may_be_of(pin, run_.suite) ||
+                         std::any_of(run_.cells.begin(), run_.cells.end(),
+                                     [&](const auto& cell) { return cell.identity_hash == pin.identity_hash; });
+    return (is_planned && is_ours) || std::any_of(history_.nights.begin(), history_.nights.end(), [&](const auto& n) {
+             return evidence_cell(n, pin.identity_hash) != nullptr;
+           });
   }
 
   void warn_of_expiry() {

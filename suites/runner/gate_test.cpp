@@ -288,6 +288,22 @@ TEST_F(GateOverNights, ACellThatStaysSilentFails) {
   }
 }
 
+TEST_F(GateOverNights, AnotherSuitesCellOfThatNameIsNotMissed) {
+  Pin ours = pin_of(run_of({"r-1"})), other = ours;
+  ours.suite = "small";
+  other.id = "b-0", other.suite = "large", other.identity_hash = "other";
+  request_.pins = {other, ours};
+  Stored night = run_of({"r-2", 1});
+  const auto report = judge(night);
+  EXPECT_TRUE(std::none_of(report.rows.begin(), report.rows.end(), [](const auto& r) { return r.against == "b-0"; }));
+  other.identity_hash = ours.identity_hash;  // both suites have the very cell
+  request_.pins = {other, ours};
+  night.cells[0].identity_hash = "changed";
+  EXPECT_EQ(row(judge(night), analysis::kRunRow).against, "b-1") << "nor does it hide ours";
+  request_.pins[1].suite.clear();  // of a line that does not say
+  EXPECT_EQ(row(judge(night), analysis::kRunRow).against, "b-1");
+}
+
 TEST_F(GateOverNights, CellsThatOnlyAndSkipLeaveOutAreNotSilentAndADayIsOneNight) {
   request_.pins = {pin_of(run_of({"r-1"}))};
   keep(run_of({"r-1", 0}));
