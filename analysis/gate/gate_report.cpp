@@ -100,7 +100,7 @@ std::vector<std::string> gated_metrics(const baselines::Cell& cell) {
   return metrics;
 }
 
-NightLaunches launch_values(const baselines::Cell& cell, const std::string& metric) {
+NightLaunches launch_values(const baselines::Cell& cell, const std::string& metric, std::int64_t steps) {
   baselines::Cell copy = cell;
   const StepTime time = step_time(copy);  // marks the warm-up
   if (metric == "step_time") return time.launch_medians;
@@ -109,8 +109,11 @@ NightLaunches launch_values(const baselines::Cell& cell, const std::string& metr
   for (const baselines::Launch& launch : copy.launches) {
     if (!is_good(launch)) continue;
     if (metric == "last_loss") {
+      if (launch.steps.empty()) continue;
+      const auto ran = static_cast<std::int64_t>(launch.steps.size());
+      const std::int64_t last = (steps > 0 ? std::min(steps, ran) : ran) - 1;
       // Not every trainer's objective is positive.
-      if (!launch.steps.empty() && std::isfinite(launch.steps.back().loss)) values.push_back(launch.steps.back().loss);
+      if (const double loss = launch.steps[static_cast<size_t>(last)].loss; std::isfinite(loss)) values.push_back(loss);
       continue;
     }
     if (const double peak = peak_of(copy, launch); peak > 0) values.push_back(peak);

@@ -39,8 +39,9 @@ struct GateReport {
 // What a metric is gated by. Times: wall for GPUs; thread CPU time for one CPU rank, the one time of such a run that
 // means something. Memory and the last step's loss for every cell that has them.
 std::vector<std::string> gated_metrics(const baselines::Cell& cell);
-// One value a good launch; empty when the cell has none.
-NightLaunches launch_values(const baselines::Cell& cell, const std::string& metric);
+// One value a good launch; empty when the cell has none. The loss is that of the last step, or of step `steps` where a
+// launch went further: losses of other steps are not comparable.
+NightLaunches launch_values(const baselines::Cell& cell, const std::string& metric, std::int64_t steps = 0);
 
 // Whether any cell ran: some metric of it was judged, or it never settled.
 bool was_measured(const GateReport& report);

@@ -89,6 +89,13 @@ TEST_F(Evidence, ATruncatedTrainerIsBrokenAndBridgesNothing) {
   EXPECT_TRUE(enough.has("2 baselines have a bridge into this epoch")) << enough.out;
 }
 
+TEST_F(Evidence, ATrainerThatWentFurtherIsHeldToTheLossOfTheSameStep) {
+  accept_a_night();
+  const Answer further = with("n=80", "gate fake.toml --launches 2 --quiet");
+  EXPECT_EQ(further.status, 0) << further.out;
+  EXPECT_TRUE(further.has("2 same")) << "its last loss is 0.6 % lower: " << further.out;
+}
+
 TEST_F(Evidence, NoiseAndAbGiveNoNumberOfSuchLaunches) {
   const Answer lost = with("skip=5", "noise fake.toml --launches 2 --quiet");
   EXPECT_EQ(lost.status, 4) << lost.out;

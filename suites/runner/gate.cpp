@@ -153,14 +153,14 @@ class Gate {
   }
 
   void add_metric(const baselines::Cell& cell, const std::string& metric) {
-    const NightLaunches tonight = analysis::launch_values(cell, metric);
+    const Pin* other = baselines::find_any_pin(request_.pins, cell.identity_hash, metric);
+    Baseline baseline = find_baseline({run_, cell, metric}, request_.pins, history_, options_.roles,
+                                      request_.now_unix_ns, other ? changed_since(*other) : std::vector<std::string>{});
+    const NightLaunches tonight = analysis::launch_values(cell, metric, baseline.pin ? baseline.pin->steps : 0);
     if (tonight.empty()) {
       add_row(cell, metric, Verdict::kBroken, "no launch gave a number");
       return;
     }
-    const Pin* other = baselines::find_any_pin(request_.pins, cell.identity_hash, metric);
-    Baseline baseline = find_baseline({run_, cell, metric}, request_.pins, history_, options_.roles,
-                                      request_.now_unix_ns, other ? changed_since(*other) : std::vector<std::string>{});
     if (baseline.nights.empty()) {
       GateRow& row = add_row(cell, metric, baseline.verdict, baseline.reason);
       if (baseline.pin == nullptr) return;
@@ -199,7 +199,7 @@ class Gate {
       for (const baselines::Run& run : *runs) {
         if (s.baseline.bridge.empty() && run.created_unix_ns <= s.baseline.pin->accepted_unix_ns) continue;
         if (const auto* cell = evidence_cell(run, s.cell->identity_hash, s.baseline.pin->steps))
-          earlier.push_back({&run, cell, analysis::launch_values(*cell, metric)});
+          earlier.push_back({&run, cell, analysis::launch_values(*cell, metric, s.baseline.pin->steps)});
       }
     std::stable_sort(earlier.begin(), earlier.end(), [](const Earlier& a, const Earlier& b) {
       return a.run->created_unix_ns < b.run->created_unix_ns;
@@ -572,7 +572,8 @@ class Gate {
     std::string error = analysis::no_evidence(*fresh, s.baseline.pin->steps);
     if (error.empty() && fresh->identity_hash != s.cell->identity_hash)
       error = fmt::format("they are of another series, {}", class_label(*fresh));
-    const NightLaunches launches = error.empty() ? analysis::launch_values(*fresh, row.metric) : NightLaunches{};
+    const NightLaunches launches =
+        error.empty() ? analysis::launch_values(*fresh, row.metric, s.baseline.pin->steps) : NightLaunches{};
     if (error.empty() && launches.empty()) error = "they gave no number";
     if (error.empty()) {
       s.fresh = s.differences.of(launches);

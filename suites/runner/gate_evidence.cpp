@@ -38,7 +38,7 @@ void add_bridge(const GateSeries& series, const GateHistory& history, const prof
   for (const baselines::Run& run : history.bridges) {
     const auto* cell = evidence_cell(run, series.cell.identity_hash, baseline.pin->steps);
     if (cell == nullptr || !is_product_of(*baseline.pin, run.fingerprint, roles)) continue;
-    NightLaunches launches = analysis::launch_values(*cell, series.metric);
+    NightLaunches launches = analysis::launch_values(*cell, series.metric, baseline.pin->steps);
     if (launches.empty()) continue;
     baseline.nights.push_back(std::move(launches));
     baseline.bridge.push_back(run.id);
