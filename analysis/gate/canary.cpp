@@ -43,6 +43,13 @@ bool is_of_gpu(std::string_view canary) {
   return canary.starts_with(kGpuCanary);
 }
 
+std::string processor_of(std::string_view canary) {
+  if (!is_of_gpu(canary)) return "the CPU";
+  const std::string_view rest = canary.substr(kGpuCanary.size());
+  const std::string_view number = rest.substr(0, rest.find('_'));
+  return "GPU " + std::string(number.empty() ? "0" : number);
+}
+
 CanaryTimes canary_times(const baselines::Cell& cell) {
   if (is_of_cpu(cell)) return {median_of(cell, "canary_arithmetic"), median_of(cell, "canary_memory")};
   return {median_of(cell, "canary_gpu_arithmetic"), median_of(cell, "canary_gpu_memory")};
@@ -52,16 +59,17 @@ std::string_view metric_of_canaries(const baselines::Cell& cell) {
   return is_of_cpu(cell) ? "cpu_step_time" : "step_time";
 }
 
-double machine_slowdown(const baselines::Cell& then, const baselines::Cell& now) {
-  if (is_of_cpu(then) != is_of_cpu(now)) return 0;
+Slowdown machine_slowdown(const baselines::Cell& then, const baselines::Cell& now) {
+  if (is_of_cpu(then) != is_of_cpu(now)) return {};
   std::set<std::string> canaries;
   for (const baselines::Launch& launch : now.launches)
     for (std::string& canary : canaries_of(launch))
       if (is_of_gpu(canary) != is_of_cpu(now)) canaries.insert(std::move(canary));
-  double slowdown = 0;
+  Slowdown slowdown;
   for (const std::string& canary : canaries)
-    if (const double change = median_of(now, canary) / median_of(then, canary) - 1.0; std::isfinite(change))
-      slowdown = std::max(slowdown, change);
+    if (const double change = median_of(now, canary) / median_of(then, canary) - 1.0;
+        std::isfinite(change) && change > slowdown.by)
+      slowdown = {change, processor_of(canary)};
   return slowdown;
 }
 

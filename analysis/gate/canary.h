@@ -13,6 +13,7 @@ namespace mbb::analysis {
 // next; each stands in the launch's counts, with _before_ns and _after_ns. Each once.
 std::vector<std::string> canaries_of(const baselines::Launch& launch);
 bool is_of_gpu(std::string_view canary);
+std::string processor_of(std::string_view canary);  // "the CPU", "GPU 0"
 
 // Times of a cell's canaries over its good launches, in ns: of thread CPU time for cells of the CPU, else of the first
 // GPU's. NaN where none was recorded.
@@ -24,7 +25,11 @@ CanaryTimes canary_times(const baselines::Cell& cell);
 
 // By how much the machine itself has become slower for a cell: the largest relative change of a canary that both have,
 // of any of its GPUs; 0 when there is nothing to compare, and when it has become faster.
-double machine_slowdown(const baselines::Cell& then, const baselines::Cell& now);
+struct Slowdown {
+  double by = 0;
+  std::string of = {};  // the processor; empty at 0
+};
+Slowdown machine_slowdown(const baselines::Cell& then, const baselines::Cell& now);
 
 // The metric of a cell that its canaries speak of.
 std::string_view metric_of_canaries(const baselines::Cell& cell);

@@ -26,20 +26,20 @@ baselines::Cell cell_of(std::int64_t arithmetic_ns, std::int64_t memory_ns) {
 
 TEST(Canary, TheLargerSlowdownOfTheTwoCounts) {
   const auto then = cell_of(1'000'000, 4'000'000);
-  EXPECT_NEAR(machine_slowdown(then, cell_of(1'050'000, 4'000'000)), 0.05, 1e-9);
-  EXPECT_NEAR(machine_slowdown(then, cell_of(1'000'000, 4'400'000)), 0.10, 1e-9);
-  EXPECT_EQ(machine_slowdown(then, cell_of(900'000, 3'900'000)), 0.0) << "a faster machine excuses nothing";
+  EXPECT_NEAR(machine_slowdown(then, cell_of(1'050'000, 4'000'000)).by, 0.05, 1e-9);
+  EXPECT_NEAR(machine_slowdown(then, cell_of(1'000'000, 4'400'000)).by, 0.10, 1e-9);
+  EXPECT_EQ(machine_slowdown(then, cell_of(900'000, 3'900'000)).by, 0.0) << "a faster machine excuses nothing";
 }
 
 TEST(Canary, WithoutCanariesOrOnAnotherDeviceItSaysNothing) {
   const auto then = cell_of(1'000'000, 4'000'000);
   baselines::Cell none, gpu = cell_of(2'000'000, 8'000'000);
   EXPECT_TRUE(std::isnan(canary_times(none).arithmetic_ns));
-  EXPECT_EQ(machine_slowdown(none, then), 0.0);
-  EXPECT_EQ(machine_slowdown(then, none), 0.0);
+  EXPECT_EQ(machine_slowdown(none, then).by, 0.0);
+  EXPECT_EQ(machine_slowdown(then, none).by, 0.0);
   gpu.result_class = baselines::ResultClass::kMeasured;
-  EXPECT_EQ(machine_slowdown(then, gpu), 0.0) << "a CPU's canary says nothing of a GPU";
-  EXPECT_EQ(machine_slowdown(gpu, gpu), 0.0);
+  EXPECT_EQ(machine_slowdown(then, gpu).by, 0.0) << "a CPU's canary says nothing of a GPU";
+  EXPECT_EQ(machine_slowdown(gpu, gpu).by, 0.0);
 }
 
 TEST(Canary, AGpusCellIsHeldAgainstItsGpusCanaries) {
@@ -49,7 +49,7 @@ TEST(Canary, AGpusCellIsHeldAgainstItsGpusCanaries) {
     for (auto& launch : cell.launches) launch.counts.push_back({"canary_gpu_arithmetic_after_ns", arithmetic_ns});
     return cell;
   };
-  EXPECT_NEAR(machine_slowdown(of_gpu(1'000'000), of_gpu(1'070'000)), 0.07, 1e-9);
+  EXPECT_NEAR(machine_slowdown(of_gpu(1'000'000), of_gpu(1'070'000)).by, 0.07, 1e-9);
   EXPECT_EQ(metric_of_canaries(of_gpu(1)), "step_time");
   EXPECT_EQ(metric_of_canaries(cell_of(1, 1)), "cpu_step_time");
 }
@@ -69,11 +69,13 @@ TEST(Canary, AnyOfItsGpusMayHaveBecomeSlower) {
   };
   EXPECT_EQ(canaries_of(of_two(1, 1).launches[0]),
             (std::vector<std::string>{"canary_gpu1_memory", "canary_gpu_memory"}));
-  EXPECT_NEAR(machine_slowdown(of_two(1000, 1000), of_two(1000, 1250)), 0.25, 1e-9);
-  EXPECT_NEAR(machine_slowdown(of_two(1000, 1000), of_two(1100, 1000)), 0.10, 1e-9);
+  EXPECT_NEAR(machine_slowdown(of_two(1000, 1000), of_two(1000, 1250)).by, 0.25, 1e-9);
+  EXPECT_NEAR(machine_slowdown(of_two(1000, 1000), of_two(1100, 1000)).by, 0.10, 1e-9);
+  EXPECT_EQ(machine_slowdown(of_two(1000, 1000), of_two(1000, 1250)).of, "GPU 1");
+  EXPECT_EQ(machine_slowdown(of_two(1000, 1000), of_two(1100, 1000)).of, "GPU 0");
   baselines::Cell one = of_two(1000, 1000);
   for (auto& launch : one.launches) launch.counts.resize(3);
-  EXPECT_EQ(machine_slowdown(one, of_two(1000, 1250)), 0.0) << "an earlier program timed the first alone";
+  EXPECT_EQ(machine_slowdown(one, of_two(1000, 1250)).by, 0.0) << "an earlier program timed the first alone";
 }
 
 TEST(Canary, ASlowdownExplainsAChangeThatItIsHalfOf) {

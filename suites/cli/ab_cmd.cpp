@@ -119,9 +119,10 @@ class Ab {
   // How far the machine itself, by its canaries, has been from where the experiment began.
   std::string canaries() const {
     if (first_.empty()) return "";
-    return analysis::explains(slowdown_, slowdown_)
-               ? fmt::format("canaries {:+.2f} %: the machine became slower meanwhile", 100 * slowdown_)
-               : fmt::format("canaries steady ({:+.2f} %)", 100 * slowdown_);
+    return analysis::explains(slowdown_.by, slowdown_.by)
+               ? fmt::format("canaries {:+.2f} % on {}: the machine became slower meanwhile", 100 * slowdown_.by,
+                             slowdown_.of)
+               : fmt::format("canaries steady ({:+.2f} %)", 100 * slowdown_.by);
   }
 
  private:
@@ -189,7 +190,9 @@ class Ab {
   void note_canaries(const baselines::Cell& cell) {
     if (std::isnan(analysis::canary_times(cell).arithmetic_ns)) return;
     const auto [first, is_new] = first_.emplace(cell.name, cell);
-    if (!is_new) slowdown_ = std::max(slowdown_, analysis::machine_slowdown(first->second, cell));
+    if (is_new) return;
+    if (auto slowdown = analysis::machine_slowdown(first->second, cell); slowdown.by > slowdown_.by)
+      slowdown_ = std::move(slowdown);
   }
 
   // True when every cell is decided.
@@ -215,7 +218,7 @@ class Ab {
   std::map<std::string, Series> series_;
   std::map<std::string, std::string> skipped_;    // why, by name
   std::map<std::string, baselines::Cell> first_;  // with canaries, by name
-  double slowdown_ = 0;
+  analysis::Slowdown slowdown_;
 };
 
 Result<int> ab(const Parsed& parsed) {

@@ -127,27 +127,28 @@ void take_canary(const std::filesystem::path& folder, baselines::Launch& launch)
   }
 }
 
-double canary_change(const baselines::Launch& launch) {
-  double most = 0;
+CanaryChange canary_change(const baselines::Launch& launch) {
+  CanaryChange most;
   for (const std::string& canary : analysis::canaries_of(launch))
-    if (const double moved = change(launch, canary); std::abs(moved) > std::abs(most)) most = moved;
+    if (const double moved = change(launch, canary); std::abs(moved) > std::abs(most.by))
+      most = {moved, analysis::processor_of(canary)};
   return most;
 }
 
 void judge_canaries(baselines::Cell& cell) {
   for (const baselines::Launch& launch : cell.launches) {
-    const double moved = canary_change(launch);
+    const CanaryChange moved = canary_change(launch);
     const bool beside = std::any_of(launch.steps.begin(), launch.steps.end(),
                                     [](const baselines::Step& step) { return step.reference_ns > 0; });
-    if (moved == 0 || beside) continue;
+    if (moved.by == 0 || beside) continue;
     baselines::VerdictRow row;
     row.subject = "machine";
     row.verdict = baselines::Verdict::kInconclusive;
-    row.change = moved;
+    row.change = moved.by;
     row.text = fmt::format(
-        "fixed work took {:+.0f} % after launch {} (the machine changed while it ran: clocks, heat or a "
+        "fixed work on {} took {:+.0f} % after launch {} (the machine changed while it ran: clocks, heat or a "
         "neighbour)",
-        100.0 * moved, launch.index);
+        moved.of, 100.0 * moved.by, launch.index);
     cell.verdicts.push_back(std::move(row));
   }
 }

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <string>
 
 #include "baselines/store/records.h"
 #include "profiler/base/error.h"
@@ -41,7 +42,11 @@ void take_canary(const std::filesystem::path& folder, baselines::Launch& launch)
 inline constexpr double kCanaryLimit = 0.15;
 inline constexpr double kGpuCanaryLimit = 0.05;  // nobody shares a GPU's clock, and it is warm both times
 inline constexpr double kCanarySpreads = 2;
-double canary_change(const baselines::Launch& launch);
+struct CanaryChange {
+  double by = 0;
+  std::string of = {};  // the processor
+};
+CanaryChange canary_change(const baselines::Launch& launch);
 
 // Such a change makes the launch's times no evidence: the cell gets a verdict "machine" that says so. Not where fixed
 // work was done beside each step: its ratio has the machine taken out.

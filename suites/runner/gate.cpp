@@ -228,7 +228,7 @@ class Gate {
 
   // A night whose canaries are slower than tonight's is of a machine that is gone.
   static void add_own(Series& s, const Earlier& then, const NightLaunches& launches) {
-    const double slower = analysis::machine_slowdown(*s.cell, *then.cell);
+    const double slower = analysis::machine_slowdown(*s.cell, *then.cell).by;
     if (analysis::explains(slower, slower)) return;
     if (then.run->command != kConfirmCommand) {
       s.newest_own = then.run;
@@ -354,20 +354,20 @@ class Gate {
   }
 
   // Of the machine, since the runs that the series is held against, as far as the store has them.
-  double slowdown_since(const Series& s) {
+  analysis::Slowdown slowdown_since(const Series& s) {
     if (!s.baseline.bridge.empty()) {
       for (const auto& run : history_.bridges)
         if (run.id == s.baseline.bridge.front())
           if (const auto* then = evidence_cell(run, s.cell->identity_hash))
             return analysis::machine_slowdown(*then, *s.cell);
-      return 0;
+      return {};
     }
-    if (s.baseline.pin->runs.empty() || !file_exists(request_.store_file)) return 0;
+    if (s.baseline.pin->runs.empty() || !file_exists(request_.store_file)) return {};
     const auto store = baselines::Store::open(request_.store_file, {.read_only = true});
-    if (!store) return 0;
+    if (!store) return {};
     const auto run = store->load_run(s.baseline.pin->runs.front());
     const auto* then = run ? evidence_cell(*run, s.cell->identity_hash) : nullptr;
-    return then == nullptr ? 0 : analysis::machine_slowdown(*then, *s.cell);
+    return then == nullptr ? analysis::Slowdown{} : analysis::machine_slowdown(*then, *s.cell);
   }
 
   // The same build in the same configuration cannot have become slower or faster: no product verdict is given.
@@ -377,11 +377,12 @@ class Gate {
     if (verdict.verdict == Verdict::kSame && !is_own_tonight) return judge_by_own_nights(s, verdict);
     if (verdict.verdict != Verdict::kSlower && verdict.verdict != Verdict::kFaster) return;
     if (verdict.verdict == Verdict::kSlower && report_.rows[s.row].metric == analysis::metric_of_canaries(*s.cell))
-      if (const double slowdown = slowdown_since(s); analysis::explains(slowdown, verdict.change)) {
+      if (const auto slowdown = slowdown_since(s); analysis::explains(slowdown.by, verdict.change)) {
         verdict.verdict = Verdict::kIncomparable;
         verdict.suspected = false;
-        verdict.text += fmt::format("; the canaries, fixed work, are {} too: the machine changed, not the product",
-                                    percent(slowdown));
+        verdict.text +=
+            fmt::format("; the canaries, fixed work, are {} on {} too: the machine changed, not the product",
+                        percent(slowdown.by), slowdown.of);
         return;
       }
     if (!is_own_tonight) return judge_by_own_nights(s, verdict);
@@ -586,16 +587,17 @@ class Gate {
 
   // The largest slowdown that the canaries of any cell show.
   void tell_canaries() {
-    double most = 0;
+    analysis::Slowdown most;
     bool known = false;
     for (const Series& s : series_) {
       if (std::isnan(analysis::canary_times(*s.cell).arithmetic_ns)) continue;
       known = true;
-      most = std::max(most, slowdown_since(s));
+      if (auto slowdown = slowdown_since(s); slowdown.by > most.by) most = std::move(slowdown);
     }
     if (!known) return;
-    report_.canaries = analysis::explains(most, most) ? fmt::format("canaries {}: the machine is slower", percent(most))
-                                                      : fmt::format("canaries steady ({})", percent(most));
+    report_.canaries = analysis::explains(most.by, most.by)
+                           ? fmt::format("canaries {} on {}: the machine is slower", percent(most.by), most.of)
+                           : fmt::format("canaries steady ({})", percent(most.by));
   }
 
   // Cells that have a baseline here and gave no number tonight: one row each, with the cause where one is known.
