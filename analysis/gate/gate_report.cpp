@@ -129,7 +129,9 @@ bool was_measured(const GateReport& report) {
 
 int gate_exit_status(const GateReport& report, const std::vector<Verdict>& fail_on) {
   const auto has = [&](Verdict verdict) {
-    if (!fail_on.empty() && std::find(fail_on.begin(), fail_on.end(), verdict) == fail_on.end()) return false;
+    const bool counts = fail_on.empty() || verdict == Verdict::kBroken ||
+                        std::find(fail_on.begin(), fail_on.end(), verdict) != fail_on.end();
+    if (!counts) return false;
     return std::any_of(report.rows.begin(), report.rows.end(), [&](const GateRow& row) {
       return row.verdict.verdict == verdict || (verdict == Verdict::kSlower && !fail_on.empty() && stands_red(row));
     });

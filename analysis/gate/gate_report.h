@@ -48,7 +48,8 @@ bool was_measured(const GateReport& report);
 
 // Verdicts that end a gate with an error: by default slower, broken, incomparable, inconclusive and unstable each have
 // their exit status (DESIGN.md, Trouble); the worst one counts: 4 broken, 1 slower, 3 incomparable, 2 inconclusive or
-// unstable, 0. With `fail_on`, only the named verdicts count. Where nothing was measured it is 4.
+// unstable, 0. With `fail_on`, only the named verdicts and broken ones count: what is broken says nothing, and is never
+// green. Where nothing was measured it is 4.
 int gate_exit_status(const GateReport& report, const std::vector<baselines::Verdict>& fail_on = {});
 
 // "1 slower, 41 same, 2 new"

@@ -67,6 +67,8 @@ TEST(GateReport, ANightWithoutAJudgementIsAnErrorAndAnUnstableOneIsUndecided) {
   EXPECT_EQ(gate_exit_status(report_of({row("a", kRunRow, Verdict::kInconclusive, "no number for 1 night")})), 4);
   EXPECT_EQ(gate_exit_status(report_of({row("a", kRunRow, Verdict::kUnstable)})), 2);
   EXPECT_EQ(gate_exit_status(report_of({row("a", "step_time", Verdict::kSame)})), 0);
+  const auto broken = {row("a", "step_time", Verdict::kSame), row("b", kRunRow, Verdict::kBroken)};
+  EXPECT_EQ(gate_exit_status(report_of(broken), {Verdict::kSlower}), 4) << "a NaN beside good cells is never green";
 }
 
 }  // namespace
