@@ -65,12 +65,19 @@ Slowdown machine_slowdown(const baselines::Cell& then, const baselines::Cell& no
   for (const baselines::Launch& launch : now.launches)
     for (std::string& canary : canaries_of(launch))
       if (is_of_gpu(canary) != is_of_cpu(now)) canaries.insert(std::move(canary));
-  Slowdown slowdown;
-  for (const std::string& canary : canaries)
-    if (const double change = median_of(now, canary) / median_of(then, canary) - 1.0;
-        std::isfinite(change) && change > slowdown.by)
-      slowdown = {change, processor_of(canary)};
-  return slowdown;
+  Slowdown most;
+  for (const char* kind : {"_arithmetic", "_memory"}) {
+    double was = 0, is = 0;
+    std::string slowest;
+    for (const std::string& canary : canaries) {
+      const double before = median_of(then, canary), after = median_of(now, canary);
+      if (!canary.ends_with(kind) || !std::isfinite(before) || !std::isfinite(after)) continue;
+      was = std::max(was, before);
+      if (after > is) is = after, slowest = canary;
+    }
+    if (was > 0 && is / was - 1.0 > most.by) most = {is / was - 1.0, processor_of(slowest)};
+  }
+  return most;
 }
 
 bool explains(double slowdown, double change) {

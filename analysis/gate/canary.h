@@ -23,11 +23,13 @@ struct CanaryTimes {
 };
 CanaryTimes canary_times(const baselines::Cell& cell);
 
-// By how much the machine itself has become slower for a cell: the largest relative change of a canary that both have,
-// of any of its GPUs; 0 when there is nothing to compare, and when it has become faster.
+// By how much the machine itself has become slower for a cell, by the larger of its two kinds of canary. Of several
+// GPUs, which wait for the slowest at every step, the slowest now against the slowest then, among those that both
+// timed: more of them do not make a wrong excuse likelier. 0 when there is nothing to compare, and when it has become
+// faster.
 struct Slowdown {
   double by = 0;
-  std::string of = {};  // the processor; empty at 0
+  std::string of = {};  // the slowest processor now; empty at 0
 };
 Slowdown machine_slowdown(const baselines::Cell& then, const baselines::Cell& now);
 

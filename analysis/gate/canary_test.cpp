@@ -73,6 +73,9 @@ TEST(Canary, AnyOfItsGpusMayHaveBecomeSlower) {
   EXPECT_NEAR(machine_slowdown(of_two(1000, 1000), of_two(1100, 1000)).by, 0.10, 1e-9);
   EXPECT_EQ(machine_slowdown(of_two(1000, 1000), of_two(1000, 1250)).of, "GPU 1");
   EXPECT_EQ(machine_slowdown(of_two(1000, 1000), of_two(1100, 1000)).of, "GPU 0");
+  EXPECT_EQ(machine_slowdown(of_two(1000, 1100), of_two(1080, 1100)).by, 0.0) << "they wait for the second as before";
+  EXPECT_NEAR(machine_slowdown(of_two(1000, 1100), of_two(1210, 1100)).by, 0.10, 1e-9);
+  EXPECT_EQ(machine_slowdown(of_two(1000, 1100), of_two(1210, 1100)).of, "GPU 0");
   baselines::Cell one = of_two(1000, 1000);
   for (auto& launch : one.launches) launch.counts.resize(3);
   EXPECT_EQ(machine_slowdown(one, of_two(1000, 1250)).by, 0.0) << "an earlier program timed the first alone";
