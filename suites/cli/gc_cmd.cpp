@@ -12,6 +12,7 @@
 #include "suites/cli/command.h"
 #include "suites/cli/print.h"
 #include "suites/cli/settings_of.h"
+#include "suites/runner/gate_evidence.h"
 
 namespace mbb::suites {
 namespace {
@@ -49,20 +50,33 @@ analysis::Table plan_table(const std::vector<GcDecision>& plan, bool dry) {
   return table;
 }
 
+// In another folder than the gate's the setting may name a file that is not there: then nobody knows what the baselines
+// of a gate's runs rest on.
+void keep_evidence(std::vector<GcDecision>& plan, const std::string& missing) {
+  const auto goes = [](const GcDecision& d) { return d.removes; };
+  if (std::none_of(plan.begin(), plan.end(), goes)) return;
+  if (std::none_of(plan.begin(), plan.end(), [](const auto& d) { return d.bundle.run.command == kGateCommand; })) {
+    say(fmt::format("there is no {} (baselines_file): no bundle counts as a baseline's evidence\n", missing));
+    return;
+  }
+  say(
+      fmt::format("there is no {} (baselines_file), and a gate's runs are here: nothing is removed\n"
+                  "name the file that has their baselines; an empty one says that there are none\n",
+                  missing));
+  for (GcDecision& d : plan)
+    if (d.removes) d.removes = false, d.reason = "what the gate's baselines rest on is not known";
+}
+
 Result<int> gc(const Parsed& parsed) {
   MB_ASSIGN(const Settings settings, settings_of(parsed));
   MB_ASSIGN(const auto pins, baselines::read_pins(settings.product.baselines_file));
   MB_ASSIGN(auto bundles, baselines::list_bundles(settings.product.runs_dir));
-  const auto plan = baselines::plan_gc(std::move(bundles), pins,
-                                       {settings.product.gc.keep_days, settings.product.gc.keep_runs}, wall_ns());
+  auto plan = baselines::plan_gc(std::move(bundles), pins,
+                                 {settings.product.gc.keep_days, settings.product.gc.keep_runs}, wall_ns());
   const bool dry = parsed.flag("--dry-run");
   if (!file_exists(settings.product.runs_dir))
     say(fmt::format("there is no folder {} (runs_dir)\n", settings.product.runs_dir));
-  // In another folder than the gate's, the setting may name a file that is not there.
-  if (!file_exists(settings.product.baselines_file) &&
-      std::any_of(plan.begin(), plan.end(), [](const GcDecision& d) { return d.removes; }))
-    say(fmt::format("there is no {} (baselines_file): no bundle counts as a baseline's evidence\n",
-                    settings.product.baselines_file));
+  if (!file_exists(settings.product.baselines_file)) keep_evidence(plan, settings.product.baselines_file);
   if (!dry) MB_TRY(baselines::carry_out(plan));
   print_tables(parsed, {plan_table(plan, dry)});
   return 0;

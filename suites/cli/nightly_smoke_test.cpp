@@ -74,7 +74,8 @@ TEST_F(Nightly, APlantedDelayIsRedAndEverythingElseIsNot) {
   const Answer elsewhere =
       shell(program_ +
             " gc --dry-run gc.keep_days=0 gc.keep_runs=0 baselines_file=nowhere runs_dir=" + (out() / "runs").string());
-  EXPECT_TRUE(elsewhere.has("there is no nowhere (baselines_file)")) << elsewhere.out;
+  EXPECT_TRUE(elsewhere.has("there is no nowhere (baselines_file), and a gate's runs are here")) << elsewhere.out;
+  EXPECT_TRUE(elsewhere.has("would remove 0 of")) << elsewhere.out;
 }
 
 // What a browser saw of a page whose buttons were all pressed: its text with a last line of counts, and its console.
