@@ -1,4 +1,6 @@
 // Multi-head latent attention: packed qkv from its projections (layout: attrs.h).
+#include <algorithm>
+
 #include "trainer/ops/cpu/functions.h"
 #include "trainer/ops/op_case.h"
 #include "trainer/ops/rotation.h"
@@ -45,16 +47,9 @@ void grad(GradContext& c) {
 void cases(std::vector<OpCase>& all) {
   all.push_back(
       {"latent_pack/small", &kLatentPack, {{{4, 2, 18}}, {{4, 2, 2}}, {{4, 2, 21}}}, LatentAttrs{3, 4, 2, 3}});
-  const auto turned = [&](const std::string& name, int64_t tokens, int64_t batch, LatentAttrs attrs,
+  const auto turned = [&](const std::string& name, int64_t tokens, int64_t batch, const LatentAttrs& attrs,
                           const Rotation& rotation) {
-    attrs.turns = true;
-    attrs.rotation = rotation;
-    const int64_t heads = attrs.heads;
-    std::vector<CaseInput> in{{{tokens, batch, heads * (attrs.nope + attrs.rope)}},
-                              {{tokens, batch, attrs.rope}},
-                              {{tokens, batch, heads * (attrs.nope + attrs.value)}}};
-    if (rotation.packed) in.push_back({{4}, DType::kI32, Fill::kStarts, tokens - 2});
-    all.push_back({"latent_pack/" + name, &kLatentPack, in, attrs});
+    all.push_back(turned_packing_case(name, tokens, batch, attrs, rotation));
   };
   turned("halves", 5, 2, {3, 5, 6, 4}, {});
   turned("interleaved", 5, 2, {3, 5, 6, 4}, {.interleaved = true});
@@ -69,6 +64,18 @@ void cases(std::vector<OpCase>& all) {
 }
 
 }  // namespace
+
+OpCase turned_packing_case(const std::string& name, int64_t tokens, int64_t batch, LatentAttrs attrs,
+                           const Rotation& rotation) {
+  attrs.turns = true;
+  attrs.rotation = rotation;
+  const int64_t heads = attrs.heads;
+  std::vector<CaseInput> in{{{tokens, batch, heads * (attrs.nope + attrs.rope)}},
+                            {{tokens, batch, attrs.rope}},
+                            {{tokens, batch, heads * (attrs.nope + attrs.value)}}};
+  if (rotation.packed) in.push_back({{std::min<int64_t>(9, tokens / 2)}, DType::kI32, Fill::kStarts, tokens - 2});
+  return {"latent_pack/" + name, &kLatentPack, in, attrs};
+}
 
 const OpKind kLatentPack{
     .name = "latent_pack", .shape = shape, .grad = grad, .cpu = cpu_latent_pack, .cuda = "latent_pack", .cases = cases};

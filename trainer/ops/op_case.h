@@ -57,4 +57,9 @@ inline void PrintTo(const OpCase& op_case, std::ostream* out) {
 // The cases of every record in op_table().
 std::vector<OpCase> op_cases();
 
+// Latent attention's packing that turns, named "latent_pack/" + name; of up to nine packs where the rotation is of
+// packs.
+OpCase turned_packing_case(const std::string& name, int64_t tokens, int64_t batch, LatentAttrs attrs,
+                           const Rotation& rotation);
+
 }  // namespace mbb::trainer

@@ -147,17 +147,6 @@ Status native(const OpCall& call, NativeCall n) {
   return call.device.gemm().run(n.problem, n.buffers, call.device.stream());
 }
 
-std::string problem_of(const NativeCall& n) {
-  return "GEMM " + key(n.problem);
-}
-
-// Notes that the library has no such product; any other error comes back.
-Status refused(const OpCall& call, const NativeCall& n, const Status& status) {
-  if (status || status.error().code != ErrorCode::kUnavailable) return status;
-  call.device.refuse(problem_of(n), status.error().what + "; its codes' values are multiplied in bf16");
-  return {};
-}
-
 Status emulated(const OpCall& call, const BlocksCall& b) {
   const auto& a = call.attrs<GemmBlocksAttrs>();
   const int64_t a_bytes = aligned(b.m * b.k * 2), b_bytes = aligned(b.n * b.k * 2);
@@ -206,13 +195,13 @@ Status gemm_blocks_op(const OpCall& call) {
   MB_ASSIGN(const BlocksCall b, blocks_call(call));
   if (!may_be_native(call, b)) return emulated(call, b);
   const NativeCall n = native_call(call, b);
-  if (!call.device.refused(problem_of(n))) {
+  if (!is_refused(call, n.problem)) {
     const Status status =
         fits_library(b)
             ? native(call, n)
             : fail(ErrorCode::kUnavailable, "cuBLASLt wants the inner side in sixteens, rows and columns in eights");
     if (status) return status;
-    MB_TRY(refused(call, n, status));
+    MB_TRY(note_refusal(call, n.problem, status));
   }
   return emulated(call, b);
 }
@@ -221,12 +210,12 @@ Status tune_gemm_blocks_op(const OpCall& call, const TuneEffort& effort) {
   MB_ASSIGN(const BlocksCall b, blocks_call(call));
   if (!may_be_native(call, b) || !fits_library(b)) return {};
   NativeCall n = native_call(call, b);
-  if (call.device.refused(problem_of(n))) return {};
+  if (is_refused(call, n.problem)) return {};
   MB_ASSIGN(const LibraryScales s, place_scales(call));
   // The arena's random bits are scales of either sign; 0x3f3f3f3f is 0.75.
   MB_TRY(ok(cudaMemsetAsync(s.a, 0x3f, static_cast<size_t>(s.bytes), call.device.stream()), "filling scales"));
   n.buffers.a_scale = s.a, n.buffers.b_scale = s.b;
-  return refused(call, n, call.device.tune(n.problem, n.buffers, effort));
+  return note_refusal(call, n.problem, call.device.tune(n.problem, n.buffers, effort));
 }
 
 namespace {

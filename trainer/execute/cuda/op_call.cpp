@@ -329,4 +329,14 @@ Status tune_gemm_op(const OpCall& call, const TuneEffort& effort) {
   return call.device.tune(g.problem, g.buffers, effort);
 }
 
+bool is_refused(const OpCall& call, const GemmProblem& problem) {
+  return call.device.refused("GEMM " + key(problem));
+}
+
+Status note_refusal(const OpCall& call, const GemmProblem& problem, const Status& status) {
+  if (status || status.error().code != ErrorCode::kUnavailable) return status;
+  call.device.refuse("GEMM " + key(problem), status.error().what + "; its codes' values are multiplied in bf16");
+  return {};
+}
+
 }  // namespace mbb::trainer::cuda

@@ -238,4 +238,9 @@ Status gemm_rows_op(const OpCall& call);
 Status pack_fp8_op(const OpCall& call);
 Status unpack_fp8_op(const OpCall& call);
 
+// Whether the library has refused such a product of FP8 codes; then their values are multiplied in bf16.
+bool is_refused(const OpCall& call, const GemmProblem& problem);
+// Notes that it refuses when `status` says so; any other error comes back.
+Status note_refusal(const OpCall& call, const GemmProblem& problem, const Status& status);
+
 }  // namespace mbb::trainer::cuda

@@ -101,16 +101,9 @@ void add_wide_cases(std::vector<OpCase>& all) {
 
 // Latent attention's packing that turns: whole vectors, and parts that are longer than a block has threads.
 void add_latent_cases(std::vector<OpCase>& all) {
-  const auto add = [&](const std::string& name, int64_t tokens, int64_t batch, LatentAttrs attrs,
+  const auto add = [&](const std::string& name, int64_t tokens, int64_t batch, const LatentAttrs& attrs,
                        const Rotation& rotation) {
-    attrs.turns = true;
-    attrs.rotation = rotation;
-    const int64_t heads = attrs.heads;
-    std::vector<CaseInput> in{{{tokens, batch, heads * (attrs.nope + attrs.rope)}},
-                              {{tokens, batch, attrs.rope}},
-                              {{tokens, batch, heads * (attrs.nope + attrs.value)}}};
-    if (rotation.packed) in.push_back(integers({9}, tokens - 10, Fill::kStarts));
-    all.push_back({"latent_pack/" + name, &kLatentPack, in, attrs});
+    all.push_back(turned_packing_case(name, tokens, batch, attrs, rotation));
   };
   const LatentAttrs deepseek{7, 128, 64, 128};
   add("d192", 70, 1, deepseek, {.interleaved = true});

@@ -319,32 +319,21 @@ Status emulated(const OpCall& call, const ScaledCall& s) {
   return call.device.gemm().run(plain, g, call.device.stream());
 }
 
-std::string problem_of(const ScaledCall& s) {
-  return "GEMM " + key(s.problem);
-}
-
-// Notes that the library has no such product; any other error comes back.
-Status refused(const OpCall& call, const ScaledCall& s, const Status& status) {
-  if (status || status.error().code != ErrorCode::kUnavailable) return status;
-  call.device.refuse(problem_of(s), status.error().what + "; its codes' values are multiplied in bf16");
-  return {};
-}
-
 }  // namespace
 
 Status gemm_scaled_op(const OpCall& call) {
   MB_ASSIGN(const ScaledCall s, scaled_call(call));
-  if (!call.device.refused(problem_of(s))) {
+  if (!is_refused(call, s.problem)) {
     const Status ran = call.device.gemm().run(s.problem, s.buffers, call.device.stream());
     if (ran) return ran;
-    MB_TRY(refused(call, s, ran));
+    MB_TRY(note_refusal(call, s.problem, ran));
   }
   return emulated(call, s);
 }
 
 Status tune_gemm_scaled_op(const OpCall& call, const TuneEffort& effort) {
   MB_ASSIGN(const ScaledCall s, scaled_call(call));
-  return refused(call, s, call.device.tune(s.problem, s.buffers, effort));
+  return note_refusal(call, s.problem, call.device.tune(s.problem, s.buffers, effort));
 }
 
 }  // namespace mbb::trainer::cuda

@@ -199,6 +199,27 @@ TEST_F(RankOnDevice, SaysWhatComputesAttentionAndWhy) {
   }
 }
 
+// What tuning the first stage's program writes into the file of c, which goes after `meanwhile`; empty where it failed.
+template <typename Meanwhile>
+std::string tuned_file(Config& c, Program& program, Meanwhile&& meanwhile) {
+  const std::filesystem::path file = std::filesystem::temp_directory_path() / fmt::format("mbb-tuned-{}", getpid());
+  c.host.gemm_tuning_file = file.string();
+  const auto layout = resolve(c);
+  EXPECT_TRUE(layout.has_value()) << format(layout.error());
+  if (!layout) return "";
+  auto programs = build_programs(*layout);
+  EXPECT_TRUE(programs.has_value()) << format(programs.error());
+  if (!programs) return "";
+  const Status tuned = tune_gemms(c.host, programs->programs[0], programs->plans[0], layout->mesh, 7, true);
+  EXPECT_TRUE(tuned.has_value()) << format(tuned.error());
+  meanwhile();
+  std::ifstream stream(file);
+  const std::string text(std::istreambuf_iterator<char>(stream), {});
+  std::filesystem::remove(file);
+  program = std::move(programs->programs[0]);
+  return tuned ? text : "";
+}
+
 // Of one launch and two, whatever lies in an op's inputs while all of a step are tuned.
 TEST_F(RankOnDevice, EveryQuantizationIsChosenByTime) {
   Config c = small();
@@ -207,18 +228,9 @@ TEST_F(RankOnDevice, EveryQuantizationIsChosenByTime) {
   c.train.seq_length = 128;
   c.precision.recipe = Recipe::kFp8Current;
   c.host.device = trainer::Device::kCuda;
-  const std::filesystem::path file = std::filesystem::temp_directory_path() / fmt::format("mbb-tuned-{}", getpid());
-  c.host.gemm_tuning_file = file.string();
-  const auto layout = resolve(c);
-  ASSERT_TRUE(layout.has_value()) << format(layout.error());
-  const auto programs = build_programs(*layout);
-  ASSERT_TRUE(programs.has_value()) << format(programs.error());
-  const Program& program = programs->programs[0];
-  const Status tuned = tune_gemms(c.host, program, programs->plans[0], layout->mesh, 7, true);
-  ASSERT_TRUE(tuned.has_value()) << format(tuned.error());
-  std::ifstream stream(file);
-  const std::string text(std::istreambuf_iterator<char>(stream), {});
-  std::filesystem::remove(file);
+  Program program;
+  const std::string text = tuned_file(c, program, [] {});
+  ASSERT_FALSE(text.empty());
   std::set<std::string> kinds;
   for (const Segment& segment : program.segments) {
     for (const Op& op : segment.ops) {
@@ -244,19 +256,10 @@ TEST_F(RankOnDevice, ProductsOfBlocksAreChosenByTime) {
   c.host.deterministic_mode = true;
   const Gradients first_choice = gradients_of(c, true);
   c.host.deterministic_mode = false;
-  const std::filesystem::path file = std::filesystem::temp_directory_path() / fmt::format("mbb-blocks-{}", getpid());
-  c.host.gemm_tuning_file = file.string();
-  const auto layout = resolve(c);
-  ASSERT_TRUE(layout.has_value()) << format(layout.error());
-  const auto programs = build_programs(*layout);
-  ASSERT_TRUE(programs.has_value()) << format(programs.error());
-  const Program& program = programs->programs[0];
-  const Status tuned = tune_gemms(c.host, program, programs->plans[0], layout->mesh, 7, true);
-  ASSERT_TRUE(tuned.has_value()) << format(tuned.error());
-  const Gradients chosen = gradients_of(c, true);
-  std::ifstream stream(file);
-  const std::string text(std::istreambuf_iterator<char>(stream), {});
-  std::filesystem::remove(file);
+  Program program;
+  Gradients chosen;
+  const std::string text = tuned_file(c, program, [&] { chosen = gradients_of(c, true); });
+  ASSERT_FALSE(text.empty());
   std::set<std::string> products;
   for (const Segment& segment : program.segments) {
     for (const Op& op : segment.ops) {
