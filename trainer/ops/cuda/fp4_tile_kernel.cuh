@@ -26,12 +26,18 @@ __device__ __forceinline__ Fp4Place fp4_place() {
   return {lane, warp, warp * 16, lane * 4};
 }
 
+// Of a tile's lines, of so many that are left.
+__device__ __forceinline__ int inside(int64_t left) {
+  return static_cast<int>(min(left, int64_t{128}));
+}
+
 // Sixteen rows are all inside or all outside; lines outside repeat others, which changes no maximum.
 template <bool kOnce>
 __device__ __forceinline__ void load_tile(const BlockTiles& t, const bf16* x, const MatrixTile& at,
                                           const Fp4Place& place, uint2 (&lines)[16]) {
-  const int64_t row = min(at.row + place.row, t.rows - 16), column = min(at.column + place.column, t.cols - 4);
-  const bf16* const from = x + (at.matrix * t.rows + row) * t.cols + column;
+  const int row = min(place.row, inside(t.rows - at.row) - 16),
+            column = min(place.column, inside(t.cols - at.column) - 4);
+  const bf16* const from = x + (at.matrix * t.rows + at.row) * t.cols + at.column + (row * t.cols + column);
 #pragma unroll
   for (int l = 0; l < 16; ++l) {
     const auto* const line = reinterpret_cast<const uint2*>(from + l * t.cols);
@@ -139,13 +145,13 @@ __global__ void __launch_bounds__(256, 3) fp4_amax_kernel(Fp4Tiles t, const bf16
 }
 
 // Where a tile's rows draw: of their samples, from the draw of its first columns on.
-struct alignas(16) RowDraws {
-  uint64_t sample;
+struct alignas(8) RowDraws {
+  int32_t sample;
   uint32_t first;
   __device__ __forceinline__ void find(const Fp4Tiles& t, const MatrixTile& at, int in_tile) {
     const auto row = static_cast<uint32_t>(min(at.row + in_tile, t.rows - 1)), batch = static_cast<uint32_t>(t.batch);
     const uint32_t token = batch == 1 ? row : row / batch;
-    sample = static_cast<uint64_t>(int64_t{t.samples[row - token * batch]});
+    sample = t.samples[row - token * batch];
     first = token * static_cast<uint32_t>((t.cols + 15) / 16) + static_cast<uint32_t>(at.column / 16);
   }
 };
@@ -158,7 +164,7 @@ struct Fp4Draws {
     const PhiloxKeys keys(key);
     const int row = place.lane & 15, half = place.lane >> 4;
     const RowDraws of_row = rows[place.row + row];
-    const PhiloxSample sample = keys.of_sample(of_row.sample);
+    const PhiloxSample sample = keys.of_sample(static_cast<uint64_t>(int64_t{of_row.sample}));
     auto* const to = reinterpret_cast<uint4*>(&words[place.warp][row][half * 16]);
     __syncwarp();
 #pragma unroll 2
@@ -288,11 +294,13 @@ __device__ __forceinline__ void write_rows(const Fp4Tiles& t, const MatrixTile& 
                                            const Fp4Shared& shared) {
   const auto& rows = shared.rows[place.warp];
   __syncwarp();
-  const int first = place.lane >> 3, block = place.lane & 7;
-  const int64_t row = at.row + place.row + first * 2, column = at.column + block * 16, pitch = t.cols / 2;
-  if (row >= t.rows || column >= t.cols) return;
-  uint8_t* to = static_cast<uint8_t*>(t.row_copy.q) + ((at.matrix * t.rows + row) * t.cols + column) / 2;
-  const bool whole = t.cols % 16 == 0, second = column + 8 < t.cols;
+  const int first = place.lane >> 3, block = place.lane & 7, row = place.row + first * 2;
+  const int columns = inside(t.cols - at.column) - block * 16;
+  const int64_t pitch = t.cols / 2;
+  if (row >= inside(t.rows - at.row) || columns <= 0) return;
+  uint8_t* to = static_cast<uint8_t*>(t.row_copy.q) + ((at.matrix * t.rows + at.row) * t.cols + at.column) / 2;
+  to += row * pitch + block * 8;
+  const bool whole = t.cols % 16 == 0, second = columns > 8;
 #pragma unroll
   for (int r = 0; r < 4; ++r) {
     const uint4 v = *reinterpret_cast<const uint4*>(&rows[first + r / 2 * 4][block * 4]);
@@ -375,30 +383,41 @@ __device__ __forceinline__ void turn_columns(const Fp4Tiles& t, const Fp4Place& 
   }
 }
 
-template <bool kSquare>
-__device__ __forceinline__ void write_scales(const Fp4Tiles& t, const MatrixTile& at, const Fp4Shared& shared) {
-  const bool column = threadIdx.x >= 128;
-  const int in_tile = static_cast<int>(threadIdx.x) & 127;
-  const int64_t line = (column ? at.column : at.row) + in_tile, lines = column ? t.cols : t.rows;
-  if (line >= lines || (kSquare && in_tile % 16 != 0)) return;
-  const int64_t inner = column ? t.rows : t.cols, first = (column ? at.row : at.column) / 16, parts = (inner + 15) / 16;
-  const int64_t scale_line = kSquare ? line / 16 : line, scale_lines = kSquare ? (t.rows + 15) / 16 : t.rows;
-  const int64_t to_line = column ? scale_line * t.stack + at.matrix : at.matrix * scale_lines + scale_line;
-  auto* const to = static_cast<uint8_t*>(column ? t.column_copy.scales : t.row_copy.scales) + to_line * parts + first;
-  const uint8_t* const from = shared.scales[column ? 1 : 0][in_tile];
-  if (first + 8 <= parts && reinterpret_cast<uintptr_t>(to) % 8 == 0) {
+// Eight scales of a line, or so many as there are.
+__device__ __forceinline__ void write_line_scales(uint8_t* to, const uint8_t* from, int parts) {
+  if (parts >= 8 && reinterpret_cast<uintptr_t>(to) % 8 == 0) {
     *reinterpret_cast<uint2*>(to) = *reinterpret_cast<const uint2*>(from);
     return;
   }
-  for (int i = 0; i < 8 && first + i < parts; ++i) to[i] = from[i];
+  for (int i = 0; i < 8 && i < parts; ++i) to[i] = from[i];
+}
+template <bool kSquare>
+__device__ __forceinline__ void write_scales(const Fp4Tiles& t, const MatrixTile& at, const Fp4Shared& shared) {
+  const int in_tile = static_cast<int>(threadIdx.x) & 127, line = kSquare ? in_tile / 16 : in_tile;
+  constexpr int kLines = kSquare ? 16 : 1;  // under one scale
+  if (kSquare && in_tile % 16 != 0) return;
+  const int64_t across = (t.cols + 15) / 16, down = (t.rows + 15) / 16;
+  const int64_t first = at.column / 16, top = at.row / 16;
+  if (threadIdx.x < 128) {
+    if (in_tile >= inside(t.rows - at.row)) return;
+    auto* const to = static_cast<uint8_t*>(t.row_copy.scales) +
+                     (at.matrix * (kSquare ? down : t.rows) + at.row / kLines) * across + first;
+    write_line_scales(to + line * across, shared.scales[0][in_tile], inside(across - first));
+  } else {
+    if (in_tile >= inside(t.cols - at.column)) return;
+    auto* const to =
+        static_cast<uint8_t*>(t.column_copy.scales) + (at.column / kLines * t.stack + at.matrix) * down + top;
+    write_line_scales(to + line * (t.stack * down), shared.scales[1][in_tile], inside(down - top));
+  }
 }
 
 __device__ __forceinline__ void write_turned_fp4(const Fp4Tiles& t, const MatrixTile& at, const Fp4Shared& shared) {
   const uint32_t rows16 = threadIdx.x & 7, first = threadIdx.x >> 3;
-  const int64_t row = at.row + rows16 * 16, column = at.column + first;
-  if (row >= t.rows) return;
-  const int64_t columns = t.cols - column, pitch = t.stack * t.rows / 2;
-  auto* to = static_cast<uint8_t*>(t.column_copy.q) + column * pitch + (at.matrix * t.rows + row) / 2;
+  if (static_cast<int>(rows16) * 16 >= inside(t.rows - at.row)) return;
+  const int columns = inside(t.cols - at.column) - static_cast<int>(first);
+  const int64_t pitch = t.stack * t.rows / 2;
+  auto* to = static_cast<uint8_t*>(t.column_copy.q) + at.column * pitch + (at.matrix * t.rows + at.row) / 2;
+  to += first * pitch + rows16 * 8;
 #pragma unroll
   for (int it = 0; it < 4; ++it) {
     if (it * 32 >= columns) return;
@@ -445,7 +464,7 @@ __global__ void __launch_bounds__(256, 3) fp4_tiles_kernel(Fp4Tiles t, const bf1
   RowDraws row;
   if constexpr (kStochastic) {
     step = t.record[StepRecord::kStep];
-    row.find(t, at, static_cast<int>(threadIdx.x) & 127);
+    if (threadIdx.x < 128) row.find(t, at, static_cast<int>(threadIdx.x));
   }
   wait_for_launch_before();  // has the magnitudes
   prepare<kStochastic>(t, at, step, row, shared, draws);
