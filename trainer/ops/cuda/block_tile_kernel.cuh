@@ -10,26 +10,19 @@
 namespace mbb::trainer::cuda {
 
 struct BlockTiles {
-  int64_t rows, cols, stack;  // `stack` matrices, a grid's y each; rows % 16 == 0, cols % 8 == 0
+  int64_t rows, cols, stack;  // `stack` matrices, a grid's z each; rows % 16 == 0, cols % 8 == 0
   int across, down;           // tiles of a matrix
   BlockRule rule;             // scales f32, or E8M0 of blocks of 32
   BlockCopy row_copy, column_copy;
   uint32_t* words = nullptr;  // of lines: kTileWords a tile; null: scales are written at once
 };
 
-// The grid: kTall tiles down, then the next column of them, then the next such row of the stack's matrices. Blocks that
-// run together fill whole sectors of both copies' scales and write long pieces of the columns.
-constexpr int kTall = 8;
+// The grid: a row of tiles after another, matrices.
 struct MatrixTile : TileAt {
   int64_t matrix;
 };
-__device__ __forceinline__ MatrixTile block_tile_at(const BlockTiles& t, dim3 block) {
-  const unsigned groups = static_cast<unsigned>(t.down + kTall - 1) / kTall;
-  const unsigned matrix = t.stack == 1 ? 0 : block.z / groups, group = block.z - matrix * groups;
-  return {{(int64_t{group} * kTall + block.x) * 128, int64_t{block.y} * 128}, matrix};
-}
-__device__ __forceinline__ MatrixTile block_tile_at(const BlockTiles& t) {
-  return block_tile_at(t, blockIdx);
+__device__ __forceinline__ MatrixTile block_tile_at(dim3 block) {
+  return {{int64_t{block.y} * 128, int64_t{block.x} * 128}, block.z};
 }
 
 // A thread's lines are all inside or all outside; those outside repeat others, which changes no maximum.
@@ -198,8 +191,7 @@ __global__ void __launch_bounds__(256, 4) block_lines_kernel(BlockTiles t, const
   __shared__ TileFactors<kBlock> factors;
   launch_dependents();
   const TilePlace place = tile_place<1>();
-  const MatrixTile at = block_tile_at(t);
-  if (at.row >= t.rows) return;
+  const MatrixTile at = block_tile_at(blockIdx);
   uint4 lines[8];
   load_tile<kStream>(t, x, at, place, lines);
   find_tops(lines, place, tops);
@@ -227,8 +219,7 @@ __global__ void __launch_bounds__(256, 4) block_squares_kernel(BlockTiles t, con
   alignas(16) __shared__ uint32_t turned[128 * 32];
   __shared__ uint32_t tops[8];
   const TilePlace place = tile_place<1>();
-  const MatrixTile at = block_tile_at(t);
-  if (at.row >= t.rows) return;
+  const MatrixTile at = block_tile_at(blockIdx);
   uint4 lines[8];
   load_tile<true>(t, x, at, place, lines);
   const uint32_t two = larger(0, lines);

@@ -1,5 +1,5 @@
-// NVFP4 (E2M1 codes in blocks of 16 under E4M3 scales) from tiles in registers: a pass for the largest magnitude of
-// either copy, then one that writes both. A warp has 16 rows of a tile of block_tile_kernel.cuh, a thread four columns
+// NVFP4 (E2M1 codes in blocks of 16 under E4M3 scales) from tiles in registers: after a pass for the largest magnitude
+// of either copy, one that writes both. A warp has 16 rows of a tile of block_tile_kernel.cuh, a thread four columns
 // of them, so that columns' blocks and their rotation are a thread's own.
 #pragma once
 
@@ -15,7 +15,8 @@ struct Fp4Tiles : BlockTiles {
   const float* record;
   const int32_t* samples;
   int64_t batch;
-  const float* amax;  // of both copies
+  const float* amax;  // of the tensor, and of the columns' copy where that is rotated
+  unsigned resident;  // tiles at a time, where they are fetched ahead
 };
 
 struct Fp4Place {
@@ -44,6 +45,13 @@ __device__ __forceinline__ void load_tile(const BlockTiles& t, const bf16* x, co
     lines[l] = kOnce ? __ldcs(line) : *line;
   }
   __syncwarp();  // no load is put off past the first use of another
+}
+
+// The tile's values on their way to L2: 128 bytes a thread.
+__device__ __forceinline__ void fetch_ahead(const BlockTiles& t, const bf16* x, const MatrixTile& at) {
+  const int64_t row = at.row + (threadIdx.x >> 1), column = at.column + (threadIdx.x & 1) * 64;
+  if (row < t.rows && column < t.cols)
+    asm volatile("prefetch.global.L2 [%0];" ::"l"(x + (at.matrix * t.rows + row) * t.cols + column));
 }
 
 __device__ __forceinline__ float value_at(const uint2& line, int column) {
@@ -113,12 +121,11 @@ __device__ __forceinline__ bool rotated_below(const uint2 (&lines)[16], float se
   return __low2float(most) * (0.25f * 1.01f) < seen && __high2float(most) * (0.25f * 1.01f) < seen;
 }
 
-template <bool kRotate>
+// Where columns are rotated: of both copies.
 __global__ void __launch_bounds__(256, 3) fp4_amax_kernel(Fp4Tiles t, const bf16* x, float* amax) {
   launch_dependents();
   const Fp4Place place = fp4_place();
-  const MatrixTile at = block_tile_at(t);
-  if (at.row >= t.rows) return;
+  const MatrixTile at = block_tile_at(blockIdx);
   const float seen = __ldcg(amax), seen_turned = __ldcg(amax + 1);
   uint2 lines[16];
   load_tile<false>(t, x, at, place, lines);
@@ -126,20 +133,17 @@ __global__ void __launch_bounds__(256, 3) fp4_amax_kernel(Fp4Tiles t, const bf16
 #pragma unroll
   for (int l = 0; l < 16; ++l) two = __vmaxu2(__vmaxu2(two, lines[l].x & 0x7fff7fffu), lines[l].y & 0x7fff7fffu);
   const uint32_t plain = max(two & 0xffffu, two >> 16) << 16;
-  uint32_t turned = plain;
-  if constexpr (kRotate) {
-    turned = 0;
-    if (!__all_sync(0xffffffffu, rotated_below(lines, seen_turned))) {
+  uint32_t turned = 0;
+  if (!__all_sync(0xffffffffu, rotated_below(lines, seen_turned))) {
 #pragma unroll
-      for (int c = 0; c < 4; ++c) {
-        float v[16];
-        column_of(lines, c, v);
-        rotate_column(t.turn, v);
-        turned = max(turned, __float_as_uint(column_top(v)));
-      }
+    for (int c = 0; c < 4; ++c) {
+      float v[16];
+      column_of(lines, c, v);
+      rotate_column(t.turn, v);
+      turned = max(turned, __float_as_uint(column_top(v)));
     }
-    if (at.row + place.row >= t.rows) turned = 0;  // other rows again, in other groups
   }
+  if (at.row + place.row >= t.rows) turned = 0;  // other rows again, in other groups
   raise_bits(amax, plain, seen);
   raise_bits(amax + 1, turned, seen_turned);
 }
@@ -428,11 +432,11 @@ __device__ __forceinline__ void write_turned_fp4(const Fp4Tiles& t, const Matrix
 }
 
 // Factors by the scale's code, and the scales of the whole copies. `step`, and a thread's row: read before.
-template <bool kStochastic>
+template <bool kRotate, bool kStochastic>
 __device__ __forceinline__ void prepare(const Fp4Tiles& t, const MatrixTile& at, float step, const RowDraws& row,
                                         Fp4Shared& shared, Fp4Draws& draws) {
   const int copy = static_cast<int>(threadIdx.x) >> 7, in_copy = static_cast<int>(threadIdx.x) & 127;
-  const float of_copy = fp4_tensor_scale(__ldcg(t.amax + copy));
+  const float of_copy = fp4_tensor_scale(__ldcg(t.amax + (kRotate ? copy : 0)));
   if (in_copy == 0) {
     shared.of_copy[copy] = of_copy;
     if constexpr (kStochastic) {
@@ -449,17 +453,20 @@ __device__ __forceinline__ void prepare(const Fp4Tiles& t, const MatrixTile& at,
 
 // Square blocks are rounded to nearest and not rotated.
 template <bool kSquare, bool kRotate, bool kStochastic>
-__global__ void __launch_bounds__(256, 3) fp4_tiles_kernel(Fp4Tiles t, const bf16* x) {
+__global__ void __launch_bounds__(256, kSquare ? 4 : 3) fp4_tiles_kernel(Fp4Tiles t, const bf16* x) {
   static_assert(!kSquare || (!kRotate && !kStochastic));
   __shared__ Fp4Shared shared;
   __shared__ Fp4Draws draws;
   const Fp4Place place = fp4_place();
   // The last first: L2 still has what the pass before read at its end.
-  const MatrixTile at =
-      block_tile_at(t, {gridDim.x - 1 - blockIdx.x, gridDim.y - 1 - blockIdx.y, gridDim.z - 1 - blockIdx.z});
-  if (at.row >= t.rows) return;
+  const dim3 block(gridDim.x - 1 - blockIdx.x, gridDim.y - 1 - blockIdx.y, gridDim.z - 1 - blockIdx.z);
+  const MatrixTile at = block_tile_at(block);
   uint2 lines[16];
   load_tile<true>(t, x, at, place, lines);
+  if constexpr (kSquare) {  // others are bound by instructions
+    const unsigned tile = block.y * gridDim.x + block.x, ahead = tile - t.resident;
+    if (tile >= t.resident) fetch_ahead(t, x, block_tile_at({ahead % gridDim.x, ahead / gridDim.x, block.z}));
+  }
   float step = 0.0f;
   RowDraws row;
   if constexpr (kStochastic) {
@@ -467,7 +474,7 @@ __global__ void __launch_bounds__(256, 3) fp4_tiles_kernel(Fp4Tiles t, const bf1
     if (threadIdx.x < 128) row.find(t, at, static_cast<int>(threadIdx.x));
   }
   wait_for_launch_before();  // has the magnitudes
-  prepare<kStochastic>(t, at, step, row, shared, draws);
+  prepare<kRotate, kStochastic>(t, at, step, row, shared, draws);
   if constexpr (kStochastic) draws.draw(shared.keys[0], place);
   uint32_t words[8];
   find_rows<kSquare, kStochastic>(place, lines, draws, shared, words);

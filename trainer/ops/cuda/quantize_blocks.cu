@@ -259,22 +259,24 @@ BlockTiles tiles_of(const Args& a) {
       a.rule, a.row_copy, a.column_copy};
 }
 dim3 grid_of(const BlockTiles& t) {
-  return {static_cast<unsigned>(std::min(t.down, kTall)), static_cast<unsigned>(t.across),
-          parts(t.down, kTall) * static_cast<unsigned>(t.stack)};
+  return {static_cast<unsigned>(t.across), static_cast<unsigned>(t.down), static_cast<unsigned>(t.stack)};
 }
 
-Status run_fp4_tiles(const Args& a, float* amax, const bf16* x, cudaStream_t stream) {
-  Fp4Tiles t{tiles_of(a), {}, a.stream, a.record, a.samples, a.batch, amax};
+Status run_fp4_tiles(const Args& a, float* amax, const bf16* x, const Launch& launch) {
+  Fp4Tiles t{tiles_of(a), {}, a.stream, a.record, a.samples, a.batch, amax, 4u * launch.sms.count};
   std::copy_n(a.turn, kHadamard, t.turn);
-  MB_TRY(ok(cudaMemsetAsync(amax, 0, 8, stream), "clearing amax"));
-  const auto find = a.rotate ? fp4_amax_kernel<true> : fp4_amax_kernel<false>;
-  find<<<grid_of(t), 256, 0, stream>>>(t, x, amax);
-  MB_TRY(launched("quantize_blocks"));
+  MB_TRY(ok(cudaMemsetAsync(amax, 0, 8, launch.stream), "clearing amax"));
+  if (a.rotate) {
+    fp4_amax_kernel<<<grid_of(t), 256, 0, launch.stream>>>(t, x, amax);
+    MB_TRY(launched("quantize_blocks"));
+  } else {
+    MB_TRY(amax_of(Element::kBf16, x, a.stack * a.rows * a.cols, amax, launch));
+  }
   const auto kernel =
       a.square   ? fp4_tiles_kernel<true, false, false>
       : a.rotate ? (a.stochastic ? fp4_tiles_kernel<false, true, true> : fp4_tiles_kernel<false, true, false>)
                  : (a.stochastic ? fp4_tiles_kernel<false, false, true> : fp4_tiles_kernel<false, false, false>);
-  return start_early("quantize_blocks", kernel, grid_of(t), 256, stream, t, x);
+  return start_early("quantize_blocks", kernel, grid_of(t), 256, launch.stream, t, x);
 }
 
 Status run_tiles(const Args& a, int block, uint32_t* words, const bf16* x, cudaStream_t stream) {
@@ -331,7 +333,7 @@ Status quantize_blocks(const QuantizeBlocks& q, const void* x, const Launch& lau
   a.stream = static_cast<uint64_t>(attrs.stream);
   a.record = q.record, a.samples = q.samples, a.batch = q.batch;
   if (takes_tiles(q, x))
-    return four_bits ? run_fp4_tiles(a, amax, static_cast<const bf16*>(x), launch.stream)
+    return four_bits ? run_fp4_tiles(a, amax, static_cast<const bf16*>(x), launch)
                      : run_tiles(a, attrs.block, static_cast<uint32_t*>(q.workspace), static_cast<const bf16*>(x),
                                  launch.stream);
   return q.from == Element::kF32 ? run(a, attrs.block, amax, static_cast<const float*>(x), launch.stream)

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "trainer/ops/cuda/activation.cuh"
+#include "trainer/ops/cuda/early_launch.cuh"
 #include "trainer/ops/cuda/vector.cuh"
 
 namespace mbb::trainer::cuda {
@@ -274,6 +275,7 @@ constexpr int kAmaxInFlight = Producer::kStored ? 4 : 2;
 
 template <typename Producer>
 __global__ void __launch_bounds__(256) amax_kernel(Producer produce, int64_t rows, int64_t cols, float* amax) {
+  launch_dependents();
   constexpr int kBatch = kAmaxInFlight<Producer>, kOutputs = Producer::kOutputs;
   const auto vectors = static_cast<uint32_t>(cols / 8), count = static_cast<uint32_t>(rows * (cols / 8));
   uint32_t top = 0;
