@@ -458,8 +458,8 @@ __global__ void __launch_bounds__(256, kSquare ? 4 : 3) fp4_tiles_kernel(Fp4Tile
   __shared__ Fp4Shared shared;
   __shared__ Fp4Draws draws;
   const Fp4Place place = fp4_place();
-  // The last first: L2 still has what the pass before read at its end.
-  const dim3 block(gridDim.x - 1 - blockIdx.x, gridDim.y - 1 - blockIdx.y, gridDim.z - 1 - blockIdx.z);
+  // The last first: L2 still has what the pass before read at its end. Matrices that are rotated are not stacked.
+  const dim3 block(gridDim.x - 1 - blockIdx.x, gridDim.y - 1 - blockIdx.y, kRotate ? 0 : gridDim.z - 1 - blockIdx.z);
   const MatrixTile at = block_tile_at(block);
   uint2 lines[16];
   load_tile<true>(t, x, at, place, lines);
