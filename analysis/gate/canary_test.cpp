@@ -81,6 +81,55 @@ TEST(Canary, AnyOfItsGpusMayHaveBecomeSlower) {
   EXPECT_EQ(machine_slowdown(one, of_two(1000, 1250)).by, 0.0) << "an earlier program timed the first alone";
 }
 
+// Two H200s, of which a stranger used the second: its steps took 184 ms instead of 93, and the best of a chain was as
+// ever.
+baselines::Cell on_two_gpus(std::int64_t share_ns, int launches = 3) {
+  baselines::Cell cell;
+  cell.result_class = baselines::ResultClass::kMeasured;
+  for (int i = 0; i < launches; ++i) {
+    baselines::Launch launch;
+    for (const char* when : {"_before_ns", "_after_ns"}) {
+      launch.counts.push_back({std::string("canary_gpu_arithmetic") + when, 1'133'471});
+      launch.counts.push_back({std::string("canary_gpu_share") + when, 1'133'900});
+      launch.counts.push_back({std::string("canary_gpu1_arithmetic") + when, 1'125'280});
+      if (share_ns > 0) launch.counts.push_back({std::string("canary_gpu1_share") + when, share_ns});
+    }
+    cell.launches.push_back(std::move(launch));
+  }
+  return cell;
+}
+
+TEST(Canary, AStrangerOnAGpuIsNamedWithoutABaseline) {
+  EXPECT_EQ(contention(on_two_gpus(1'126'100)).by, 0.0);
+  EXPECT_EQ(text(contention(on_two_gpus(1'126'100))), "");
+  EXPECT_EQ(contention(on_two_gpus(0)).by, 0.0) << "an earlier program timed no queue";
+  EXPECT_EQ(contention(on_two_gpus(1'210'000)).by, 0.0) << "7 % may be heat";
+  baselines::Cell shared = on_two_gpus(2'250'560, 1);
+  shared.launches.push_back(on_two_gpus(1'126'100, 1).launches[0]);
+  EXPECT_NEAR(contention(shared).by, 1.0, 1e-9);
+  EXPECT_EQ(text(contention(shared)),
+            "another process uses GPU 1: work queued there took up to 2.00 times what it takes alone, beside 1 of 2 "
+            "launches");
+}
+
+TEST(Canary, AStrangerExcusesWhatItTakes) {
+  const auto quiet = on_two_gpus(1'125'280), shared = on_two_gpus(2'250'560);
+  const Slowdown slowdown = machine_slowdown(quiet, shared);
+  EXPECT_NEAR(slowdown.by, 1.0, 1e-3);
+  EXPECT_EQ(slowdown.of, "GPU 1");
+  EXPECT_EQ(cause(slowdown), "another process uses it");
+  EXPECT_TRUE(explains(slowdown.by, 184.0 / 93.0 - 1));
+  EXPECT_NEAR(machine_slowdown(on_two_gpus(0), shared).by, 1.0, 1e-3) << "an earlier program's baseline stays valid";
+  EXPECT_EQ(machine_slowdown(on_two_gpus(0), on_two_gpus(1'210'000)).by, 0.0);
+  EXPECT_EQ(machine_slowdown(shared, shared).by, 0.0) << "it was there then too";
+  EXPECT_EQ(machine_slowdown(shared, quiet).by, 0.0);
+  baselines::Cell slow = quiet;
+  for (auto& launch : slow.launches)
+    for (auto& count : launch.counts) count.count = count.count * 5 / 4;
+  EXPECT_NEAR(machine_slowdown(quiet, slow).by, 0.25, 1e-6);
+  EXPECT_EQ(cause(machine_slowdown(quiet, slow)), "the machine is slower") << "a lower clock slows both alike";
+}
+
 TEST(Canary, ASlowdownExplainsAChangeThatItIsHalfOf) {
   EXPECT_TRUE(explains(0.05, 0.06));
   EXPECT_TRUE(explains(0.03, 0.06));

@@ -8,6 +8,7 @@
 
 #include <fmt/core.h>
 
+#include "analysis/gate/canary.h"
 #include "analysis/metrics/cell_metrics.h"
 #include "analysis/metrics/metrics.h"
 #include "analysis/stats/distributions.h"
@@ -105,6 +106,14 @@ std::string counts_line(const std::vector<Cell>& cells) {
     if (status == CellStatus::kOk && unproven > 0) line += fmt::format(", {} {}", unproven, kUnproven);
   }
   return line + ".";
+}
+
+std::vector<std::string> contention_lines(const std::vector<Cell>& cells) {
+  std::vector<std::string> lines;
+  for (const Cell& cell : cells)
+    if (const Contention shared = contention(cell); shared.by > 0)
+      lines.push_back(cell.name + ": " + text(shared) + ".");
+  return lines;
 }
 
 // What the intervals cover, once per kind of interval.
@@ -247,7 +256,7 @@ Table suite_table(const std::vector<Cell>& cells) {
   if (published) table.columns.push_back({"published", "published"});
   for (const Cell& cell : cells) table.rows.push_back(row_of(cell, shown, twins, published));
   table.footer = {counts_line(cells)};
-  for (const auto& lines : {evidence_lines(cells), too_few_lines(cells), class_lines(cells)})
+  for (const auto& lines : {contention_lines(cells), evidence_lines(cells), too_few_lines(cells), class_lines(cells)})
     table.footer.insert(table.footer.end(), lines.begin(), lines.end());
   return table;
 }

@@ -13,7 +13,7 @@
 
 namespace mbb::profiler {
 
-inline constexpr uint32_t kCudaTableAbi = 8;
+inline constexpr uint32_t kCudaTableAbi = 9;
 
 struct CudaDeviceFacts {
   char name[256];
@@ -72,6 +72,7 @@ struct CudaMemoryFacts {
 struct CudaCanary {
   int64_t arithmetic_ns, arithmetic_spread_ns;
   int64_t memory_ns, memory_spread_ns;
+  int64_t share_ns, share_spread_ns;  // of the arithmetic where many wait in a queue: the median, and so far apart
 };
 
 // The first op of a step that wrote a value that is not finite.

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "analysis/gate/canary.h"
 #include "analysis/gate/gate_report.h"
 #include "analysis/gate/harness.h"
 #include "analysis/metrics/cell_metrics.h"
@@ -98,6 +99,8 @@ Result<int> noise(const Parsed& parsed) {
       table.footer.push_back(fmt::format("{}, no step_time of {}", cell.name, problem));
     for (const char* metric : {"step_time", "cpu_step_time", "cpu_step_ratio"}) add_row(table, cell, metric);
     measured = measured || table.rows.size() > before;
+    if (const auto shared = analysis::contention(cell); shared.by > 0)
+      table.footer.push_back(cell.name + ": " + analysis::text(shared));
     if (!is_apart(cell)) continue;
     table.footer.push_back(
         fmt::format("{}: one launch is far from another, which no launch sigma describes; what was "

@@ -95,7 +95,9 @@ Result<Canary> run_gpu_canary(int device) {
   profiler::CudaCanary times{};
   profiler::CudaText error;
   MB_TRY(profiler::cuda_answer(table->canary(device, &times, &error), error));
-  return Canary{{times.arithmetic_ns, times.arithmetic_spread_ns}, {times.memory_ns, times.memory_spread_ns}};
+  return Canary{{times.arithmetic_ns, times.arithmetic_spread_ns},
+                {times.memory_ns, times.memory_spread_ns},
+                {times.share_ns, times.share_spread_ns}};
 }
 
 void record_canary(baselines::Launch& launch, const Canary& before, const Canary& after, int gpu) {
@@ -104,6 +106,9 @@ void record_canary(baselines::Launch& launch, const Canary& before, const Canary
   record(launch, of + "_arithmetic", "_after", after.arithmetic);
   record(launch, of + "_memory", "_before", before.memory);
   record(launch, of + "_memory", "_after", after.memory);
+  if (gpu == kOfCpu) return;
+  record(launch, of + "_share", "_before", before.share);
+  record(launch, of + "_share", "_after", after.share);
 }
 
 Status leave_canary(const std::filesystem::path& folder, const Canary& before, const Canary& after, int gpu) {
@@ -129,28 +134,36 @@ void take_canary(const std::filesystem::path& folder, baselines::Launch& launch)
 
 CanaryChange canary_change(const baselines::Launch& launch) {
   CanaryChange most;
-  for (const std::string& canary : analysis::canaries_of(launch))
+  for (const std::string& canary : analysis::canaries_of(launch)) {
+    if (analysis::is_of_share(canary)) continue;  // contention() tells
     if (const double moved = change(launch, canary); std::abs(moved) > std::abs(most.by))
       most = {moved, analysis::processor_of(canary)};
+  }
   return most;
 }
 
 void judge_canaries(baselines::Cell& cell) {
+  const auto add = [&](double by, std::string text) {
+    baselines::VerdictRow row;
+    row.subject = "machine";
+    row.verdict = baselines::Verdict::kInconclusive;
+    row.change = by;
+    row.text = std::move(text);
+    cell.verdicts.push_back(std::move(row));
+  };
   for (const baselines::Launch& launch : cell.launches) {
     const CanaryChange moved = canary_change(launch);
     const bool beside = std::any_of(launch.steps.begin(), launch.steps.end(),
                                     [](const baselines::Step& step) { return step.reference_ns > 0; });
     if (moved.by == 0 || beside) continue;
-    baselines::VerdictRow row;
-    row.subject = "machine";
-    row.verdict = baselines::Verdict::kInconclusive;
-    row.change = moved.by;
-    row.text = fmt::format(
-        "fixed work on {} took {:+.0f} % after launch {} (the machine changed while it ran: clocks, heat or a "
-        "neighbour)",
-        moved.of, 100.0 * moved.by, launch.index);
-    cell.verdicts.push_back(std::move(row));
+    add(moved.by,
+        fmt::format(
+            "fixed work on {} took {:+.0f} % after launch {} (the machine changed while it ran: clocks, heat or "
+            "a neighbour)",
+            moved.of, 100.0 * moved.by, launch.index));
   }
+  if (const analysis::Contention shared = analysis::contention(cell); shared.by > 0)
+    add(shared.by, analysis::text(shared));
 }
 
 }  // namespace mbb::suites

@@ -13,7 +13,7 @@ namespace mbb::suites {
 // Time of one kind of fixed work, repeated in batches after a warm-up that lets the clock rise: of the CPU thread CPU
 // time, of which a busy neighbour takes nothing; of a GPU the device's.
 struct CanaryTime {
-  int64_t best_ns = 0;  // of all repetitions
+  int64_t best_ns = 0;  // of all repetitions; of queues the median
   int64_t spread_ns =
       0;  // from the fastest batch to the slowest, by the best of each: what no change of the machine is
 };
@@ -21,10 +21,11 @@ struct CanaryTime {
 struct Canary {
   CanaryTime arithmetic;  // a chain of dependent multiplications: the core's clock
   CanaryTime memory;      // a copy larger than the caches: memory bandwidth
+  CanaryTime share = {};  // of a GPU: the arithmetic's in a queue of many time slices; longer where others use it
 };
 
 Canary run_canary();  // of the CPU, about 80 ms
-// Of a GPU, about 80 ms in a process that has a CUDA context.
+// Of a GPU, about 160 ms in a process that has a CUDA context.
 Result<Canary> run_gpu_canary(int device);
 
 // Named counts of a launch: "canary_arithmetic_before_ns", "canary_arithmetic_before_spread_ns", ...; of the launch's
@@ -48,8 +49,9 @@ struct CanaryChange {
 };
 CanaryChange canary_change(const baselines::Launch& launch);
 
-// Such a change makes the launch's times no evidence: the cell gets a verdict "machine" that says so. Not where fixed
-// work was done beside each step: its ratio has the machine taken out.
+// Such a change makes the launch's times no evidence, and so does another process on its GPU: the cell gets a verdict
+// "machine" that says so. A change does not where fixed work was done beside each step: its ratio has the machine taken
+// out.
 void judge_canaries(baselines::Cell& cell);
 
 }  // namespace mbb::suites

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <string>
 
@@ -73,11 +74,24 @@ TEST(Canary, AGpusIsToldFromTheCpusAndStandsOutSooner) {
   baselines::Launch launch;
   record_canary(launch, of(1'000'000, 2'000'000), of(1'060'000, 2'000'000));
   record_canary(launch, of(1'000'000, 90'000), of(1'020'000, 90'000), 0);
-  ASSERT_EQ(launch.counts.size(), 16U);
+  ASSERT_EQ(launch.counts.size(), 20U);
   EXPECT_EQ(launch.counts[8].name, "canary_gpu_arithmetic_before_ns");
   EXPECT_EQ(canary_change(launch).by, 0) << "2 % of a GPU and 6 % of a CPU are nothing";
   record_canary(launch, of(1'000'000, 90'000), of(1'000'000, 97'200), 0);
   EXPECT_NEAR(canary_change(launch).by, 0.08, 1e-12) << "the last record counts";
+}
+
+TEST(Canary, AStrangerOnAGpuMakesItsTimesNoEvidence) {
+  const auto of_gpu = [](int64_t share_ns) { return Canary{{1'125'280, 3'744}, {71'263, 3'648}, {share_ns, 9'000}}; };
+  baselines::Cell cell;
+  cell.launches.resize(2);
+  record_canary(cell.launches[0], of_gpu(1'126'100), of_gpu(2'250'560), 1);
+  record_canary(cell.launches[1], of_gpu(1'126'100), of_gpu(1'126'100), 1);
+  EXPECT_EQ(canary_change(cell.launches[0]).by, 0) << "told once";
+  judge_canaries(cell);
+  ASSERT_EQ(cell.verdicts.size(), 1U);
+  EXPECT_EQ(cell.verdicts[0].subject, "machine");
+  EXPECT_TRUE(cell.verdicts[0].text.starts_with("another process uses GPU 1:")) << cell.verdicts[0].text;
 }
 
 TEST(Canary, OtherRanksLeaveTheirGpus) {
@@ -91,9 +105,10 @@ TEST(Canary, OtherRanksLeaveTheirGpus) {
   launch = {};
   record_canary(launch, of(1'000'000, 90'000), of(1'000'000, 90'000), 0);
   take_canary(folder, launch);
-  ASSERT_EQ(launch.counts.size(), 16U);
-  EXPECT_EQ(launch.counts[15].name, "canary_gpu1_memory_after_spread_ns");
-  EXPECT_EQ(launch.counts[15].count, 5);
+  ASSERT_EQ(launch.counts.size(), 24U);
+  EXPECT_EQ(launch.counts[19].name, "canary_gpu1_memory_after_spread_ns");
+  EXPECT_EQ(launch.counts[19].count, 5);
+  EXPECT_EQ(launch.counts[20].name, "canary_gpu1_share_before_ns");
   EXPECT_NEAR(canary_change(launch).by, 0.1, 1e-12) << "the second GPU's memory became slower";
   std::filesystem::remove_all(folder);
 }
@@ -101,7 +116,7 @@ TEST(Canary, OtherRanksLeaveTheirGpus) {
 TEST(Canary, WithoutAGpuItSaysSo) {
   const auto timed = run_gpu_canary(0);
   if (timed)
-    EXPECT_GT(timed->arithmetic.best_ns, 0);
+    EXPECT_GT(std::min(timed->arithmetic.best_ns, timed->share.best_ns), 0);
   else
     EXPECT_FALSE(timed.error().what.empty());
 }

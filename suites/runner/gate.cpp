@@ -64,6 +64,7 @@ struct Series {
   analysis::Differences differences;
   SeriesEvidence evidence;
   NightLaunches fresh;  // that confirmed tonight, or did not
+  const baselines::Cell* fresh_cell = nullptr;
   // Nights of the baseline's own product that were called incomparable, where none since was as the baseline: they say
   // what the machine is now, and nothing of another product.
   std::vector<NightLaunches> own = {};
@@ -108,6 +109,7 @@ class Gate {
     warn_of_other_facts();
     warn_of_idle_patterns();
     warn_of_skipped();
+    warn_of_contention();
     return std::move(report_);
   }
 
@@ -355,19 +357,27 @@ class Gate {
 
   // Of the machine, since the runs that the series is held against, as far as the store has them.
   analysis::Slowdown slowdown_since(const Series& s) {
+    // A stranger beside the launches that confirmed tonight excuses as one beside tonight's own does.
+    const auto since = [&](const baselines::Cell& then) {
+      const analysis::Slowdown slowdown = analysis::machine_slowdown(then, *s.cell);
+      if (s.fresh_cell == nullptr) return slowdown;
+      analysis::Slowdown fresh = analysis::machine_slowdown(then, *s.fresh_cell);
+      return fresh.shared && fresh.by > slowdown.by ? fresh : slowdown;
+    };
+    baselines::Cell unknown;
+    unknown.result_class = s.cell->result_class;
     if (!s.baseline.bridge.empty()) {
       for (const auto& run : history_.bridges)
         if (run.id == s.baseline.bridge.front())
-          if (const auto* then = evidence_cell(run, s.cell->identity_hash))
-            return analysis::machine_slowdown(*then, *s.cell);
-      return {};
+          if (const auto* then = evidence_cell(run, s.cell->identity_hash)) return since(*then);
+      return since(unknown);
     }
-    if (s.baseline.pin->runs.empty() || !file_exists(request_.store_file)) return {};
+    if (s.baseline.pin->runs.empty() || !file_exists(request_.store_file)) return since(unknown);
     const auto store = baselines::Store::open(request_.store_file, {.read_only = true});
-    if (!store) return {};
+    if (!store) return since(unknown);
     const auto run = store->load_run(s.baseline.pin->runs.front());
     const auto* then = run ? evidence_cell(*run, s.cell->identity_hash) : nullptr;
-    return then == nullptr ? analysis::Slowdown{} : analysis::machine_slowdown(*then, *s.cell);
+    return since(then == nullptr ? unknown : *then);
   }
 
   // The same build in the same configuration cannot have become slower or faster: no product verdict is given.
@@ -381,8 +391,8 @@ class Gate {
         verdict.verdict = Verdict::kIncomparable;
         verdict.suspected = false;
         verdict.text +=
-            fmt::format("; the canaries, fixed work, are {} on {} too: the machine changed, not the product",
-                        percent(slowdown.by), slowdown.of);
+            fmt::format("; the canaries, fixed work, are {} on {} too: {}, not the product", percent(slowdown.by),
+                        slowdown.of, slowdown.shared ? "another process uses it" : "the machine changed");
         return;
       }
     if (!is_own_tonight) return judge_by_own_nights(s, verdict);
@@ -557,7 +567,8 @@ class Gate {
       MB_ASSIGN(outcome, start_run(again, options));
       if (outcome.stopped) return fail(ErrorCode::kCancelled, "stopped while suspected cells were run again");
     }
-    for (const size_t i : suspects) confirm_one(series_[i], outcome.run);
+    confirmation_ = std::move(outcome.run);
+    for (const size_t i : suspects) confirm_one(series_[i], confirmation_);
     return {};
   }
 
@@ -578,6 +589,7 @@ class Gate {
     if (error.empty() && launches.empty()) error = "they gave no number";
     if (error.empty()) {
       s.fresh = s.differences.of(launches);
+      s.fresh_cell = &*fresh;
       row.verdict = analysis::confirm(s.evidence, row.verdict, s.fresh);
       return;
     }
@@ -596,7 +608,7 @@ class Gate {
     }
     if (!known) return;
     report_.canaries = analysis::explains(most.by, most.by)
-                           ? fmt::format("canaries {} on {}: the machine is slower", percent(most.by), most.of)
+                           ? fmt::format("canaries {} on {}: {}", percent(most.by), most.of, analysis::cause(most))
                            : fmt::format("canaries steady ({})", percent(most.by));
   }
 
@@ -679,6 +691,15 @@ class Gate {
     }
   }
 
+  // Of any cell, whether it is held against something or not.
+  void warn_of_contention() {
+    for (const baselines::Run* run : {&run_, static_cast<const baselines::Run*>(&confirmation_)})
+      for (const baselines::Cell& cell : run->cells)
+        if (const auto shared = analysis::contention(cell); shared.by > 0)
+          report_.warnings.push_back(
+              fmt::format("{}{}: {}", cell.name, run == &run_ ? "" : ", run again to confirm", analysis::text(shared)));
+  }
+
   // What the environment itself changed: the old product here against the old product there.
   void warn_of_bridges() {
     for (const Series& s : series_) {
@@ -699,6 +720,7 @@ class Gate {
   GateHistory history_;
   std::map<std::string, std::vector<std::string>> changed_;  // by run
   std::vector<Series> series_;
+  baselines::Run confirmation_;  // of suspected cells
   GateReport report_;
 };
 

@@ -562,6 +562,35 @@ TEST_F(GateOverNights, AMachineThatIsAsItWasExcusesNoProduct) {
   EXPECT_EQ(told().verdict, Verdict::kFaster) << told().text;
 }
 
+TEST_F(GateOverNights, AStrangerOnAGpuIsNamedAndNoProductIsBlamed) {
+  const auto on_gpus = [](Stored run, int64_t share_ns) {
+    Cell& cell = run.cells[0];
+    cell.result_class = baselines::ResultClass::kMeasured;
+    for (auto& launch : cell.launches)
+      launch.counts = {{"canary_gpu_arithmetic_after_ns", 1'125'280}, {"canary_gpu_share_after_ns", share_ns}};
+    return run;
+  };
+  const Stored accepted = on_gpus(run_of({"r-1"}), 1'126'100);
+  request_.pins = {pin_of(accepted, "step_time")};
+  keep(accepted);
+  Stored red = on_gpus(run_of({"r-2", 1, "new", "6.1", 190}), 1'126'100);
+  red.cells[0].verdicts = {{"step_time", Verdict::kSlower, "b-1"}};
+  keep(red);
+  const auto alone = judge(on_gpus(run_of({"r-3", 2, "new", "6.1", 190}), 1'126'100));
+  EXPECT_EQ(row(alone, "step_time").verdict.verdict, Verdict::kSlower) << row(alone, "step_time").verdict.text;
+  EXPECT_TRUE(alone.canaries.starts_with("canaries steady")) << alone.canaries;
+  EXPECT_TRUE(alone.warnings.empty()) << alone.warnings.front();
+  const auto shared = judge(on_gpus(run_of({"r-4", 2, "new", "6.1", 190}), 2'250'560));
+  EXPECT_EQ(row(shared, "step_time").verdict.verdict, Verdict::kIncomparable) << row(shared, "step_time").verdict.text;
+  EXPECT_NE(row(shared, "step_time").verdict.text.find("on GPU 0 too: another process uses it, not the product"),
+            std::string::npos)
+      << row(shared, "step_time").verdict.text;
+  EXPECT_TRUE(shared.canaries.ends_with("on GPU 0: another process uses it")) << shared.canaries;
+  ASSERT_EQ(shared.warnings.size(), 1U);
+  EXPECT_TRUE(shared.warnings[0].starts_with("one: another process uses GPU 0:")) << shared.warnings[0];
+  EXPECT_EQ(analysis::gate_exit_status(shared), 3);
+}
+
 TEST_F(GateOverNights, ARegressionThatIsOlderThanTheNightsThatCountKeepsItsFirstNight) {
   request_.pins = {pin_of(run_of({"r-1"}))};
   std::vector<std::string> ids;
@@ -751,36 +780,6 @@ TEST_F(GateOverNights, AMissingStepAndANanAreHarnessErrors) {
             "launch 3: the loss of step 4 is nan");
   EXPECT_EQ(broken([](baselines::Launch& l) { l.steps[4].wall_ns = 0; }), "launch 3: step 4 has no time");
   EXPECT_EQ(broken([](baselines::Launch& l) { l.steps.clear(); }), "launch 3: no step was recorded");
-}
-
-TEST(HarnessError, AUsersCommandMayLogEveryTenthStepWithoutALoss) {
-  Cell cell = run_of({"r-1"}).cells[0];
-  cell.knobs.clear();
-  for (auto& launch : cell.launches)
-    for (auto& step : launch.steps) step.index *= 10, step.loss = std::nan("");
-  EXPECT_EQ(analysis::harness_error(cell), "");
-  cell.launches[0].steps[3].index += 10;
-  EXPECT_EQ(analysis::harness_error(cell), "launch 0: step 30 is missing: step 40 stands in its place");
-}
-
-TEST(HarnessError, ACommandsLaunchesOweEqualStepsAndThoseThatWereSet) {
-  Cell cell = run_of({"r-1"}).cells[0];
-  cell.knobs = {{.key = "command.run", .value = "train", .source = "suite"}};
-  EXPECT_EQ(analysis::harness_error(cell), "");
-  EXPECT_EQ(analysis::harness_error(cell, 40),
-            "launch 0: 30 steps were recorded, where those it is held against have 40");
-  cell.launches[1].steps.pop_back();
-  EXPECT_EQ(analysis::harness_error(cell), "launch 1: 29 steps were recorded, where those it is held against have 30");
-  cell = run_of({"r-1"}).cells[0];
-  cell.knobs.push_back({.key = "command.run", .value = "train", .source = "suite"});
-  EXPECT_EQ(analysis::harness_error(cell), "") << "as many as train_iters";
-  cell.knobs[0].value = "40";
-  EXPECT_EQ(analysis::harness_error(cell), "launch 0: it ended at step 30 of 40");
-  cell.knobs.push_back({.key = "import.cell", .value = "one", .source = "command line"});
-  cell.knobs.erase(cell.knobs.begin() + 1);
-  EXPECT_EQ(analysis::harness_error(cell), "") << "nobody here planned an imported log";
-  cell.status = baselines::CellStatus::kBroken, cell.reason = "ended by signal 9";
-  EXPECT_EQ(analysis::no_evidence(cell), "ended by signal 9");
 }
 
 }  // namespace
