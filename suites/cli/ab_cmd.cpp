@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstdio>
 #include <filesystem>
@@ -116,13 +117,27 @@ class Ab {
     return lines;
   }
 
-  // How far the machine itself, by its canaries, has been from where the experiment began.
+  // By how much the machine itself, by its canaries, was slower for one arm than for the other. Launches take turns, so
+  // what changes for good falls on both.
   std::string canaries() const {
-    if (first_.empty()) return "";
-    return analysis::explains(slowdown_.by, slowdown_.by)
-               ? fmt::format("canaries {:+.2f} % on {}: the machine became slower meanwhile", 100 * slowdown_.by,
-                             slowdown_.of)
-               : fmt::format("canaries steady ({:+.2f} %)", 100 * slowdown_.by);
+    if (canaries_.empty()) return "";
+    analysis::Slowdown most;
+    const char* arm = "";
+    for (const auto& [name, of_arm] : canaries_)
+      for (const int b : {0, 1})
+        if (auto slowdown = analysis::machine_slowdown(of_arm[1 - b], of_arm[b]); slowdown.by > most.by)
+          most = std::move(slowdown), arm = b == 0 ? "A" : "B";
+    return analysis::explains(most.by, most.by) ? fmt::format("canaries {:+.2f} % on {} beside {}: {}", 100 * most.by,
+                                                              most.of, arm, analysis::cause(most))
+                                                : fmt::format("canaries steady ({:+.2f} %)", 100 * most.by);
+  }
+  std::vector<std::string> contended() const {
+    std::vector<std::string> lines;
+    for (const auto& [name, of_arm] : canaries_)
+      for (const int arm : {0, 1})
+        if (const auto shared = analysis::contention(of_arm[arm]); shared.by > 0)
+          lines.push_back(fmt::format("{}, {}: {}", name, arm == 0 ? "A" : "B", analysis::text(shared)));
+    return lines;
   }
 
  private:
@@ -173,7 +188,7 @@ class Ab {
     }
     s.metric = metric;
     s.class_label = baselines::class_label(cell);
-    note_canaries(cell);
+    keep_canaries(arm, cell);
     const auto values = gated.empty() ? analysis::NightLaunches{} : analysis::launch_values(cell, s.metric);
     if (!error.empty() || values.empty()) {
       s.trouble =
@@ -187,12 +202,11 @@ class Ab {
     s.values[arm].insert(s.values[arm].end(), values.begin(), values.end());
   }
 
-  void note_canaries(const baselines::Cell& cell) {
+  void keep_canaries(int arm, const baselines::Cell& cell) {
     if (std::isnan(analysis::canary_times(cell).arithmetic_ns)) return;
-    const auto [first, is_new] = first_.emplace(cell.name, cell);
-    if (is_new) return;
-    if (auto slowdown = analysis::machine_slowdown(first->second, cell); slowdown.by > slowdown_.by)
-      slowdown_ = std::move(slowdown);
+    baselines::Cell& of_arm = canaries_[cell.name][static_cast<size_t>(arm)];
+    of_arm.result_class = cell.result_class;
+    for (const baselines::Launch& launch : cell.launches) of_arm.launches.emplace_back().counts = launch.counts;
   }
 
   // True when every cell is decided.
@@ -216,9 +230,8 @@ class Ab {
   std::vector<size_t> looks_;
   bool equal_iterations_;  // the arms' launches owe each other as many steps
   std::map<std::string, Series> series_;
-  std::map<std::string, std::string> skipped_;    // why, by name
-  std::map<std::string, baselines::Cell> first_;  // with canaries, by name
-  analysis::Slowdown slowdown_;
+  std::map<std::string, std::string> skipped_;                      // why, by name
+  std::map<std::string, std::array<baselines::Cell, 2>> canaries_;  // of all launches: cells of nothing else, by name
 };
 
 Result<int> ab(const Parsed& parsed) {
@@ -266,6 +279,7 @@ Result<int> ab(const Parsed& parsed) {
                               experiment.canaries(),
                               {},
                               experiment.skipped()};
+  for (std::string& line : experiment.contended()) report.warnings.push_back(std::move(line));
   for (const auto& [name, s] : experiment.series()) {
     analysis::GateRow row{name, s.metric, s.class_label, "A", {}};
     row.verdict.verdict = s.decision.verdict;
