@@ -63,6 +63,21 @@ TEST_F(Evidence, ConfirmingLaunchesThatBreakAreToldAndNeverConfirm) {
   EXPECT_TRUE(nan.has("the loss of step 7 is nan")) << nan.out;
 }
 
+TEST_F(Evidence, AcceptingTheNewestRunAfterARedNightAcceptsTheNight) {
+  const std::string gate = "gate fake.toml --quiet gate.facts.image=", evidence = " --author ada --reason right";
+  ASSERT_EQ(with("", gate + "v1").status, 0);
+  ASSERT_EQ(run("baseline accept @latest gate.facts.image=v1" + evidence).status, 0);
+  const Answer red = with("ms=110", gate + "v2");
+  EXPECT_EQ(red.status, 1) << red.out;
+  const Answer with_it = run("baseline accept @2 --with @latest" + evidence);
+  EXPECT_EQ(with_it.status, 64) << with_it.out;
+  EXPECT_TRUE(with_it.has("confirmed a night and is none")) << with_it.out;
+  const Answer accepted = run("baseline accept @latest gate.facts.image=v2" + evidence);
+  EXPECT_EQ(accepted.status, 0) << accepted.out;
+  EXPECT_TRUE(accepted.has("only ran suspected cells of run r-")) << accepted.out;
+  EXPECT_EQ(with("ms=110", gate + "v2").status, 0);
+}
+
 TEST_F(Evidence, ATruncatedTrainerIsBrokenAndBridgesNothing) {
   accept_a_night();
   const Answer shorter = with("n=8", "gate fake.toml --launches 2 --quiet");

@@ -254,14 +254,34 @@ std::string author_of(const Parsed& parsed) {
   return parsed.value("--author").value_or(env_text("USER").value_or(""));
 }
 
+// The gate's run that a run is the confirmation of; any other run is its own night.
+Result<baselines::Run> night_of(const Settings& settings, baselines::Run run) {
+  if (run.command != kConfirmCommand) return run;
+  MB_ASSIGN(const auto store, baselines::Store::open(store_file(settings.product.runs_dir), {.read_only = true}));
+  MB_ASSIGN(const auto newest_first, store.list_runs());
+  for (const baselines::RunSummary& s : newest_first) {
+    const bool before = s.command == kGateCommand && s.suite == run.suite && s.created_unix_ns < run.created_unix_ns;
+    if (!before || s.class_hash != run.fingerprint.class_hash || s.epoch != run.epoch) continue;
+    say(fmt::format("run {} only ran suspected cells of run {} again: accepting that night\n", run.id, s.id));
+    return store.load_run(s.id);
+  }
+  return fail(ErrorCode::kNotFound,
+              fmt::format("run {} only ran suspected cells of a gate again, whose own run is not in the store", run.id),
+              "name a whole night: `mbbench list runs`");
+}
+
 Result<int> accept(const Parsed& parsed, const Settings& settings) {
   if (parsed.positionals.size() < 2)
     return fail(ErrorCode::kBadArgument, "baseline accept: which run?",
                 "mbbench baseline accept @latest --reason TEXT");
   AcceptRequest request;
-  MB_ASSIGN(request.run, find_run(settings, parsed.positionals[1]));
+  MB_ASSIGN(baselines::Run named, find_run(settings, parsed.positionals[1]));
+  MB_ASSIGN(request.run, night_of(settings, std::move(named)));
   for (const std::string& spec : parsed.values("--with")) {
     MB_ASSIGN(auto run, find_run(settings, spec));
+    if (run.command == kConfirmCommand)
+      return fail(ErrorCode::kBadArgument, fmt::format("--with {}: run {} confirmed a night and is none", spec, run.id),
+                  "name the gate's own run: `mbbench list runs`");
     request.more.push_back(std::move(run));
   }
   MB_ASSIGN(const int64_t days, number_option(parsed, "--expires", 0, 0, 36500));
