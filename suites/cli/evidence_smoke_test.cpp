@@ -138,6 +138,10 @@ TEST_F(Evidence, NoiseNamesACellWithALaunchFarFromTheOthers) {
   const Answer apart = with("late=1.6 after=2", "noise fake.toml --launches 3 --quiet");
   EXPECT_TRUE(apart.has("c: one launch is far from another")) << apart.out;
   EXPECT_TRUE(apart.has("100.0 ms..160.4 ms")) << apart.out;
+  const Answer json = with("late=1.6 after=2", "noise fake.toml --launches 3 --quiet --json");
+  EXPECT_TRUE(json.has(R"("launches": 3, "mean": 120)")) << json.out;
+  EXPECT_TRUE(json.has(R"("fastest": 1000)")) << json.out;
+  EXPECT_TRUE(json.has(R"("unit": "ns", "sigma": 0.2)")) << json.out;
   const Answer alike = with("", "noise fake.toml --launches 3 --quiet");
   EXPECT_FALSE(alike.has("far from another")) << alike.out;
 }

@@ -22,10 +22,28 @@ namespace {
 // Launches of one thing differ by tenths of a percent: beyond this something happened to one of them.
 constexpr double kApart = 1.05;
 
-std::string range_of(const analysis::NightLaunches& launches, const std::string& metric) {
-  const auto [least, most] = std::minmax_element(launches.begin(), launches.end());
-  const analysis::MetricInfo& as = *analysis::find_metric(metric);
-  return analysis::format_value(as, *least) + ".." + analysis::format_value(as, *most);
+// Of numbers, for machines, the unit stands beside: rows are of different metrics.
+analysis::Table empty_table(const std::string& title, bool numbers) {
+  using analysis::Align;
+  analysis::Table table{"noise",
+                        title,
+                        {{"cell", "cell"},
+                         {"metric", "metric"},
+                         {"class", "class"},
+                         {"launches", "launches", Align::kRight},
+                         {"mean", "mean", Align::kRight}},
+                        {},
+                        {}};
+  const std::vector<analysis::Column> range = {{"range", "fastest..slowest", Align::kRight}},
+                                      ends = {{"fastest", "fastest", Align::kRight},
+                                              {"slowest", "slowest", Align::kRight},
+                                              {"unit", "unit"}},
+                                      spread = {{"sigma", "launch sigma", Align::kRight},
+                                                {"detect_5", "seen with 5 an arm", Align::kRight},
+                                                {"detect_10", "with 10", Align::kRight}};
+  for (const auto* more : {numbers ? &ends : &range, &spread})
+    table.columns.insert(table.columns.end(), more->begin(), more->end());
+  return table;
 }
 
 // Whether the cell's step was far slower in one launch than in another.
@@ -36,20 +54,25 @@ bool is_apart(const baselines::Cell& cell) {
   return *most > kApart * *least;
 }
 
-void add_row(analysis::Table& table, const baselines::Cell& cell, const std::string& metric) {
+void add_row(analysis::Table& table, const baselines::Cell& cell, const std::string& metric, bool numbers) {
   const auto launches = analysis::launch_values(cell, metric);
   if (launches.size() < 2) return;
   const double sigma = analysis::standard_deviation(launches) / analysis::mean(launches);
-  const auto percent = [](double fraction) { return analysis::Value{format_percent(fraction, 2), fraction}; };
-  table.rows.push_back({{{cell.name},
-                         {metric},
-                         {class_label(cell)},
-                         {std::to_string(launches.size()), static_cast<double>(launches.size())},
-                         {analysis::format_value(*analysis::find_metric(metric), analysis::mean(launches))},
-                         {range_of(launches, metric)},
-                         percent(sigma),
-                         percent(analysis::detectable_change(sigma, 5)),
-                         percent(analysis::detectable_change(sigma, 10))}});
+  const analysis::MetricInfo& as = *analysis::find_metric(metric);
+  const auto value = [&](double number) { return analysis::Value{analysis::format_value(as, number), number}; };
+  const auto [least, most] = std::minmax_element(launches.begin(), launches.end());
+  analysis::Row row{{{cell.name},
+                     {metric},
+                     {class_label(cell)},
+                     {std::to_string(launches.size()), static_cast<double>(launches.size())},
+                     value(analysis::mean(launches))}};
+  if (numbers)
+    row.values.insert(row.values.end(), {value(*least), value(*most), {as.unit}});
+  else
+    row.values.push_back({value(*least).text + ".." + value(*most).text});
+  for (const double fraction : {sigma, analysis::detectable_change(sigma, 5), analysis::detectable_change(sigma, 10)})
+    row.values.push_back({format_percent(fraction, 2), fraction});
+  table.rows.push_back(std::move(row));
 }
 
 Result<int> noise(const Parsed& parsed) {
@@ -71,21 +94,9 @@ Result<int> noise(const Parsed& parsed) {
   options.stop = signals.flag();
   MB_ASSIGN(const Suite suite, suite_of(parsed, settings, parsed.positionals[0]));
   MB_ASSIGN(const RunOutcome outcome, start_run(suite, options));
-  using analysis::Align;
-  analysis::Table table{"noise",
-                        fmt::format("noise of {}", suite.name),
-                        {{"cell", "cell"},
-                         {"metric", "metric"},
-                         {"class", "class"},
-                         {"launches", "launches", Align::kRight},
-                         {"mean", "mean", Align::kRight},
-                         {"range", "fastest..slowest", Align::kRight},
-                         {"sigma", "launch sigma", Align::kRight},
-                         {"detect_5", "seen with 5 an arm", Align::kRight},
-                         {"detect_10", "with 10", Align::kRight}},
-                        {},
-                        {}};
-  std::vector<analysis::Table> tables;
+  const bool numbers = parsed.flag("--json");
+  analysis::Table table = empty_table(fmt::format("noise of {}", suite.name), numbers);
+  analysis::Table sampled;  // of cells whose launches lie apart
   bool broken = false, measured = false;
   for (const auto& cell : outcome.run.cells) {
     if (const std::string error = analysis::no_evidence(cell); !error.empty()) {
@@ -97,7 +108,7 @@ Result<int> noise(const Parsed& parsed) {
     baselines::Cell copy = cell;
     for (const std::string& problem : analysis::step_time(copy).problems)
       table.footer.push_back(fmt::format("{}, no step_time of {}", cell.name, problem));
-    for (const char* metric : {"step_time", "cpu_step_time", "cpu_step_ratio"}) add_row(table, cell, metric);
+    for (const char* metric : {"step_time", "cpu_step_time", "cpu_step_ratio"}) add_row(table, cell, metric, numbers);
     measured = measured || table.rows.size() > before;
     if (const auto shared = analysis::contention(cell); shared.by > 0)
       table.footer.push_back(cell.name + ": " + analysis::text(shared));
@@ -106,13 +117,15 @@ Result<int> noise(const Parsed& parsed) {
         fmt::format("{}: one launch is far from another, which no launch sigma describes; what was "
                     "sampled while they ran stands below, their steps in `mbbench show {} --cell {}`",
                     cell.name, outcome.run.id, cell.name));
-    MB_ASSIGN(analysis::Table sampled, telemetry_of(settings, outcome.run.id, outcome.run, cell.name));
-    if (!sampled.rows.empty()) tables.push_back(std::move(sampled));
+    MB_ASSIGN(analysis::Table of_cell, telemetry_of(settings, outcome.run.id, outcome.run, cell.name));
+    of_cell.rows.insert(of_cell.rows.begin(), sampled.rows.begin(), sampled.rows.end());
+    sampled = std::move(of_cell);
   }
   if (!measured) table.footer.emplace_back("nothing was measured");
   table.footer.push_back(
       "seen: two-sided 5 %, power 90 %; the step's wall time of functional/cpu cells is no performance");
-  tables.insert(tables.begin(), std::move(table));
+  std::vector<analysis::Table> tables{std::move(table)};
+  if (!sampled.rows.empty()) tables.push_back(std::move(sampled));
   print_tables(parsed, tables);
   if (outcome.stopped) return signals.interrupted() ? kExitInterrupted : kExitStopped;
   const int status = exit_status(outcome, false);

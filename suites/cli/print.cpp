@@ -12,7 +12,7 @@ void print_tables(const Parsed& parsed, const std::vector<analysis::Table>& tabl
   const analysis::TextStyle style = analysis::style_for_terminal(trainer::terminal_is_seen(STDOUT_FILENO));
   for (size_t i = 0; i < tables.size(); ++i) {
     if (parsed.flag("--json")) {
-      fmt::print("{}\n", analysis::to_json(tables[i]));
+      fmt::print("{}", analysis::to_json(tables[i]));
     } else if (parsed.flag("--markdown")) {
       fmt::print("{}{}", i ? "\n" : "", analysis::to_markdown(tables[i]));
     } else {
