@@ -88,6 +88,7 @@ Command micro_command();
 Command view_command();
 Command help_command();
 Command launch_cell_command();
+Command time_gpus_command();
 
 std::vector<Command> commands();
 

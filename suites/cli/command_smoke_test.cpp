@@ -216,6 +216,19 @@ TEST_F(CommandCli, ALaunchEndsWhenItsTimesAreKnown) {
   EXPECT_EQ(run("run --interval -1").status, 64);
 }
 
+// What is timed around a command that trains on GPUs of this machine.
+TEST_F(CommandCli, GpusAreTimedInAProcessOfTheirOwn) {
+  const Answer none = run("time-gpus 0");
+  EXPECT_EQ(none.status, 64) << none.out;
+  const Answer first = run("time-gpus 1");
+  if (first.status != 0) GTEST_SKIP() << first.out;
+  std::istringstream words(first.out);
+  int64_t ns = 0;
+  int count = 0;
+  for (; words >> ns; ++count) EXPECT_GE(ns, 0) << first.out;
+  EXPECT_EQ(count, 6) << first.out;
+}
+
 TEST_F(CommandCli, OneCommandWithoutASuite) {
   const Answer answer = run("run --quiet --command 'sh " + script_ +
                             " --iters 20 --gpus {gpus}' --log megatron-bridge gpus=8 model=llama3-8b");

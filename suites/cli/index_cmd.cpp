@@ -1,12 +1,14 @@
-// mbbench index, view, launch-cell: the store rebuilt from bundles; the viewer started; the child of a cell.
+// mbbench index, view, launch-cell, time-gpus: the store rebuilt from bundles; the viewer started; children of a cell.
 #include <fmt/core.h>
 
 #include "profiler/base/file.h"
 #include "profiler/base/log.h"
+#include "profiler/base/text.h"
 #include "suites/cli/command.h"
 #include "suites/cli/settings_of.h"
 #include "suites/cli/sibling.h"
 #include "suites/runner/child.h"
+#include "suites/runner/command_canary.h"
 
 namespace mbb::suites {
 namespace {
@@ -48,6 +50,14 @@ Result<int> launch_cell(const Parsed& parsed) {
   return run_launch(parsed.positionals[0]);
 }
 
+Result<int> time_gpus_of(const Parsed& parsed) {
+  const auto count = parse_int(parsed.positionals[0]);
+  if (!count || *count < 1 || *count > 1024)
+    return fail(ErrorCode::kBadArgument,
+                fmt::format("{} {}: a number from 1 to 1024", kTimeGpusCommand, printable(parsed.positionals[0])));
+  return say_canaries(static_cast<int>(*count));
+}
+
 }  // namespace
 
 Command index_command() {
@@ -68,6 +78,15 @@ Command launch_cell_command() {
           {},
           false,
           launch_cell,
+          true};
+}
+Command time_gpus_command() {
+  return {kTimeGpusCommand,
+          "fixed work on GPUs, started by the runner around a user's command",
+          {{"COUNT", "of them"}},
+          {},
+          false,
+          time_gpus_of,
           true};
 }
 

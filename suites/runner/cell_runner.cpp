@@ -17,6 +17,7 @@
 #include "profiler/host/gpus.h"
 #include "profiler/trace/trace_file.h"
 #include "suites/runner/child.h"
+#include "suites/runner/command_canary.h"
 #include "suites/runner/command_cell.h"
 #include "suites/runner/drift.h"
 #include "suites/runner/health.h"
@@ -98,6 +99,12 @@ Status add_breakdowns(const baselines::Launch& launch, const std::filesystem::pa
   return {};
 }
 
+// Of a canary that ran then; 0: never.
+bool is_fresh(int64_t then_ns) {
+  constexpr int64_t kFreshNs = 2'000'000'000;
+  return then_ns != 0 && monotonic_ns() - then_ns <= kFreshNs;
+}
+
 }  // namespace
 
 Status CellRunner::launch(const Cell& planned, baselines::Cell& cell, int index, Left& left) {
@@ -161,10 +168,17 @@ Status CellRunner::launch_command_of(const Cell& planned, baselines::Cell& cell,
     progress_.step(step.index, planned.config.train.train_iters, step.loss);
   };
   const Canary before = canary_now();
+  const size_t gpus = gpus_here(cell);
+  const std::vector<Canary> gpus_before =
+      gpu_canaries_.size() == gpus && is_fresh(gpu_canaries_ns_) ? gpu_canaries_ : time_gpus(gpus);
   MB_ASSIGN(CommandLaunch done, launch_command(planned, cell, index, folder, options_.stop, on_step));
   stopped_ = done.end.stopped;
   if (stopped_) return {};
   record_canary(done.launch, before, canary_after());
+  gpu_canaries_ = time_gpus(gpus);
+  gpu_canaries_ns_ = monotonic_ns();
+  for (size_t gpu = 0; gpu < std::min(gpus_before.size(), gpu_canaries_.size()); ++gpu)
+    record_canary(done.launch, gpus_before[gpu], gpu_canaries_[gpu], static_cast<int>(gpu));
   if (!done.launch.reason.empty()) {
     cell.status = CellStatus::kBroken;
     cell.reason = done.launch.reason;
@@ -217,8 +231,7 @@ Status CellRunner::launch_trainer(const Cell& planned, baselines::Cell& cell, in
 }
 
 Canary CellRunner::canary_now() {
-  constexpr int64_t kFreshNs = 2'000'000'000;
-  if (canary_ns_ == 0 || monotonic_ns() - canary_ns_ > kFreshNs) canary_ = run_canary();
+  if (!is_fresh(canary_ns_)) canary_ = run_canary();
   return canary_;
 }
 

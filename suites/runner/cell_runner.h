@@ -52,7 +52,9 @@ class CellRunner {
   Progress& progress_;
   bool stopped_ = false;
   Canary canary_;
-  int64_t canary_ns_ = 0;  // when it ran; 0: never
+  int64_t canary_ns_ = 0;             // when it ran; 0: never
+  std::vector<Canary> gpu_canaries_;  // of the GPUs of a user's command
+  int64_t gpu_canaries_ns_ = 0;
 };
 
 }  // namespace mbb::suites
