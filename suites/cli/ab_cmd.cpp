@@ -209,6 +209,19 @@ class Ab {
     for (const baselines::Launch& launch : cell.launches) of_arm.launches.emplace_back().counts = launch.counts;
   }
 
+  // Of the arm that another process took more from, its time says nothing.
+  void excuse(const std::string& cell, analysis::AbDecision& decision) const {
+    const auto found = canaries_.find(cell);
+    const int slower = decision.verdict == Verdict::kSlower ? 1 : decision.verdict == Verdict::kFaster ? 0 : -1;
+    if (slower < 0 || found == canaries_.end()) return;
+    const auto& of_arm = found->second;
+    const auto slowdown = analysis::machine_slowdown(of_arm[1 - slower], of_arm[slower]);
+    if (!slowdown.shared || !analysis::explains(slowdown.by, std::abs(decision.difference.relative.value))) return;
+    decision.verdict = Verdict::kIncomparable;
+    decision.text += fmt::format("; {} is {:+.2f} % slower beside {}: {}, not the product", slowdown.of,
+                                 100 * slowdown.by, slower == 1 ? "B" : "A", analysis::cause(slowdown));
+  }
+
   // True when every cell is decided.
   bool judge() {
     bool all = true;
@@ -216,6 +229,7 @@ class Ab {
       if (!s.decided) {
         const analysis::Differences d = analysis::differences_of(s.metric, {s.values[0]}, {s.values[1]});
         s.decision = analysis::ab_look(d.of(s.values[0]), d.of(s.values[1]), looks_.size());
+        excuse(name, s.decision);
         if (d) s.decision.text += fmt::format("; % of {:.4g}, as values of 0 or below have no ratios", d.unit);
         s.decided = s.decision.verdict != Verdict::kInconclusive;
       }

@@ -50,7 +50,8 @@ constexpr Term kTerms[] = {
     {"twin",
      "The structure of a cell that asks for GPUs, in small, trained by CPU ranks: it must equal one rank, whatever "
      "the times of the cell rest on."},
-    {"machine", "Verdict on a launch: whether the machine itself was slower than before, by a short fixed workload."},
+    {"machine",
+     "Verdict on a launch: whether the machine itself changed, or another process used its GPU, by short fixed work."},
     {"drift", "Verdict on a launch: whether its steps became slower or faster while it ran, and with which clock."},
 
     {"cell", "One resolved configuration of a suite; `mbbench run` has one."},
