@@ -87,6 +87,8 @@ void add_gpus(Facts& facts) {
   };
   facts.add("gpu.model", list(models), true);
   facts.add("gpu.power_limit", list(limits), true);
+  // Several GPUs are as fast as their links; another number of them begins a new epoch, not a new series.
+  if (inventory.gpus.size() > 1) facts.add("gpu.nvlink", nvlink_text(inventory.gpus));
 }
 
 }  // namespace

@@ -7,6 +7,8 @@
 #include <algorithm>
 #include <array>
 #include <filesystem>
+#include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <system_error>
@@ -47,6 +49,7 @@ class Nvml {
     find(memory_, "nvmlDeviceGetMemoryInfo");
     find(power_limit_, "nvmlDeviceGetEnforcedPowerLimit");
     find(uuid_, "nvmlDeviceGetUUID");
+    find(nvlink_state_, "nvmlDeviceGetNvLinkState");
     const bool complete =
         init_ && shutdown_ && driver_version_ && cuda_version_ && count_ && device_ && name_ && memory_;
     running_ = complete && init_() == kNvmlSuccess;
@@ -87,10 +90,24 @@ class Nvml {
     unsigned milliwatts = 0;
     if (power_limit_ && power_limit_(device, &milliwatts) == kNvmlSuccess) gpu.power_limit_w = milliwatts / 1000.0;
     if (uuid_ && uuid_(device, text.data(), static_cast<unsigned>(text.size())) == kNvmlSuccess) gpu.uuid = text.data();
+    gpu.nvlinks = nvlinks(device);
     return true;
   }
 
  private:
+  // Asked link by link, up to the first that the card says it has not.
+  int nvlinks(NvmlDevice device) const {
+    constexpr unsigned kMostLinks = 36;
+    if (nvlink_state_ == nullptr) return -1;
+    int up = 0;
+    for (unsigned link = 0; link < kMostLinks; ++link) {
+      int active = 0;
+      if (nvlink_state_(device, link, &active) != kNvmlSuccess) break;
+      up += active != 0 ? 1 : 0;
+    }
+    return up;
+  }
+
   template <typename Function>
   void find(Function*& function, const char* symbol) {
     function = reinterpret_cast<Function*>(::dlsym(library_.get(), symbol));
@@ -108,6 +125,7 @@ class Nvml {
   int (*memory_)(NvmlDevice, NvmlMemory*) = nullptr;
   int (*power_limit_)(NvmlDevice, unsigned*) = nullptr;
   int (*uuid_)(NvmlDevice, char*, unsigned) = nullptr;
+  int (*nvlink_state_)(NvmlDevice, unsigned, int*) = nullptr;
 };
 
 // "NVRM version: NVIDIA UNIX x86_64 Kernel Module  580.159  Tue ...": the first word that looks like a version.
@@ -185,6 +203,17 @@ GpuInventory list_gpus() {
   for (const int place : *places) shown.push_back(inventory.gpus[static_cast<std::size_t>(place)]);
   inventory.gpus = std::move(shown);
   return inventory;
+}
+
+std::string nvlink_text(const std::vector<GpuFacts>& gpus) {
+  std::map<int, int, std::greater<>> counted;
+  for (const GpuFacts& gpu : gpus) ++counted[gpu.nvlinks];
+  if (counted.empty() || counted.contains(-1)) return "";
+  if (counted.size() == 1 && counted.contains(0)) return "none";
+  std::string text;
+  for (const auto& [links, count] : counted)
+    text += fmt::format("{}{} x {} links", text.empty() ? "" : ", ", count, links);
+  return text;
 }
 
 int nvml_index_of(int device) {

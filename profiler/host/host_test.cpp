@@ -48,6 +48,20 @@ TEST(Fingerprint, GpusAreListedOrTheReasonIsGiven) {
   for (const GpuFacts& gpu : inventory.gpus) EXPECT_FALSE(gpu.model.empty());
 }
 
+TEST(Fingerprint, LinksAreCountedByGpu) {
+  std::vector<GpuFacts> gpus(3);
+  EXPECT_EQ(nvlink_text({}), "");
+  EXPECT_EQ(nvlink_text(gpus), "") << "not known";
+  for (GpuFacts& gpu : gpus) gpu.nvlinks = 0;
+  EXPECT_EQ(nvlink_text(gpus), "none");
+  for (GpuFacts& gpu : gpus) gpu.nvlinks = 18;
+  EXPECT_EQ(nvlink_text(gpus), "3 x 18 links");
+  gpus[1].nvlinks = 17;
+  EXPECT_EQ(nvlink_text(gpus), "2 x 18 links, 1 x 17 links");
+  gpus[2].nvlinks = -1;
+  EXPECT_EQ(nvlink_text(gpus), "");
+}
+
 TEST(Fingerprint, FieldsOfTexts) {
   EXPECT_EQ(field_of("a : 1\nmodel name\t: X 1\nmodel name: Y\n", "model name", ':'), "X 1");
   EXPECT_EQ(field_of("PRETTY_NAME=\"Debian 12\"\n", "PRETTY_NAME", '='), "Debian 12");
