@@ -61,7 +61,7 @@ Result<int> advise_mapping(const Parsed& parsed) {
   // What costs nothing where it hides something.
   if (!options.fixed.contains("data_parallel.overlap_grad_reduce")) config.data_parallel.overlap_grad_reduce = true;
   if (!options.fixed.contains("data_parallel.overlap_param_gather")) config.data_parallel.overlap_param_gather = true;
-  const size_t rows = static_cast<size_t>(parse_int(parsed.value("--rows").value_or("10")).value_or(10));
+  MB_ASSIGN(const size_t rows, rows_of(parsed, 10));
   MB_ASSIGN(const Advised advised, advise(config, options));
   print_tables(parsed, {table_of(advised, costs, rows)});
   return 0;

@@ -16,7 +16,9 @@ struct OptionSpec {
   const char* flag;   // "--tag"
   const char* value;  // name of its value, "NAME"; nullptr for a plain flag
   const char* doc;
-  bool repeats = false;  // may be given several times
+  bool repeats = false;           // may be given several times
+  const char* with = nullptr;     // options of which one must be there too, "--timeline|--collectives"
+  const char* against = nullptr;  // options beside which it would say nothing
 };
 
 struct PositionalSpec {
@@ -52,7 +54,9 @@ struct Command {
   // The exit status, or an error that main prints (kBadArgument ends with 64, others with 4).
   Result<int> (*run)(const Parsed& parsed) = nullptr;
   bool hidden = false;
-  bool passes_on = false;  // the first word that it does not know and all after are another program's, --help too
+  bool settings_alone = false;  // what may follow are product settings alone; not of `gc` and `history`, which a
+                                // nightly job gives the same words as `gate`
+  bool passes_on = false;       // the first word that it does not know and all after are another program's, --help too
 };
 
 // Exit statuses beyond verdicts (DESIGN.md, Trouble).

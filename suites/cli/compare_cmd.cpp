@@ -97,18 +97,21 @@ Result<int> compare(const Parsed& parsed) {
 }  // namespace
 
 Command compare_command() {
-  return {"compare",
-          "two runs side by side: cells, differences, what changed",
-          {{"OLD", "a run, as in `mbbench show`"}, {"NEW", "a run"}},
-          {{"--ops", nullptr, "per-op differences of every cell, which sum to the step's; of projections, its parts"},
-           {"--metrics", nullptr, "every metric of every cell on both sides"},
-           {"--program", nullptr, "the ops in which the step programs of every cell differ"},
-           {"--cell", "NAME", "all of that, of this cell"},
-           {"--fail-on", "CHANGE", "exit status 1 when a cell's step is slower (or faster), 2 when none can be judged"},
-           kJsonOption,
-           kMarkdownOption},
-          true,
-          compare};
+  Command c{
+      "compare",
+      "two runs side by side: cells, differences, what changed",
+      {{"OLD", "a run, as in `mbbench show`"}, {"NEW", "a run"}},
+      {{"--ops", nullptr, "per-op differences of every cell, which sum to the step's; of projections, its parts"},
+       {"--metrics", nullptr, "every metric of every cell on both sides"},
+       {"--program", nullptr, "the ops in which the step programs of every cell differ"},
+       {"--cell", "NAME", "all of that, of this cell"},
+       {"--fail-on", "CHANGE", "exit status 1 when a cell's step is slower (or faster), 2 when none can be judged"},
+       kJsonOption,
+       kMarkdownOption},
+      true,
+      compare};
+  c.settings_alone = true;
+  return c;
 }
 
 }  // namespace mbb::suites

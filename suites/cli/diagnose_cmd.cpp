@@ -214,15 +214,17 @@ Result<int> diagnose(const Parsed& parsed) {
 }  // namespace
 
 Command diagnose_command() {
-  return {"diagnose",
-          "what a cell's step loses, the knob to try, and what it is worth by projection",
-          {{"RUN", "@latest, @2, @tag, id, prefix of an id, or bundle folder"}},
-          {{"--cell", "NAME", "which cell, where the run has several"},
-           {"--hardware", "H", "the card to project on (default: the cell's own)"},
-           kJsonOption,
-           kMarkdownOption},
-          true,
-          diagnose};
+  Command c{"diagnose",
+            "what a cell's step loses, the knob to try, and what it is worth by projection",
+            {{"RUN", "@latest, @2, @tag, id, prefix of an id, or bundle folder"}},
+            {{"--cell", "NAME", "which cell, where the run has several"},
+             {"--hardware", "H", "the card to project on (default: the cell's own)"},
+             kJsonOption,
+             kMarkdownOption},
+            true,
+            diagnose};
+  c.settings_alone = true;
+  return c;
 }
 
 }  // namespace mbb::suites

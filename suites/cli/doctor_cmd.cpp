@@ -362,7 +362,9 @@ Result<int> doctor(const Parsed& parsed) {
 }  // namespace
 
 Command doctor_command() {
-  return {"doctor", "say what this machine has, what is missing and why it matters", {}, {kJsonOption}, true, doctor};
+  Command c{"doctor", "say what this machine has, what is missing and why it matters", {}, {kJsonOption}, true, doctor};
+  c.settings_alone = true;
+  return c;
 }
 
 }  // namespace mbb::suites

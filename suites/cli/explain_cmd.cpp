@@ -59,18 +59,20 @@ Result<int> explain_step(const Parsed& parsed) {
 }  // namespace
 
 Command explain_command() {
-  return {"explain",
-          "print the step program of a configuration: FLOPs, bytes, communication, memory",
-          {},
-          {{"--ops", nullptr, "list the ops"},
-           {"--stage", "N", "of this pipeline stage (default 0)"},
-           {"--segment", "NAME", "list the ops of segments whose name holds this"},
-           {"--path", "PATTERN", "only ops whose path matches (* and ?)"},
-           {"--lifetimes", nullptr, "list the buffers: size, slots, first writer, last reader"},
-           {"--tensor", "PATTERN", "the same, only of buffers whose path matches (* and ?)"},
-           kJsonOption},
-          true,
-          explain_step};
+  Command c{"explain",
+            "print the step program of a configuration: FLOPs, bytes, communication, memory",
+            {},
+            {{"--ops", nullptr, "list the ops"},
+             {"--stage", "N", "of this pipeline stage (default 0)"},
+             {"--segment", "NAME", "list the ops of segments whose name holds this"},
+             {"--path", "PATTERN", "only ops whose path matches (* and ?)"},
+             {"--lifetimes", nullptr, "list the buffers: size, slots, first writer, last reader"},
+             {"--tensor", "PATTERN", "the same, only of buffers whose path matches (* and ?)"}},
+            true,
+            explain_step};
+  for (OptionSpec& option : c.options) option.against = "--json";  // which has all stages and ops
+  c.options.push_back(kJsonOption);
+  return c;
 }
 
 }  // namespace mbb::suites

@@ -34,6 +34,9 @@ Result<int> export_run(const Parsed& parsed) {
     return fail(ErrorCode::kBadArgument,
                 wanted.empty() ? "export needs --format" : fmt::format("no export format '{}'", printable(wanted)),
                 "one of kineto, memory, csv, json, html");
+  if (wanted != "html" && parsed.flag("--against"))
+    return fail(ErrorCode::kBadArgument, fmt::format("--against with --format {}: it would do nothing", wanted),
+                "a page has a run above another: --format html");
   MB_ASSIGN(const std::filesystem::path bundle, find_bundle(settings, parsed.positionals[0]));
   MB_ASSIGN(const auto reader, baselines::BundleReader::open(bundle));
   MB_ASSIGN(const baselines::Run run, reader.read_all());
@@ -56,15 +59,17 @@ Result<int> export_run(const Parsed& parsed) {
 }  // namespace
 
 Command export_command() {
-  return {"export",
-          "write a run for other tools: HTA and Perfetto, memory_viz, spreadsheets, scripts",
-          {{"RUN", "@latest, @2, @tag, id, prefix of an id, or bundle folder"}},
-          {{"--format", "NAME", "kineto, memory, csv, json or html"},
-           {"--output", "PATH", "folder to write to, for json and html a file (default: named after the run)"},
-           {"--cell", "NAME", "only this cell"},
-           {"--against", "RUN", "html: the run to stand above in timelines; default: its baseline's"}},
-          true,
-          export_run};
+  Command c{"export",
+            "write a run for other tools: HTA and Perfetto, memory_viz, spreadsheets, scripts",
+            {{"RUN", "@latest, @2, @tag, id, prefix of an id, or bundle folder"}},
+            {{"--format", "NAME", "kineto, memory, csv, json or html"},
+             {"--output", "PATH", "folder to write to, for json and html a file (default: named after the run)"},
+             {"--cell", "NAME", "only this cell"},
+             {"--against", "RUN", "html: the run to stand above in timelines; default: its baseline's"}},
+            true,
+            export_run};
+  c.settings_alone = true;
+  return c;
 }
 
 }  // namespace mbb::suites

@@ -61,12 +61,14 @@ Result<int> time_gpus_of(const Parsed& parsed) {
 }  // namespace
 
 Command index_command() {
-  return {"index",
-          "rebuild the store from bundles",
-          {{"DIR", "a folder of bundles, or one bundle (default: the runs folder)", false}},
-          {},
-          true,
-          index};
+  Command c{"index",
+            "rebuild the store from bundles",
+            {{"DIR", "a folder of bundles, or one bundle (default: the runs folder)", false}},
+            {},
+            true,
+            index};
+  c.settings_alone = true;
+  return c;
 }
 Command view_command() {
   return {"view", "open the viewer (its options follow: --screenshot FILE, --panel NAME, ...)", {}, {}, true, view};

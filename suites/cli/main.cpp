@@ -1,5 +1,6 @@
 // mbbench: parses the command line with CLI11, runs one command, turns errors into exit statuses.
 #include <fmt/core.h>
+#include <fmt/ranges.h>
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
@@ -15,6 +16,7 @@
 #include "profiler/base/text.h"
 #include "profiler/host/fingerprint.h"
 #include "suites/cli/command.h"
+#include "suites/matrix/settings.h"
 
 namespace {
 
@@ -52,7 +54,9 @@ void declare(CLI::App& root, Entry& entry) {
   if (entry.command.takes_knobs) {
     app->allow_extras();
     app->footer(
-        "Any knob may follow: tp=4, --tp 4, parallel.tensor_model_parallel_size=4 (`mbbench knobs` lists them).");
+        entry.command.settings_alone
+            ? "Settings may follow: runs_dir=DIR, --runs-dir DIR (`mbbench config` prints them all)."
+            : "Any knob may follow: tp=4, --tp 4, parallel.tensor_model_parallel_size=4 (`mbbench knobs` lists them).");
   }
 }
 
@@ -74,10 +78,44 @@ Parsed parsed_of(const Entry& entry, const std::vector<std::string>& argv) {
   return parsed;
 }
 
+// The first of a list such as "--timeline|--collectives" that was given; empty when none was.
+std::string first_given(const Parsed& parsed, const char* list) {
+  for (const std::string_view option : mbb::split(list == nullptr ? "" : list, '|'))
+    if (parsed.flag(std::string(option))) return std::string(option);
+  return "";
+}
+
+// No option is taken and does nothing.
+mbb::Status check_company(const Command& command, const Parsed& parsed) {
+  using mbb::ErrorCode;
+  for (const auto& o : command.options) {
+    if (!parsed.flag(o.flag)) continue;
+    if (o.with != nullptr && first_given(parsed, o.with).empty()) {
+      const std::vector<std::string_view> with = mbb::split(o.with, '|');
+      return mbb::fail(ErrorCode::kBadArgument, fmt::format("{} without {}", o.flag, fmt::join(with, " or ")),
+                       fmt::format("{}: {}", o.flag, o.doc));
+    }
+    if (const std::string other = first_given(parsed, o.against); !other.empty())
+      return mbb::fail(ErrorCode::kBadArgument, fmt::format("{} with {}: it would do nothing", o.flag, other),
+                       "leave one of them out");
+  }
+  if (!command.settings_alone) return {};
+  MB_ASSIGN(const auto arguments, mbb::suites::parse_arguments(parsed.knobs));
+  for (const mbb::suites::Argument& argument : arguments)
+    if (const auto found = mbb::suites::find_setting(argument.name); found && !found->is_product)
+      return mbb::fail(ErrorCode::kBadArgument,
+                       fmt::format("argument '{}': {} is a knob of a run, and {} runs nothing",
+                                   mbb::printable(argument.typed), found->knob->key, command.name),
+                       "give it where the run is made; what may follow here is a setting, as runs_dir=DIR");
+  return {};
+}
+
 // A reader that closed the pipe (head, less) has seen what it wanted.
 mbb::Result<int> run_command(const Entry& entry, const std::vector<std::string>& argv) {
   try {
-    return entry.command.run(parsed_of(entry, argv));
+    const Parsed parsed = parsed_of(entry, argv);
+    MB_TRY(check_company(entry.command, parsed));
+    return entry.command.run(parsed);
   } catch (const std::system_error& error) {  // what fmt::print throws when it cannot write
     if (error.code().value() == EPIPE) return 0;
     return mbb::fail(mbb::ErrorCode::kIo, std::string("writing the output: ") + error.what());

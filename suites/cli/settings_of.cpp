@@ -57,10 +57,21 @@ Result<baselines::Store> open_to_read(const std::filesystem::path& file) {
 
 Result<std::string> tag_of(const Parsed& parsed) {
   std::string tag = parsed.value("--tag").value_or("");
+  if (tag.empty() && parsed.flag("--tag"))
+    return fail(ErrorCode::kBadArgument, "--tag is empty", "give the name that the run is found by, as @NAME");
   if (tag == "latest" || parse_int(tag))
     return fail(ErrorCode::kBadArgument, fmt::format("--tag {}: @{} is the name of another run already", tag, tag),
                 "@latest is the newest run, @2 the one before it: choose a word of your own");
   return tag;
+}
+
+Result<size_t> rows_of(const Parsed& parsed, size_t usual) {
+  const auto text = parsed.value("--rows");
+  if (!text) return usual;
+  const auto rows = parse_int(*text);
+  if (!rows || *rows < 1)
+    return fail(ErrorCode::kBadArgument, fmt::format("--rows {}: a number from 1 on", printable(*text)));
+  return static_cast<size_t>(*rows);
 }
 
 Result<baselines::Run> find_run(const Settings& settings, const std::string& spec) {

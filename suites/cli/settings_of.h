@@ -25,6 +25,9 @@ Result<baselines::Store> open_to_read(const std::filesystem::path& file);
 // --tag, empty without it. Refuses what "@" means already: latest, and numbers, which count back from the newest run.
 Result<std::string> tag_of(const Parsed& parsed);
 
+// --rows: lines of a table, from 1 on; `usual` without it.
+Result<size_t> rows_of(const Parsed& parsed, size_t usual);
+
 // A run by any name a user may give (@latest, @2, @tag, id, prefix, bundle folder).
 Result<baselines::Run> find_run(const Settings& settings, const std::string& spec);
 

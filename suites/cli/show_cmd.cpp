@@ -360,8 +360,6 @@ Result<int> show_collectives(const Parsed& parsed, const Settings& settings, con
 Result<int> show(const Parsed& parsed) {
   MB_ASSIGN(const Settings settings, settings_of(parsed));
   MB_ASSIGN(const baselines::Run run, find_run(settings, parsed.positionals[0]));
-  if (parsed.flag("--beside") && !parsed.flag("--collectives"))
-    return fail(ErrorCode::kBadArgument, "--beside without --collectives", "it is asked how long GEMMs take there");
   if (parsed.flag("--timeline")) return show_timeline(parsed, settings, run);
   if (parsed.flag("--collectives")) return show_collectives(parsed, settings, run);
   if (!parsed.flag("--json") && !parsed.flag("--markdown")) {
@@ -378,7 +376,7 @@ Result<int> show(const Parsed& parsed) {
       return fail(ErrorCode::kNotFound, fmt::format("run {} has no finished cell '{}'", run.id, printable(*name)),
                   near ? fmt::format("did you mean '{}'?", *near) : "its cells: " + join(names, ", "));
     }
-    const size_t rows = static_cast<size_t>(parse_int(parsed.value("--rows").value_or("15")).value_or(15));
+    MB_ASSIGN(const size_t rows, rows_of(parsed, 15));
     tables = {cell_table(*cell),   verdicts_table(run, *name), metrics_table(*cell), ops_table(*cell, rows),
               memory_table(*cell), counts_table(*cell),        knobs_table(*cell)};
     std::erase_if(tables, [](const Table& table) { return table.rows.empty(); });  // a log has no ops and no plan
@@ -398,22 +396,26 @@ Result<int> show(const Parsed& parsed) {
 }  // namespace
 
 Command show_command() {
-  return {"show",
-          "print a run, or one cell of it",
-          {{"RUN", "@latest, @2, @tag, id, prefix of an id, or bundle folder"}},
-          {{"--cell", "NAME", "metrics, ops, memory, counts and knobs of one cell"},
-           {"--timeline", nullptr, "one traced step as text, a line a stream"},
-           {"--collectives", nullptr,
-            "of a traced cell: each collective's wait for its last member, and its transfer; what GEMMs beside lose"},
-           {"--beside", "NAME", "with --collectives: the cell that says how long GEMMs take alone, or beside one"},
-           {"--step", "N", "which step (default: the first traced)"},
-           {"--rows", "N", "ops to print (default 15)"},
-           {"--train-tokens", "N", "days that a training on so many tokens takes at each cell's rate: 15T"},
-           {"--price", "P", "of a GPU-hour, for the cost of those"},
-           kJsonOption,
-           kMarkdownOption},
-          true,
-          show};
+  Command c{"show",
+            "print a run, or one cell of it",
+            {{"RUN", "@latest, @2, @tag, id, prefix of an id, or bundle folder"}},
+            {{"--cell", "NAME", "metrics, ops, memory, counts and knobs of one cell"},
+             {"--timeline", nullptr, "one traced step as text, a line a stream", false, nullptr,
+              "--collectives|--json|--markdown"},
+             {"--collectives", nullptr,
+              "of a traced cell: each collective's wait for its last member, and its transfer; what GEMMs beside lose"},
+             {"--beside", "NAME", "with --collectives: the cell that says how long GEMMs take alone, or beside one",
+              false, "--collectives"},
+             {"--step", "N", "with --timeline: which step (default: the first traced)", false, "--timeline"},
+             {"--rows", "N", "with --cell: ops to print (default 15)", false, "--cell"},
+             {"--train-tokens", "N", "days that a training on so many tokens takes at each cell's rate: 15T"},
+             {"--price", "P", "of a GPU-hour, for the cost of those"},
+             kJsonOption,
+             kMarkdownOption},
+            true,
+            show};
+  c.settings_alone = true;
+  return c;
 }
 
 }  // namespace mbb::suites

@@ -317,8 +317,11 @@ Command suite_command() {
   c.options.push_back({"--combinations", "N", "so many combinations of a cover, instead of the suite's total"});
   c.options.push_back({"--max-cells", "N", "refuse a suite of more cells (default 4096)"});
   c.options.push_back({"--resume", nullptr, "go on with the newest unfinished run of this suite"});
-  c.options.push_back({"--run", "RUN", "with --resume: this run, by id or bundle folder"});
-  c.options.push_back({"--dry-run", nullptr, "print the plan and stop (exit status 4 where a cell would be broken)"});
+  c.options.push_back({"--run", "RUN", "with --resume: this run, by id or bundle folder", false, "--resume"});
+  c.options.push_back({"--dry-run", nullptr, "print the plan and stop (exit status 4 where a cell would be broken)",
+                       false, nullptr, "--resume"});
+  for (OptionSpec& option : c.options)
+    if (option.flag == std::string_view("--tag")) option.against = "--resume";  // the run has its own
   return c;
 }
 
@@ -326,8 +329,9 @@ Command run_command() {
   Command c{"run", "train one configuration", {}, kRunOptions, true, run_one};
   c.options.push_back(
       {"--command", "TEMPLATE", "launch this instead of the built-in trainer ({gpus}, {run_dir}, {tp}, ...)"});
-  c.options.push_back({"--log", "FORMAT", "how the command's output is read (default auto)"});
-  c.options.push_back({"--log-file", "FILE", "a file the command writes, read instead of its output"});
+  c.options.push_back({"--log", "FORMAT", "how the command's output is read (default auto)", false, "--command"});
+  c.options.push_back(
+      {"--log-file", "FILE", "a file the command writes, read instead of its output", false, "--command"});
   return c;
 }
 

@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <filesystem>
 
 #include "profiler/base/text.h"
 #include "suites/matrix/conditions.h"
@@ -189,6 +190,12 @@ class CoverCells {
 
 Status add_covers(CellMaker& maker, const SuiteFilter& filter) {
   MB_ASSIGN(const auto covers, named_tables(maker.file(), "cover"));
+  if (covers.empty() && (filter.seed || filter.total))
+    return fail(ErrorCode::kBadArgument,
+                fmt::format("suite {} has no [cover] whose combinations {} could change",
+                            std::filesystem::path(maker.file().path).stem().string(),
+                            filter.seed ? "--seed" : "--combinations"),
+                filter.seed ? "to train from another seed: train.seed=S" : "leave it out");
   for (const TomlNode* cover : covers) {
     MB_TRY(check_keys(maker.file(), *cover,
                       {"axes", "set", "where", "total", "seed", "reference", "reference_seeds", "yields"},

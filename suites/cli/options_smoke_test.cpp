@@ -1,0 +1,97 @@
+// No option, knob or name is taken and does nothing: each is refused with what it lacks.
+#include <gtest/gtest.h>
+
+#include "baselines/store/bundle.h"
+#include "suites/cli/program_fixture_test.h"
+
+namespace mbb::suites {
+namespace {
+
+class Options : public ProgramTest {
+ protected:
+  void expect_refused(const std::string& arguments, const std::string& part) const {
+    const Answer answer = run(arguments);
+    EXPECT_EQ(answer.status, 64) << arguments << "\n" << answer.out;
+    EXPECT_TRUE(answer.has(part)) << arguments << "\n" << answer.out;
+    EXPECT_FALSE(fs::exists(folder_ / "mbbench-runs")) << arguments;
+  }
+};
+
+TEST_F(Options, ThatNeedAnotherOneAreRefusedWithoutIt) {
+  expect_refused("suite quickstart --run @latest", "--run without --resume");
+  expect_refused("suite quickstart --resume --dry-run", "--dry-run with --resume");
+  expect_refused("suite quickstart --resume --tag night", "--tag with --resume");
+  expect_refused("suite quickstart --dry-run --seed 3", "suite quickstart has no [cover]");
+  expect_refused("suite quickstart --dry-run --combinations 3", "whose combinations --combinations could change");
+  expect_refused("run --log jsonl", "--log without --command");
+  expect_refused("run --log-file x", "--log-file without --command");
+  expect_refused("run --tag ''", "--tag is empty");
+  expect_refused("show @latest --step 1", "--step without --timeline");
+  expect_refused("show @latest --rows 3", "--rows without --cell");
+  expect_refused("show @latest --timeline --json", "--timeline with --json");
+  expect_refused("project --price 2", "--price without --train-tokens");
+  expect_refused("project --timeline --json", "--timeline with --json");
+  expect_refused("project --published tp=2", "argument 'tp=2' with --published");
+  expect_refused("explain --json --ops", "--ops with --json");
+  expect_refused("export @latest --format csv --against @2", "--against with --format csv");
+  expect_refused("advise --model llama3-8b --gpus 8 --rows -1", "--rows -1: a number from 1 on");
+  expect_refused("advise --model llama3-8b --gpus 8 --rows many", "--rows many: a number from 1 on");
+}
+
+TEST_F(Options, KnobsWhereNothingRunsAreRefused) {
+  for (const char* command :
+       {"show @latest", "compare @2 @latest", "diagnose @latest", "export @latest", "index", "doctor"})
+    expect_refused(std::string(command) + " tp=2", "parallel.tensor_model_parallel_size is a knob of a run");
+  EXPECT_EQ(run("gc runs_dir=elsewhere").status, 0);
+  EXPECT_TRUE(run("show --help").has("Settings may follow"));
+  EXPECT_TRUE(run("run --help").has("Any knob may follow"));
+}
+
+TEST_F(Options, AModelThatIsNoneIsABadValueOfItsKnob) {
+  expect_refused("explain model=llama", "model.name: no model is named \"llama\"");
+  EXPECT_EQ(run("explain model=none/config.json").status, 4) << "a file that is not there";
+}
+
+constexpr const char* kSmall =
+    "layers=1 hidden_size=64 num_attention_heads=4 num_query_groups=2 kv_channels=16 vocab_size=256 seq_length=16 "
+    "mbs=1 gbs=2 train_iters=3 --quiet";
+
+TEST_F(Options, AChangedModelFileIsAnotherSeries) {
+  const auto train = [&](int width) {
+    write("config.json",
+          "{\"model_type\": \"llama\", \"hidden_size\": 64, \"intermediate_size\": " + std::to_string(width) +
+              ", \"num_hidden_layers\": 1, \"num_attention_heads\": 4, \"vocab_size\": 256, "
+              "\"max_position_embeddings\": 64, \"rope_theta\": 10000.0, \"rms_norm_eps\": 1e-5, "
+              "\"tie_word_embeddings\": false, \"hidden_act\": \"silu\"}");
+    fs::remove_all(folder_ / "mbbench-runs");
+    const Answer answer = run(std::string("run model=./config.json ") + kSmall);
+    EXPECT_EQ(answer.status, 0) << answer.out;
+    const auto reader = baselines::BundleReader::open(*fs::directory_iterator(folder_ / "mbbench-runs" / "runs"));
+    return reader->read_cell("run").value();
+  };
+  const baselines::Cell narrow = train(64), same = train(64), wide = train(96);
+  EXPECT_TRUE(narrow.model.starts_with("./config.json@")) << narrow.model;
+  EXPECT_EQ(narrow.identity_hash, same.identity_hash);
+  EXPECT_NE(narrow.identity_hash, wide.identity_hash);
+}
+
+TEST_F(Options, ARunThatGoesOnBringsItsFinishedCellsIntoTheStore) {
+  write("two.toml", std::string("purpose = \"x\"\n[base]\nseq_length = 16\nglobal_batch_size = 2\n") +
+                        "train_iters = 3\n[[cell]]\nname = \"a\"\n[[cell]]\nname = \"b\"\nset = { tp = 2 }\n");
+  ASSERT_EQ(run("suite ./two.toml --quiet").status, 0);
+  // As a disk that was full leaves it, and a kill before the last cell.
+  const fs::path bundle = *fs::directory_iterator(folder_ / "mbbench-runs" / "runs");
+  baselines::Run begun = baselines::BundleReader::open(bundle)->run();
+  begun.ended_unix_ns = 0;
+  fs::remove_all(bundle / "cells" / "b");
+  ASSERT_TRUE(baselines::BundleWriter::reopen(bundle)->write_run(begun).has_value());
+  for (const char* file : {"mbbench.sqlite", "mbbench.sqlite-wal", "mbbench.sqlite-shm"})
+    fs::remove(folder_ / "mbbench-runs" / file);
+  const Answer resumed = run("suite ./two.toml --quiet --resume");
+  ASSERT_EQ(resumed.status, 0) << resumed.out;
+  const Answer listed = run("list runs");
+  EXPECT_TRUE(listed.has("2 ok, 0 skipped, 0 broken, 0 unstable of 2")) << listed.out;
+}
+
+}  // namespace
+}  // namespace mbb::suites
