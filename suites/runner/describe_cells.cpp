@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "profiler/base/hash.h"
 #include "profiler/host/gpus.h"
 #include "suites/project/projector.h"
 #include "suites/runner/cell_inputs.h"
@@ -17,6 +18,7 @@
 #include "suites/runner/runner.h"
 #include "suites/runner/sequence_work.h"
 #include "trainer/models/hardware.h"
+#include "trainer/models/hf_config.h"
 #include "trainer/program/explain.h"
 #include "trainer/run/knobs.h"
 #include "trainer/run/precision_rules.h"
@@ -90,6 +92,13 @@ std::string proxied_model(const trainer::ModelConfig& model) {
   return whole && model.num_layers > 0 && model.num_layers < whole->num_layers ? whole->name : "";
 }
 
+// A model that a file describes is another one when the file changes: its series, and its baselines, are others.
+std::string model_of(const trainer::ModelConfig& model) {
+  if (!trainer::is_model_path(model.name)) return model.name;
+  const auto hash = hash_file_hex(trainer::model_file(model.name).string());
+  return hash ? fmt::format("{}@{}", model.name, hash->substr(0, 8)) : model.name;
+}
+
 // What every record says, whatever the cell is.
 baselines::Cell named_cell(const Cell& planned, int index, const std::string& run) {
   baselines::Cell cell;
@@ -99,7 +108,7 @@ baselines::Cell named_cell(const Cell& planned, int index, const std::string& ru
   cell.device = "cpu";
   cell.knobs = knob_values(planned);
   cell.published = planned.published;
-  cell.model = planned.config.model.name;
+  cell.model = model_of(planned.config.model);
   return cell;
 }
 

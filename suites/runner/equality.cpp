@@ -8,6 +8,7 @@
 #include <map>
 
 #include "analysis/stats/distributions.h"
+#include "trainer/models/hf_config.h"
 #include "trainer/models/model.h"
 #include "trainer/run/knob_effect.h"
 
@@ -31,7 +32,8 @@ std::string value_of(const baselines::Cell& cell, std::string_view key) {
 bool by_micro_batch(const baselines::Cell& cell) {
   const std::string experts = value_of(cell, "model.num_experts");
   if (!experts.empty() && experts != "0") return true;
-  const auto model = trainer::find_model(cell.model);
+  const std::string name = value_of(cell, "model.name");
+  const auto model = trainer::resolve_model(name.empty() ? cell.model : name);  // a file is there while cells run
   return model && model->is_moe();
 }
 

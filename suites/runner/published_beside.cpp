@@ -11,6 +11,7 @@
 #include "profiler/base/check.h"
 #include "suites/project/published_config.h"
 #include "trainer/models/flops.h"
+#include "trainer/models/model.h"
 #include "trainer/run/precision_rules.h"
 
 namespace mbb::suites {
@@ -56,6 +57,16 @@ std::string left_open(const baselines::PublishedRow& row, const trainer::Layout&
   return open;
 }
 
+// Not a proxy, a model of other widths, or another's config.json in a folder of that name.
+bool is_of_its_name(const trainer::Layout& l) {
+  const auto named = trainer::find_model(l.model.name);
+  const auto work = [&](const trainer::ModelShape& model) {
+    return trainer::flops_per_token(model, l.sequence, trainer::FlopsConvention::kCausal, l.encoder_sequence);
+  };
+  return named && trainer::count_parameters(*named).total() == trainer::count_parameters(l.model).total() &&
+         work(*named) == work(l.model);
+}
+
 bool is_like(const baselines::PublishedRow& row, const trainer::Layout& l) {
   const bool sharded = l.shards_parameters();
   const bool row_sharded = !row.sharding.empty() && row.sharding != "0";
@@ -99,7 +110,7 @@ std::string_view published_hardware(std::string_view hardware) {
 std::vector<baselines::PublishedRow> published_like(const trainer::Layout& layout, std::string_view hardware) {
   std::vector<baselines::PublishedRow> found;
   const std::string name{published_hardware(hardware)};
-  if (name.empty() || layout.config.model.num_layers > 0) return found;
+  if (name.empty() || !is_of_its_name(layout)) return found;
   const std::string recipe = trainer::recipe_name(layout.config);
   for (const std::string& model : {layout.model.name, twin_model(layout.model.name)}) {
     if (model.empty()) continue;

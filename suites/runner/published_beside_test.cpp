@@ -51,6 +51,16 @@ TEST(PublishedBeside, FullAttentionIsRecountedAndNamed) {
   EXPECT_NE(text.find("with attention full"), std::string::npos) << text;
 }
 
+TEST(PublishedBeside, NoRowStandsBesideAModelOfOtherWidths) {
+  trainer::Config c = llama70b();
+  c.model.ffn_hidden_size = 14336;
+  const auto narrow = trainer::resolve(c);
+  ASSERT_TRUE(narrow) << narrow.error().what;
+  EXPECT_EQ(published_beside(*narrow, "h100-sxm"), "");
+  c.model.ffn_hidden_size = 28672;  // as it is
+  EXPECT_NE(published_beside(trainer::resolve(c).value(), "h100-sxm"), "");
+}
+
 TEST(PublishedBeside, TheErrorIsOfTheRowItself) {
   const auto layout = trainer::resolve(llama70b());
   EXPECT_NEAR(published_rate(*layout, "h100-sxm"), 1664, 1);

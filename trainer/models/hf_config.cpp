@@ -442,15 +442,15 @@ Result<ModelShape> parse_hf_config(std::string_view text, const std::string& fil
   Reader reader(root, file);
   architecture->read(reader, shape);
   if (reader.error()) return tl::unexpected<Error>(*reader.error());
-  if (Status status = validate(shape); !status.has_value())
-    return tl::unexpected<Error>(std::move(status.error()).during("reading " + file));
-  return shape;
+  Status status = validate(shape);
+  if (status.has_value()) return shape;
+  status.error().code = ErrorCode::kBadFile;
+  return tl::unexpected<Error>(std::move(status.error()).during("reading " + file));
 }
 
 Result<ModelShape> read_hf_config(const std::string& path) {
-  std::filesystem::path file(path);
+  const std::filesystem::path file = model_file(path);
   std::error_code ignored;
-  if (std::filesystem::is_directory(file, ignored)) file /= "config.json";
   if (!std::filesystem::is_regular_file(file, ignored))
     return fail(ErrorCode::kNotFound, fmt::format("{} is no file", file.string()),
                 "--model takes a name (mbbench list models) or the path of a config.json");
@@ -460,14 +460,23 @@ Result<ModelShape> read_hf_config(const std::string& path) {
   std::ifstream stream(file, std::ios::binary);
   const std::string text((std::istreambuf_iterator<char>(stream)), std::istreambuf_iterator<char>());
   if (!stream) return fail(ErrorCode::kIo, fmt::format("reading {} failed", file.string()));
-  const std::string folder = std::filesystem::absolute(file, ignored).parent_path().filename().string();
+  const std::string folder =
+      std::filesystem::absolute(file, ignored).lexically_normal().parent_path().filename().string();
   return parse_hf_config(text, file.string(), folder.empty() ? file.stem().string() : folder);
 }
 
+bool is_model_path(std::string_view name_or_path) {
+  return name_or_path.find('/') != std::string_view::npos || name_or_path.ends_with(".json");
+}
+
+std::filesystem::path model_file(std::string_view path) {
+  const std::filesystem::path file(path);
+  std::error_code ignored;
+  return std::filesystem::is_directory(file, ignored) ? file / "config.json" : file;
+}
+
 Result<ModelShape> resolve_model(const std::string& name_or_path) {
-  if (name_or_path.find('/') != std::string::npos || name_or_path.ends_with(".json"))
-    return read_hf_config(name_or_path);
-  return find_model(name_or_path);
+  return is_model_path(name_or_path) ? read_hf_config(name_or_path) : find_model(name_or_path);
 }
 
 }  // namespace mbb::trainer

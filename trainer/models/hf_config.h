@@ -8,6 +8,7 @@
 // error that names the key and the file, never ignored.
 #pragma once
 
+#include <filesystem>
 #include <string>
 #include <string_view>
 
@@ -22,7 +23,12 @@ Result<ModelShape> read_hf_config(const std::string& path);
 // The same from text; `file` is what errors call it and `name` becomes the shape's name.
 Result<ModelShape> parse_hf_config(std::string_view text, const std::string& file, const std::string& name);
 
-// What --model takes: a name of the table, or a path (it contains '/' or ends in ".json").
+// Whether --model is a path (it contains '/' or ends in ".json") and no name of the table; the file that such a path
+// means.
+bool is_model_path(std::string_view name_or_path);
+std::filesystem::path model_file(std::string_view path);
+
+// What --model takes: a name of the table, or a path.
 Result<ModelShape> resolve_model(const std::string& name_or_path);
 
 }  // namespace mbb::trainer

@@ -6,6 +6,7 @@
 
 #include <filesystem>
 #include <fstream>
+#include <regex>
 
 #include "trainer/data/rng.h"
 #include "trainer/models/flops.h"
@@ -263,6 +264,13 @@ TEST(HfConfig, FilesAndFolders) {
     EXPECT_EQ(result->name, "my-llama");
     EXPECT_EQ(result->hidden_size, 4096);
   }
+  const std::filesystem::path before = std::filesystem::current_path();
+  std::filesystem::current_path(folder);
+  EXPECT_EQ(resolve_model("./config.json")->name, "my-llama");
+  std::filesystem::current_path(before);
+  std::ofstream(folder / "bad.json") << std::regex_replace(
+      std::string(kPublished[2].text), std::regex("\"num_hidden_layers\": *[0-9]+"), "\"num_hidden_layers\": 0");
+  EXPECT_EQ(resolve_model((folder / "bad.json").string()).error().code, ErrorCode::kBadFile);
   EXPECT_EQ(resolve_model("llama3-8b")->name, "llama3-8b");
   EXPECT_EQ(resolve_model("no/such/config.json").error().code, ErrorCode::kNotFound);
   EXPECT_EQ(resolve_model("nothing.json").error().code, ErrorCode::kNotFound);

@@ -122,7 +122,10 @@ std::vector<ShapeOverride> overrides_of(const ModelConfig& o) {
 }
 
 Result<ModelShape> shape_of(const ModelConfig& o) {
-  MB_ASSIGN(ModelShape m, resolve_model(o.name));
+  auto named = resolve_model(o.name);
+  if (!named && !is_model_path(o.name)) named.error().code = ErrorCode::kBadArgument;
+  if (!named) return tl::unexpected<Error>(std::move(named.error()).during("model.name"));
+  ModelShape m = *std::move(named);
   if (o.kv_channels % 2 != 0 && !m.is_mla() && m.position == PositionKind::kRope)
     return fail(ErrorCode::kBadArgument, fmt::format("model.kv_channels = {} must be even for RoPE", o.kv_channels));
   MB_ASSIGN(m, with_overrides(std::move(m), overrides_of(o)));
