@@ -130,7 +130,15 @@ analysis::Table left_out_table(const PublishedCases& published) {
   return table;
 }
 
+constexpr const char* kPublished = "--published|--calibrate";
+
 Result<int> compare_with_published(const Parsed& parsed, trainer::CostTable costs) {
+  if (!parsed.knobs.empty())
+    return fail(
+        ErrorCode::kBadArgument,
+        fmt::format("argument '{}' with {}: published steps are projected as they were configured",
+                    printable(parsed.knobs.front()), parsed.flag("--published") ? "--published" : "--calibrate"),
+        "leave one of them out");
   PublishedCases published = published_cases(costs.hardware);
   MB_ASSIGN(std::vector<PublishedCase> ours, measured_cases(costs));
   const size_t theirs = published.cases.size();
@@ -189,7 +197,10 @@ std::string without_effect(const trainer::Layout& layout, const trainer::StepPro
   std::string text;
   for (const trainer::IdleKnob& knob : idle)
     if (knob.needs != trainer::needs::kGpu) text += (text.empty() ? "no effect " : ", ") + describe(knob);
-  return text.empty() ? text : text + "\n";
+  if (!text.empty()) text += "\n";
+  if (const auto left_out = not_projected(layout.config); !left_out.empty())
+    text += fmt::format("not projected: {}; the time is as without\n", join(left_out, ", "));
+  return text;
 }
 
 // Knobs of the step's size that were left at the quickstart's values although a model was named.
@@ -207,8 +218,6 @@ Result<int> project_step(const Parsed& parsed) {
   TrainingPlan plan;
   MB_ASSIGN(plan.tokens, positive(parsed, "--train-tokens"));
   MB_ASSIGN(plan.price_gpu_hour, positive(parsed, "--price"));
-  if (plan.price_gpu_hour > 0 && plan.tokens == 0)
-    return fail(ErrorCode::kBadArgument, "--price without --train-tokens", "say how many tokens the training takes");
   MB_ASSIGN(Settings settings, settings_of(parsed));
   // A projection is of a GPU's number formats; fp32 is the CPU oracle's default.
   const bool said = settings.sources.contains("precision.recipe");
@@ -243,10 +252,11 @@ Command project_command() {
           {},
           {{"--hardware", "H", "the card (default h100-sxm); mbbench list hardware names them"},
            {"--costs", "FILE", "a cost table of your own (baselines/kernels shows the form)"},
-           {"--timeline", nullptr, "the step as text, a line a stream, one rank a class"},
-           {"--save", nullptr, "keep the projection and its trace as a run"},
-           {"--train-tokens", "N", "days that so many tokens take: 15T"},
-           {"--price", "P", "of a GPU-hour, for the cost of those"},
+           {"--timeline", nullptr, "the step as text, a line a stream, one rank a class", false, nullptr,
+            "--json|--published|--calibrate"},
+           {"--save", nullptr, "keep the projection and its trace as a run", false, nullptr, kPublished},
+           {"--train-tokens", "N", "days that so many tokens take: 15T", false, nullptr, kPublished},
+           {"--price", "P", "of a GPU-hour, for the cost of those", false, "--train-tokens", kPublished},
            {"--published", nullptr, "instead: projections of published steps, with their errors"},
            {"--calibrate", nullptr, "the same with factors fitted anew, and of models the fit does not see"},
            kJsonOption,

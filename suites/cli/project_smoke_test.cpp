@@ -106,6 +106,26 @@ TEST_F(ProjectCommand, NamesBadInput) {
   EXPECT_TRUE(file.has("bad.toml") && file.has("lacks 'date'")) << file.out;
 }
 
+TEST_F(ProjectCommand, EmulatedRecipesAreNotProjected) {
+  const std::string base = "project model=llama3-8b layers=2 gpus=2 gbs=8 seq_length=4096 ";
+  const Answer hopper = run(base + "recipe=mxfp8");
+  EXPECT_EQ(hopper.status, 4) << hopper.out;
+  EXPECT_TRUE(hopper.has("h100-sxm has no mxfp8, and emulated steps are not projected")) << hopper.out;
+  EXPECT_TRUE(run(base + "recipe=fp8_current --hardware a100-sxm").has("a100-sxm has no fp8_current"));
+  EXPECT_EQ(run(base + "recipe=mxfp8 --hardware gb200").status, 0);
+}
+
+TEST_F(ProjectCommand, SaysWhatTheTimeIsAsWithoutAndHoldsThePlanAgainstTheGivenLimit) {
+  const std::string base = "project model=llama3-8b layers=2 gpus=2 gbs=8 seq_length=4096 ";
+  const Answer plain = run(base), with = run(base + "enable_cuda_graph=false fwd_layernorm_sm_margin=16 limit_gib=1");
+  EXPECT_FALSE(plain.has("not projected")) << plain.out;
+  EXPECT_TRUE(
+      with.has("not projected: overlap.fwd_layernorm_sm_margin = 16, host.enable_cuda_graph = false; the time "
+               "is as without"))
+      << with.out;
+  EXPECT_TRUE(with.has("of 1.0 GiB that a plan may take: DOES NOT FIT")) << with.out;
+}
+
 TEST_F(ProjectCommand, AdviseRanksWhatFits) {
   const Answer a = run("advise --model llama3-8b layers=8 --gpus 8 gbs=8 mbs=1 seq_length=8192 tp=2 cp=1 --rows 3");
   EXPECT_EQ(a.status, 0) << a.out;

@@ -192,6 +192,7 @@ std::string to_json(const Projection& p, const trainer::Layout& layout, const tr
                 {"stage", p.memory.stage},
                 {"fits", p.memory.fits()}}},
               {"published_error", errors_json(costs.published)},
+              {"not_projected", not_projected(layout.config)},
               {"quickstart_values", unsaid}};
   if (plan.tokens > 0) {
     const PlanCost cost = cost_of(p, plan);

@@ -14,6 +14,8 @@
 #include "trainer/ops/table.h"
 #include "trainer/program/call_counts.h"
 #include "trainer/program/token_flops.h"
+#include "trainer/run/knobs.h"
+#include "trainer/run/precision_rules.h"
 
 namespace mbb::suites {
 namespace {
@@ -250,8 +252,11 @@ class Projector {
       out.memory.graph_bytes = graphs.bytes;
       out.memory.stage = programs_[c].rank_class.pp;
     }
+    const auto limit = static_cast<int64_t>(l_.config.memory.limit_gib * 0x1p30);
     if (const auto hardware = trainer::find_hardware(table_.hardware))
       out.memory.capacity_bytes = plan_capacity_bytes(*hardware);
+    if (limit > 0 && (out.memory.capacity_bytes == 0 || limit < out.memory.capacity_bytes))
+      out.memory.capacity_bytes = limit;
   }
 
   const trainer::Layout& l_;
@@ -264,7 +269,46 @@ class Projector {
   std::optional<trainer::RowLengths> rows_;
 };
 
+// A card without the recipe's products computes in other formats.
+Status check_recipe(const trainer::Config& config, const std::string& hardware) {
+  const auto card = trainer::find_hardware(hardware);
+  if (!card || trainer::runs_natively(config.precision.recipe, card->compute_major, card->compute_minor)) return {};
+  return fail(ErrorCode::kUnavailable,
+              fmt::format("{} has no {}, and emulated steps are not projected", hardware, trainer::recipe_name(config)),
+              "choose a card that has it (--hardware), or another precision.recipe");
+}
+
+constexpr const char* kNotProjected[] = {
+    "train.attention_dropout",
+    "overlap.cuda_device_max_connections",
+    "overlap.fwd_layernorm_sm_margin",
+    "overlap.bwd_layernorm_sm_margin",
+    "memory.nccl_nvls_enable",
+    "memory.nccl_net_gdr_level",
+    "memory.nccl_net_gdr_c2c",
+    "host.deterministic_mode",
+    "host.cpu_binding",
+    "host.vboost",
+    "host.manual_gc_interval",
+    "host.enable_cuda_graph",
+    "host.cuda_graph_impl",
+    "host.cuda_graph_scope",
+    "host.side_sms",
+    "host.gemm_tuning_file",
+    "debug.delay_us",
+};
+
 }  // namespace
+
+std::vector<std::string> not_projected(const trainer::Config& config) {
+  std::vector<std::string> said;
+  for (const char* key : kNotProjected) {
+    const KnobTable& all = trainer::knobs();
+    const std::string value = all.text(config, key);
+    if (value != all.default_text(**all.find(key))) said.push_back(fmt::format("{} = {}", key, value));
+  }
+  return said;
+}
 
 int64_t plan_capacity_bytes(const trainer::Hardware& hardware) {
   return static_cast<int64_t>(hardware.memory_bytes - kOutsideBytes);
@@ -297,6 +341,7 @@ Result<Projection> project(const trainer::Config& config, const std::string& har
 
 Result<Projection> project(const trainer::Layout& layout, const trainer::StepPrograms& programs,
                            const trainer::CostTable& costs, const ProjectOptions& options) {
+  MB_TRY(check_recipe(layout.config, costs.hardware));
   return Projector(layout, programs, costs, options).run();
 }
 

@@ -91,9 +91,13 @@ struct Projection {
 // the H100's ops reach (CostTable::measured is false then). kNotFound names the nearest card.
 Result<trainer::CostTable> find_costs(const std::string& hardware);
 
-// Errors: those of resolve() and build_programs(); kUnavailable for a recipe the card has no rates for. A configuration
-// that does not fit is projected all the same: memory.fits() says so. Of rows that hold sequences of many lengths the
-// data is read (errors of trainer::open_sequences).
+// Knobs that a projected time is as without, "host.enable_cuda_graph = false" where they are not at their defaults:
+// what the host does, what NCCL is told of the network, and kernels that are not told apart.
+std::vector<std::string> not_projected(const trainer::Config& config);
+
+// Errors: those of resolve() and build_programs(); kUnavailable for a recipe that the card would emulate or has no
+// rates for. A configuration that does not fit is projected all the same: memory.fits() says so. Of rows that hold
+// sequences of many lengths the data is read (errors of trainer::open_sequences).
 Result<Projection> project(const trainer::Config& config, const std::string& hardware = kDefaultHardware,
                            const ProjectOptions& options = {});
 // The same of programs that are built already, with costs at hand.

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "suites/project/projector.h"
 #include "trainer/run/layout.h"
 
 namespace mbb::suites {
@@ -37,13 +38,25 @@ std::vector<std::string> notes_of(const Cell& cell, const std::vector<baselines:
   return notes;
 }
 
+// The same, and what a projected time is as without.
+std::vector<std::string> lines_of(const Cell& cell, const std::vector<baselines::Cell>& finished) {
+  std::vector<std::string> lines;
+  for (const std::string& note : notes_of(cell, finished)) lines.push_back(kIdleCount + note);
+  for (const baselines::Cell& done : finished)
+    if (done.name == cell.name && done.status == baselines::CellStatus::kOk &&
+        done.result_class == baselines::ResultClass::kProjected)
+      for (const std::string& knob : not_projected(cell.config))
+        lines.push_back(fmt::format("not projected, the time is as without: {}", knob));
+  return lines;
+}
+
 }  // namespace
 
 std::vector<std::string> idle_notes(const Suite& suite, const std::vector<baselines::Cell>& finished) {
   std::vector<std::pair<std::string, std::vector<std::string>>> cells_by_note;
   for (const Cell& cell : suite.cells) {
     if (cell.skipped || cell.command) continue;
-    for (const std::string& note : notes_of(cell, finished)) {
+    for (const std::string& note : lines_of(cell, finished)) {
       auto found =
           std::find_if(cells_by_note.begin(), cells_by_note.end(), [&](const auto& e) { return e.first == note; });
       if (found == cells_by_note.end()) found = cells_by_note.insert(found, {note, {}});
@@ -52,8 +65,7 @@ std::vector<std::string> idle_notes(const Suite& suite, const std::vector<baseli
   }
   std::vector<std::string> lines;
   for (const auto& [note, cells] : cells_by_note)
-    lines.push_back(suite.cells.size() == 1 ? fmt::format("no effect: {}.", note)
-                                            : fmt::format("no effect: {} in {}.", note, cells_text(cells)));
+    lines.push_back(suite.cells.size() == 1 ? note + "." : fmt::format("{} in {}.", note, cells_text(cells)));
   return lines;
 }
 

@@ -26,5 +26,24 @@ TEST(IdleNotes, AreOfTheLayoutAndOfTheLaunch) {
                                                                 "no effect: fusion.x = true (needs y) in two."}));
 }
 
+TEST(IdleNotes, NameWhatAProjectionLeavesOut) {
+  Suite suite;
+  for (const char* name : {"graphs", "no-graphs"}) {
+    Cell cell;
+    cell.name = name;
+    cell.config.host.device = trainer::Device::kCuda;
+    cell.config.host.enable_cuda_graph = cell.name == "graphs";
+    suite.cells.push_back(cell);
+  }
+  baselines::Cell done;
+  done.name = "no-graphs";
+  done.result_class = baselines::ResultClass::kProjected;
+  EXPECT_EQ(
+      idle_notes(suite, {done}),
+      std::vector<std::string>{"not projected, the time is as without: host.enable_cuda_graph = false in no-graphs."});
+  done.result_class = baselines::ResultClass::kMeasured;
+  EXPECT_TRUE(idle_notes(suite, {done}).empty());
+}
+
 }  // namespace
 }  // namespace mbb::suites

@@ -238,7 +238,9 @@ Status check_types(const CostTable& table, const OpView& view) {
   if ((type == DType::kBf16 && !table.bf16[0].empty()) || (fp8 && !table.fp8[0].empty())) return {};
   return fail(ErrorCode::kUnavailable,
               fmt::format("{} has no rates for products of {} ({})", table.hardware, name(type), view.op.path),
-              "give precision.recipe = bf16 or one of the FP8 recipes");
+              type == DType::kF32 ? "give precision.recipe = bf16 or one of the FP8 recipes, and an attention_backend "
+                                    "other than unfused, whose core computes in fp32"
+                                  : "give precision.recipe = bf16 or one of the FP8 recipes");
 }
 
 }  // namespace
