@@ -107,16 +107,6 @@ Status write_suite(const Parsed& parsed, const ImportOutcome& outcome) {
   return write_file(*output, imported_toml(one.knobs, one.file.filename().string()));
 }
 
-// An imported trace or snapshot has no step times: only what contradicts itself is broken.
-int status_of(const baselines::Run& run) {
-  int status = 0;
-  for (const baselines::Cell& cell : run.cells) {
-    if (cell.status == baselines::CellStatus::kBroken) return kExitBroken;
-    if (cell.status == baselines::CellStatus::kUnstable) status = 2;
-  }
-  return status;
-}
-
 // The table of what came, with what a log's steps do not say by their numbers alone.
 Table cells_table(const baselines::Run& run) {
   Table table = analysis::suite_table(run);
@@ -155,7 +145,7 @@ Result<int> import(const Parsed& given) {
   print_tables(parsed, tables);
   if (!parsed.flag("--json") && !outcome.run.id.empty())
     fmt::print("run {}  {}\n", outcome.run.id, outcome.bundle.string());
-  return status_of(outcome.run);
+  return import_status(outcome.run);
 }
 
 }  // namespace

@@ -105,6 +105,7 @@ class Jsonl : public LogReader {
     for (const auto& [key, value] : object.items()) take(key, value, step, has_index);
     if (!has_index) step.index = next_;
     const bool timed = step.seconds > 0 || step.tokens_per_second > 0 || step.tokens_per_second_per_gpu > 0;
+    if (!timed && has_index && has_time(object)) ++log_.timeless_lines;
     if (!timed) return false;
     next_ = step.index + 1;
     return steps_.add(step);
@@ -118,6 +119,11 @@ class Jsonl : public LogReader {
   }
 
  private:
+  static bool has_time(const Json& object) {
+    return std::any_of(std::begin(kKeys), std::end(kKeys),
+                       [&](const Key& key) { return key.to == &LoggedStep::seconds && object.contains(key.name); });
+  }
+
   void take(const std::string& key, const Json& value, LoggedStep& step, bool& has_index) {
     if (key == "device" && value.is_string()) log_.device = value.get<std::string>();
     if (key == "skipped" && value.is_boolean()) step.skipped = value.get<bool>() ? 1 : 0;

@@ -51,6 +51,7 @@ class Megatron : public LogReader {
     if (at == std::string_view::npos) return false;
     const auto index = integer_after(text.substr(at), "iteration ", log_);
     const auto ms = number_after(text, kElapsed, log_);
+    if (index && ms && !(*ms > 0)) ++log_.timeless_lines;
     if (!index || !ms || !(*ms > 0)) return false;
     LoggedStep step;
     step.index = *index;

@@ -21,6 +21,7 @@ class Nemo : public LogReader {
     if (!index) return false;
     step.index = *index;
     step.seconds = read("train_step_timing in s:");
+    if (step.seconds <= 0) ++log_.timeless_lines;
     if (!(step.seconds > 0)) return false;
     step.clock_s = time_stamp(text);
     step.set_loss(number_after(rest, "reduced_train_loss:", log_));

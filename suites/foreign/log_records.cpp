@@ -62,7 +62,8 @@ void add_counts(baselines::Launch& launch, const TrainingLog& log, const std::ma
   const auto of = [&](Clock clock) { return clocks.contains(clock) ? clocks.at(clock) : 0; };
   add("steps timed by tokens over the printed rate", of(Clock::kRate));
   add("steps timed by the log's time stamps", of(Clock::kTimeStamps));
-  add("steps without a time, left out", of(Clock::kNone));
+  add("steps without a time, left out", of(Clock::kNone) + log.timeless_lines);
+  add("lines of steps missing between those printed", log.missing_lines() - log.timeless_lines);
   for (const auto& [key, count] : log.unreadable) add(fmt::format("'{}' without a number behind it", key), count);
 }
 

@@ -53,8 +53,9 @@ class Auto : public LogReader {
     std::vector<TrainingLog> logs;
     for (Reader& reader : readers_) logs.push_back(reader.reader->finish());
     size_t best = 0;
+    const auto found = [](const TrainingLog& log) { return std::pair(log.steps.size(), log.timeless_lines); };
     for (size_t i = 1; i < logs.size(); ++i)
-      if (logs[i].steps.size() > logs[best].steps.size()) best = i;
+      if (found(logs[i]) > found(logs[best])) best = i;
     return std::move(logs[best]);
   }
 
@@ -75,6 +76,16 @@ int64_t TrainingLog::interval() const {
   if (gaps.empty()) return std::max<int64_t>(1, steps.empty() ? 1 : steps.front().index);
   std::nth_element(gaps.begin(), gaps.begin() + static_cast<std::ptrdiff_t>(gaps.size() / 2), gaps.end());
   return std::max<int64_t>(1, gaps[gaps.size() / 2]);
+}
+
+int64_t TrainingLog::missing_lines() const {
+  std::vector<int64_t> printed;  // in any order, as after a restart
+  for (const LoggedStep& step : steps) printed.push_back(step.index);
+  std::sort(printed.begin(), printed.end());
+  int64_t missing = 0;
+  for (size_t i = 1; i < printed.size(); ++i)
+    missing += std::max<int64_t>(0, (printed[i] - printed[i - 1]) / interval() - 1);
+  return missing;
 }
 
 std::span<const LogFormat> log_formats() {
@@ -101,6 +112,11 @@ Result<std::unique_ptr<LogReader>> make_log_reader(const std::string& format) {
 
 Error no_step_error(const std::string& what, const TrainingLog& log, const std::string& format) {
   const bool automatic = format == kAutoFormat;
+  if (log.timeless_lines > 0)
+    return {ErrorCode::kBadFile,
+            fmt::format("{}: no step found in {} line{}: {} of {} have a step whose time is no number above 0", what,
+                        log.lines, log.lines == 1 ? "" : "s", log.timeless_lines, log.format),
+            "times are in the unit that stands beside them, as numbers: {\"step\": 1, \"step_time_s\": 0.5}"};
   return {ErrorCode::kBadFile,
           fmt::format("{}: no step found in {} line{} ({})", what, log.lines, log.lines == 1 ? "" : "s",
                       automatic ? "tried " + log_format_names().substr(6) : "read as " + format),

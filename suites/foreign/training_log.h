@@ -71,9 +71,12 @@ struct TrainingLog {
   int64_t repeated_steps = 0;  // printed again, by other ranks or after a restart: the first stands
   // Values under a known name that are no number, by that name: counted, never silence.
   std::map<std::string, int64_t> unreadable;
+  int64_t timeless_lines = 0;  // of a step, whose time is no number above 0: left out
 
   // Steps that one printed line stands for; 1 when every step is printed.
   int64_t interval() const;
+  // Printed lines that such an interval asks for between the first and the last, and that are not there.
+  int64_t missing_lines() const;
 };
 
 class LogReader {

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cmath>
 #include <filesystem>
 #include <fstream>
@@ -241,6 +242,30 @@ TEST(TrainingLog, WhatIsNoNumberIsCountedAndANanIsANumber) {
   EXPECT_TRUE(log.steps[0].loss_not_finite);
   EXPECT_EQ(log.steps[0].skipped, 1);
   EXPECT_EQ(log.unreadable.at("elapsed time per iteration (ms):"), 1);
+}
+
+TEST(TrainingLog, LinesOfStepsWithoutATimeAndLinesThatAreNotThereAreCounted) {
+  std::string megatron, json;
+  for (const char* time : {"100.0", "nan", "100.0", "-3", "100.0", "0"}) {
+    const int step = static_cast<int>(std::count(megatron.begin(), megatron.end(), '\n')) + 1;
+    megatron += " iteration " + std::to_string(step) + "/ 9 | elapsed time per iteration (ms): " + time + " |\n";
+    json += "{\"step\": " + std::to_string(step) + ", \"step_time_ms\": \"" + time + "\"}\n";
+  }
+  const TrainingLog log = read(megatron);
+  EXPECT_EQ(log.steps.size(), 3U);
+  EXPECT_EQ(log.timeless_lines, 3);
+  const TrainingLog texts = read(json);
+  EXPECT_TRUE(texts.steps.empty()) << "numbers, not texts";
+  EXPECT_EQ(texts.timeless_lines, 6);
+  const Error error = no_step_error("a.jsonl", texts, kAutoFormat);
+  EXPECT_NE(error.what.find("6 of jsonl have a step whose time is no number above 0"), std::string::npos) << error.what;
+
+  TrainingLog printed;
+  for (const int64_t index : {1, 2, 3, 6, 7, 4, 8, 9}) printed.steps.push_back({.index = index});
+  EXPECT_EQ(printed.missing_lines(), 1) << "step 5; step 4 came late";
+  printed.steps.clear();
+  for (const int64_t index : {1, 10, 20, 40, 50}) printed.steps.push_back({.index = index});
+  EXPECT_EQ(printed.missing_lines(), 1) << "of every tenth";
 }
 
 TEST(TrainingLog, AFileWithoutAStepSaysWhatWasTried) {

@@ -75,6 +75,7 @@ class Import {
     out_.bundle = writer.folder();
     for (const Planned& planned : planned_) MB_TRY(add_cell(writer, planned));
     out_.run.ended_unix_ns = wall_ns();
+    out_.run.exit_status = import_status(out_.run);
     MB_TRY(writer.write_run(out_.run));
     keep_in_store();
     return std::move(out_);
@@ -324,6 +325,15 @@ class Import {
 };
 
 }  // namespace
+
+int import_status(const baselines::Run& run) {
+  int status = 0;
+  for (const baselines::Cell& cell : run.cells) {
+    if (cell.status == baselines::CellStatus::kBroken) return 4;
+    if (cell.status == baselines::CellStatus::kUnstable) status = 2;
+  }
+  return status;
+}
 
 Result<ImportOutcome> import_files(const ImportRequest& request) {
   return Import(request).run();

@@ -33,6 +33,10 @@ struct ImportOutcome {
   std::vector<ImportedSettings> settings;
 };
 
+// 4 where a cell is broken, 2 where one is unstable, else 0. An imported trace or snapshot has no step times: only what
+// contradicts itself is broken.
+int import_status(const baselines::Run& run);
+
 // Writes the bundle and the store. A configuration among the files is that of the logs in its folder.
 Result<ImportOutcome> import_files(const ImportRequest& request);
 
