@@ -13,6 +13,7 @@ namespace {
 
 // Beyond this a double no longer holds every integer, and no size or count of a run comes near it.
 constexpr int64_t kIntLimit = int64_t{1} << 53;
+constexpr const char* kIntegerOfAtMost = "an integer of at most 2^53";
 constexpr size_t kListLimit = 4096;
 
 std::string quoted(std::string_view text) {
@@ -42,8 +43,7 @@ Status check_number(const Knob& knob, double value, const std::string& text) {
 }
 
 Status check_integer(const Knob& knob, int64_t value) {
-  if (value > kIntLimit || value < -kIntLimit)
-    return expected(knob, "an integer of at most 2^53", fmt::format("{}", value));
+  if (value > kIntLimit || value < -kIntLimit) return expected(knob, kIntegerOfAtMost, fmt::format("{}", value));
   return check_number(knob, static_cast<double>(value), fmt::format("{}", value));
 }
 
@@ -257,6 +257,8 @@ Result<KnobData> Knob::parse(std::string_view text) const {
     }
     case KnobType::kInt: {
       const auto number = parse_int(text);
+      const bool huge = !number && std::abs(parse_double(text).value_or(0)) > static_cast<double>(kIntLimit);
+      if (huge) return expected(*this, kIntegerOfAtMost, quoted(text));
       if (!number) return expected(*this, number_wanted(*this, "an integer"), quoted(text));
       return *number;
     }

@@ -126,6 +126,8 @@ TEST(Knob, RefusalsNameTheRuleAndChangeNothing) {
   EXPECT_EQ(what("paint.coats", "0"), prefix + "paint.coats must be at least 1, not 0");
   EXPECT_EQ(what("paint.coats", "9007199254740993"),
             prefix + "paint.coats must be an integer of at most 2^53, not 9007199254740993");
+  EXPECT_EQ(what("paint.coats", "99999999999999999999"),
+            prefix + "paint.coats must be an integer of at most 2^53, not '99999999999999999999'");
   EXPECT_EQ(what("thickness", "nan"), prefix + "paint.thickness must be a number (mm), not 'nan'");
   EXPECT_EQ(what("thickness", "0"), prefix + "paint.thickness must be above 0, not 0");
   EXPECT_EQ(what("shelves", "1,10"), prefix + "shop.shelves must be at least 0 and at most 9, not 10");

@@ -226,6 +226,9 @@ size_t edit_distance(std::string_view a, std::string_view b) {
 
 std::optional<std::string> nearest(std::string_view name, const std::vector<std::string>& names) {
   if (name.empty() || name.size() > 200) return std::nullopt;
+  // The only one that begins so: "h200" for "h200-sxm".
+  const auto begins = [&](const std::string& candidate) { return name.size() > 2 && candidate.starts_with(name); };
+  if (std::count_if(names.begin(), names.end(), begins) == 1) return *std::find_if(names.begin(), names.end(), begins);
   const size_t limit = std::clamp<size_t>(name.size() / 3, 1, 4);
   std::optional<std::string> best;
   size_t best_distance = limit + 1;

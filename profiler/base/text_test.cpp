@@ -33,6 +33,8 @@ TEST(Text, NearestFindsTyposAndNotStrangers) {
   EXPECT_EQ(nearest("train_iter", names), "train_iters");
   EXPECT_EQ(nearest("tpp", names), "tp");
   EXPECT_EQ(nearest("zebra", names), std::nullopt);
+  EXPECT_EQ(nearest("h200", {"h100-sxm", "h200-sxm", "b200"}), "h200-sxm") << "the only one that begins so";
+  EXPECT_EQ(nearest("a100", {"a100-sxm", "a100-pcie"}), std::nullopt);
   EXPECT_EQ(nearest("", names), std::nullopt);
   EXPECT_EQ(nearest(std::string(100000, 'x'), names), std::nullopt);
 }

@@ -122,9 +122,9 @@ TEST_F(SettingsTest, FileRefusalsNameThePlace) {
             "error: DIR/mbbench.toml:1:1: no knob is called 'x'\n  hint: `mbbench knobs` lists them all");
   EXPECT_EQ(refused("\n  run_dir = 'a'\n"),
             "error: DIR/mbbench.toml:2:3: no knob is called 'run_dir'\n  hint: did you mean 'runs_dir'?");
-  EXPECT_EQ(
-      refused("[train]\nmicro_batch = 1\n"),
-      "error: DIR/mbbench.toml:2:1: no knob is called 'train.micro_batch'\n  hint: `mbbench knobs` lists them all");
+  EXPECT_EQ(refused("[train]\nmicro_batch = 1\n"),
+            "error: DIR/mbbench.toml:2:1: no knob is called 'train.micro_batch'\n  hint: did you mean "
+            "'train.micro_batch_size'?");
   EXPECT_EQ(
       refused("[parallel]\ntp = '4'\n"),
       "error: DIR/mbbench.toml:2:6: parallel.tensor_model_parallel_size must be an integer, not the string \"4\"");
