@@ -347,7 +347,7 @@ TEST_F(Cli, BadInputSaysWhatAndWhereAndLeavesNothing) {
   expect_refused("suite quickstart seq_length=abc", 64, "seq_length");
   expect_refused("run tp=3", 64, "does not divide");
   expect_refused("run pp=3", 64, "parallel.pipeline_model_parallel_size");
-  expect_refused("run --model llama9", 4, "llama9");
+  expect_refused("run --model llama9", 64, "llama9");
   expect_refused("run data.path=/no/such/file train_iters=1", 4, "/no/such/file");
   expect_refused("list nothing", 64, "nothing is listed");
   expect_refused("nonsense", 64, "nonsense");
@@ -542,8 +542,22 @@ TEST_F(Cli, ARunGoesOnWithTheKnobsItBeganWith) {
   const Answer other = run("suite ./small.toml --quiet --resume seed=7");
   EXPECT_EQ(other.status, 4) << other.out;
   EXPECT_TRUE(other.has("would go on with 7") && other.has("train.seed=")) << other.out;
+  const Answer product = run("suite ./small.toml --quiet --resume gate.facts.image=other");
+  EXPECT_EQ(product.status, 4) << product.out;
+  EXPECT_TRUE(product.has("has 2 finished cells of another program or machine (image: ")) << product.out;
   const Answer same = run("suite ./small.toml --quiet --resume");
   EXPECT_EQ(same.status, 0) << same.out;
+}
+
+TEST_F(Cli, AProgramThatIsReplacedWhileItRunsLaunchesNothingMore) {
+  fs::copy_file(program_, folder_ / "mbbench");
+  write("two.toml", "purpose = \"x\"\n[[cell]]\nname = \"builds\"\ncommand = { run = \"cp " +
+                        (folder_ / "mbbench").string() + " " + (folder_ / "new").string() + " && mv " +
+                        (folder_ / "new").string() + " " + (folder_ / "mbbench").string() +
+                        "\" }\n[[cell]]\nname = \"trains\"\nset = { train_iters = 2, tp = 2 }\n");
+  const Answer answer = sh("./mbbench suite ./two.toml --quiet");
+  EXPECT_EQ(answer.status, 4) << answer.out;
+  EXPECT_TRUE(answer.has("was replaced while it ran")) << answer.out;
 }
 
 TEST_F(Cli, DoctorSaysWhatIsMissingAndWhyItMatters) {

@@ -2,6 +2,7 @@
 #include "suites/runner/launch_process.h"
 
 #include <fmt/core.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -49,6 +50,26 @@ Error end_of_rank(const ProcessEnd& end, const std::string& log) {
 
 }  // namespace
 
+namespace {
+
+// Whether the file of this program still is what runs here: one that was built or installed anew meanwhile is another
+// product, and the record of the run names the first.
+Status check_not_replaced(std::string program) {
+  constexpr std::string_view kGone = " (deleted)";  // as the kernel calls it
+  if (program.ends_with(kGone)) program.resize(program.size() - kGone.size());
+  struct stat here {
+  }, there{};
+  const bool same = ::stat("/proc/self/exe", &here) == 0 && ::stat(program.c_str(), &there) == 0 &&
+                    here.st_dev == there.st_dev && here.st_ino == there.st_ino;
+  if (same) return {};
+  return fail(
+      ErrorCode::kMismatch,
+      fmt::format("the program {} was replaced while it ran: its launches would be of another product", program),
+      "start a new run; let no build or installation write over a program that measures");
+}
+
+}  // namespace
+
 Result<ProcessOptions> launch_process(const trainer::Config& config, const std::filesystem::path& folder,
                                       const RunOptions& options) {
   // Another program has other knobs: it is told only what was set.
@@ -57,6 +78,7 @@ Result<ProcessOptions> launch_process(const trainer::Config& config, const std::
   MB_TRY(write_file(folder / kLaunchConfigFile, lines));
   MB_ASSIGN(const std::string own, own_program());
   ProcessOptions process;
+  if (ours) MB_TRY(check_not_replaced(own));
   process.arguments = {options.program.empty() ? own : options.program, kLaunchCommand, folder.string()};
   process.environment = trainer::launch_environment(config);
   process.stderr_file = folder / kLaunchLogFile;

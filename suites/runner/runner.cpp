@@ -33,6 +33,7 @@
 #include "suites/runner/routing_input.h"
 #include "suites/runner/twin_run.h"
 #include "trainer/comm/mpi/run_mpi_rank.h"
+#include "trainer/models/hardware.h"
 #include "trainer/run/knobs.h"
 
 namespace mbb::suites {
@@ -103,9 +104,16 @@ Status check_manifest(const baselines::Run& run, const Suite& suite) {
   return {};
 }
 
-// Cells of one run answer one question: what is left must be configured as what has finished was.
-Status check_same_knobs(const baselines::Run& run, const Suite& suite) {
+// Cells of one run answer one question: what is left must be configured, and projected, as what has finished was.
+Status check_same_knobs(const baselines::Run& run, const Suite& suite, const RunOptions& options) {
+  const std::string device = trainer::device_name_of(hardware_of(suite, options));
   for (const baselines::Cell& finished : run.cells) {
+    if (finished.result_class == baselines::ResultClass::kProjected && finished.status == CellStatus::kOk &&
+        finished.device != device)
+      return fail(ErrorCode::kMismatch,
+                  fmt::format("run {} projected its finished cell {} on {}, and would go on with {}", run.id,
+                              finished.name, finished.device, device),
+                  "resume it with the --hardware it was started with, or start a new run");
     const auto cell =
         std::find_if(suite.cells.begin(), suite.cells.end(), [&](const Cell& c) { return c.name == finished.name; });
     if (cell == suite.cells.end() || cell->command) continue;
@@ -119,6 +127,24 @@ Status check_same_knobs(const baselines::Run& run, const Suite& suite) {
                                   then.value));
   }
   return {};
+}
+
+// Nor by one program on one machine, as the run's record says. A run without a finished cell begins here.
+Status check_same_product(baselines::Run& run, const RunOptions& options) {
+  MB_ASSIGN(auto here, facts_here(options));
+  if (run.cells.empty()) {
+    run.fingerprint = std::move(here.fingerprint);
+    run.epoch = here.epoch;
+    return {};
+  }
+  std::vector<std::string> changed = profiler::changed_product(run.fingerprint, here.fingerprint, options.roles);
+  for (std::string& fact : profiler::changed_environment(run.fingerprint, here.fingerprint, options.roles))
+    changed.push_back(std::move(fact));
+  if (changed.empty()) return {};
+  return fail(ErrorCode::kMismatch,
+              fmt::format("run {} has {} finished cell{} of another program or machine ({})", run.id, run.cells.size(),
+                          run.cells.size() == 1 ? "" : "s", join(changed, ", ")),
+              "cells of one run are of one product and environment: start a new run");
 }
 
 void keep_in_store(const RunOptions& options, const baselines::Run& run, const std::filesystem::path& bundle,
@@ -165,6 +191,9 @@ class CellLoop {
     std::erase_if(order, [&](size_t i) { return finished.contains(cells_[i].name); });
     for (baselines::Cell& cell : cells_) cell.run = outcome_.run.id;
     keep_in_store(options_, outcome_.run, writer_.folder(), nullptr);
+    // Of a run that goes on: where the store could not be written then, or was lost since.
+    for (const baselines::Cell& cell : outcome_.run.cells)
+      keep_in_store(options_, outcome_.run, writer_.folder(), &cell);
     if (options_.interleave) MB_TRY(launch_in_turns(order));
     for (const size_t i : order) {
       if (stopped()) break;
@@ -349,7 +378,8 @@ Result<RunOutcome> resume_run(const std::filesystem::path& bundle, const Suite& 
     outcome.run.cells.push_back(std::move(cell));
   }
   MB_TRY(check_manifest(outcome.run, suite));
-  MB_TRY(check_same_knobs(outcome.run, suite));
+  MB_TRY(check_same_knobs(outcome.run, suite, options));
+  MB_TRY(check_same_product(outcome.run, options));
   return run_cells(std::move(writer), std::move(outcome), suite, options);
 }
 
