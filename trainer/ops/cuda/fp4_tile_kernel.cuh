@@ -63,8 +63,9 @@ __device__ __forceinline__ void column_of(const uint2 (&lines)[16], int column, 
   for (int l = 0; l < 16; ++l) v[l] = value_at(lines[l], column);
 }
 
-// H · D · v / 4 of 16 rows of a column, as on the host: one bit of the index after another. The first one's sums round
-// once, as products by a quarter are exact.
+// H · D · v / 4 of 16 rows of a column, as on the host: one bit of the index after another, those below kBits here. The
+// first one's sums round once, as products by a quarter are exact.
+template <int kBits = 16>
 __device__ __forceinline__ void rotate_column(const float (&turn)[16], float (&v)[16]) {
 #pragma unroll
   for (int l = 0; l < 16; l += 2) {
@@ -72,7 +73,7 @@ __device__ __forceinline__ void rotate_column(const float (&turn)[16], float (&v
     v[l] = fmaf(b, turn[l + 1], a), v[l + 1] = fmaf(b, -turn[l + 1], a);
   }
 #pragma unroll
-  for (int bit = 2; bit < 16; bit *= 2) {
+  for (int bit = 2; bit < kBits; bit *= 2) {
 #pragma unroll
     for (int l = 0; l < 16; ++l) {
       if ((l & bit) != 0) continue;
@@ -80,6 +81,16 @@ __device__ __forceinline__ void rotate_column(const float (&turn)[16], float (&v
       v[l] = a + b, v[l | bit] = a - b;
     }
   }
+}
+// The largest magnitude that the last bit's sums and differences will have: a pair's is the sum of its magnitudes. For
+// a NaN of two infinities, infinity.
+__device__ __forceinline__ uint32_t last_bit_top(const float (&v)[16]) {
+  uint32_t top = 0;
+#pragma unroll
+  for (int l = 0; l < 8; l += 2)
+    top = __vimax3_u32(top, __float_as_uint(fabsf(v[l]) + fabsf(v[l + 8])),
+                       __float_as_uint(fabsf(v[l + 1]) + fabsf(v[l + 9])));
+  return top;
 }
 
 // The larger magnitude; NaN, without a sign, when either is.
@@ -95,9 +106,18 @@ __device__ __forceinline__ float column_top(const float (&v)[16]) {
   return larger_magnitude(larger_magnitude(top[0], top[1]), larger_magnitude(top[2], top[3]));
 }
 
-__device__ __forceinline__ void raise_bits(float* amax, uint32_t bits, float seen) {
-  bits = __reduce_max_sync(0xffffffffu, bits);
-  if ((threadIdx.x & 31) == 0 && bits > __float_as_uint(seen)) atomicMax(reinterpret_cast<unsigned int*>(amax), bits);
+// Largest magnitudes of both copies, each by one thread of the block: atomics of every warp would wait for each other.
+__device__ __forceinline__ void raise_amax(float* amax, uint32_t plain, uint32_t turned) {
+  __shared__ uint32_t tops[2][8];
+  plain = __reduce_max_sync(0xffffffffu, plain), turned = __reduce_max_sync(0xffffffffu, turned);
+  if ((threadIdx.x & 31) == 0) tops[0][threadIdx.x >> 5] = plain, tops[1][threadIdx.x >> 5] = turned;
+  __syncthreads();
+  if (threadIdx.x >= 2) return;
+  uint32_t top = 0;
+#pragma unroll
+  for (const uint32_t of_warp : tops[threadIdx.x]) top = max(top, of_warp);
+  float* const to = amax + threadIdx.x;
+  if (top > __float_as_uint(__ldcg(to))) atomicMax(reinterpret_cast<unsigned int*>(to), top);
 }
 
 // Whether no rotated magnitude of a column can be as large as what was seen: a quarter of the sum of the column's
@@ -122,30 +142,27 @@ __device__ __forceinline__ bool rotated_below(const uint2 (&lines)[16], float se
 }
 
 // Where columns are rotated: of both copies.
-__global__ void __launch_bounds__(256, 3) fp4_amax_kernel(Fp4Tiles t, const bf16* x, float* amax) {
+__global__ void __launch_bounds__(256, 4) fp4_amax_kernel(Fp4Tiles t, const bf16* x, float* amax) {
   launch_dependents();
   const Fp4Place place = fp4_place();
   const MatrixTile at = block_tile_at(blockIdx);
-  const float seen = __ldcg(amax), seen_turned = __ldcg(amax + 1);
+  const float seen = __ldcg(amax + 1);
   uint2 lines[16];
   load_tile<false>(t, x, at, place, lines);
-  uint32_t two = 0;
+  uint32_t two = 0, turned = 0;
 #pragma unroll
   for (int l = 0; l < 16; ++l) two = __vmaxu2(__vmaxu2(two, lines[l].x & 0x7fff7fffu), lines[l].y & 0x7fff7fffu);
-  const uint32_t plain = max(two & 0xffffu, two >> 16) << 16;
-  uint32_t turned = 0;
-  if (!__all_sync(0xffffffffu, rotated_below(lines, seen_turned))) {
+  // Rows outside are others again, in other groups.
+  if (at.row + place.row < t.rows && !__all_sync(0xffffffffu, rotated_below(lines, seen))) {
 #pragma unroll
     for (int c = 0; c < 4; ++c) {
       float v[16];
       column_of(lines, c, v);
-      rotate_column(t.turn, v);
-      turned = max(turned, __float_as_uint(column_top(v)));
+      rotate_column<8>(t.turn, v);
+      turned = max(turned, last_bit_top(v));
     }
   }
-  if (at.row + place.row >= t.rows) turned = 0;  // other rows again, in other groups
-  raise_bits(amax, plain, seen);
-  raise_bits(amax + 1, turned, seen_turned);
+  raise_amax(amax, max(two & 0xffffu, two >> 16) << 16, turned);
 }
 
 // Where a tile's rows draw: of their samples, from the draw of its first columns on.
