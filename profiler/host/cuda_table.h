@@ -54,7 +54,7 @@ struct CudaRankRequest {
   const void* program;
   const void* plan;
   const void* mesh;
-  void* world;        // trainer's World of this rank; null: it is alone
+  void* world;        // trainer's World of this rank, which is told where it stands; null: alone, and nobody asks
   bool share_device;  // ranks are threads that share the devices there are, for their numerics alone
 };
 

@@ -236,11 +236,11 @@ Result<std::unique_ptr<Executor>> make_executor(const HostConfig& host, const Pr
   profiler::CudaRankRequest request = rank_request(host);
   request.rank = world.rank();
   request.seed = seed;
+  request.world = &world;
   request.share_device = host.share_device && mesh.world_size() > 1;
   if (mesh.world_size() > 1) {
     MB_ASSIGN(request.device, device_of_rank(*table, host, world));
     if (!world.one_process()) MB_TRY(meet_devices(*table, mesh, world, request.device));
-    request.world = &world;
   }
   MB_ASSIGN(void* const rank, open_rank(*table, request, program, plan, mesh));
   return std::unique_ptr<Executor>(std::make_unique<CudaExecutor>(*table, rank, request.device, walk_length(program)));

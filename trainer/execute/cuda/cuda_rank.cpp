@@ -73,21 +73,23 @@ CudaRank::CudaRank(const profiler::CudaRankRequest& request)
       plan_(*static_cast<const MemoryPlan*>(request.plan)),
       mesh_(*static_cast<const Mesh*>(request.mesh)),
       request_(request),
-      coordinates_(mesh_.coordinates(request.rank)) {
+      coordinates_(mesh_.coordinates(request.rank)),
+      world_(static_cast<World*>(request.world)) {
   if (request_.share_device) request_.graphs = false;  // its ranks meet on the host
 }
 
 Result<std::unique_ptr<CudaRank>> CudaRank::create(const profiler::CudaRankRequest& request) {
   std::unique_ptr<CudaRank> rank(new CudaRank(request));
   Phases phases;
+  rank->stands("the opening of its GPU");
   MB_ASSIGN(rank->device_, Device::open(request.device));
   phases.ended("device");
   rank->device_->set_deterministic(request.deterministic);
-  if (request.world != nullptr) {
-    MB_ASSIGN(rank->groups_, RankGroups::open(rank->program_, rank->mesh_, *static_cast<World*>(request.world),
-                                              *rank->device_, request));
+  if (rank->world_ != nullptr && rank->mesh_.world_size() > 1) {
+    MB_ASSIGN(rank->groups_, RankGroups::open(rank->program_, rank->mesh_, *rank->world_, *rank->device_, request));
     phases.ended("communicators");
   }
+  rank->stands("its memory");
   MB_TRY(rank->allocate());
   if (rank->groups_ != nullptr && rank->plan_.options.registered)
     MB_TRY(rank->groups_->register_arena(*rank->arena_, rank->plan_));
@@ -95,9 +97,11 @@ Result<std::unique_ptr<CudaRank>> CudaRank::create(const profiler::CudaRankReque
   MB_TRY(rank->plan_parts());
   phases.ended("memory");
   if (request.tune) {
+    rank->stands("the choice of algorithms");
     MB_TRY(rank->tune());
     phases.ended("choosing algorithms");
   }
+  rank->stands("its first values");
   MB_TRY(rank->initial_values());
   phases.ended("first values");
   rank->device_->note(phases.said());
@@ -341,6 +345,10 @@ Status CudaRank::check_alarm(const int32_t* alarm) const {
               "0 makes room for the worst case");
 }
 
+void CudaRank::stands(std::string_view where) const {
+  if (world_ != nullptr) world_->at(where, static_cast<uint64_t>(steps_));
+}
+
 Status CudaRank::step(const StepInput& input, StepOutput* output) {
   Status status = ended(run_step(input, output));
   if (status) return status;
@@ -360,11 +368,17 @@ Status CudaRank::ended(Status status) {
 Status CudaRank::run_step(const StepInput& input, StepOutput* output) {
   const cudaStream_t stream = device_->stream();
   const profiler::nvtx::Range range(profiler::nvtx::text("step"), steps_);
-  if (request_.graphs && steps_ > 0 && graphs_.empty()) MB_TRY(capture());
+  if (request_.graphs && steps_ > 0 && graphs_.empty()) {
+    stands("the capture of graphs");
+    MB_TRY(capture());
+  }
+  stands("the batches of a step");
   MB_TRY(upload(input));
   MB_TRY(ok(cudaEventRecord(start_, stream), "timing the step"));
+  stands("the launches of a step");
   MB_TRY(enqueue());
   MB_TRY(ok(cudaEventRecord(end_, stream), "timing the step"));
+  stands("the wait for the GPU to end a step");
   MB_TRY(finish(output));
   float forward_backward = 0.0f, whole = 0.0f;
   MB_TRY(ok(cudaEventElapsedTime(&whole, start_, end_), "timing the step"));

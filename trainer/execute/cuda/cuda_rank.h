@@ -60,6 +60,9 @@ class CudaRank {
   CommStats comm(GroupKind kind) const { return groups_ == nullptr ? CommStats{} : groups_->stats(kind); }
 
  private:
+  // Tells the world where this rank stands outside of ops: what a report of a hang then names, with the step.
+  void stands(std::string_view where) const;
+
   // A walk position with its operands resolved.
   struct Bound {
     const Op* op = nullptr;
@@ -123,6 +126,7 @@ class CudaRank {
   profiler::CudaRankRequest request_;
   MeshCoordinates coordinates_;
   std::unique_ptr<Device> device_;
+  World* world_ = nullptr;              // null: nobody asks where the rank stands
   std::unique_ptr<RankGroups> groups_;  // null: the rank is alone
   std::unique_ptr<Arena> arena_;
   std::byte* host_arena_ = nullptr;  // pinned: tensors of Space::kHost

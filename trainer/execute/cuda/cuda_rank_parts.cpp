@@ -108,7 +108,7 @@ Status CudaRank::run_op(const Part& part, size_t position) {
                     sm_target(part, position),
                     groups_ == nullptr ? nullptr : &groups_->context(),
                     bound.id};
-  if (groups_ != nullptr) groups_->at(bound.op->path, position);
+  if (world_ != nullptr) world_->at(bound.op->path, position);
   const profiler::nvtx::Range range(bound.range, bound.micro_batch);
   const OpMark mark(bound.id);
   Status status = bound.function(call);

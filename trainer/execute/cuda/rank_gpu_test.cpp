@@ -12,6 +12,7 @@
 #include <set>
 #include <tuple>
 
+#include "trainer/comm/places.h"
 #include "trainer/data/rng.h"
 #include "trainer/execute/executor.h"
 #include "trainer/execute/graph_memory.h"
@@ -83,6 +84,24 @@ TEST_F(RankOnDevice, GradientsAreReadBackAsTheOraclesAre) {
     EXPECT_NEAR(device.loss, oracle.loss, 1e-3 * oracle.loss);
     for (const auto& [path, reference] : oracle.of)
       EXPECT_LT(relative_error(device.of.at(path), reference), bound) << path << " " << recipe_name(config);
+  }
+}
+
+// What a report of a hang names, of a rank that is alone: its place in the last step, whether graphs ran or ops.
+TEST_F(RankOnDevice, TellsWhereItStands) {
+  for (const bool graphs : {false, true}) {
+    Config c = small();
+    c.host.device = trainer::Device::kCuda;
+    c.host.enable_cuda_graph = graphs;
+    TrainOptions options;
+    options.places_file =
+        (std::filesystem::temp_directory_path() / fmt::format("places.{}.{}", getpid(), graphs)).string();
+    const auto result = train_small(c, options);
+    ASSERT_TRUE(result.has_value()) << format(result.error());
+    const auto places = read_places(options.places_file);
+    ASSERT_TRUE(places.has_value()) << format(places.error());
+    EXPECT_EQ(*places, "rank 0 at the wait for the GPU to end a step (call 2)");
+    std::filesystem::remove(options.places_file);
   }
 }
 

@@ -29,7 +29,6 @@ class RankGroups {
 
   const RankContext& context() const { return context_; }
   CommStats stats(GroupKind kind) const;
-  void at(std::string_view path, size_t position) { world_.at(path, position); }
   // Messages between the two progress together.
   Status begin_batch() { return nccl_ == nullptr ? Status{} : nccl_->begin_batch(); }
   Status end_batch() { return nccl_ == nullptr ? Status{} : nccl_->end_batch(); }
