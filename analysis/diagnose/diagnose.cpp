@@ -128,6 +128,7 @@ std::string longest_on(const Cell& cell, std::string_view stream) {
 
 // Memory that lies idle while something is recomputed or offloaded for want of it.
 void add_unused_memory(std::vector<Symptom>& found, const Cell& cell, const KnobText& knob, double capacity) {
+  if (!has(cell, "peak_memory")) return;  // as a log that says nothing of memory
   const double unused = capacity - value_of(cell, "peak_memory");
   if (capacity <= 0 || unused < 0.05 * capacity) return;
   const std::string granularity = knob(kGranularity);

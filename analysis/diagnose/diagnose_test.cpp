@@ -70,6 +70,9 @@ TEST(Diagnose, UnusedMemoryIsSpentOnWhatWasRecomputed) {
   EXPECT_EQ(found[0].what, "18.0 GiB of 78.0 GiB unused while recompute_granularity=full");
   EXPECT_EQ(found[0].remedies.front().text(), "recompute_granularity=selective");
   EXPECT_EQ(found[0].remedies.back().text(), "recompute_granularity=none");
+  cell.metrics.pop_back();
+  EXPECT_TRUE(of(cell).empty()) << "of a log that says nothing of memory nothing is unused";
+  cell.metrics.push_back({"peak_memory", 60 * kGiB});
   EXPECT_TRUE(symptoms(cell, knob_text_of(cell), 0).empty()) << "of a card whose memory is not known nothing is said";
 }
 

@@ -56,6 +56,7 @@ struct Command {
   bool hidden = false;
   bool settings_alone = false;  // what may follow are product settings alone; not of `gc` and `history`, which a
                                 // nightly job gives the same words as `gate`
+  bool own_help = true;         // false: --help is passed on too
   bool passes_on = false;       // the first word that it does not know and all after are another program's, --help too
 };
 

@@ -48,6 +48,11 @@ Result<baselines::Cell> cell_of(const baselines::Run& run, const std::optional<s
 Result<trainer::Config> config_of(const baselines::Cell& cell, std::vector<std::string>& gone) {
   trainer::Config config;
   KnobSources sources;
+  // Of another trainer's log the built-in trainer's defaults say nothing.
+  for (const char* key : {"model.name", "train.seq_length"})
+    if (std::none_of(cell.knobs.begin(), cell.knobs.end(), [&](const auto& knob) { return knob.key == key; }))
+      return fail(ErrorCode::kUnavailable,
+                  fmt::format("cell {} says no {}, without which there is no projection", cell.name, key));
   for (const auto& knob : cell.knobs) {
     if (!trainer::knobs().find(knob.key))
       gone.push_back(knob.key);
@@ -55,6 +60,12 @@ Result<trainer::Config> config_of(const baselines::Cell& cell, std::vector<std::
       MB_TRY(trainer::knobs().set_text(config, sources, knob.key, knob.value, Source{Layer::kSuite, cell.name}));
   }
   return config;
+}
+
+bool says_recipe(const baselines::Cell& cell) {
+  return std::any_of(cell.knobs.begin(), cell.knobs.end(), [](const baselines::KnobValue& knob) {
+    return knob.key == "precision.recipe" && knob.source != mbb::name(Layer::kDefault);
+  });
 }
 
 // The card whose costs and memory the cell is held against.
@@ -170,14 +181,16 @@ Result<int> diagnose(const Parsed& parsed) {
   const auto capacity = static_cast<double>(plan_capacity_bytes(card));
 
   std::vector<std::string> gone;
-  const auto config = config_of(cell, gone);
+  auto config = config_of(cell, gone);
+  const bool cpu = cell.result_class == baselines::ResultClass::kFunctionalCpu;
+  const bool as_bf16 = config && cpu && !says_recipe(cell);
+  if (as_bf16) config->precision.recipe = trainer::Recipe::kBf16;
   std::optional<Doctor> doctor;
   Status known = config ? Status() : tl::unexpected<Error>(config.error());
   if (known) {
     doctor.emplace(*config, hardware);
     known = doctor->begin();
   }
-  const bool cpu = cell.result_class == baselines::ResultClass::kFunctionalCpu;
   if (cpu) {
     MB_TRY(known);
     fill_projected(cell, doctor->base(), trainer::is_quantized(config->precision.recipe));
@@ -206,6 +219,7 @@ Result<int> diagnose(const Parsed& parsed) {
   } else {
     table.footer.push_back(fmt::format("What a change is worth is not known: {}.", known.error().what));
   }
+  if (as_bf16) table.footer.push_back("In bf16: fp32 is the default of CPU ranks, and of no GPU.");
   if (!gone.empty()) table.footer.push_back("Left out, since this program has no such knob: " + join(gone, ", ") + ".");
   print_tables(parsed, {table});
   return 0;

@@ -93,6 +93,9 @@ TEST_F(ImportCli, ALogAloneIsMeasuredOnAnUnknownDevice) {
   EXPECT_EQ(imported.cells[0].name, "only");
   EXPECT_LT(metric(imported.cells[0], "mfu_bf16"), 0) << "no peak is guessed";
   EXPECT_NEAR(metric(imported.cells[0], "logged_tflops_per_gpu"), 412.3, 1e-6);
+  const Answer diagnosed = run("diagnose @latest --hardware h100-sxm");
+  EXPECT_EQ(diagnosed.status, 0) << diagnosed.out;
+  EXPECT_TRUE(diagnosed.has("What a change is worth is not known: cell only says no model.name")) << diagnosed.out;
 }
 
 TEST_F(ImportCli, WhatCannotBeIsBrokenWithTheReason) {

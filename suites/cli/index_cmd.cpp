@@ -71,7 +71,13 @@ Command index_command() {
   return c;
 }
 Command view_command() {
-  return {"view", "open the viewer (its options follow: --screenshot FILE, --panel NAME, ...)", {}, {}, true, view};
+  return {.name = "view",
+          .summary = "open the viewer (its options follow: --screenshot FILE, --panel NAME, ...)",
+          .positionals = {},
+          .options = {},
+          .takes_knobs = true,
+          .run = view,
+          .own_help = false};
 }
 Command launch_cell_command() {
   return {kLaunchCommand,

@@ -51,6 +51,7 @@ void declare(CLI::App& root, Entry& entry) {
           ->allow_extra_args(false);
   }
   if (entry.command.passes_on) app->prefix_command();
+  if (!entry.command.own_help) app->set_help_flag();
   if (entry.command.takes_knobs) {
     app->allow_extras();
     app->footer(

@@ -47,6 +47,13 @@ TEST_F(Options, KnobsWhereNothingRunsAreRefused) {
   EXPECT_TRUE(run("run --help").has("Any knob may follow"));
 }
 
+TEST_F(Options, TheViewersHelpIsItsOwn) {
+  if (!fs::exists(fs::path(program_).parent_path() / "mbbench-view")) GTEST_SKIP() << "no viewer in this build";
+  const Answer answer = run("view --help");
+  EXPECT_EQ(answer.status, 0) << answer.out;
+  EXPECT_TRUE(answer.has("--screenshot") && answer.has("--script")) << answer.out;
+}
+
 TEST_F(Options, AModelThatIsNoneIsABadValueOfItsKnob) {
   expect_refused("explain model=llama", "model.name: no model is named \"llama\"");
   EXPECT_EQ(run("explain model=none/config.json").status, 4) << "a file that is not there";
