@@ -58,6 +58,10 @@ TEST_F(ProjectCommand, DiagnoseNamesLossesAndWhatAKnobIsWorth) {
   const Answer cpu = run("diagnose @latest");
   EXPECT_EQ(cpu.status, 64) << cpu.out;
   EXPECT_TRUE(cpu.has("its time says nothing of a GPU") && cpu.has("--hardware")) << cpu.out;
+  const Answer training = run("show @latest --train-tokens 15T --price 2");
+  EXPECT_TRUE(training.has("functional/cpu  its time says nothing of a GPU")) << training.out;
+  const Answer projected = run("show @2 --train-tokens 15T --price 2");
+  EXPECT_TRUE(projected.has("a whole training") && !projected.has("says nothing of a GPU")) << projected.out;
   const Answer as_bf16 = run("diagnose @latest --hardware h100-sxm");
   EXPECT_EQ(as_bf16.status, 0) << as_bf16.out;
   EXPECT_TRUE(as_bf16.has("In bf16: fp32 is the default of CPU ranks")) << as_bf16.out;

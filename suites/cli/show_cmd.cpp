@@ -161,7 +161,7 @@ Table ops_table(const baselines::Cell& cell, size_t rows) {
 
 // Days and cost at each cell's rate, where the tokens of the training are said.
 Result<Table> cost_table(const Parsed& parsed, const baselines::Run& run) {
-  Table table{"cost", "a whole training", {{"cell", "cell"}}, {}, {}};
+  Table table{"cost", "a whole training", {{"cell", "cell"}, {"class", "class"}}, {}, {}};
   const auto number = [&](const char* option) -> Result<double> {
     const auto text = parsed.value(option);
     if (!text) return 0.0;
@@ -187,10 +187,13 @@ Result<Table> cost_table(const Parsed& parsed, const baselines::Run& run) {
     table.columns.push_back({info->id, info->title, Align::kRight, info->unit});
   }
   for (const baselines::Cell& cell : run.cells) {
-    analysis::Row row{{{cell.name}}, {}};
-    for (const baselines::Metric& metric : analysis::training_cost(cell, plan))
-      row.values.push_back({fmt::format("{:.1f}", metric.value), metric.value});
-    if (row.values.size() == 1) row.note = "no tokens per second";
+    analysis::Row row{{{cell.name}, {class_label(cell)}}, {}};
+    if (cell.result_class == baselines::ResultClass::kFunctionalCpu || cell.numerics_only)
+      row.note = "its time says nothing of a GPU";
+    else
+      for (const baselines::Metric& metric : analysis::training_cost(cell, plan))
+        row.values.push_back({fmt::format("{:.1f}", metric.value), metric.value});
+    if (row.values.size() == 2 && row.note.empty()) row.note = "no tokens per second";
     table.rows.push_back(std::move(row));
   }
   table.footer.push_back(
