@@ -171,6 +171,8 @@ TEST_F(Cli, ARunIsExportedForOtherTools) {
   ASSERT_EQ(run("export @latest --format csv --output c").status, 0);
   for (const char* file : {"metrics.csv", "steps.csv", "ops.csv", "memory.csv", "kernels.csv"})
     EXPECT_GT(fs::file_size(folder_ / "c" / file), 100U) << file;
+  for (const char* file : {"metrics.csv", "steps.csv", "ops.csv", "kernels.csv"})
+    EXPECT_NE(text_of(folder_ / "c" / file).find("functional/cpu"), std::string::npos) << "a time with its class";
   ASSERT_EQ(run("export @latest --format json --output j.json").status, 0);
   const auto json = nlohmann::json::parse(std::ifstream(folder_ / "j.json"));
   EXPECT_EQ(json["cells"][0]["launches"][0]["steps"].size(), 12U);

@@ -28,15 +28,17 @@ void row(std::string& out, const std::vector<std::string>& fields) {
   out += '\n';
 }
 
-// Appends a launch's table with cell and launch before each row; the header comes once.
-void append_table(std::string& out, const std::string& table, const std::string& cell, int launch) {
+// Appends a launch's table with cell and launch before each row and the cell's class behind it; the header comes once.
+void append_table(std::string& out, const std::string& table, const baselines::Cell& cell, int launch) {
   bool header = true;
   for (const std::string_view line : split(table, '\n')) {
     if (line.empty()) continue;
-    if (header && out.empty()) out = "cell,launch," + std::string(line) + "\n";
+    if (header && out.empty()) out = "cell,launch," + std::string(line) + ",class\n";
     if (!header) {
-      append_csv_field(out, cell);
-      out += fmt::format(",{},{}\n", launch, line);
+      append_csv_field(out, cell.name);
+      out += fmt::format(",{},{},", launch, line);
+      append_csv_field(out, class_label(cell));
+      out += '\n';
     }
     header = false;
   }
@@ -74,7 +76,7 @@ Status append_kernels(std::string& out, const ExportSource& source, const baseli
     for (const auto& [key, sum] : sums) {
       const auto& [rank, kernel, op, kind] = key;
       row(out, {cell.name, std::to_string(launch.index), std::to_string(rank), kernel, op, kind,
-                std::to_string(sum.calls), std::to_string(sum.ns)});
+                std::to_string(sum.calls), std::to_string(sum.ns), class_label(cell)});
     }
   }
   return {};
@@ -114,7 +116,7 @@ Result<std::vector<std::string>> export_csv(const ExportSource& source, const st
   row(metrics, {"cell", "class", "status", "metric", "value", "low", "high", "unit", "launches", "interval"});
   row(memory, {"cell", "launch", "rank_class", "row", "path", "category", "offset", "bytes_planned_or_own",
                "bytes_measured", "first_writer", "last_reader", "from", "to"});
-  row(kernels, {"cell", "launch", "rank", "kernel", "op", "kind", "calls", "total_ns"});
+  row(kernels, {"cell", "launch", "rank", "kernel", "op", "kind", "calls", "total_ns", "class"});
   const std::string no_kernels = kernels;
   if (source.run.cells.empty())
     return fail(ErrorCode::kNotFound, fmt::format("run {} holds no finished cell", source.run.id),
@@ -126,8 +128,8 @@ Result<std::vector<std::string>> export_csv(const ExportSource& source, const st
                     number(m.high), m.unit, std::to_string(m.launches), m.interval});
     append_memory(memory, cell.name, "plan", cell.memory);
     for (const baselines::Launch& launch : cell.launches) {
-      append_table(steps, baselines::steps_text(launch.steps), cell.name, launch.index);
-      append_table(ops, baselines::ops_text(launch.ops), cell.name, launch.index);
+      append_table(steps, baselines::steps_text(launch.steps), cell, launch.index);
+      append_table(ops, baselines::ops_text(launch.ops), cell, launch.index);
       append_memory(memory, cell.name, std::to_string(launch.index), launch.memory);
       MB_TRY(append_kernels(kernels, source, cell, launch));
     }
