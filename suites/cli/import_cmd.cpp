@@ -47,6 +47,8 @@ Table knobs_table(const ImportedSettings& imported, bool alone) {
     table.rows.push_back({{{knob.key}, {knob.value}, {place}}});
   }
   if (alone && !imported.knobs.gpus_note.empty()) table.footer.push_back("GPUs: " + imported.knobs.gpus_note + ".");
+  if (alone && !imported.knobs.no_model_note.empty())
+    table.footer.push_back("Model: " + imported.knobs.no_model_note + ".");
   if (!imported.knobs.model_note.empty()) table.footer.push_back("Model: " + imported.knobs.model_note + ".");
   return table;
 }

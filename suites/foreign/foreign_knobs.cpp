@@ -216,6 +216,7 @@ class Importer {
     }
     take_lowest_rate();
     note_gpus();
+    if (!model_) note_no_model();
     return std::move(out_);
   }
 
@@ -246,6 +247,25 @@ class Importer {
   void take_lowest_rate() {
     if (const ImportedKnob* lr = taken("optimizer.lr"); lr != nullptr && taken("optimizer.min_lr") == nullptr)
       take("optimizer.min_lr", "0", ForeignSetting(lr->from));
+  }
+
+  // What is not said of the shape is that of the model which stands where none is named.
+  void note_no_model() {
+    const std::string usual = trainer::Config{}.model.name;
+    constexpr std::string_view kWidths[] = {"num_layers",          "hidden_size",      "ffn_hidden_size",
+                                            "num_attention_heads", "num_query_groups", "vocab_size"};
+    std::string own, lacking;
+    for (const std::string_view width : kWidths) {
+      std::string& list = taken(fmt::format("model.{}", width)) != nullptr ? own : lacking;
+      list += (list.empty() ? "" : ", ") + std::string(width);
+    }
+    if (own.empty())
+      out_.no_model_note = fmt::format("none is said, and {} stands: model.name says another", usual);
+    else
+      out_.no_model_note = fmt::format(
+          "none of ours has this shape: {} {} laid over {}, a small Llama{}; model.name says another or a config.json",
+          own, own.find(',') == std::string::npos ? "is" : "are", usual,
+          lacking.empty() ? "" : fmt::format(", whose {} stay", lacking));
   }
 
   void note_gpus() {
@@ -348,6 +368,7 @@ std::string imported_toml(const ImportedKnobs& imported, const std::string& from
   // Other trainers run on GPUs; where they are not here, cells are projected.
   text += "host.device = \"cuda\"\n";
   if (!imported.gpus_note.empty()) text += "# " + imported.gpus_note + "\n";
+  if (!imported.no_model_note.empty()) text += "# Model: " + imported.no_model_note + "\n";
   for (const ImportedKnob& knob : imported.knobs) {
     const auto found = trainer::knobs().find(knob.key);
     const bool bare =

@@ -27,6 +27,7 @@ struct ImportedKnobs {
   std::vector<ForeignSetting> not_understood;  // in the file's order; unset ones ("null", "None", "[]") too
   std::vector<RefusedSetting> refused;         // ours has such a knob and does not take the value
   std::string model_note;                      // how the model was found by its shape
+  std::string no_model_note;                   // where none was: what stands in its place
   std::string gpus_note;                       // what the suite file takes for GPUs that are not said
 };
 

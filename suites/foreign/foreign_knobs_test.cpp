@@ -196,6 +196,20 @@ TEST(ForeignKnobs, ModelsOfOneShapeAreToldApartByTheirVocabulary) {
   EXPECT_NE(either.model_note.find("no vocab_size tells them apart"), std::string::npos) << either.model_note;
 }
 
+TEST(ForeignKnobs, WhatStandsWhereNoModelIsFoundIsSaid) {
+  const std::vector<ForeignSetting> shape{
+      {"num_layers", "32", 1}, {"hidden_size", "4160", 2}, {"num_attention_heads", "65", 3}};
+  const ImportedKnobs laid = import_knobs(shape);
+  EXPECT_TRUE(laid.model_note.empty());
+  EXPECT_EQ(laid.no_model_note,
+            "none of ours has this shape: num_layers, hidden_size, num_attention_heads are laid over quickstart-llama, "
+            "a small Llama, whose ffn_hidden_size, num_query_groups, vocab_size stay; model.name says another or a "
+            "config.json");
+  EXPECT_NE(imported_toml(laid, "x.yaml").find("# Model: none of ours"), std::string::npos);
+  EXPECT_EQ(import_knobs({{"seq_length", "64", 1}}).no_model_note,
+            "none is said, and quickstart-llama stands: model.name says another");
+}
+
 TEST(ForeignKnobs, ARecipesNameIsTheRecipe) {
   const auto recipe = [](const std::string& name) {
     return value(of_yaml("mixed_precision: " + name + "\nmodel:\n  bf16: true\n"), "precision.recipe");
@@ -219,7 +233,7 @@ TEST(ForeignKnobs, ALearningRateAloneAndASuiteForGpus) {
   EXPECT_NE(toml.find("# how many GPUs is not said: one replica of the model is taken (TP 4 x CP 1 x PP 1 = 4"),
             std::string::npos)
       << toml;
-  EXPECT_EQ(imported_toml(of_yaml("a:\n  world_size: 8\n"), "x").find('#'), std::string::npos);
+  EXPECT_EQ(imported_toml(of_yaml("a:\n  world_size: 8\n"), "x").find("# how many"), std::string::npos);
 }
 
 TEST(ForeignKnobs, ADumpBehindALaunchersMarkAndLlmqsOptions) {
