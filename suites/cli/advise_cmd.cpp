@@ -8,6 +8,7 @@
 #include "suites/cli/settings_of.h"
 #include "suites/project/advise.h"
 #include "suites/project/projection_text.h"
+#include "trainer/run/precision_rules.h"
 
 namespace mbb::suites {
 namespace {
@@ -63,7 +64,12 @@ Result<int> advise_mapping(const Parsed& parsed) {
   if (!options.fixed.contains("data_parallel.overlap_param_gather")) config.data_parallel.overlap_param_gather = true;
   MB_ASSIGN(const size_t rows, rows_of(parsed, 10));
   MB_ASSIGN(const Advised advised, advise(config, options));
-  print_tables(parsed, {table_of(advised, costs, rows)});
+  analysis::Table table = table_of(advised, costs, rows);
+  table.title = fmt::format("{} on {} GPUs, {} sequences of {} tokens a step, {}, on {}", config.model.name,
+                            config.parallel.gpus, config.train.global_batch_size, config.train.seq_length,
+                            trainer::recipe_name(config), options.hardware);
+  if (const std::string unsaid = unsaid_text(unsaid_sizes(settings)); !unsaid.empty()) table.title += "  " + unsaid;
+  print_tables(parsed, {table});
   return 0;
 }
 

@@ -203,15 +203,6 @@ std::string without_effect(const trainer::Layout& layout, const trainer::StepPro
   return text;
 }
 
-// Knobs of the step's size that were left at the quickstart's values although a model was named.
-std::vector<std::string> unsaid_sizes(const Settings& settings) {
-  std::vector<std::string> unsaid;
-  if (settings.config.model.name == trainer::Config{}.model.name) return unsaid;
-  for (const char* key : {"train.seq_length", "train.global_batch_size"})
-    if (!settings.sources.contains(key)) unsaid.emplace_back(key);
-  return unsaid;
-}
-
 Result<int> project_step(const Parsed& parsed) {
   MB_ASSIGN(const trainer::CostTable costs, costs_of(parsed));
   if (parsed.flag("--published") || parsed.flag("--calibrate")) return compare_with_published(parsed, costs);

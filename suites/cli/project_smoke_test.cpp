@@ -134,6 +134,18 @@ TEST_F(ProjectCommand, SaysWhatTheTimeIsAsWithoutAndHoldsThePlanAgainstTheGivenL
   EXPECT_TRUE(with.has("of 1.0 GiB that a plan may take: DOES NOT FIT")) << with.out;
 }
 
+TEST_F(ProjectCommand, AdviseCutsLayersThatDoNotDivide) {
+  const std::string base = "model=llama3-8b layers=15 --gpus 4 gbs=16 mbs=1 seq_length=4096 tp=1 cp=1 pp=4 vpp=2 ";
+  const Answer a = run("advise " + base + "--rows 1");
+  EXPECT_EQ(a.status, 0) << a.out;
+  EXPECT_TRUE(a.has("tp1 pp4 vpp2 Et|(t*2|)*6t*2L mbs1")) << a.out;
+  EXPECT_EQ(run("advise " + base + "account_for_loss_in_pipeline_split=true --rows 1").status, 0)
+      << "the user's own way to cut them";
+  EXPECT_TRUE(run("advise model=llama3-8b layers=15 --gpus 4 gbs=16 mbs=1 seq_length=4096 tp=1 cp=1 pp=4 "
+                  "account_for_loss_in_pipeline_split=false --rows 1")
+                  .has("does not divide model.num_layers"));
+}
+
 TEST_F(ProjectCommand, AdviseRanksWhatFits) {
   const Answer a = run("advise --model llama3-8b layers=8 --gpus 8 gbs=8 mbs=1 seq_length=8192 tp=2 cp=1 --rows 3");
   EXPECT_EQ(a.status, 0) << a.out;
@@ -141,6 +153,9 @@ TEST_F(ProjectCommand, AdviseRanksWhatFits) {
   EXPECT_TRUE(a.has("tp2")) << a.out;
   EXPECT_FALSE(a.has("tp4")) << a.out;
   EXPECT_TRUE(a.has("fit and are ranked")) << a.out;
+  EXPECT_TRUE(a.has("llama3-8b on 8 GPUs, 8 sequences of 8192 tokens a step, bf16, on h100-sxm\n")) << a.out;
+  const Answer unsaid = run("advise --model llama3-8b layers=8 --gpus 8 tp=2 pp=1 mbs=1 --rows 1");
+  EXPECT_TRUE(unsaid.has("(train.seq_length and train.global_batch_size are the quickstart's")) << unsaid.out;
   const Answer none = run("advise --model llama3.1-405b --gpus 2 gbs=8 seq_length=8192");
   EXPECT_EQ(none.status, 4) << none.out;
   EXPECT_TRUE(none.has("no mapping of llama3.1-405b onto 2 GPUs fits")) << none.out;

@@ -65,6 +65,14 @@ Result<std::string> tag_of(const Parsed& parsed) {
   return tag;
 }
 
+std::vector<std::string> unsaid_sizes(const Settings& settings) {
+  std::vector<std::string> unsaid;
+  if (settings.config.model.name == trainer::Config{}.model.name) return unsaid;
+  for (const char* key : {"train.seq_length", "train.global_batch_size"})
+    if (!settings.sources.contains(key)) unsaid.emplace_back(key);
+  return unsaid;
+}
+
 Result<size_t> rows_of(const Parsed& parsed, size_t usual) {
   const auto text = parsed.value("--rows");
   if (!text) return usual;

@@ -25,6 +25,9 @@ Result<baselines::Store> open_to_read(const std::filesystem::path& file);
 // --tag, empty without it. Refuses what "@" means already: latest, and numbers, which count back from the newest run.
 Result<std::string> tag_of(const Parsed& parsed);
 
+// Knobs of the step's size that were left at the quickstart's values although a model was named.
+std::vector<std::string> unsaid_sizes(const Settings& settings);
+
 // --rows: lines of a table, from 1 on; `usual` without it.
 Result<size_t> rows_of(const Parsed& parsed, size_t usual);
 

@@ -41,10 +41,16 @@ std::vector<int64_t> axis(const AdviseOptions& options, const char* key, int64_t
   return values;
 }
 
-// Interleavings worth a look: none, one layer a chunk, and those between with two or four layers.
+// Interleavings worth a look: none, one layer a chunk, and those between with two or four layers. Of layers that do not
+// divide those of a layout that is written out.
 std::vector<int64_t> interleavings(int64_t layers, int64_t pp) {
   std::vector<int64_t> all{1};
-  if (pp == 1 || layers % pp != 0) return all;
+  if (pp == 1) return all;
+  if (layers % pp != 0) {
+    for (const int64_t chunk : {4, 2})
+      if (const int64_t vpp = (layers + 2 + pp * chunk - 1) / (pp * chunk); vpp > all.back()) all.push_back(vpp);
+    return all;
+  }
   const int64_t stage = layers / pp;
   for (const int64_t chunk : {4, 2, 1})
     if (stage % chunk == 0 && stage / chunk > 1) all.push_back(stage / chunk);
@@ -86,6 +92,42 @@ std::vector<Mapping> mappings(const Config& base, const trainer::ModelShape& mod
   return all;
 }
 
+std::string layers_text(int64_t layers) {
+  return layers == 0 ? "" : layers == 1 ? "t" : fmt::format("t*{}", layers);
+}
+
+// Layers over chunks where they do not divide: embedding and loss count as a layer each, and what is still too much
+// room is left in the last chunks but one, which lie on different stages. Empty where a chunk would hold nothing.
+std::string uneven_layout(int64_t layers, int64_t chunks, int64_t mtp) {
+  const int64_t slots = (layers + 2 + chunks - 1) / chunks;
+  std::vector<int64_t> held(static_cast<size_t>(chunks), slots);
+  --held.front();
+  --held.back();
+  const int64_t spare = slots * chunks - 2 - layers;
+  if (slots == 1 && spare > 0) return "";
+  for (int64_t i = 0; i < spare; ++i) --held[static_cast<size_t>(chunks - 2 - i)];
+  std::string text = "E" + layers_text(held.front()) + "|";
+  for (size_t i = 1; i + 1 < held.size();) {
+    size_t end = i;
+    while (end + 1 < held.size() && held[end] == held[i]) ++end;
+    const std::string chunk = layers_text(held[i]) + "|";
+    text += end - i > 1 ? fmt::format("({})*{}", chunk, end - i) : chunk;
+    i = end;
+  }
+  return text + layers_text(held.back()) + std::string(static_cast<size_t>(mtp), 'm') + "L";
+}
+
+// Layers that do not divide over the chunks, where nothing says how to cut them.
+void cut_unevenly(Config& config, const trainer::ModelShape& model, const AdviseOptions& options) {
+  trainer::ParallelConfig& p = config.parallel;
+  const int64_t chunks = p.pipeline_model_parallel_size * p.virtual_pipeline_model_parallel_size;
+  if (model.num_layers % chunks == 0 || model.is_encoder_decoder()) return;
+  for (const char* key : {"parallel.pipeline_layout", "parallel.account_for_embedding_in_pipeline_split",
+                          "parallel.account_for_loss_in_pipeline_split"})
+    if (options.fixed.contains(key)) return;
+  p.pipeline_layout = uneven_layout(model.num_layers, chunks, model.num_mtp_layers);
+}
+
 Config config_of(const Config& base, const Mapping& m, const trainer::ModelShape& model, const AdviseOptions& options) {
   Config config = base;
   trainer::ParallelConfig& p = config.parallel;
@@ -94,6 +136,7 @@ Config config_of(const Config& base, const Mapping& m, const trainer::ModelShape
   p.pipeline_model_parallel_size = m.pp;
   p.virtual_pipeline_model_parallel_size = m.vpp;
   p.expert_model_parallel_size = m.ep;
+  if (m.pp > 1) cut_unevenly(config, model, options);
   if (model.is_moe() && !options.fixed.contains("parallel.expert_tensor_parallel_size"))
     p.expert_tensor_parallel_size = 1;
   config.train.micro_batch_size = m.mbs;
@@ -115,6 +158,7 @@ std::string label_of(const Config& c) {
   const trainer::ParallelConfig& p = c.parallel;
   std::string text = fmt::format("tp{} pp{}", p.tensor_model_parallel_size, p.pipeline_model_parallel_size);
   if (p.virtual_pipeline_model_parallel_size > 1) text += fmt::format(" vpp{}", p.virtual_pipeline_model_parallel_size);
+  if (!p.pipeline_layout.empty()) text += " " + p.pipeline_layout;
   if (p.context_parallel_size > 1) text += fmt::format(" cp{}", p.context_parallel_size);
   if (p.expert_model_parallel_size > 1) text += fmt::format(" ep{}", p.expert_model_parallel_size);
   text += fmt::format(" mbs{}", c.train.micro_batch_size);
@@ -212,7 +256,8 @@ class Adviser {
     ++out_.too_large;
   }
 
-  // Of a pipeline the first stage holds most activations and the last one the logits: only their plans are made.
+  // Of a pipeline the first stage holds most activations and the last one the logits: only their plans are made, and
+  // the second's, which holds a layer more where the first one's embedding counts as one.
   Result<Advice> project_one(const Config& config) const {
     MB_ASSIGN(const trainer::Layout layout, trainer::resolve(config));
     trainer::StepPrograms built;
@@ -222,6 +267,11 @@ class Adviser {
     built.plans.resize(built.programs.size());
     const trainer::PlanOptions plan{config.memory.expandable_segments, config.memory.avoid_record_streams};
     built.plans.front() = trainer::plan_memory(built.programs.front(), plan);
+    for (int c = 1; c + 1 < classes && !config.parallel.pipeline_layout.empty(); ++c)
+      if (built.programs[static_cast<size_t>(c)].rank_class.pp == 1) {
+        built.plans[static_cast<size_t>(c)] = trainer::plan_memory(built.programs[static_cast<size_t>(c)], plan);
+        break;
+      }
     if (classes > 1) built.plans.back() = trainer::plan_memory(built.programs.back(), plan);
     Advice advice;
     advice.config = config;

@@ -34,7 +34,8 @@ struct AdviseOptions {
 };
 
 // Varies tensor, context, pipeline, expert parallelism and interleaving, micro-batch size, full sharding, and, only
-// where a mapping does not fit, recompute; everything else is as in `base`, which says the model, GPUs and batch.
+// where a mapping does not fit, recompute; layers that do not divide are cut by a pipeline_layout that the label has.
+// Everything else is as in `base`, which says the model, GPUs and batch.
 // kNotFound when no mapping fits, naming the nearest miss.
 Result<Advised> advise(const trainer::Config& base, const AdviseOptions& options);
 

@@ -91,6 +91,13 @@ nlohmann::json errors_json(const trainer::PublishedAccuracy& a) {
 
 }  // namespace
 
+std::string unsaid_text(const std::vector<std::string>& unsaid) {
+  const char* verb = unsaid.size() == 1 ? "is" : "are";
+  return unsaid.empty()
+             ? ""
+             : fmt::format("({} {} the quickstart's: say what yours {})", fmt::join(unsaid, " and "), verb, verb);
+}
+
 std::vector<std::string> accuracy_lines(const trainer::CostTable& costs) {
   const trainer::PublishedAccuracy& a = costs.published;
   const auto errors = [](const trainer::StepErrors& e) {
@@ -118,9 +125,7 @@ std::string to_text(const Projection& p, const trainer::Layout& layout, const tr
                     const TrainingPlan& plan, const std::vector<std::string>& unsaid) {
   const double causal = p.tflops_per_gpu(p.model_flops_causal);
   std::string out = title(p, layout);
-  if (!unsaid.empty())
-    out += fmt::format("  ({} {} the quickstart's: say what yours {})", fmt::join(unsaid, " and "),
-                       unsaid.size() == 1 ? "is" : "are", unsaid.size() == 1 ? "is" : "are");
+  if (!unsaid.empty()) out += "  " + unsaid_text(unsaid);
   out += "\n";
   out +=
       fmt::format("step      {}   80 %: {} to {}\n", format_ns(p.step_ns), format_ns(p.low_ns), format_ns(p.high_ns));

@@ -15,6 +15,9 @@ struct TrainingPlan {
   double price_gpu_hour = 0;  // 0: no price
 };
 
+// "(train.seq_length is the quickstart's: say what yours is)"; empty where nothing is unsaid.
+std::string unsaid_text(const std::vector<std::string>& unsaid);
+
 // One screen: step with interval, throughput, where the step goes, what the interval rests on, memory, and how far such
 // projections were from published steps. `unsaid`: knobs at the quickstart's values although another model was named;
 // the first line says so.
