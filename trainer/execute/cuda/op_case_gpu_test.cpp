@@ -427,6 +427,28 @@ void add_block_tile_cases(std::vector<OpCase>& all) {
   add("quantize_blocks/tiles-many-mx", form(DType::kE4M3, BlockScale::kE8M0, 32, false, 1), {327696, 1, 16});
   add("quantize_blocks/tiles-stack", form(DType::kE4M3, BlockScale::kPowerOfTwo, 128, false, 2), {2, 208, 264});
   add("quantize_blocks/tiles-square-stack", form(DType::kE4M3, BlockScale::kF32, 128, true, 2), {2, 208, 264});
+  // Tiles that are all whole, of NVFP4.
+  QuantizeBlocksAttrs fp4 = form(DType::kE2M1, BlockScale::kE4M3, 16, false, 1);
+  add("quantize_blocks/whole-fp4", fp4, {128, 2, 384});
+  fp4.stack = 2;
+  add("quantize_blocks/whole-fp4-stack", fp4, {2, 256, 384});
+  fp4.square = true;
+  add("quantize_blocks/whole-fp4-square-stack", fp4, {2, 256, 384});
+  fp4.square = false, fp4.stack = 1;
+  fp4.rotate = true, fp4.rotate_signs = 0x5a3c, fp4.stream = 77;
+  add("quantize_blocks/whole-fp4-rotated", fp4, {128, 2, 384});
+  fp4.stochastic = true;
+  const auto drawn = [&](const char* name) {
+    all.push_back(
+        {name,
+         &kQuantizeBlocks,
+         {{{128, 2, 384}, DType::kBf16}, {{2}, DType::kI32, Fill::kInts, 9}, {{4}, DType::kF32, Fill::kPositive}},
+         fp4,
+         false});
+  };
+  drawn("quantize_blocks/whole-fp4-gradient");
+  fp4.rotate = false;
+  drawn("quantize_blocks/whole-fp4-rounded");
 }
 
 // Blocks of 128 over several tiles of the library's, partial at the end of every side.

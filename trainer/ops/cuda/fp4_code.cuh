@@ -56,14 +56,21 @@ __device__ __forceinline__ uint32_t stochastic_two(float low, float high, uint32
   const uint32_t codes = reinterpret_cast<const uint32_t&>(top) * 8 + nines;
   return bits_by(0x80008000u, reinterpret_cast<const uint32_t&>(two), codes);
 }
-// The next codes of a word's halves; four times in all, what the first were in goes.
-__device__ __forceinline__ uint32_t append_two(uint32_t word, uint32_t two) {
-  return bits_by(0xf000f000u, two, word >> 4);
+// Of a draw's four columns in one row: of the first and the third, or of the others.
+__device__ __forceinline__ uint32_t nine_bits_of(uint32_t row, bool others) {
+  return (others ? __byte_perm(row, 0, 0x2301) : row) & 0x0ff80ff8u;
 }
-// Of one of a draw's four columns, in two rows.
+// Of one of them in two rows.
 __device__ __forceinline__ uint32_t nine_bits_of(uint32_t low_row, uint32_t high_row, int column) {
   const uint32_t halves = column < 2 ? (column == 0 ? 0x5410 : 0x4501) : (column == 2 ? 0x7632 : 0x6723);
   return __byte_perm(low_row, high_row, halves) & 0x0ff80ff8u;
+}
+// The codes of eight values, the first one lowest. nines(i): the random bits of values i and i + 2.
+template <typename Nines>
+__device__ __forceinline__ uint32_t stochastic_word(const float (&value)[8], Nines&& nines) {
+  const auto two = [&](int i) { return stochastic_two(value[i], value[i + 2], nines(i)); };
+  const uint32_t even = __byte_perm(two(0), two(4), 0x7531), odd = __byte_perm(two(1), two(5), 0x7531);
+  return bits_by(0xf0f0f0f0u, odd, even >> 4);
 }
 
 // The code of e4m3_factor's scale. In double the product by a sixth rounds to the fp32 that a division gives, of all

@@ -32,16 +32,18 @@ __device__ __forceinline__ int inside(int64_t left) {
   return static_cast<int>(min(left, int64_t{128}));
 }
 
-// Sixteen rows are all inside or all outside; lines outside repeat others, which changes no maximum.
+// Sixteen rows are all inside or all outside; lines outside repeat others, which changes no maximum. Offsets from a
+// tile's corner are of 32 bits.
 template <bool kOnce>
 __device__ __forceinline__ void load_tile(const BlockTiles& t, const bf16* x, const MatrixTile& at,
                                           const Fp4Place& place, uint2 (&lines)[16]) {
   const int row = min(place.row, inside(t.rows - at.row) - 16),
             column = min(place.column, inside(t.cols - at.column) - 4);
-  const bf16* const from = x + (at.matrix * t.rows + at.row) * t.cols + at.column + (row * t.cols + column);
+  const auto* const corner = reinterpret_cast<const uint8_t*>(x + (at.matrix * t.rows + at.row) * t.cols + at.column);
+  const uint32_t pitch = static_cast<uint32_t>(t.cols) * 2, first = row * pitch + column * 2;
 #pragma unroll
   for (int l = 0; l < 16; ++l) {
-    const auto* const line = reinterpret_cast<const uint2*>(from + l * t.cols);
+    const auto* const line = reinterpret_cast<const uint2*>(corner + (first + l * pitch));
     lines[l] = kOnce ? __ldcs(line) : *line;
   }
   __syncwarp();  // no load is put off past the first use of another
@@ -206,10 +208,11 @@ struct Fp4Shared {
   uint64_t keys[2];                         // of random words
   alignas(8) uint8_t scales[2][128][8];     // [copy][line][block]
 };
-// A thread writes four neighbouring columns, one after another; a warp's lie in all banks.
+// A thread writes four neighbouring columns, one after another; half a warp's lie in all banks, two in each. Codes of
+// 32 rows lie together.
 __device__ __forceinline__ uint32_t turned_at(uint32_t column, uint32_t rows16) {
   const uint32_t four = column >> 2;
-  return ((column & 3) * 32 + four) * 8 + (rows16 ^ (four >> 1 & 7));
+  return ((column & 3) * 32 + four) * 8 + (rows16 ^ (four & 6));
 }
 
 // The larger magnitudes of two lanes' words: of the first ones in the lane where `later` is not set, of the second ones
@@ -283,12 +286,8 @@ template <bool kStochastic>
 __device__ __forceinline__ uint32_t two_rows(const float (&value)[8], const Fp4Place& place, int row,
                                              const Fp4Draws& draws) {
   if constexpr (!kStochastic) return nearest_word(value);
-  const uint32_t low = draws.words[place.warp][row][place.lane], high = draws.words[place.warp][row + 1][place.lane];
-  uint32_t word = stochastic_two(value[0], value[4], nine_bits_of(low, high, 0));
-#pragma unroll
-  for (int c = 1; c < 4; ++c)
-    word = append_two(word, stochastic_two(value[c], value[4 + c], nine_bits_of(low, high, c)));
-  return word;
+  const auto& words = draws.words[place.warp];
+  return stochastic_word(value, [&](int i) { return nine_bits_of(words[row + i / 4][place.lane], i % 2 != 0); });
 }
 
 template <bool kSquare, bool kStochastic>
@@ -371,15 +370,26 @@ template <bool kStochastic>
 __device__ __forceinline__ uint32_t eight_rows(const float (&value)[8], const Fp4Place& place, int row, int column,
                                                const Fp4Draws& draws) {
   if constexpr (!kStochastic) return nearest_word(value);
-  uint32_t word = 0;
-#pragma unroll
-  for (int l = 0; l < 4; ++l) {
-    const uint32_t low = draws.words[place.warp][row + l][place.lane];
-    const uint32_t high = draws.words[place.warp][row + l + 4][place.lane];
-    const uint32_t two = stochastic_two(value[l], value[l + 4], nine_bits_of(low, high, column));
-    word = l == 0 ? two : append_two(word, two);
+  const auto& words = draws.words[place.warp];
+  return stochastic_word(
+      value, [&](int i) { return nine_bits_of(words[row + i][place.lane], words[row + i + 2][place.lane], column); });
+}
+
+// The column, rotated where it is, and its largest magnitude.
+template <bool kRotate, bool kStochastic>
+__device__ __forceinline__ float turn_column(const float (&turn)[16], float (&v)[16]) {
+  if constexpr (!kRotate || kStochastic) {  // registers of stochastic ones are full
+    if constexpr (kRotate) rotate_column(turn, v);
+    return column_top(v);
   }
-  return word;
+  rotate_column<8>(turn, v);
+  const uint32_t top = last_bit_top(v);
+#pragma unroll
+  for (int l = 0; l < 8; ++l) {
+    const float a = v[l], b = v[l + 8];
+    v[l] = a + b, v[l + 8] = a - b;
+  }
+  return top == 0x7f800000u ? column_top(v) : __uint_as_float(top);
 }
 
 template <bool kRotate, bool kStochastic>
@@ -390,8 +400,7 @@ __device__ __forceinline__ void turn_columns(const Fp4Tiles& t, const Fp4Place& 
   for (int c = 0; c < 4; ++c) {
     float v[16];
     column_of(lines, c, v);
-    if constexpr (kRotate) rotate_column(t.turn, v);
-    const float factor = column_factor(place, c, column_top(v), of_copy, shared);
+    const float factor = column_factor(place, c, turn_column<kRotate, kStochastic>(t.turn, v), of_copy, shared);
     uint32_t word[2];
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
@@ -443,28 +452,41 @@ __device__ __forceinline__ void write_turned_fp4(const Fp4Tiles& t, const Matrix
   for (int it = 0; it < 4; ++it) {
     if (it * 32 >= columns) return;
     // turned_at of 32 columns further on
-    *reinterpret_cast<uint2*>(to) = shared.turned[turned_at(first, rows16 ^ it % 2 * 4) + it * 64];
+    *reinterpret_cast<uint2*>(to) = shared.turned[turned_at(first, rows16) + it * 64];
     to += 32 * pitch;
   }
 }
 
-// Factors by the scale's code, and the scales of the whole copies. `step`, and a thread's row: read before.
+// The scale of a whole copy, and factors by the scale's code: a warp's four a lane. Of codes 32 apart the first one's
+// is sixteen times the other's, but for the least eight and NaN's.
+template <bool kStochastic>
+__device__ __forceinline__ void find_factors(const Fp4Tiles& t, int copy, float amax, float step, Fp4Shared& shared) {
+  constexpr float kUnit = kStochastic ? 0x1p-14f : 1.0f;
+  const auto lane = static_cast<uint32_t>(threadIdx.x) & 31;
+  const float of_copy = fp4_tensor_scale(amax);
+  const float factor = fp4_factor(lane + 64, of_copy), least = fp4_factor(lane & 7, of_copy);
+  float* const to = shared.factors[copy] + lane;
+  to[0] = (lane < 8 ? least : factor * 256.0f) * kUnit;
+  to[32] = factor * 16.0f * kUnit;
+  to[64] = factor * kUnit;
+  to[96] = lane == 31 ? __int_as_float(0x7fffffff) : factor * 0.0625f * kUnit;
+  if (lane != 0) return;
+  shared.of_copy[copy] = of_copy;
+  if constexpr (kStochastic) {
+    const uint64_t key = rng_mix(t.stream ^ (static_cast<uint64_t>(step) + kRngGamma));
+    shared.keys[copy] = copy == 0 ? key : rng_mix(key);
+  }
+}
+// What the block's warps share of copies, and of rows. `step`, and a row of a thread of the second half: read before.
 template <bool kRotate, bool kStochastic>
 __device__ __forceinline__ void prepare(const Fp4Tiles& t, const MatrixTile& at, float step, const RowDraws& row,
                                         Fp4Shared& shared, Fp4Draws& draws) {
-  const int copy = static_cast<int>(threadIdx.x) >> 7, in_copy = static_cast<int>(threadIdx.x) & 127;
-  const float of_copy = fp4_tensor_scale(__ldcg(t.amax + (kRotate ? copy : 0)));
-  if (in_copy == 0) {
-    shared.of_copy[copy] = of_copy;
-    if constexpr (kStochastic) {
-      const uint64_t key = rng_mix(t.stream ^ (static_cast<uint64_t>(step) + kRngGamma));
-      shared.keys[copy] = copy == 0 ? key : rng_mix(key);
-    }
-    if (at.matrix == 0 && at.row == 0 && at.column == 0)
-      *(copy == 0 ? t.row_copy : t.column_copy).inverse = 1.0f / of_copy;
+  if (const int copy = static_cast<int>(threadIdx.x) >> 5; copy < 2) {
+    find_factors<kStochastic>(t, copy, __ldcg(t.amax + (kRotate ? copy : 0)), step, shared);
+    if ((threadIdx.x & 31) == 0 && at.matrix == 0 && at.row == 0 && at.column == 0)
+      *(copy == 0 ? t.row_copy : t.column_copy).inverse = 1.0f / shared.of_copy[copy];
   }
-  shared.factors[copy][in_copy] = fp4_factor(static_cast<uint32_t>(in_copy), of_copy) * (kStochastic ? 0x1p-14f : 1.0f);
-  if (kStochastic && copy == 0) draws.rows[in_copy] = row;
+  if (kStochastic && threadIdx.x >= 128) draws.rows[threadIdx.x - 128] = row;
   __syncthreads();
 }
 
@@ -488,7 +510,7 @@ __global__ void __launch_bounds__(256, kSquare ? 4 : 3) fp4_tiles_kernel(Fp4Tile
   RowDraws row;
   if constexpr (kStochastic) {
     step = t.record[StepRecord::kStep];
-    if (threadIdx.x < 128) row.find(t, at, static_cast<int>(threadIdx.x));
+    if (threadIdx.x >= 128) row.find(t, at, static_cast<int>(threadIdx.x) - 128);
   }
   wait_for_launch_before();  // has the magnitudes
   prepare<kRotate, kStochastic>(t, at, step, row, shared, draws);
@@ -499,6 +521,9 @@ __global__ void __launch_bounds__(256, kSquare ? 4 : 3) fp4_tiles_kernel(Fp4Tile
   if constexpr (kSquare) {
     turn_squares(place, words, shared);
   } else {
+    // Unpacked values of the rows do not stay: there are no registers for them.
+#pragma unroll
+    for (uint2& l : lines) asm volatile("" : "+r"(l.x), "+r"(l.y));
     if constexpr (kStochastic) draws.draw(shared.keys[1], place);
     turn_columns<kRotate, kStochastic>(t, place, lines, draws, shared);
   }

@@ -246,7 +246,8 @@ bool takes_tiles(const QuantizeBlocks& q, const void* x) {
   const bool fp4 = a.to == DType::kE2M1 && a.block == 16 && a.scale == BlockScale::kE4M3 &&
                    !(a.square && (a.rotate || a.stochastic)) && q.batch < int64_t{1} << 31 &&
                    q.shape.rows < int64_t{1} << 31 && (a.stack == 1 || !a.rotate) &&
-                   q.shape.rows * q.shape.cols < int64_t{1} << 34;  // random draws by 32 bits
+                   q.shape.rows * q.shape.cols < int64_t{1} << 34 &&                   // random draws by 32 bits
+                   std::max(a.stack * q.shape.rows, q.shape.cols) < int64_t{1} << 24;  // and offsets in a tile
   const auto addresses =
       reinterpret_cast<uintptr_t>(x) | reinterpret_cast<uintptr_t>(q.rows.q) | reinterpret_cast<uintptr_t>(q.columns.q);
   return (fp8 || fp4) && q.from == Element::kBf16 && q.shape.rows % 16 == 0 && q.shape.cols % 8 == 0 &&
