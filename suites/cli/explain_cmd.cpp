@@ -16,7 +16,7 @@ namespace {
 
 Result<int> explain_step(const Parsed& parsed) {
   MB_ASSIGN(const Settings settings, settings_of(parsed));
-  MB_ASSIGN(const trainer::Layout layout, trainer::resolve(settings.config));
+  MB_ASSIGN(const trainer::Layout layout, layout_of(settings));
   MB_ASSIGN(trainer::StepPrograms programs, trainer::build_programs(layout));
   trainer::add_choice_effects(layout, programs);
   // A plan needs no data: without it, rows count as whole sequences, and that is said.

@@ -54,6 +54,17 @@ TEST_F(Options, TheViewersHelpIsItsOwn) {
   EXPECT_TRUE(answer.has("--screenshot") && answer.has("--script")) << answer.out;
 }
 
+TEST_F(Options, ARefusalSaysWhereAKnobWasSetThatNobodyTyped) {
+  write("mbbench.toml", "[train]\nglobal_batch_size = 3\n");
+  for (const char* command : {"explain", "project", "run"}) {
+    const Answer answer = run(std::string(command) + " mbs=2");
+    EXPECT_EQ(answer.status, 64) << answer.out;
+    EXPECT_TRUE(answer.has("train.global_batch_size stands at ") && answer.has("mbbench.toml:2:21")) << answer.out;
+  }
+  EXPECT_FALSE(run("explain mbs=2 gbs=3").has("stands at"));
+  expect_refused("run runs_dir=", "argument 'runs_dir=': runs_dir is empty");
+}
+
 TEST_F(Options, AModelThatIsNoneIsABadValueOfItsKnob) {
   expect_refused("explain model=llama", "model.name: no model is named \"llama\"");
   EXPECT_EQ(run("explain model=none/config.json").status, 4) << "a file that is not there";

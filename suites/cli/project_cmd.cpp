@@ -213,7 +213,7 @@ Result<int> project_step(const Parsed& parsed) {
   // A projection is of a GPU's number formats; fp32 is the CPU oracle's default.
   const bool said = settings.sources.contains("precision.recipe");
   if (!said) settings.config.precision.recipe = trainer::Recipe::kBf16;
-  MB_ASSIGN(const trainer::Layout layout, trainer::resolve(settings.config));
+  MB_ASSIGN(const trainer::Layout layout, layout_of(settings));
   MB_ASSIGN(const trainer::StepPrograms programs, trainer::build_programs(layout));
   ProjectOptions options;
   options.trace = parsed.flag("--timeline") || parsed.flag("--save");

@@ -34,6 +34,18 @@ Result<Settings> settings_of(const Parsed& parsed) {
   return read_settings(find_places("."), std::move(given));
 }
 
+Result<trainer::Layout> layout_of(const Settings& settings) {
+  auto layout = trainer::resolve(settings.config);
+  if (layout) return layout;
+  std::string places;
+  for (const auto& [key, source] : settings.sources)
+    if (source.layer != Layer::kCommandLine && layout.error().what.find(key) != std::string::npos)
+      places += fmt::format("{}{} stands at {}", places.empty() ? "" : ", ", key, describe(source));
+  std::string& hint = layout.error().hint;
+  if (!places.empty()) hint += (hint.empty() ? "" : "; ") + places;
+  return layout;
+}
+
 Status resolves(const trainer::Config& config) {
   const auto layout = trainer::resolve(config);
   return layout ? Status{} : tl::unexpected<Error>(layout.error());

@@ -6,11 +6,15 @@
 #include "suites/matrix/settings.h"
 #include "suites/matrix/suite.h"
 #include "suites/runner/runner.h"
+#include "trainer/run/layout.h"
 
 namespace mbb::suites {
 
 // All layers, with the knobs of the command line on top.
 Result<Settings> settings_of(const Parsed& parsed);
+
+// What the settings lay out. An error says where the knobs it names were set, where that was not the command line.
+Result<trainer::Layout> layout_of(const Settings& settings);
 
 // Whether a configuration can be laid out at all, for open_suite.
 Status resolves(const trainer::Config& config);

@@ -258,7 +258,7 @@ Status take_launcher(Settings& settings, const trainer::ProcessPlace& place) {
   if (settings.config.parallel.gpus == 0)
     MB_TRY(trainer::knobs().set_text(settings.config, settings.sources, "parallel.gpus", std::to_string(place.size),
                                      source));
-  MB_ASSIGN(const trainer::Layout layout, trainer::resolve(settings.config));
+  MB_ASSIGN(const trainer::Layout layout, layout_of(settings));
   if (layout.mesh.world_size() == place.size) return {};
   return fail(ErrorCode::kBadArgument,
               fmt::format("the launcher started {} processes, and parallel.gpus = {} asks for {} ranks", place.size,
@@ -274,7 +274,7 @@ Result<int> run_one(const Parsed& parsed) {
     return fail(ErrorCode::kBadArgument, "--command under a launcher, whose processes would each start it",
                 "leave the launcher out; the command may begin with mpirun itself");
   if (place) MB_TRY(take_launcher(settings, *place));
-  if (!command) MB_TRY(resolves(settings.config));
+  if (!command) MB_TRY(layout_of(settings));
   StopSignals signals;
   MB_ASSIGN(const RunOptions options, run_options(parsed, settings, signals, "run"));
   if (place && !command) MB_TRY(check_inputs(settings.config));  // all of its processes refuse alike

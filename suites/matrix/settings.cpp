@@ -74,6 +74,15 @@ Status check_facts(const Settings& settings) {
   return {};
 }
 
+// Nor is a folder without a name one.
+Status check_runs_dir(const Settings& settings) {
+  if (!trim(settings.product.runs_dir).empty()) return {};
+  const Source& source = settings.product_sources.at("runs_dir");
+  return fail(source.line > 0 ? ErrorCode::kBadFile : ErrorCode::kBadArgument,
+              fmt::format("{}: runs_dir is empty", describe(source)),
+              "name the folder of runs and store, or leave it out: ./mbbench-runs");
+}
+
 bool is_switch(std::string_view name) {
   const auto found = find_setting(name);
   if (!found) return false;
@@ -186,6 +195,7 @@ Result<Settings> read_settings(const SettingsPlaces& places, std::vector<Argumen
   settings.command_line = std::move(command_line);
   MB_TRY(apply_command_line(settings));
   MB_TRY(check_facts(settings));
+  MB_TRY(check_runs_dir(settings));
   return settings;
 }
 

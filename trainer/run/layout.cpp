@@ -371,6 +371,17 @@ Status check_device_knobs(const Config& config) {
   return {};
 }
 
+Status check_batch(const Layout& l) {
+  const int64_t per_step = l.micro_batch * l.dp;
+  if (l.global_batch % per_step == 0) return {};
+  const int64_t replica = l.global_batch % l.dp == 0 ? l.global_batch / l.dp : 0;
+  return fail(ErrorCode::kBadArgument,
+              fmt::format("train.global_batch_size = {} is no multiple of micro_batch_size × dp = {} × {} = {}",
+                          l.global_batch, l.micro_batch, l.dp, per_step),
+              fmt::format("make it a multiple of {}{}", per_step,
+                          replica > 0 ? fmt::format(", or choose a micro_batch_size that divides {}", replica) : ""));
+}
+
 // What says nothing of the mapping.
 Status check_others(const Config& config) {
   MB_TRY(check_learning_rate(config));
@@ -420,12 +431,8 @@ Result<Layout> resolve(const Config& config) {
   MB_TRY(check_memory_rules(l));
   MB_TRY(check_precision(config, l.model));
   MB_TRY(check_expert_parallel(l));
-  const int64_t per_step = l.micro_batch * l.dp;
-  if (l.global_batch % per_step != 0)
-    return fail(ErrorCode::kBadArgument,
-                fmt::format("train.global_batch_size = {} is no multiple of micro_batch_size × dp = {} × {} = {}",
-                            l.global_batch, l.micro_batch, l.dp, per_step));
-  l.micro_batches = static_cast<int>(l.global_batch / per_step);
+  MB_TRY(check_batch(l));
+  l.micro_batches = static_cast<int>(l.global_batch / (l.micro_batch * l.dp));
   MB_TRY(check_micro_batches(l));
   sizes.tp = l.tp;
   sizes.pp = l.pp;
