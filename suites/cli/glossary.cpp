@@ -30,6 +30,10 @@ constexpr Term kTerms[] = {
     {"unproven",
      "It ran, and its losses were compared with nothing: that takes a one-rank cell of the same model, data and batch "
      "in the same run, and in lower precision one in fp32 beside it. The suite `quickstart` shows how one is written."},
+    {"scaling",
+     "Of cells that differ in their GPUs: strong with the same batch, weak with the same batch a GPU. Efficiency is "
+     "tokens/s/GPU over that of the fewest GPUs; `mbbench show RUN` prints it."},
+    {"proxy", "A model with fewer of its layers. Its own series, and nothing that was published stands beside it."},
     {"missing", "Planned and not run yet: `mbbench suite SUITE --resume` goes on."},
 
     {"slower", "Verdict: worse than what it is held against, beyond what noise explains."},

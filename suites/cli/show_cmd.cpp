@@ -11,6 +11,7 @@
 #include "analysis/exposure/gemm_slowdown.h"
 #include "analysis/metrics/cell_metrics.h"
 #include "analysis/metrics/metrics.h"
+#include "analysis/report/scaling_table.h"
 #include "analysis/report/suite_table.h"
 #include "analysis/report/timeline.h"
 #include "baselines/store/bundle.h"
@@ -383,8 +384,9 @@ Result<int> show(const Parsed& parsed) {
     tables = {cell_table(*cell),   verdicts_table(run, *name), metrics_table(*cell), ops_table(*cell, rows),
               memory_table(*cell), counts_table(*cell),        knobs_table(*cell)};
     std::erase_if(tables, [](const Table& table) { return table.rows.empty(); });  // a log has no ops and no plan
-  } else if (const Table verdicts = verdicts_table(run); !verdicts.rows.empty()) {
-    tables.push_back(verdicts);
+  } else {
+    if (auto scaling = analysis::scaling_table(run)) tables.push_back(*std::move(scaling));
+    if (const Table verdicts = verdicts_table(run); !verdicts.rows.empty()) tables.push_back(verdicts);
   }
   const std::string only = parsed.value("--cell").value_or("");
   if (Table captures = capture_table(run, only); !captures.rows.empty()) tables.push_back(std::move(captures));
