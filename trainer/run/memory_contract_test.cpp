@@ -216,6 +216,7 @@ TEST(MemoryLimit, RanksOfAHostShareItsMemory) {
   EXPECT_TRUE(check_host_memory(built.layout, built.programs, together - 1, 2).has_value())
       << "the others are elsewhere";
   const Status refused = check_host_memory(built.layout, built.programs, together - 1, 4);
+  EXPECT_NE(refused.error().what.find("host.device = cuda asks for GPUs"), std::string::npos) << refused.error().what;
   ASSERT_FALSE(refused.has_value());
   EXPECT_EQ(refused.error().code, ErrorCode::kOutOfMemory);
   EXPECT_NE(refused.error().what.find("of 4 ranks that need "), std::string::npos) << refused.error().what;
@@ -230,7 +231,7 @@ TEST(MemoryLimit, ThisHostsMemoryIsTheLimitOnTheCpuUnlessOneIsGiven) {
   const Built built = build(c);
   const Status refused = check_memory(built.layout, built.programs);
   ASSERT_FALSE(refused.has_value()) << built.programs.plans[0].arena_bytes;
-  EXPECT_TRUE(refused.error().what.starts_with("stage 0: the step needs ")) << refused.error().what;
+  EXPECT_TRUE(refused.error().what.starts_with("stage 0 (on CPU ranks: ")) << refused.error().what;
   c.memory.limit_gib = 1e9;
   EXPECT_TRUE(check_memory(resolve(c).value(), built.programs).has_value());
 }

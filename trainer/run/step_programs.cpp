@@ -163,13 +163,16 @@ Status check_host_memory(const Layout& layout, const StepPrograms& programs, int
                            lowerable_of(layout));
   if (fits)
     fits = fail(ErrorCode::kOutOfMemory, "its buffers in host memory take what is left", "offload fewer layers");
+  const int stage = programs.programs[largest].rank_class.pp;
+  const bool cpu = layout.config.host.device == Device::kCpu;
+  const std::string where =
+      ranks == 1
+          ? fmt::format("stage {}", stage)
+          : fmt::format("stage {} of {} ranks that need {} of this host, which has {} left", stage, ranks,
+                        format_bytes(static_cast<double>(together)), format_bytes(static_cast<double>(host_bytes)));
   return tl::unexpected<Error>(
       std::move(fits.error())
-          .during(ranks == 1 ? fmt::format("stage {}", programs.programs[largest].rank_class.pp)
-                             : fmt::format("stage {} of {} ranks that need {} of this host, which has {} left",
-                                           programs.programs[largest].rank_class.pp, ranks,
-                                           format_bytes(static_cast<double>(together)),
-                                           format_bytes(static_cast<double>(host_bytes)))));
+          .during(where + (cpu ? " (on CPU ranks: host.device = cuda asks for GPUs, and projects without them)" : "")));
 }
 
 }  // namespace mbb::trainer
