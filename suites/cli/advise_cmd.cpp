@@ -8,12 +8,16 @@
 #include "suites/cli/settings_of.h"
 #include "suites/project/advise.h"
 #include "suites/project/projection_text.h"
+#include "trainer/models/hf_config.h"
 #include "trainer/run/precision_rules.h"
 
 namespace mbb::suites {
 namespace {
 
 using analysis::Align;
+using trainer::Config;
+
+constexpr double kSpareLoad = 1.125;  // over the balanced load: basis "experts" of the suites
 
 analysis::Table table_of(const Advised& advised, const trainer::CostTable& costs, size_t rows) {
   analysis::Table table{"advice",
@@ -51,17 +55,32 @@ analysis::Table table_of(const Advised& advised, const trainer::CostTable& costs
   return table;
 }
 
+// Without these the messages of experts hold whatever a router may choose, and every mapping with expert parallelism
+// loses. What published rows and the suites have; true where any is not the user's own.
+bool balance_experts(Config& config, const AdviseOptions& options) {
+  const auto model = trainer::resolve_model(config.model.name);
+  if (!model || !model->is_moe()) return false;
+  trainer::ParallelConfig& p = config.parallel;
+  for (const char* key : {"parallel.moe_expert_capacity_factor", "parallel.moe_exchange", "parallel.moe_dropless_bound",
+                          "parallel.moe_router_force_load_balancing"})
+    if (options.fixed.contains(key)) return false;
+  p.moe_router_force_load_balancing = true;
+  p.moe_dropless_bound = kSpareLoad;
+  return true;
+}
+
 Result<int> advise_mapping(const Parsed& parsed) {
   MB_ASSIGN(Settings settings, settings_of(parsed));
   AdviseOptions options;
   options.hardware = parsed.value("--hardware").value_or(kDefaultHardware);
   MB_ASSIGN(const trainer::CostTable costs, find_costs(options.hardware));
   for (const auto& [key, source] : settings.sources) options.fixed.insert(key);
-  trainer::Config& config = settings.config;
+  Config& config = settings.config;
   if (!options.fixed.contains("precision.recipe")) config.precision.recipe = trainer::Recipe::kBf16;
   // What costs nothing where it hides something.
   if (!options.fixed.contains("data_parallel.overlap_grad_reduce")) config.data_parallel.overlap_grad_reduce = true;
   if (!options.fixed.contains("data_parallel.overlap_param_gather")) config.data_parallel.overlap_param_gather = true;
+  const bool balanced = balance_experts(config, options);
   MB_ASSIGN(const size_t rows, rows_of(parsed, 10));
   MB_ASSIGN(const Advised advised, advise(config, options));
   analysis::Table table = table_of(advised, costs, rows);
@@ -69,6 +88,11 @@ Result<int> advise_mapping(const Parsed& parsed) {
                             config.parallel.gpus, config.train.global_batch_size, config.train.seq_length,
                             trainer::recipe_name(config), options.hardware);
   if (const std::string unsaid = unsaid_text(unsaid_sizes(settings)); !unsaid.empty()) table.title += "  " + unsaid;
+  if (balanced)
+    table.footer.push_back(fmt::format(
+        "Of experts with balanced load and an eighth to spare, as published rows are "
+        "(moe_router_force_load_balancing = true, moe_dropless_bound = {}): give one of the two to say otherwise.",
+        kSpareLoad));
   print_tables(parsed, {table});
   return 0;
 }

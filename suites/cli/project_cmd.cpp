@@ -198,6 +198,12 @@ std::string without_effect(const trainer::Layout& layout, const trainer::StepPro
   for (const trainer::IdleKnob& knob : idle)
     if (knob.needs != trainer::needs::kGpu) text += (text.empty() ? "no effect " : ", ") + describe(knob);
   if (!text.empty()) text += "\n";
+  const trainer::ParallelConfig& p = layout.config.parallel;
+  if (layout.ep > 1 && p.moe_exchange == trainer::MoeExchange::kPadded && p.moe_dropless_bound == 0 &&
+      p.moe_expert_capacity_factor == 0)
+    text +=
+        "experts   messages hold the worst that a router may choose (moe_dropless_bound = 0); published steps have "
+        "moe_router_force_load_balancing=true moe_dropless_bound=1.125\n";
   if (const auto left_out = not_projected(layout.config); !left_out.empty())
     text += fmt::format("not projected: {}; the time is as without\n", join(left_out, ", "));
   return text;

@@ -134,6 +134,18 @@ TEST_F(ProjectCommand, SaysWhatTheTimeIsAsWithoutAndHoldsThePlanAgainstTheGivenL
   EXPECT_TRUE(with.has("of 1.0 GiB that a plan may take: DOES NOT FIT")) << with.out;
 }
 
+TEST_F(ProjectCommand, WhatMessagesOfExpertsHoldIsSaid) {
+  const std::string step = "project model=mixtral-8x7b layers=4 gpus=8 ep=8 etp=1 gbs=8 seq_length=4096 ";
+  EXPECT_TRUE(run(step).has("messages hold the worst that a router may choose"));
+  EXPECT_FALSE(run(step + "moe_router_force_load_balancing=true moe_dropless_bound=1.125").has("hold the worst"));
+  const std::string advice =
+      "advise model=mixtral-8x7b layers=4 --gpus 8 gbs=8 mbs=1 pp=1 tp=1 seq_length=4096 --rows 2 ";
+  const Answer balanced = run(advice);
+  EXPECT_EQ(balanced.status, 0) << balanced.out;
+  EXPECT_TRUE(balanced.has("Of experts with balanced load")) << balanced.out;
+  EXPECT_FALSE(run(advice + "moe_dropless_bound=2").has("Of experts with balanced load"));
+}
+
 TEST_F(ProjectCommand, AdviseCutsLayersThatDoNotDivide) {
   const std::string base = "model=llama3-8b layers=15 --gpus 4 gbs=16 mbs=1 seq_length=4096 tp=1 cp=1 pp=4 vpp=2 ";
   const Answer a = run("advise " + base + "--rows 1");
