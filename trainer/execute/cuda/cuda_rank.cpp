@@ -384,6 +384,7 @@ Status CudaRank::run_step(const StepInput& input, StepOutput* output) {
   MB_TRY(ok(cudaEventElapsedTime(&whole, start_, end_), "timing the step"));
   MB_TRY(ok(cudaEventElapsedTime(&forward_backward, start_, optimizer_), "timing the step"));
   times_ = {forward_backward, whole};
+  stands("the end of a step");
   ++steps_;
   return {};
 }

@@ -100,7 +100,7 @@ TEST_F(RankOnDevice, TellsWhereItStands) {
     ASSERT_TRUE(result.has_value()) << format(result.error());
     const auto places = read_places(options.places_file);
     ASSERT_TRUE(places.has_value()) << format(places.error());
-    EXPECT_EQ(*places, "rank 0 at the wait for the GPU to end a step (call 2)");
+    EXPECT_EQ(*places, "rank 0 at the end of a step (call 2)");
     std::filesystem::remove(options.places_file);
   }
 }
