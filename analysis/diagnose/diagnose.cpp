@@ -64,6 +64,12 @@ Remedies for_ep(const KnobText& knob) {
   turn_on(r, knob, {"overlap.overlap_moe_expert_parallel_comm"});
   turn_on(r, knob, {"overlap.overlap_moe_expert_parallel_comm", "overlap.delay_wgrad_compute"});
   turn_on(r, knob, {"parallel.moe_fp8_dispatch"});
+  // Padded messages hold what the bound allows, which is the worst case where none is given.
+  const bool drops = parse_double(knob("parallel.moe_expert_capacity_factor")).value_or(0) > 0;
+  if (drops || knob("parallel.moe_exchange") == "counts") return r;
+  r.push_back({{{"parallel.moe_exchange", "counts"}}});
+  if (parse_double(knob("parallel.moe_dropless_bound")).value_or(0) == 0)
+    for (const char* bound : {"4", "2"}) r.push_back({{{"parallel.moe_dropless_bound", bound}}});
   return r;
 }
 

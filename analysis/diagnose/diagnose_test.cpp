@@ -44,6 +44,20 @@ TEST(Diagnose, ExposedTpNamesItsOpsAndTheOverlap) {
   EXPECT_EQ(found[0].remedies[1].text(), "tensor_model_parallel_size=2");
 }
 
+TEST(Diagnose, ExposedExchangesAreTriedByCountsAndBelowTheWorstCase) {
+  const auto remedies = [](std::vector<std::pair<const char*, const char*>> knobs) {
+    const auto found = of(cell_with({{"exposed_comm_ep", 40.0}}, knobs));
+    std::string text;
+    for (const Remedy& remedy : found.at(0).remedies) text += remedy.text() + "; ";
+    return text;
+  };
+  EXPECT_NE(remedies({{"parallel.moe_dropless_bound", "0"}}).find("moe_exchange=counts; moe_dropless_bound=4"),
+            std::string::npos);
+  EXPECT_EQ(remedies({{"parallel.moe_dropless_bound", "1.5"}}).find("moe_dropless_bound"), std::string::npos);
+  EXPECT_EQ(remedies({{"parallel.moe_exchange", "counts"}}).find("moe_exchange"), std::string::npos);
+  EXPECT_EQ(remedies({{"parallel.moe_expert_capacity_factor", "1"}}).find("moe_exchange"), std::string::npos);
+}
+
 TEST(Diagnose, WhatIsOnAlreadyIsNotAdvised) {
   const auto found = of(cell_with({{"exposed_comm_dp", 3.0}}, {{"data_parallel.overlap_grad_reduce", "true"},
                                                                {"data_parallel.overlap_param_gather", "true"},

@@ -207,6 +207,12 @@ Result<int> diagnose(const Parsed& parsed) {
         "Nothing passes a rule: no communication, bubble, launch gap or unused memory worth a line.");
   else
     table.footer.push_back("Gains are not additive; each is the best of the changes tried one at a time.");
+  if (known && !doctor->base().memory.fits())
+    table.footer.push_back(
+        fmt::format("Its plan needs {} of {} and does not fit: the step is projected as if it did. `mbbench advise` "
+                    "ranks mappings that fit.",
+                    format_bytes(static_cast<double>(doctor->base().memory.bytes())),
+                    format_bytes(static_cast<double>(doctor->base().memory.capacity_bytes))));
   if (known) {
     const double off = doctor->base().step_ns / step_of(cell) - 1;
     if (cell.result_class == baselines::ResultClass::kMeasured)
