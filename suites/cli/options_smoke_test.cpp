@@ -74,23 +74,55 @@ constexpr const char* kSmall =
     "layers=1 hidden_size=64 num_attention_heads=4 num_query_groups=2 kv_channels=16 vocab_size=256 seq_length=16 "
     "mbs=1 gbs=2 train_iters=3 --quiet";
 
-TEST_F(Options, AChangedModelFileIsAnotherSeries) {
-  const auto train = [&](int width) {
-    write("config.json",
+TEST_F(Options, AModelFileIsASeriesByWhatItSaysAndItsPathCountsFromTheSuites) {
+  const auto write_model = [&](int width) {
+    fs::create_directories(folder_ / "own" / "small");
+    write("own/small/config.json",
           "{\"model_type\": \"llama\", \"hidden_size\": 64, \"intermediate_size\": " + std::to_string(width) +
               ", \"num_hidden_layers\": 1, \"num_attention_heads\": 4, \"vocab_size\": 256, "
               "\"max_position_embeddings\": 64, \"rope_theta\": 10000.0, \"rms_norm_eps\": 1e-5, "
               "\"tie_word_embeddings\": false, \"hidden_act\": \"silu\"}");
-    fs::remove_all(folder_ / "mbbench-runs");
-    const Answer answer = run(std::string("run model=./config.json ") + kSmall);
-    EXPECT_EQ(answer.status, 0) << answer.out;
-    const auto reader = baselines::BundleReader::open(*fs::directory_iterator(folder_ / "mbbench-runs" / "runs"));
-    return reader->read_cell("run").value();
   };
-  const baselines::Cell narrow = train(64), same = train(64), wide = train(96);
-  EXPECT_TRUE(narrow.model.starts_with("./config.json@")) << narrow.model;
-  EXPECT_EQ(narrow.identity_hash, same.identity_hash);
-  EXPECT_NE(narrow.identity_hash, wide.identity_hash);
+  const auto cell_of = [&](const std::string& command) {
+    const Answer answer = sh(command);
+    EXPECT_EQ(answer.status, 0) << answer.out;
+    const auto runs = folder_ / "mbbench-runs" / "runs";
+    const auto reader = baselines::BundleReader::open(*fs::directory_iterator(runs));
+    auto cell = reader->read_cell("run").value();
+    fs::remove_all(runs);
+    return cell;
+  };
+  const std::string train =
+      program_ + " run " + kSmall + " runs_dir=" + (folder_ / "mbbench-runs").string() + " model=";
+  write_model(64);
+  const baselines::Cell here = cell_of(train + "own/small"),
+                        there = cell_of("cd own && " + train + "small/config.json");
+  EXPECT_TRUE(here.model.starts_with("small@")) << here.model;
+  EXPECT_EQ(here.identity_hash, there.identity_hash) << "wherever the file lies";
+  write("own/s.toml", std::string("purpose = \"x\"\nmodel = \"./small\"\n[base]\nseq_length = 16\n") +
+                          "global_batch_size = 2\ntrain_iters = 3\n[[cell]]\nname = \"run\"\n");
+  const baselines::Cell suite = cell_of(program_ + " suite own/s.toml --quiet");
+  EXPECT_EQ(suite.model, here.model);
+  EXPECT_EQ(cell_of("cd own && " + program_ + " suite s.toml --quiet runs_dir=../mbbench-runs").model, here.model);
+  write_model(96);
+  EXPECT_NE(cell_of(train + "own/small").identity_hash, here.identity_hash);
+}
+
+TEST_F(Options, ASuiteThatGoesOnFindsItsFilesWhereItsSuiteLies) {
+  fs::create_directories(folder_ / "own");
+  write("own/text", std::string(4000, 'a') + std::string(4000, 'b'));
+  write("own/two.toml", std::string("purpose = \"x\"\n[base]\nseq_length = 16\nglobal_batch_size = 2\n") +
+                            "train_iters = 3\ndata.path = \"text\"\n[[cell]]\nname = \"a\"\n[[cell]]\nname = "
+                            "\"b\"\nset = { tp = 2 }\n");
+  ASSERT_EQ(run("suite own/two.toml --quiet").status, 0);
+  const fs::path bundle = *fs::directory_iterator(folder_ / "mbbench-runs" / "runs");
+  baselines::Run begun = baselines::BundleReader::open(bundle)->run();
+  begun.ended_unix_ns = 0;
+  fs::remove_all(bundle / "cells" / "b");
+  ASSERT_TRUE(baselines::BundleWriter::reopen(bundle)->write_run(begun).has_value());
+  const Answer resumed = run("suite own/two.toml --quiet --resume");
+  EXPECT_EQ(resumed.status, 0) << resumed.out;
+  EXPECT_TRUE(resumed.has("2 ok, 0 broken")) << resumed.out;
 }
 
 TEST_F(Options, ARunThatGoesOnBringsItsFinishedCellsIntoTheStore) {

@@ -157,6 +157,15 @@ Result<std::filesystem::path> unfinished_run(const Settings& settings, const std
   return found;
 }
 
+// Where a suite's file lies, from which its relative paths count; of a shipped one no file.
+Result<std::string> file_of(const std::filesystem::path& named, const std::string& name, const Settings& settings) {
+  if (named.extension() == ".toml" || named.has_parent_path()) return (named.parent_path() / (name + ".toml")).string();
+  MB_ASSIGN(const auto suites, list_suites(settings));
+  for (const SuiteEntry& suite : suites)
+    if (suite.name == name) return suite.path;
+  return name + ".toml";
+}
+
 Result<RunOutcome> resume(const Parsed& parsed, const Settings& settings, const SuiteFilter& filter,
                           const RunOptions& options) {
   const std::filesystem::path named(parsed.positionals[0]);
@@ -170,8 +179,8 @@ Result<RunOutcome> resume(const Parsed& parsed, const Settings& settings, const 
                 fmt::format("run {} is of `mbbench {}`, whose launches belong to one session", reader.run().id,
                             printable(reader.run().command)),
                 "start that command again");
-  MB_ASSIGN(const Suite suite,
-            parse_suite(reader.run().spec, reader.run().suite + ".toml", settings, filter, resolves));
+  MB_ASSIGN(const std::string file, file_of(named, name, settings));
+  MB_ASSIGN(const Suite suite, parse_suite(reader.run().spec, file, settings, filter, resolves));
   return resume_run(bundle, suite, options);
 }
 

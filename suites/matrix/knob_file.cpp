@@ -9,6 +9,7 @@
 
 #include "profiler/base/text.h"
 #include "suites/matrix/product_settings.h"
+#include "trainer/models/hf_config.h"
 #include "trainer/run/knobs.h"
 
 namespace mbb::suites {
@@ -30,6 +31,17 @@ std::string located(const std::string& text, const std::string& file, const std:
   const std::filesystem::path path(text);
   if (path.is_absolute()) return text;
   return (std::filesystem::path(file).parent_path() / path).lexically_normal().string();
+}
+
+// A model may be a name of the table instead.
+bool is_path(const Knob& knob, const std::string& text) {
+  return knob.path || (knob.key == "model.name" && trainer::is_model_path(text));
+}
+
+// A folder beside the file stays a path: "./m" is not the model m.
+std::string located_as(const Knob& knob, const std::string& text, const std::string& file, const std::string& home) {
+  std::string path = located(text, file, home);
+  return is_path(knob, path) ? path : "./" + path;
 }
 
 }  // namespace
@@ -67,8 +79,8 @@ Status set_from_file(Settings& settings, const TomlFile& file, const FileValue& 
     return file.error(node.key_at, fmt::format("'{}' is a setting of the product, not a knob of a run", value.name),
                       "set it in mbbench.toml or on the command line");
   MB_ASSIGN(KnobData data, knob_data(file, node));
-  if (found->knob->path && std::holds_alternative<std::string>(data))
-    data = located(std::get<std::string>(data), file.path, settings.home);
+  if (const auto* text = std::get_if<std::string>(&data); text != nullptr && is_path(*found->knob, *text))
+    data = located_as(*found->knob, *text, file.path, settings.home);
   const Source source{layer, file.path, node.at.line, node.at.column};
   if (found->is_product)
     return product_settings().set(settings.product, settings.product_sources, value.name, std::move(data), source);

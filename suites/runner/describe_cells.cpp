@@ -34,6 +34,7 @@ std::vector<baselines::KnobValue> knob_values(const Cell& cell) {
     const bool from_file = state.source.line > 0;
     values.push_back({state.knob->key, state.value, name(state.source.layer), from_file ? state.source.place : "",
                       state.source.line, splits_series(state)});
+    if (state.knob->key == "model.name" && trainer::is_model_path(state.value)) values.back().identity = false;
   }
   return values;
 }
@@ -92,11 +93,13 @@ std::string proxied_model(const trainer::ModelConfig& model) {
   return whole && model.num_layers > 0 && model.num_layers < whole->num_layers ? whole->name : "";
 }
 
-// A model that a file describes is another one when the file changes: its series, and its baselines, are others.
+// A model that a file describes is another one when the file changes, and the same wherever the file lies: so are its
+// series and baselines.
 std::string model_of(const trainer::ModelConfig& model) {
   if (!trainer::is_model_path(model.name)) return model.name;
+  const auto shape = trainer::resolve_model(model.name);
   const auto hash = hash_file_hex(trainer::model_file(model.name).string());
-  return hash ? fmt::format("{}@{}", model.name, hash->substr(0, 8)) : model.name;
+  return shape && hash ? fmt::format("{}@{}", shape->name, hash->substr(0, 8)) : model.name;
 }
 
 // What every record says, whatever the cell is.
