@@ -155,9 +155,10 @@ void judge_numerics(baselines::Cell& cell, const std::vector<TrainingLog>& logs)
   const LoggedStep* first = nullptr;
   for (const TrainingLog& log : logs) {
     lines += static_cast<int64_t>(log.steps.size());
-    steps += static_cast<int64_t>(log.steps.size()) * log.interval();
+    const int64_t every = log.interval();
+    steps += static_cast<int64_t>(log.steps.size()) * every;
     for (const LoggedStep& step : log.steps) {
-      skipped += std::min(step.skipped, log.interval());
+      skipped += std::min(step.skipped, every);
       bad += step.loss_not_finite ? 1 : 0;
       if (step.loss_not_finite && first == nullptr) first = &step;
     }

@@ -119,5 +119,16 @@ TEST(LogRecords, WhatIsReservedBesideIsCalledSo) {
   EXPECT_EQ(launch_of(log, {}).memory.at(0).categories.at(0).category, "reserved");
 }
 
+TEST(LogRecords, AMillionStepsAreReadOnce) {  // each step once: as many times as there are steps takes hours
+  TrainingLog log;
+  log.steps.resize(1'000'000);
+  for (size_t i = 0; i < log.steps.size(); ++i) log.steps[i] = {.index = static_cast<int64_t>(i) + 1, .seconds = 0.5};
+  baselines::Cell cell;
+  cell.launches.push_back(launch_of(log, {}));
+  judge_numerics(cell, {log});
+  EXPECT_EQ(cell.launches[0].steps.size(), log.steps.size());
+  EXPECT_EQ(cell.status, baselines::CellStatus::kOk);
+}
+
 }  // namespace
 }  // namespace mbb::suites

@@ -82,9 +82,10 @@ int64_t TrainingLog::missing_lines() const {
   std::vector<int64_t> printed;  // in any order, as after a restart
   for (const LoggedStep& step : steps) printed.push_back(step.index);
   std::sort(printed.begin(), printed.end());
+  const int64_t every = interval();
   int64_t missing = 0;
   for (size_t i = 1; i < printed.size(); ++i)
-    missing += std::max<int64_t>(0, (printed[i] - printed[i - 1]) / interval() - 1);
+    missing += std::max<int64_t>(0, (printed[i] - printed[i - 1]) / every - 1);
   return missing;
 }
 
