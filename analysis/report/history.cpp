@@ -184,6 +184,9 @@ Table changes_table(const History& h) {
                                "without cause)."
                              : "A change came after the good build and at the latest with the bad one, with about "
                                "95 %.");
+  if (constexpr ChangeOptions kUsual; h.changes.empty() && !h.points.empty())
+    table.footer.push_back(fmt::format("One is looked for from an epoch's {}th point on, against those before it.",
+                                       kUsual.fewest_before + 1));
   const auto unseen = std::count_if(h.points.begin(), h.points.end(), [](const auto& p) { return !(p.value > 0.0); });
   if (unseen > 0)
     table.footer.push_back(fmt::format(

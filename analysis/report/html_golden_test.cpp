@@ -126,6 +126,10 @@ TEST(HistoryGolden, EpochsBaselinesAndTheCommitsOfAChange) {
   EXPECT_NE(changes.find("+3.00 %"), std::string::npos) << changes;
   EXPECT_NE(changes.find("c9..c10"), std::string::npos) << changes;
   EXPECT_EQ(changes.find("0 or below"), std::string::npos) << changes;
+  EXPECT_EQ(changes.find("looked for"), std::string::npos) << changes;
+  History none = h;
+  none.changes.clear();
+  EXPECT_NE(to_text(changes_table(none)).find("from an epoch's 7th point on"), std::string::npos);
   History negative = h;
   negative.points[3].value = -0.5;
   const std::string said = to_text(changes_table(negative));
