@@ -5,6 +5,7 @@
 
 #include <algorithm>
 
+#include "analysis/gate/canary.h"
 #include "analysis/gate/gate_report.h"
 #include "analysis/gate/harness.h"
 #include "analysis/metrics/metrics.h"
@@ -124,6 +125,10 @@ Result<Acceptance> accept_runs(const AcceptRequest& request) {
                   "nothing was accepted; --only takes the other cells");
     const Nights nights = nights_of(request, cell, out);
     MB_TRY(check_launches(nights));
+    for (size_t i = 0; i < nights.cells.size(); ++i)
+      if (const auto shared = analysis::contention(*nights.cells[i]); shared.by > 0)
+        out.contended.push_back(
+            fmt::format("run {}, cell {}: {}", nights.runs[i]->id, cell.name, analysis::text(shared)));
     size_t launches = 0, most = 0;
     for (const baselines::Cell* night : nights.cells) {
       launches += night->launches.size();

@@ -24,11 +24,12 @@ struct AcceptRequest {
 };
 
 struct Acceptance {
-  std::vector<baselines::Pin> pins;   // not written yet
-  std::vector<std::string> left_out;  // "run r-2, cell b: why": nights of `more` that are no evidence of a cell
-  size_t fewest_nights = 0;           // of a cell; under kNightsOfThePromise the gate finds less
-  bool one_launch_nights = false;     // of a cell, all nights: the spread of launches stays unknown
-  std::vector<std::string> too_few;   // "cell a has 3 launches": fewer than the gate judges from
+  std::vector<baselines::Pin> pins;    // not written yet
+  std::vector<std::string> left_out;   // "run r-2, cell b: why": nights of `more` that are no evidence of a cell
+  std::vector<std::string> contended;  // "run r-1, cell b: another process uses GPU 0 ..."
+  size_t fewest_nights = 0;            // of a cell; under kNightsOfThePromise the gate finds less
+  bool one_launch_nights = false;      // of a cell, all nights: the spread of launches stays unknown
+  std::vector<std::string> too_few;    // "cell a has 3 launches": fewer than the gate judges from
 };
 
 // Errors: a run none of whose facts is the product's (roles.fault), a run that is given twice or shares a launch with

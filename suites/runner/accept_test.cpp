@@ -107,5 +107,15 @@ TEST(Accept, AllCellsOrNoneAndWhatIsLeftOutIsSaid) {
   EXPECT_EQ(accepted->pins[2].nights.size(), 1U);
 }
 
+TEST(Accept, ANightBesideAnotherProcessIsSaid) {
+  Stored beside = run_of("r-2", 101);
+  for (baselines::Launch& launch : beside.cells[1].launches)
+    launch.counts = {{"canary_gpu_arithmetic_after_ns", 1'000'000}, {"canary_gpu_share_after_ns", 2'000'000}};
+  const auto accepted = accept_runs(request_of(run_of("r-1", 100), {beside}));
+  ASSERT_TRUE(accepted.has_value()) << format(accepted.error());
+  ASSERT_EQ(accepted->contended.size(), 1U);
+  EXPECT_TRUE(accepted->contended[0].starts_with("run r-2, cell b: another process uses GPU 0"));
+}
+
 }  // namespace
 }  // namespace mbb::suites
