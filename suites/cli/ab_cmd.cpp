@@ -14,6 +14,8 @@
 #include "analysis/gate/gate_report.h"
 #include "analysis/gate/harness.h"
 #include "analysis/gate/signed_values.h"
+#include "analysis/metrics/metrics.h"
+#include "analysis/stats/stats.h"
 #include "profiler/base/clock.h"
 #include "profiler/base/file.h"
 #include "profiler/base/log.h"
@@ -248,6 +250,36 @@ class Ab {
   std::map<std::string, std::array<baselines::Cell, 2>> canaries_;  // of all launches: cells of nothing else, by name
 };
 
+// Beside each verdict the medians of both arms; for machines as numbers, with the change.
+analysis::Table ab_table(const analysis::GateReport& report, const std::map<std::string, Series>& series,
+                         bool numbers) {
+  using analysis::Align;
+  analysis::Table table = analysis::gate_table(report);
+  const auto add = [](auto& to, const auto& more) { to.insert(to.end() - 1, more.begin(), more.end()); };
+  add(table.columns, std::vector<analysis::Column>{{"a", "A", Align::kRight}, {"b", "B", Align::kRight}});
+  if (numbers)
+    add(table.columns,
+        std::vector<analysis::Column>{{"unit", "unit"}, {"change", "change"}, {"low", "low"}, {"high", "high"}});
+  for (analysis::Row& row : table.rows) {
+    const Series& s = series.at(row.values[0].text);
+    const analysis::MetricInfo* as = analysis::find_metric(s.metric);
+    std::vector<analysis::Value> more;
+    for (const auto& arm : s.values) {
+      const double middle = analysis::median(arm);
+      const bool is_known = as != nullptr && std::isfinite(middle);
+      more.push_back(is_known ? analysis::Value{analysis::format_value(*as, middle), middle} : analysis::Value{"-"});
+    }
+    const analysis::Estimate& change = s.decision.difference.relative;
+    if (numbers) {
+      more.push_back({as == nullptr ? "-" : std::string(as->unit)});
+      for (const double fraction : {change.value, change.low, change.high})
+        more.push_back({std::isfinite(fraction) ? format_percent(fraction, 2) : "-", fraction});
+    }
+    add(row.values, more);
+  }
+  return table;
+}
+
 Result<int> ab(const Parsed& parsed) {
   MB_ASSIGN(const Settings settings, settings_of(parsed));
   MB_ASSIGN(const Arm a, arm_of(parsed.positionals[0]));
@@ -300,7 +332,7 @@ Result<int> ab(const Parsed& parsed) {
     row.verdict.text = s.decision.text;
     report.rows.push_back(std::move(row));
   }
-  print_tables(parsed, {analysis::gate_table(report)});
+  print_tables(parsed, {ab_table(report, experiment.series(), parsed.flag("--json"))});
   return analysis::gate_exit_status(report);
 }
 

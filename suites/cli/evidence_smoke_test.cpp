@@ -78,6 +78,37 @@ TEST_F(Evidence, AcceptingTheNewestRunAfterARedNightAcceptsTheNight) {
   EXPECT_EQ(with("ms=110", gate + "v2").status, 0);
 }
 
+TEST_F(Evidence, ANightThatWasStoppedWhileItConfirmedHasNoGreenStatus) {
+  accept_a_night();
+  const Answer stopped =
+      with("ms=110; [ $count -lt 2 ] || { kill -TERM $(awk '/^PPid/ { print $2 }' /proc/$PPID/status); sleep 60; }",
+           "gate fake.toml --launches 2 --quiet");
+  EXPECT_EQ(stopped.status, 75) << stopped.out;
+  EXPECT_TRUE(stopped.has("stopped while suspected cells were run again")) << stopped.out;
+  const Answer listed = run("list runs");
+  EXPECT_TRUE(listed.has("exit 75")) << listed.out;
+}
+
+TEST_F(Evidence, AnEmptiedBaselinesFileIsNoNewSeries) {
+  accept_a_night();
+  ASSERT_EQ(with("", "gate fake.toml --quiet").status, 0);
+  write("mbbench-baselines.jsonl", "");
+  const Answer lost = with("ms=110", "gate fake.toml --quiet");
+  EXPECT_EQ(lost.status, 2) << lost.out;
+  EXPECT_TRUE(lost.has("the baselines file lacks b-")) << lost.out;
+  ASSERT_EQ(run("baseline accept @latest --author ada --reason anew").status, 0);
+  EXPECT_EQ(with("ms=110", "gate fake.toml --quiet").status, 0);
+}
+
+TEST_F(Evidence, AbSaysWhatBothArmsTook) {
+  const std::string ctl = "[ \"$2\" != 2 ] || ms=103", ab = "ab seed=0 seed=2 fake.toml --budget 3 --quiet";
+  const Answer text = with(ctl, ab), json = with(ctl, ab + " --json");
+  EXPECT_EQ(text.status, 1) << text.out;
+  EXPECT_TRUE(text.has("100.0 ms  103.0 ms  +3.00 %")) << text.out;
+  EXPECT_TRUE(json.has(R"("a": 100040000, "b": 103041)")) << json.out;
+  EXPECT_TRUE(json.has(R"("unit": "ns", "change": 0.03)") || json.has(R"("unit": "ns", "change": 0.029)")) << json.out;
+}
+
 TEST_F(Evidence, ATruncatedTrainerIsBrokenAndBridgesNothing) {
   accept_a_night();
   const Answer shorter = with("n=8", "gate fake.toml --launches 2 --quiet");

@@ -241,8 +241,13 @@ Result<int> gate(const Parsed& parsed) {
   if (!outcome) return finish_with(parsed, suite->name, outcome.error());
   if (outcome->stopped) return stopped_in(parsed, suite->name, signals, "stopped before all cells had run");
   const auto report = gate_run(outcome->run, *suite, request, options);
-  if (!report && report.error().code == ErrorCode::kCancelled)
+  if (!report && report.error().code == ErrorCode::kCancelled) {
+    if (const Status kept =
+            keep_verdicts({}, signals.interrupted() ? kExitInterrupted : kExitStopped, options.runs_dir, *outcome);
+        !kept)
+      log_warning("that it was stopped is not in the store: {}", kept.error().what);
     return stopped_in(parsed, suite->name, signals, report.error().what);
+  }
   if (!report) return finish_with(parsed, suite->name, report.error());
   const int status = analysis::gate_exit_status(*report, only);
   if (const Status kept = keep_verdicts(*report, status, options.runs_dir, *outcome); !kept)
@@ -262,8 +267,15 @@ Result<baselines::Run> night_of(const Settings& settings, baselines::Run run) {
   for (const baselines::RunSummary& s : newest_first) {
     const bool before = s.command == kGateCommand && s.suite == run.suite && s.created_unix_ns < run.created_unix_ns;
     if (!before || s.class_hash != run.fingerprint.class_hash || s.epoch != run.epoch) continue;
+    MB_ASSIGN(auto night, store.load_run(s.id));
+    // Another gate may have begun in between, of other cells.
+    const bool has_all = std::all_of(run.cells.begin(), run.cells.end(), [&](const auto& again) {
+      return std::any_of(night.cells.begin(), night.cells.end(),
+                         [&](const auto& cell) { return cell.identity_hash == again.identity_hash; });
+    });
+    if (!has_all) continue;
     say(fmt::format("run {} only ran suspected cells of run {} again: accepting that night\n", run.id, s.id));
-    return store.load_run(s.id);
+    return night;
   }
   return fail(ErrorCode::kNotFound,
               fmt::format("run {} only ran suspected cells of a gate again, whose own run is not in the store", run.id),
@@ -296,6 +308,8 @@ Result<int> accept(const Parsed& parsed, const Settings& settings) {
   const std::string& file = settings.product.baselines_file;
   MB_TRY(baselines::append_pins(file, accepted.pins));
   for (const std::string& why : accepted.left_out) say(fmt::format("left out: {}\n", why));
+  for (const std::string& what : accepted.contended)
+    say(fmt::format("{}: a baseline of it hides what a product loses by as much; accept one that ran alone\n", what));
   fmt::print("{} baselines of run {} accepted into {}\n", accepted.pins.size(), request.run.id, file);
   if (!accepted.too_few.empty())
     say(fmt::format("{}: the gate judges from {} on; accept again with further nights (--with RUN)\n",

@@ -165,7 +165,7 @@ class Gate {
     }
     if (baseline.nights.empty()) {
       GateRow& row = add_row(cell, metric, baseline.verdict, baseline.reason);
-      if (baseline.pin == nullptr) return;
+      if (baseline.pin == nullptr) return judge_lost(cell, row);
       row.against = baseline.pin->id;
       if (baselines::has_expired(*baseline.pin, request_.now_unix_ns)) add_expired(*baseline.pin, row.verdict);
       find_first_red(cell.identity_hash, *baseline.pin, row);
@@ -336,6 +336,32 @@ class Gate {
                   verdict);
   }
 
+  // Baselines are appended and ended, never taken away: one that a night was held against and that is not there is
+  // lost, or the file is another.
+  void judge_lost(const baselines::Cell& cell, GateRow& row) const {
+    const auto against = [&](const baselines::Run& night) -> const baselines::VerdictRow* {
+      for (const baselines::Cell& then : night.cells)
+        for (const baselines::VerdictRow& said : then.verdicts)
+          if (then.identity_hash == cell.identity_hash && said.subject == row.metric) return &said;
+      return nullptr;
+    };
+    const auto newest = std::find_if(history_.nights.rbegin(), history_.nights.rend(),
+                                     [&](const baselines::Run& night) { return against(night) != nullptr; });
+    if (newest == history_.nights.rend() || against(*newest)->against.empty()) return;
+    const std::string& lost = against(*newest)->against;
+    if (std::any_of(request_.pins.begin(), request_.pins.end(), [&](const Pin& pin) { return pin.id == lost; })) return;
+    row.against = lost;
+    row.verdict.text = fmt::format(
+        "the baselines file lacks {}, which run {} was held against: name the one that has it (baselines_file), or "
+        "accept a new one (`mbbench baseline accept`); ",
+        lost, newest->id);
+    const auto is_heard = [&](const baselines::Run& night) {
+      const auto* said = against(night);
+      return said != nullptr && said->verdict != Verdict::kInconclusive && said->verdict != Verdict::kBroken;
+    };
+    judge_silence("no verdict", silent_nights(cell.name, is_heard), row.verdict);
+  }
+
   // What changed in the environment since a pin's run, as far as the store still has it.
   std::vector<std::string> changed_since(const Pin& pin) {
     if (pin.class_hash == run_.fingerprint.class_hash && (pin.epoch.empty() || pin.epoch == run_.epoch)) return {};
@@ -355,8 +381,37 @@ class Gate {
     return entry->second;
   }
 
+  // Of the runs that the series is held against the first, as far as the store has it.
+  std::optional<baselines::Cell> cell_then(const Series& s) const {
+    const std::string& identity = s.cell->identity_hash;
+    if (!s.baseline.bridge.empty()) {
+      for (const auto& run : history_.bridges)
+        if (run.id == s.baseline.bridge.front())
+          if (const auto* then = evidence_cell(run, identity)) return *then;
+      return {};
+    }
+    if (s.baseline.pin->runs.empty() || !file_exists(request_.store_file)) return {};
+    const auto store = baselines::Store::open(request_.store_file, {.read_only = true});
+    if (!store) return {};
+    const auto run = store->load_run(s.baseline.pin->runs.front());
+    const auto* then = run ? evidence_cell(*run, identity) : nullptr;
+    return then == nullptr ? std::nullopt : std::optional(*then);
+  }
+
+  // A baseline beside another process is slower than its product: who is faster than that need not be.
+  bool excuse_baseline(const Series& s, analysis::SeriesVerdict& verdict) const {
+    const auto then = cell_then(s);
+    const analysis::Contention shared = then ? analysis::contention(*then) : analysis::Contention{};
+    if (shared.by == 0) return false;
+    const analysis::Slowdown slowdown = analysis::machine_slowdown(*s.cell, *then);
+    if (!slowdown.shared || !analysis::explains(slowdown.by, 1.0 / (1.0 + verdict.change) - 1.0)) return false;
+    verdict.verdict = Verdict::kIncomparable;
+    verdict.text += fmt::format("; of the baseline, {}: accept one that ran alone", analysis::text(shared));
+    return true;
+  }
+
   // Of the machine, since the runs that the series is held against, as far as the store has them.
-  analysis::Slowdown slowdown_since(const Series& s) {
+  analysis::Slowdown slowdown_since(const Series& s) const {
     // A stranger beside the launches that confirmed tonight excuses as one beside tonight's own does.
     const auto since = [&](const baselines::Cell& then) {
       const analysis::Slowdown slowdown = analysis::machine_slowdown(then, *s.cell);
@@ -364,20 +419,11 @@ class Gate {
       analysis::Slowdown fresh = analysis::machine_slowdown(then, *s.fresh_cell);
       return fresh.shared && fresh.by > slowdown.by ? fresh : slowdown;
     };
+    const auto then = cell_then(s);
+    if (then) return since(*then);
     baselines::Cell unknown;
     unknown.result_class = s.cell->result_class;
-    if (!s.baseline.bridge.empty()) {
-      for (const auto& run : history_.bridges)
-        if (run.id == s.baseline.bridge.front())
-          if (const auto* then = evidence_cell(run, s.cell->identity_hash)) return since(*then);
-      return since(unknown);
-    }
-    if (s.baseline.pin->runs.empty() || !file_exists(request_.store_file)) return since(unknown);
-    const auto store = baselines::Store::open(request_.store_file, {.read_only = true});
-    if (!store) return since(unknown);
-    const auto run = store->load_run(s.baseline.pin->runs.front());
-    const auto* then = run ? evidence_cell(*run, s.cell->identity_hash) : nullptr;
-    return since(then == nullptr ? unknown : *then);
+    return since(unknown);
   }
 
   // The same build in the same configuration cannot have become slower or faster: no product verdict is given.
@@ -386,7 +432,9 @@ class Gate {
     const bool is_own_tonight = is_own(*s.baseline.pin, run_, *s.cell);
     if (verdict.verdict == Verdict::kSame && !is_own_tonight) return judge_by_own_nights(s, verdict);
     if (verdict.verdict != Verdict::kSlower && verdict.verdict != Verdict::kFaster) return;
-    if (verdict.verdict == Verdict::kSlower && report_.rows[s.row].metric == analysis::metric_of_canaries(*s.cell))
+    const bool has_canaries = report_.rows[s.row].metric == analysis::metric_of_canaries(*s.cell);
+    if (verdict.verdict == Verdict::kFaster && has_canaries && excuse_baseline(s, verdict)) return;
+    if (verdict.verdict == Verdict::kSlower && has_canaries)
       if (const auto slowdown = slowdown_since(s); analysis::explains(slowdown.by, verdict.change)) {
         verdict.verdict = Verdict::kIncomparable;
         verdict.suspected = false;

@@ -2,132 +2,18 @@
 #include "suites/runner/gate.h"
 
 #include <gtest/gtest.h>
-#include <unistd.h>
 
 #include <cmath>
 #include <filesystem>
 
 #include "analysis/gate/harness.h"
 #include "baselines/store/store.h"
+#include "suites/runner/gate_fixture_test.h"
 
 namespace mbb::suites {
 namespace {
 
 using baselines::Cell;
-using baselines::Pin;
-using Stored = baselines::Run;  // testing::Test has a Run of its own
-using baselines::Verdict;
-
-constexpr int64_t kDay = int64_t{24} * 3600 * 1'000'000'000;
-constexpr int64_t kStart = int64_t{1'790'000'000} * 1'000'000'000;
-const profiler::FactRoles kRoles{{"build.commit"}, {"kernel.release"}};
-
-// One launch of 30 steps of about `ms` of CPU time.
-baselines::Launch launch_of(int index, double ms) {
-  baselines::Launch launch;
-  launch.index = index;
-  for (int i = 0; i < 30; ++i) {
-    baselines::Step step;
-    step.index = i;
-    step.cpu_ns = static_cast<int64_t>(1e6 * ms * (1 + 0.001 * ((i * 7) % 5)));
-    step.wall_ns = step.cpu_ns + 1000;
-    step.loss = 3.0;
-    launch.steps.push_back(step);
-  }
-  return launch;
-}
-
-struct Night {
-  const char* id;
-  int64_t day = 0;
-  const char* commit = "old";
-  const char* kernel = "6.1";
-  double ms = 100;
-  const char* command = kGateCommand;
-};
-
-Stored run_of(const Night& night) {
-  Stored run;
-  run.id = night.id;
-  run.command = night.command;
-  run.suite = "small";
-  run.created_unix_ns = kStart + night.day * kDay;
-  run.ended_unix_ns = run.created_unix_ns + 1;
-  auto roled = profiler::apply_roles(
-      profiler::make_fingerprint(
-          {{"build.commit", night.commit}, {"kernel.release", night.kernel}, {"cpu.model", "Xeon", true}}),
-      kRoles);
-  run.fingerprint = roled->fingerprint;
-  run.epoch = roled->epoch;
-  run.planned_cells = {"one"};
-  Cell cell;
-  cell.run = run.id;
-  cell.name = "one";
-  cell.device = "cpu";
-  cell.knobs = {{.key = "train.train_iters", .value = "30", .source = "suite"}};
-  cell.identity_hash = "identity";
-  cell.program_hash = "program";
-  for (int i = 0; i < 5; ++i) cell.launches.push_back(launch_of(i, night.ms * (1 + 0.0005 * i)));
-  baselines::MemoryMap map;
-  map.peak_bytes = 1 << 20;
-  cell.memory = {map};
-  run.cells = {cell};
-  return run;
-}
-
-Pin pin_of(const Stored& run, const char* metric = "cpu_step_time") {
-  Pin pin;
-  pin.id = "b-1";
-  pin.identity_hash = "identity";
-  pin.class_hash = run.fingerprint.class_hash;
-  pin.epoch = run.epoch;
-  pin.product = profiler::product_hash(run.fingerprint, kRoles);
-  pin.configuration = baselines::configuration_hash(run.cells[0]);
-  pin.metric = metric;
-  pin.cell = "one";
-  pin.nights = {analysis::launch_values(run.cells[0], metric)};
-  pin.runs = {run.id};
-  pin.build = "old";
-  pin.accepted_unix_ns = run.created_unix_ns;
-  return pin;
-}
-
-class GateOverNights : public testing::Test {
- protected:
-  void SetUp() override {
-    folder_ =
-        std::filesystem::path(testing::TempDir()) / ("mbbench_gate_nights_" + std::to_string(getpid()) +
-                                                     testing::UnitTest::GetInstance()->current_test_info()->name());
-    std::filesystem::remove_all(folder_);
-    std::filesystem::create_directories(folder_);
-    request_.store_file = folder_ / "mbbench.sqlite";
-    request_.now_unix_ns = kStart + 10 * kDay;
-  }
-  void TearDown() override { std::filesystem::remove_all(folder_); }
-
-  void keep(const Stored& run) {
-    auto store = baselines::Store::open(request_.store_file);
-    ASSERT_TRUE(store.has_value()) << format(store.error());
-    ASSERT_TRUE(store->put_run(run, folder_ / run.id));
-    for (const Cell& cell : run.cells) ASSERT_TRUE(store->put_cell(cell));
-  }
-  analysis::GateReport judge(const Stored& tonight) {
-    RunOptions options;
-    options.roles = kRoles;
-    auto report = gate_run(tonight, {}, request_, options);
-    EXPECT_TRUE(report.has_value()) << format(report.error());
-    return std::move(*report);
-  }
-  static const analysis::GateRow& row(const analysis::GateReport& report, const std::string& metric) {
-    for (const auto& one : report.rows)
-      if (one.metric == metric) return one;
-    ADD_FAILURE() << "no row " << metric;
-    return report.rows.front();
-  }
-
-  std::filesystem::path folder_;
-  GateRequest request_;
-};
 
 TEST_F(GateOverNights, ANewEnvironmentIsAmberUntilTheOldProductRanInIt) {
   const Stored accepted = run_of({"r-1"});
@@ -392,14 +278,6 @@ TEST_F(GateOverNights, AConfirmationThatExcludedAChangeEndsTheNightsBeforeIt) {
   EXPECT_NE(row(judge(tonight), "cpu_step_time").verdict.verdict, Verdict::kSame);
 }
 
-// A night that the gate judged, as its store keeps it.
-Stored judged(const Night& night, Verdict verdict, const char* against = "b-1") {
-  Stored run = run_of(night);
-  run.cells[0].metrics = {{.name = "cpu_step_time", .value = night.ms * 1e6, .unit = "ns", .launches = 5}};
-  run.cells[0].verdicts = {{"cpu_step_time", verdict, against}};
-  return run;
-}
-
 TEST_F(GateOverNights, AConfirmedRegressionIsRedSinceItsFirstNightUntilItIsGoneOrAccepted) {
   request_.pins = {pin_of(run_of({"r-1"}))};
   const Stored tonight = run_of({"r-6", 4, "newer", "6.1", 101});
@@ -562,33 +440,23 @@ TEST_F(GateOverNights, AMachineThatIsAsItWasExcusesNoProduct) {
   EXPECT_EQ(told().verdict, Verdict::kFaster) << told().text;
 }
 
-TEST_F(GateOverNights, AStrangerOnAGpuIsNamedAndNoProductIsBlamed) {
-  const auto on_gpus = [](Stored run, int64_t share_ns) {
-    Cell& cell = run.cells[0];
-    cell.result_class = baselines::ResultClass::kMeasured;
-    for (auto& launch : cell.launches)
-      launch.counts = {{"canary_gpu_arithmetic_after_ns", 1'125'280}, {"canary_gpu_share_after_ns", share_ns}};
-    return run;
-  };
-  const Stored accepted = on_gpus(run_of({"r-1"}), 1'126'100);
-  request_.pins = {pin_of(accepted, "step_time")};
-  keep(accepted);
-  Stored red = on_gpus(run_of({"r-2", 1, "new", "6.1", 190}), 1'126'100);
-  red.cells[0].verdicts = {{"step_time", Verdict::kSlower, "b-1"}};
-  keep(red);
-  const auto alone = judge(on_gpus(run_of({"r-3", 2, "new", "6.1", 190}), 1'126'100));
-  EXPECT_EQ(row(alone, "step_time").verdict.verdict, Verdict::kSlower) << row(alone, "step_time").verdict.text;
-  EXPECT_TRUE(alone.canaries.starts_with("canaries steady")) << alone.canaries;
-  EXPECT_TRUE(alone.warnings.empty()) << alone.warnings.front();
-  const auto shared = judge(on_gpus(run_of({"r-4", 2, "new", "6.1", 190}), 2'250'560));
-  EXPECT_EQ(row(shared, "step_time").verdict.verdict, Verdict::kIncomparable) << row(shared, "step_time").verdict.text;
-  EXPECT_NE(row(shared, "step_time").verdict.text.find("on GPU 0 too: another process uses it, not the product"),
-            std::string::npos)
-      << row(shared, "step_time").verdict.text;
-  EXPECT_TRUE(shared.canaries.ends_with("on GPU 0: another process uses it")) << shared.canaries;
-  ASSERT_EQ(shared.warnings.size(), 1U);
-  EXPECT_TRUE(shared.warnings[0].starts_with("one: another process uses GPU 0:")) << shared.warnings[0];
-  EXPECT_EQ(analysis::gate_exit_status(shared), 3);
+TEST_F(GateOverNights, ABaselineThatIsNoLongerThereIsMissed) {
+  keep(judged({"r-1", 1}, Verdict::kSame));
+  auto lost = row(judge(run_of({"r-2", 2})), "cpu_step_time");
+  EXPECT_EQ(lost.verdict.verdict, Verdict::kInconclusive) << lost.verdict.text;
+  EXPECT_TRUE(lost.verdict.text.starts_with("the baselines file lacks b-1, which run r-1 was held against"));
+  EXPECT_EQ(lost.against, "b-1");
+  keep(judged({"r-2", 2}, Verdict::kInconclusive));
+  keep(judged({"r-3", 3}, Verdict::kInconclusive));
+  lost = row(judge(run_of({"r-4", 4})), "cpu_step_time");
+  EXPECT_EQ(lost.verdict.verdict, Verdict::kBroken) << "three nights: " << lost.verdict.text;
+  Pin ended = pin_of(run_of({"r-1"}));
+  ended.ended_by = "ada: no longer";
+  request_.pins = {ended};
+  EXPECT_EQ(row(judge(run_of({"r-4", 4})), "cpu_step_time").verdict.verdict, Verdict::kNew) << "it was ended";
+  request_.pins = {};
+  keep(judged({"r-5", 5}, Verdict::kNew, ""));
+  EXPECT_EQ(row(judge(run_of({"r-6", 6})), "cpu_step_time").verdict.verdict, Verdict::kNew) << "it never had one";
 }
 
 TEST_F(GateOverNights, ARegressionThatIsOlderThanTheNightsThatCountKeepsItsFirstNight) {
