@@ -30,6 +30,7 @@ std::int64_t size_of(const fs::path& folder) {
 
 // Why a bundle stays; empty when nothing holds it.
 std::string held_by(const StoredBundle& bundle, const std::vector<Pin>& pins) {
+  if (bundle.being_written) return "its run goes on";
   if (!bundle.unreadable.empty()) return "cannot be read: " + bundle.unreadable;
   for (const Pin& pin : pins)
     if (std::find(pin.runs.begin(), pin.runs.end(), bundle.run.id) != pin.runs.end())
@@ -53,10 +54,12 @@ Result<std::vector<StoredBundle>> list_bundles(const fs::path& runs_dir) {
     bundle.folder = at->path();
     bundle.bytes = size_of(at->path());
     bundle.run.id = at->path().filename().string();
-    if (auto reader = BundleReader::open(at->path()))
+    if (auto reader = BundleReader::open(at->path())) {
       bundle.run = reader->run();
-    else
+      bundle.being_written = reader->being_written();
+    } else {
       bundle.unreadable = reader.error().what;
+    }
     bundles.push_back(std::move(bundle));
   }
   if (error) return fail(ErrorCode::kIo, fmt::format("{}: {}", folder.string(), error.message()));
@@ -97,6 +100,9 @@ Status carry_out(const std::vector<GcDecision>& plan) {
     if (!looks_like_bundle(d.bundle.folder))
       return fail(ErrorCode::kNotFound, fmt::format("{} is no bundle any more", d.bundle.folder.string()),
                   "something else changes this folder: look first, then run gc again");
+    if (const auto reader = BundleReader::open(d.bundle.folder); reader && reader->being_written())
+      return fail(ErrorCode::kMismatch, fmt::format("the run of {} goes on again", d.bundle.folder.string()),
+                  "run gc again when it has ended");
     std::error_code error;
     fs::remove_all(d.bundle.folder, error);
     if (error) return fail(ErrorCode::kIo, fmt::format("removing {}: {}", d.bundle.folder.string(), error.message()));

@@ -23,6 +23,7 @@ struct StoredBundle {
   Run run;                 // without cells; only the folder's name as id when it cannot be read
   std::string unreadable;  // why
   std::int64_t bytes = 0;
+  bool being_written = false;  // by a run that goes on
 };
 
 struct GcDecision {
@@ -35,11 +36,12 @@ struct GcDecision {
 Result<std::vector<StoredBundle>> list_bundles(const std::filesystem::path& runs_dir);
 
 // Pure. Never removed: what a baseline in `pins` rests on (ended and expired ones too), bridges between epochs, tagged
-// runs, bundles that cannot be read.
+// runs, bundles that cannot be read, runs that go on.
 std::vector<GcDecision> plan_gc(std::vector<StoredBundle> bundles, const std::vector<Pin>& pins, const GcPolicy& policy,
                                 std::int64_t now_unix_ns);
 
-// Removes what the plan says; a folder that is no bundle any more is an error.
+// Removes what the plan says; a folder that is no bundle any more, or that a run has begun to write
+// again, is an error.
 Status carry_out(const std::vector<GcDecision>& plan);
 
 }  // namespace mbb::baselines

@@ -6,6 +6,7 @@
 
 #include <map>
 
+#include "baselines/store/bundle.h"
 #include "baselines/store/fixture.h"
 
 namespace mbb::baselines {
@@ -75,6 +76,17 @@ TEST(Gc, BundlesOnDiskAreListedAndRemoved) {
   ASSERT_EQ(bundles->size(), 2U) << "a folder that is no bundle is none of ours";
   EXPECT_GT(bundles->front().bytes, 1000);
   for (StoredBundle& b : *bundles) b.run.tag.clear();
+  {
+    const auto writer = BundleWriter::reopen(bundles->back().folder);
+    ASSERT_TRUE(writer.has_value()) << format(writer.error());
+    auto busy = list_bundles(folder);
+    for (StoredBundle& b : *busy) b.run.tag.clear();
+    const auto kept = plan_gc(*busy, {}, {0, 0}, kNow);
+    EXPECT_EQ(kept.back().reason, "its run goes on");
+    EXPECT_FALSE(kept.back().removes);
+    const auto before = plan_gc(*bundles, {}, {30, 0}, kNow);
+    EXPECT_FALSE(carry_out(before).has_value()) << "planned before the run went on";
+  }
   const auto plan = plan_gc(*bundles, {}, {30, 0}, kNow);
   ASSERT_TRUE(carry_out(plan).has_value());
   const auto left = list_bundles(folder);
