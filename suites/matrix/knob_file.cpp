@@ -33,9 +33,10 @@ std::string located(const std::string& text, const std::string& file, const std:
   return (std::filesystem::path(file).parent_path() / path).lexically_normal().string();
 }
 
-// A model may be a name of the table instead.
+// A model may be a name of the table instead, and recorded choices a word.
 bool is_path(const Knob& knob, const std::string& text) {
-  return knob.path || (knob.key == "model.name" && trainer::is_model_path(text));
+  const bool replay = knob.key == "parallel.moe_router_replay" && text != "record" && text != "reference";
+  return knob.path || replay || (knob.key == "model.name" && trainer::is_model_path(text));
 }
 
 // A folder beside the file stays a path: "./m" is not the model m.

@@ -47,6 +47,22 @@ std::vector<Argument> arguments(const std::vector<std::string>& typed) {
   return parsed ? *parsed : std::vector<Argument>{};
 }
 
+TEST_F(SettingsTest, PathsThatMayBeWordsCountFromTheFileToo) {
+  SettingsPlaces places;
+  const auto with = [&](const std::string& text) {
+    places.project_file = write("p/mbbench.toml", text);
+    const auto settings = read_settings(places, {});
+    EXPECT_TRUE(settings) << format(settings.error());
+    return settings->config;
+  };
+  const trainer::Config files = with("moe_router_replay = 'a/routing.bin'\nmodel = './mine'\n");
+  EXPECT_EQ(files.parallel.moe_router_replay, folder_ + "/p/a/routing.bin");
+  EXPECT_EQ(files.model.name, folder_ + "/p/mine");
+  const trainer::Config words = with("moe_router_replay = 'reference'\nmodel = 'mixtral-8x7b'\n");
+  EXPECT_EQ(words.parallel.moe_router_replay, "reference");
+  EXPECT_EQ(words.model.name, "mixtral-8x7b");
+}
+
 TEST_F(SettingsTest, LaterLayersWinAndSourcesSayWhere) {
   SettingsPlaces places;
   places.shipped_file = write("shipped.toml", "lr = 0.1\nseed = 1\n");
