@@ -1,6 +1,9 @@
 // mbbench knobs, config and help: what can be set, what is set and by whom, what a term means.
 #include <fmt/core.h>
 
+#include <algorithm>
+#include <cctype>
+
 #include "analysis/metrics/metrics.h"
 #include "profiler/base/knob_render.h"
 #include "profiler/base/text.h"
@@ -8,6 +11,8 @@
 #include "suites/cli/glossary.h"
 #include "suites/cli/print.h"
 #include "suites/cli/settings_of.h"
+#include "suites/matrix/product_settings.h"
+#include "trainer/models/model.h"
 #include "trainer/run/knobs.h"
 
 namespace mbb::suites {
@@ -26,9 +31,9 @@ Result<int> config(const Parsed& parsed) {
   return 0;
 }
 
-std::string describe_knob(const Knob& knob) {
-  std::string text = fmt::format("{}  ({})\n  {}\n  default {}", knob.key, name(knob.field.type), knob.doc,
-                                 trainer::knobs().default_text(knob));
+std::string describe_knob(const KnobTable& table, const Knob& knob) {
+  std::string text =
+      fmt::format("{}  ({})\n  {}\n  default {}", knob.key, name(knob.field.type), knob.doc, table.default_text(knob));
   if (!knob.unit.empty()) text += " " + knob.unit;
   if (!knob.aliases.empty()) text += "\n  also: " + join(knob.aliases, ", ");
   if (!knob.choices.empty()) {
@@ -36,6 +41,37 @@ std::string describe_knob(const Knob& knob) {
     for (const auto& c : knob.choices) text += " " + c.name;
   }
   return text + "\n";
+}
+
+// Whether a text has the word by itself.
+bool mentions(std::string_view text, std::string_view word) {
+  const auto inside = [](char c) { return std::isalnum(static_cast<unsigned char>(c)) != 0 || c == '_'; };
+  for (size_t at = text.find(word); at != std::string_view::npos; at = text.find(word, at + 1)) {
+    const size_t end = at + word.size();
+    if ((at == 0 || !inside(text[at - 1])) && (end == text.size() || !inside(text[end]))) return true;
+  }
+  return false;
+}
+
+// What else a name may be: a setting of the product, a value of a knob, a part of one's entries, a model.
+bool explain_other(const std::string& term) {
+  bool known = false;
+  const KnobTable& settings = product_settings();
+  if (const auto setting = settings.find(term)) known = true, fmt::print("{}", describe_knob(settings, **setting));
+  for (const Knob& knob : trainer::knobs().knobs()) {
+    const bool value =
+        std::any_of(knob.choices.begin(), knob.choices.end(), [&](const auto& c) { return c.name == term; });
+    const bool part =
+        term.find('_') != std::string::npos && knob.field.type == KnobType::kTable && mentions(knob.doc, term);
+    if (!value && !part) continue;
+    known = true;
+    fmt::print("{} is {} of\n{}", term, value ? "a value" : "a part", describe_knob(trainer::knobs(), knob));
+  }
+  if (!known && trainer::find_model(term)) {
+    known = true;
+    fmt::print("{} is a model: `mbbench list models`, `mbbench explain --model {}`\n", term, term);
+  }
+  return known;
 }
 
 Result<int> help(const Parsed& parsed) {
@@ -52,7 +88,7 @@ Result<int> help(const Parsed& parsed) {
   const auto found = analysis::lookup_metrics(term);
   for (const auto* metric : found) fmt::print("{}\n", analysis::describe(*metric));
   const auto knob = trainer::knobs().find(term);
-  if (knob) fmt::print("{}", describe_knob(**knob));
+  if (knob) fmt::print("{}", describe_knob(trainer::knobs(), **knob));
   const Term* const word = find_term(term);
   if (word != nullptr) fmt::print("{}\n  {}\n", word->word, word->meaning);
   for (const Command& command : commands())
@@ -60,7 +96,7 @@ Result<int> help(const Parsed& parsed) {
       fmt::print("mbbench {}: {} (`mbbench {} --help`)\n", command.name, command.summary, command.name);
       return 0;
     }
-  if (!found.empty() || knob || word != nullptr) return 0;
+  if (!found.empty() || knob || word != nullptr || explain_other(term)) return 0;
   return fail(ErrorCode::kNotFound,
               fmt::format("no metric, knob, command or word of a table is called '{}'", printable(term)),
               knob.error().hint.empty() ? "`mbbench help` lists metrics and words, `mbbench knobs` the knobs"

@@ -47,6 +47,14 @@ TEST_F(Options, KnobsWhereNothingRunsAreRefused) {
   EXPECT_TRUE(run("run --help").has("Any knob may follow"));
 }
 
+TEST_F(Options, HelpKnowsValuesPartsSettingsAndModels) {
+  EXPECT_TRUE(run("help fp8_current").has("fp8_current is a value of\nprecision.recipe"));
+  EXPECT_TRUE(run("help num_splits").has("num_splits is a part of\noverlap.tp_comm_overlap_cfg"));
+  EXPECT_TRUE(run("help gc.keep_days").has("gc.keep_days"));
+  EXPECT_TRUE(run("help llama3-8b").has("llama3-8b is a model"));
+  EXPECT_EQ(run("help nosuchword").status, 4);
+}
+
 TEST_F(Options, TheViewersHelpIsItsOwn) {
   if (!fs::exists(fs::path(program_).parent_path() / "mbbench-view")) GTEST_SKIP() << "no viewer in this build";
   const Answer answer = run("view --help");
