@@ -53,6 +53,13 @@ void add_cases(std::vector<OpCase>& all) {
 void copy_cases(std::vector<OpCase>& all) {
   all.push_back({"copy/small", &kCopy, {{{4, 2, 9}}}, NoAttrs{}, false});
 }
+void fill_cases(std::vector<OpCase>& all) {
+  all.push_back({"fill_zero/odd", &kFill, {{{5, 2, 13}}}, NoAttrs{}, false});
+}
+void cast_cases(std::vector<OpCase>& all) {
+  for (const DType from : {DType::kF32, DType::kBf16})
+    all.push_back({std::string("cast/") + name(from), &kCast, {{{5, 2, 13}, from}}, NoAttrs{}, false});
+}
 void swiglu_cases(std::vector<OpCase>& all) {
   all.push_back({"swiglu/small", &kSwiglu, {{{5, 2, 14}}}, NoAttrs{}});
 }
@@ -61,8 +68,13 @@ void swiglu_cases(std::vector<OpCase>& all) {
 
 const OpKind kAdd{
     .name = "add", .shape = add_shape, .grad = add_grad, .cpu = cpu_add, .cuda = "add", .cases = add_cases};
-const OpKind kFill{.name = "fill_zero", .shape = same, .bytes = fill_bytes, .cpu = cpu_fill_zero, .cuda = "fill_zero"};
-const OpKind kCast{.name = "cast", .shape = same, .cpu = cpu_cast, .cuda = "cast"};
+const OpKind kFill{.name = "fill_zero",
+                   .shape = same,
+                   .bytes = fill_bytes,
+                   .cpu = cpu_fill_zero,
+                   .cuda = "fill_zero",
+                   .cases = fill_cases};
+const OpKind kCast{.name = "cast", .shape = same, .cpu = cpu_cast, .cuda = "cast", .cases = cast_cases};
 const OpKind kCopy{
     .name = "copy", .shape = same, .bytes = copy_bytes, .cpu = cpu_copy, .cuda = "copy", .cases = copy_cases};
 const OpKind kSwiglu{.name = "swiglu",

@@ -75,6 +75,12 @@ double logits_twice(const OpView& op) {
 void cases(std::vector<OpCase>& all) {
   all.push_back(
       {"gemm_add/linear", &kGemmAdd, {{{6, 2, 24}}, {{40, 24}}, {{6, 2, 40}}}, GemmAttrs{false, true, false}, false});
+  const CaseInput scales{{2}, DType::kF32, Fill::kPositive};
+  all.push_back({"gemm_scaled_add/fprop",
+                 &kGemmScaledAdd,
+                 {{{24, 2, 64}, DType::kE4M3}, {{80, 64}, DType::kE4M3}, scales, scales, {{24, 2, 80}, DType::kBf16}},
+                 ScaledGemmAttrs{false, true, DType::kBf16},
+                 false});
   all.push_back({"gemm_swiglu/small", &kGemmSwiglu, {{{6, 2, 24}}, {{40, 24}}}, GemmAttrs{false, true, false}, false});
   all.push_back({"gemm_swiglu_grad/small",
                  &kGemmSwigluGrad,

@@ -41,6 +41,11 @@ Result<std::vector<TensorSpec>> add_shape(Inputs in, const Attrs& attrs) {
 void activation_cases(std::vector<OpCase>& all) {
   all.push_back(
       {"bias_activation/gelu", &kBiasActivation, {{{5, 2, 14}}, {{14}}}, ActivationAttrs{Pointwise::kGelu}, false});
+  all.push_back({"bias_activation_grad/gelu",
+                 &kBiasActivationGrad,
+                 {{{5, 2, 14}}, {{5, 2, 14}}, {{14}}},
+                 ActivationAttrs{Pointwise::kGelu},
+                 false});
 }
 
 void add_cases(std::vector<OpCase>& all) {

@@ -71,6 +71,14 @@ void cases(std::vector<OpCase>& all) {
 void pack_cases(std::vector<OpCase>& all) {
   all.push_back({"pack_fp8/small", &kPackFp8, {{{6, 2, 8}}}, NoAttrs{}, false});
 }
+void unpack_cases(std::vector<OpCase>& all) {
+  for (const DType to : {DType::kF32, DType::kBf16})
+    all.push_back({std::string("unpack_fp8/") + name(to),
+                   &kUnpackFp8,
+                   {{{100}, DType::kE4M3, Fill::kPositive}},
+                   PackAttrs{Shape{6, 2, 8}, to},
+                   false});
+}
 
 }  // namespace
 
@@ -84,6 +92,7 @@ const OpKind kGemmRows{.name = "gemm_rows",
                        .model_flops = true};
 const OpKind kPackFp8{
     .name = "pack_fp8", .shape = pack_shape, .cpu = cpu_pack_fp8, .cuda = "pack_fp8", .cases = pack_cases};
-const OpKind kUnpackFp8{.name = "unpack_fp8", .shape = unpack_shape, .cpu = cpu_unpack_fp8, .cuda = "unpack_fp8"};
+const OpKind kUnpackFp8{
+    .name = "unpack_fp8", .shape = unpack_shape, .cpu = cpu_unpack_fp8, .cuda = "unpack_fp8", .cases = unpack_cases};
 
 }  // namespace mbb::trainer

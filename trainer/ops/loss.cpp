@@ -73,6 +73,13 @@ void cases(std::vector<OpCase>& all) {
                  {{{5, 2, 11}}, {{10}, DType::kF32, Fill::kPositive}, {{5, 2}, DType::kI32, Fill::kInts, 11}},
                  EmbeddingAttrs{},
                  false});
+  std::vector<CaseInput> loss{{{5, 2, 11}},
+                              {{10}, DType::kF32, Fill::kPositive},
+                              {{2, 10}, DType::kF32, Fill::kPositive},
+                              {{5, 2}, DType::kI32, Fill::kDropped, 11}};
+  all.push_back({"cross_entropy/loss", &kCrossEntropyLoss, loss, EmbeddingAttrs{}, false});
+  loss.push_back({{2}, DType::kF64});
+  all.push_back({"cross_entropy/loss-accumulate", &kCrossEntropyLoss, loss, EmbeddingAttrs{true}, false});
   all.push_back({"cross_entropy/grad",
                  &kCrossEntropyGrad,
                  {{{5, 2, 11}},

@@ -125,6 +125,14 @@ void cases(std::vector<OpCase>& all) {
                  false});
 }
 
+// Gradients' squares of some weights, and of one rank or all; a norm above the clip and one that nothing clips.
+void scalar_cases(std::vector<OpCase>& all) {
+  const auto f64 = [](int64_t n) { return CaseInput{{n}, DType::kF64, Fill::kPositive}; };
+  all.push_back({"scalar_sum/three", &kScalarSum, {f64(5), f64(1), f64(70)}, NoAttrs{}, false});
+  all.push_back({"grad_scale/clipped", &kGradScale, {f64(3), f64(2)}, ScaleAttrs{0.01}, false});
+  all.push_back({"grad_scale/free", &kGradScale, {f64(3), f64(2)}, ScaleAttrs{0}, false});
+}
+
 void square_cases(std::vector<OpCase>& all) {
   BucketAttrs a;
   a.ranges = {{"w", 0, 20, true, false}, {"b", 24, 8, false, false}};
@@ -139,7 +147,8 @@ const OpKind kGradSquareSum{.name = "grad_square_sum",
                             .cpu = cpu_grad_square_sum,
                             .cuda = "grad_square_sum",
                             .cases = square_cases};
-const OpKind kScalarSum{.name = "scalar_sum", .shape = sum_shape, .cpu = cpu_scalar_sum, .cuda = "scalar_sum"};
+const OpKind kScalarSum{
+    .name = "scalar_sum", .shape = sum_shape, .cpu = cpu_scalar_sum, .cuda = "scalar_sum", .cases = scalar_cases};
 const OpKind kGradScale{.name = "grad_scale", .shape = scale_shape, .cpu = cpu_grad_scale, .cuda = "grad_scale"};
 const OpKind kAdamW{
     .name = "adamw", .shape = adam_shape, .bytes = adam_bytes, .cpu = cpu_adamw, .cuda = "adamw", .cases = cases};

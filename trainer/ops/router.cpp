@@ -147,6 +147,14 @@ void counts_cases(std::vector<OpCase>& all) {
       {"expert_counts/sequences", &kExpertCounts, {chosen, kPadding}, CountAttrs{.experts = 5, .sets = 4}, false});
 }
 
+void sum_cases(std::vector<OpCase>& all) {
+  all.push_back({"loss_sum/first", &kLossSum, {{{2}}}, LossSumAttrs{.scale = 0.25}, false});
+  all.push_back({"loss_sum/accumulate", &kLossSum, {{{2}}, {{2}, DType::kF64}}, LossSumAttrs{0.25, true}, false});
+}
+void bias_cases(std::vector<OpCase>& all) {
+  all.push_back({"expert_bias/odd", &kExpertBias, {{{37}}, {{37}}}, ExpertBiasAttrs{0.1}, false});
+}
+
 void select_cases(std::vector<OpCase>& all) {
   RouterAttrs a;
   a.top_k = 2;
@@ -188,13 +196,15 @@ const OpKind kRouterLoss{.name = "router_loss",
                          .gradient_root = true};
 const OpKind kRouterLossGrad{
     .name = "router_loss_grad", .shape = loss_grad_shape, .cpu = cpu_router_loss_grad, .cuda = "router_loss_grad"};
-const OpKind kLossSum{.name = "loss_sum", .shape = loss_sum_shape, .cpu = cpu_loss_sum, .cuda = "loss_sum"};
+const OpKind kLossSum{
+    .name = "loss_sum", .shape = loss_sum_shape, .cpu = cpu_loss_sum, .cuda = "loss_sum", .cases = sum_cases};
 const OpKind kExpertCounts{.name = "expert_counts",
                            .shape = counts_shape,
                            .cpu = cpu_expert_counts,
                            .cuda = "expert_counts",
                            .cases = counts_cases};
 const OpKind kExpertLoad{.name = "expert_load", .shape = load_shape, .cpu = cpu_expert_load, .cuda = "expert_load"};
-const OpKind kExpertBias{.name = "expert_bias", .shape = bias_shape, .cpu = cpu_expert_bias, .cuda = "expert_bias"};
+const OpKind kExpertBias{
+    .name = "expert_bias", .shape = bias_shape, .cpu = cpu_expert_bias, .cuda = "expert_bias", .cases = bias_cases};
 
 }  // namespace mbb::trainer

@@ -61,6 +61,14 @@ void unpermute_cases(std::vector<OpCase>& all) {
 void quantize_cases(std::vector<OpCase>& all) {
   all.push_back({"quantize_tokens/odd", &kQuantizeTokens, {{{7, 200}}}, QuantizeAttrs{DType::kE4M3}, false});
 }
+void dequantize_cases(std::vector<OpCase>& all) {
+  for (const DType to : {DType::kF32, DType::kBf16})
+    all.push_back({std::string("dequantize_tokens/odd-") + name(to),
+                   &kDequantizeTokens,
+                   {{{7, 200}, DType::kE4M3}, {{7, 2}, DType::kF32, Fill::kPositive}},
+                   QuantizeAttrs{to},
+                   false});
+}
 
 }  // namespace
 
@@ -88,6 +96,7 @@ const OpKind kDequantizeTokens{.name = "dequantize_tokens",
                                .shape = dequantize_shape,
                                .grad = straight_through,
                                .cpu = cpu_dequantize_tokens,
-                               .cuda = "dequantize_tokens"};
+                               .cuda = "dequantize_tokens",
+                               .cases = dequantize_cases};
 
 }  // namespace mbb::trainer

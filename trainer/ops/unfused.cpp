@@ -144,6 +144,7 @@ void mask_cases(std::vector<OpCase>& all) {
   AttentionAttrs a = small();
   a.window = 3;
   all.push_back({"scale_mask/window", &kScaleMask, {{{2, 4, 7, 7}}}, a, false});
+  all.push_back({"scale_mask_grad/window", &kScaleMaskGrad, {{{2, 4, 7, 7}}}, a, false});
 }
 void softmax_cases(std::vector<OpCase>& all) {
   all.push_back({"softmax/small", &kSoftmax, {{{2, 4, 7, 7}}}, small()});
