@@ -86,6 +86,7 @@ Result<std::unique_ptr<CudaRank>> CudaRank::create(const profiler::CudaRankReque
   phases.ended("device");
   rank->device_->set_deterministic(request.deterministic);
   if (rank->world_ != nullptr && rank->mesh_.world_size() > 1) {
+    rank->stands("the opening of its communicators");
     MB_ASSIGN(rank->groups_, RankGroups::open(rank->program_, rank->mesh_, *rank->world_, *rank->device_, request));
     phases.ended("communicators");
   }
