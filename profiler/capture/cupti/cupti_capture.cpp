@@ -111,7 +111,7 @@ class Session {
     reader_.join(op_of_node_);
     for (size_t i = 1; i < reader_.names().size(); ++i) sink.name(sink.self, reader_.names()[i].c_str());
     sink.records(sink.self, reader_.records().data(), reader_.records().size());
-    sink.dropped(sink.self, dropped_);
+    sink.dropped(sink.self, dropped_ + reader_.unread());  // of such a buffer one record is known to be lost
   }
 
   CUpti_SubscriberHandle subscriber = nullptr;

@@ -80,7 +80,9 @@ std::string without_version(std::string_view name) {
 
 void RecordReader::read(uint8_t* buffer, size_t valid_bytes) {
   CUpti_Activity* activity = nullptr;
-  while (api_.next_record(buffer, valid_bytes, &activity) == CUPTI_SUCCESS) add(*activity);
+  CUptiResult result = CUPTI_SUCCESS;
+  while ((result = api_.next_record(buffer, valid_bytes, &activity)) == CUPTI_SUCCESS) add(*activity);
+  if (result != CUPTI_ERROR_MAX_LIMIT_REACHED) ++unread_;
 }
 
 void RecordReader::add(const CUpti_Activity& activity) {

@@ -25,6 +25,7 @@ class RecordReader {
 
   const std::vector<CaptureRecord>& records() const { return records_; }
   const std::vector<std::string>& names() const { return names_; }
+  uint64_t unread() const { return unread_; }  // buffers whose rest CUPTI could not read
 
  private:
   void add(const CUpti_Activity& activity);
@@ -37,6 +38,7 @@ class RecordReader {
   uint32_t api_name(CUpti_CallbackDomain domain, CUpti_CallbackId id);
 
   const Api& api_;
+  uint64_t unread_ = 0;
   std::vector<CaptureRecord> records_;
   std::vector<uint64_t> nodes_;  // graph node of each record; 0: none
   std::vector<std::string> names_ = {""};
