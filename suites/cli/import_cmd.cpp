@@ -98,6 +98,22 @@ Result<std::vector<ForeignFile>> read_all(const std::vector<std::string>& paths,
   return files;
 }
 
+// Options that the files at hand give nothing to do.
+Status check_options(const Parsed& parsed, const std::vector<ForeignFile>& files) {
+  const auto any = [&](auto&& is) { return std::any_of(files.begin(), files.end(), is); };
+  const bool logs = any([](const ForeignFile& file) { return file.kind == ForeignKind::kLog; });
+  const bool stores = any([](const ForeignFile& file) { return file.kind != ForeignKind::kConfig; });
+  for (const char* option : {"--cell", "--log"})
+    if (!logs && parsed.value(option))
+      return fail(ErrorCode::kBadArgument, fmt::format("{}: none of the files is a log, and it is for logs", option),
+                  "leave it out");
+  for (const char* option : {"--tag", "--on"})
+    if (!stores && parsed.value(option))
+      return fail(ErrorCode::kBadArgument,
+                  fmt::format("{}: a configuration alone becomes knobs, and no run is stored", option), "leave it out");
+  return {};
+}
+
 Status write_suite(const Parsed& parsed, const ImportOutcome& outcome) {
   const auto output = parsed.value("--output");
   if (!output) return {};
@@ -132,6 +148,7 @@ Result<int> import(const Parsed& given) {
   ImportRequest request;
   MB_ASSIGN(request.settings, settings_of(parsed));
   MB_ASSIGN(request.files, read_all(paths, parsed.value("--log").value_or(kAutoFormat)));
+  MB_TRY(check_options(parsed, request.files));
   request.cell = parsed.value("--cell").value_or("");
   request.device = trainer::device_name_of(parsed.value("--on").value_or(""));
   MB_ASSIGN(request.tag, tag_of(parsed));

@@ -29,6 +29,7 @@ TEST_F(Options, ThatNeedAnotherOneAreRefusedWithoutIt) {
   expect_refused("show @latest --step 1", "--step without --timeline");
   expect_refused("show @latest --rows 3", "--rows without --cell");
   expect_refused("show @latest --timeline --json", "--timeline with --json");
+  expect_refused("project --costs x.toml --hardware b200", "--hardware with --costs");
   expect_refused("project --price 2", "--price without --train-tokens");
   expect_refused("project --timeline --json", "--timeline with --json");
   expect_refused("project --published tp=2", "argument 'tp=2' with --published");
@@ -36,6 +37,15 @@ TEST_F(Options, ThatNeedAnotherOneAreRefusedWithoutIt) {
   expect_refused("export @latest --format csv --against @2", "--against with --format csv");
   expect_refused("advise --model llama3-8b --gpus 8 --rows -1", "--rows -1: a number from 1 on");
   expect_refused("advise --model llama3-8b --gpus 8 --rows many", "--rows many: a number from 1 on");
+}
+
+TEST_F(Options, OfImportThatTheFilesGiveNothingToDoAreRefused) {
+  write("run_config.yaml", "_target_: x.ConfigContainer\ntrain:\n  micro_batch_size: 2\n");
+  expect_refused("import run_config.yaml --cell mine", "--cell: none of the files is a log");
+  expect_refused("import run_config.yaml --log nemo", "--log: none of the files is a log");
+  expect_refused("import run_config.yaml --tag t", "--tag: a configuration alone becomes knobs");
+  expect_refused("import run_config.yaml --on h100-sxm", "--on: a configuration alone becomes knobs");
+  EXPECT_EQ(run("import run_config.yaml").status, 0);
 }
 
 TEST_F(Options, KnobsWhereNothingRunsAreRefused) {

@@ -244,22 +244,23 @@ Result<int> project_step(const Parsed& parsed) {
 }  // namespace
 
 Command project_command() {
-  return {"project",
-          "project a configuration onto GPUs that are not here: step time, parts, memory",
-          {},
-          {{"--hardware", "H", "the card (default h100-sxm); mbbench list hardware names them"},
-           {"--costs", "FILE", "a cost table of your own (baselines/kernels shows the form)"},
-           {"--timeline", nullptr, "the step as text, a line a stream, one rank a class", false, nullptr,
-            "--json|--published|--calibrate"},
-           {"--save", nullptr, "keep the projection and its trace as a run", false, nullptr, kPublished},
-           {"--train-tokens", "N", "days that so many tokens take: 15T", false, nullptr, kPublished},
-           {"--price", "P", "of a GPU-hour, for the cost of those", false, "--train-tokens", kPublished},
-           {"--published", nullptr, "instead: projections of published steps, with their errors"},
-           {"--calibrate", nullptr, "the same with factors fitted anew, and of models the fit does not see"},
-           kJsonOption,
-           kMarkdownOption},
-          true,
-          project_step};
+  return {
+      "project",
+      "project a configuration onto GPUs that are not here: step time, parts, memory",
+      {},
+      {{"--hardware", "H", "the card (default h100-sxm); mbbench list hardware names them", false, nullptr, "--costs"},
+       {"--costs", "FILE", "a cost table of your own (baselines/kernels shows the form)"},
+       {"--timeline", nullptr, "the step as text, a line a stream, one rank a class", false, nullptr,
+        "--json|--published|--calibrate"},
+       {"--save", nullptr, "keep the projection and its trace as a run", false, nullptr, kPublished},
+       {"--train-tokens", "N", "days that so many tokens take: 15T", false, nullptr, kPublished},
+       {"--price", "P", "of a GPU-hour, for the cost of those", false, "--train-tokens", kPublished},
+       {"--published", nullptr, "instead: projections of published steps, with their errors"},
+       {"--calibrate", nullptr, "the same with factors fitted anew, and of models the fit does not see"},
+       kJsonOption,
+       kMarkdownOption},
+      true,
+      project_step};
 }
 
 }  // namespace mbb::suites
