@@ -110,6 +110,7 @@ class Gate {
     warn_of_idle_patterns();
     warn_of_skipped();
     warn_of_contention();
+    for (std::string& shared : cells_of_one_series(run_)) report_.warnings.push_back(std::move(shared));
     return std::move(report_);
   }
 
@@ -339,26 +340,21 @@ class Gate {
   // Baselines are appended and ended, never taken away: one that a night was held against and that is not there is
   // lost, or the file is another.
   void judge_lost(const baselines::Cell& cell, GateRow& row) const {
-    const auto against = [&](const baselines::Run& night) -> const baselines::VerdictRow* {
-      for (const baselines::Cell& then : night.cells)
-        for (const baselines::VerdictRow& said : then.verdicts)
-          if (then.identity_hash == cell.identity_hash && said.subject == row.metric) return &said;
-      return nullptr;
+    const auto said = [&](const baselines::Run& night) { return said_of(night, cell.identity_hash, row.metric); };
+    const auto is_heard = [&](const baselines::Run& night) {
+      return said(night) && said(night)->verdict != Verdict::kInconclusive && said(night)->verdict != Verdict::kBroken;
     };
-    const auto newest = std::find_if(history_.nights.rbegin(), history_.nights.rend(),
-                                     [&](const baselines::Run& night) { return against(night) != nullptr; });
-    if (newest == history_.nights.rend() || against(*newest)->against.empty()) return;
-    const std::string& lost = against(*newest)->against;
+    const auto& nights = history_.nights;
+    const auto newest = std::find_if(nights.rbegin(), nights.rend(), said);
+    if (newest == nights.rend() || said(*newest)->against.empty()) return;
+    const std::string& lost = said(*newest)->against;
     if (std::any_of(request_.pins.begin(), request_.pins.end(), [&](const Pin& pin) { return pin.id == lost; })) return;
+    const auto heard = std::find_if(newest, nights.rend(), is_heard);
     row.against = lost;
     row.verdict.text = fmt::format(
         "the baselines file lacks {}, which run {} was held against: name the one that has it (baselines_file), or "
         "accept a new one (`mbbench baseline accept`); ",
-        lost, newest->id);
-    const auto is_heard = [&](const baselines::Run& night) {
-      const auto* said = against(night);
-      return said != nullptr && said->verdict != Verdict::kInconclusive && said->verdict != Verdict::kBroken;
-    };
+        lost, (heard == nights.rend() ? newest : heard)->id);
     judge_silence("no verdict", silent_nights(cell.name, is_heard), row.verdict);
   }
 

@@ -79,6 +79,28 @@ const baselines::Cell* evidence_cell(const baselines::Run& run, const std::strin
   return nullptr;
 }
 
+const baselines::VerdictRow* said_of(const baselines::Run& night, const std::string& identity,
+                                     const std::string& metric) {
+  for (const auto& cell : night.cells)
+    for (const baselines::VerdictRow& said : cell.verdicts)
+      if (cell.identity_hash == identity && said.subject == metric) return &said;
+  return nullptr;
+}
+
+std::vector<std::string> cells_of_one_series(const baselines::Run& run) {
+  std::map<std::string, std::vector<std::string>> names;
+  for (const auto& cell : run.cells)
+    if (cell.status == baselines::CellStatus::kOk) names[cell.identity_hash].push_back(cell.name);
+  std::vector<std::string> lines;
+  for (const auto& [identity, of] : names)
+    if (of.size() > 1)
+      lines.push_back(fmt::format(
+          "{} are one series, as no knob that splits series differs: {} stands for all of them on other nights. Leave "
+          "the others out; a command that has {{cell}} in it is a series a cell",
+          join(of, ", "), of.front()));
+  return lines;
+}
+
 bool is_left_out(const baselines::Run& run, const std::string& cell) {
   bool filtered = false, named = false;
   for (size_t i = 0; i < run.argv.size(); ++i) {

@@ -33,6 +33,13 @@ Result<GateHistory> read_gate_history(const baselines::Run& tonight, const std::
 const baselines::Cell* evidence_cell(const baselines::Run& run, const std::string& identity,
                                      std::int64_t steps_due = 0);
 
+// What a night's gate said of a metric of a series; null where nothing.
+const baselines::VerdictRow* said_of(const baselines::Run& night, const std::string& identity,
+                                     const std::string& metric);
+
+// Cells that nothing tells apart but their names: on other nights evidence_cell() takes the first for all. A line each.
+std::vector<std::string> cells_of_one_series(const baselines::Run& run);
+
 // Whether --only or --skip kept a cell out of a run, by the run's command line.
 bool is_left_out(const baselines::Run& run, const std::string& cell);
 

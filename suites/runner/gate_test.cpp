@@ -450,6 +450,7 @@ TEST_F(GateOverNights, ABaselineThatIsNoLongerThereIsMissed) {
   keep(judged({"r-3", 3}, Verdict::kInconclusive));
   lost = row(judge(run_of({"r-4", 4})), "cpu_step_time");
   EXPECT_EQ(lost.verdict.verdict, Verdict::kBroken) << "three nights: " << lost.verdict.text;
+  EXPECT_NE(lost.verdict.text.find("which run r-1 was held against"), std::string::npos) << lost.verdict.text;
   Pin ended = pin_of(run_of({"r-1"}));
   ended.ended_by = "ada: no longer";
   request_.pins = {ended};
@@ -457,6 +458,18 @@ TEST_F(GateOverNights, ABaselineThatIsNoLongerThereIsMissed) {
   request_.pins = {};
   keep(judged({"r-5", 5}, Verdict::kNew, ""));
   EXPECT_EQ(row(judge(run_of({"r-6", 6})), "cpu_step_time").verdict.verdict, Verdict::kNew) << "it never had one";
+}
+
+TEST_F(GateOverNights, CellsThatAreOneSeriesAreSaid) {
+  Stored tonight = run_of({"r-1"});
+  EXPECT_TRUE(judge(tonight).warnings.empty());
+  tonight.cells.push_back(tonight.cells[0]);
+  tonight.cells[1].name = "two";
+  const auto report = judge(tonight);
+  ASSERT_EQ(report.warnings.size(), 1U);
+  EXPECT_TRUE(report.warnings[0].starts_with("one, two are one series")) << report.warnings[0];
+  tonight.cells[1].identity_hash = "another";
+  EXPECT_TRUE(judge(tonight).warnings.empty());
 }
 
 TEST_F(GateOverNights, ARegressionThatIsOlderThanTheNightsThatCountKeepsItsFirstNight) {
