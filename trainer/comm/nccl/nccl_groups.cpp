@@ -163,6 +163,7 @@ class Groups final : public NcclGroups {
     const auto each = static_cast<size_t>(members);
     std::byte* bytes = nullptr;
     MB_TRY(ok(cudaMalloc(reinterpret_cast<void**>(&bytes), 2 * each), "connecting to neighbours"));
+    const std::unique_ptr<std::byte, void (*)(std::byte*)> freed(bytes, [](std::byte* p) { cudaFree(p); });
     MB_TRY(api.good(api.group_start(), "connecting"));
     for (int peer = 0; peer < members; ++peer) {
       const auto at = static_cast<size_t>(peer);
@@ -179,7 +180,6 @@ class Groups final : public NcclGroups {
       done = process_.check();
     }
     if (!done) (void)process_.abort();
-    cudaFree(bytes);
     return done;
   }
 

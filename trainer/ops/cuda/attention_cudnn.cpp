@@ -46,6 +46,12 @@ Status good(fe::error_t error, const char* doing) {
 }
 
 // A plan that cuDNN gave and does not run: no other backend's turn.
+Status succeeded(cudnnStatus_t status, const char* doing) {
+  if (status == CUDNN_STATUS_SUCCESS) return {};
+  return fail(ErrorCode::kUnavailable,
+              fmt::format("cuDNN attention, {}: {}", doing, fe::detail::get_error_string(status)));
+}
+
 Status ran(fe::error_t error, const char* doing) {
   if (error.is_good()) return {};
   return fail(ErrorCode::kRankFailed, fmt::format("cuDNN attention, {}: {}", doing, error.get_message()),
@@ -331,10 +337,7 @@ class Cudnn final : public CudnnAttention {
  private:
   using Key = std::array<int64_t, 13>;
 
-  Status on(cudaStream_t stream) {
-    if (fe::detail::set_stream(handle_, stream) == CUDNN_STATUS_SUCCESS) return {};
-    return fail(ErrorCode::kUnavailable, "cuDNN attention: setting the stream failed");
-  }
+  Status on(cudaStream_t stream) { return succeeded(fe::detail::set_stream(handle_, stream), "setting the stream"); }
 
   // The forward is the same whether it must repeat bit by bit or not.
   Result<const Plan*> plan_of(const AttentionShape& s, float scale, bool deterministic, bool backward) {
@@ -375,8 +378,7 @@ Result<std::unique_ptr<CudnnAttention>> CudnnAttention::make() {
     return fail(ErrorCode::kUnavailable, fmt::format("cuDNN attention: libcudnn.so.9 did not open: {}", dlerror()),
                 "install cuDNN 9 or use attention_backend = flash");
   cudnnHandle_t handle = nullptr;
-  if (fe::detail::create_handle(&handle) != CUDNN_STATUS_SUCCESS)
-    return fail(ErrorCode::kUnavailable, "cuDNN attention: no cuDNN handle on this device");
+  MB_TRY(succeeded(fe::detail::create_handle(&handle), "opening a handle on this device"));
   return std::unique_ptr<CudnnAttention>(std::make_unique<Cudnn>(handle));
 }
 
