@@ -73,7 +73,7 @@ int64_t steps_of(const Cell& cell) {
 }
 
 std::string harness_error(const Cell& cell, int64_t steps_due) {
-  if (cell.launches.empty()) return "no launch was recorded";
+  if (cell.launches.empty()) return cell.reason.empty() ? "no launch was recorded" : cell.reason;
   const Due due = due_of(cell, steps_due);
   for (const Launch& launch : cell.launches) {
     if (launch.exit_status != 0 || launch.signal != 0) continue;  // its failure is told by the cell's status

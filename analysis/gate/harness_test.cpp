@@ -55,5 +55,12 @@ TEST(HarnessError, ACommandsLaunchesOweEqualStepsAndThoseThatWereSet) {
   EXPECT_EQ(no_evidence(cell), "ended by signal 9");
 }
 
+TEST(HarnessError, ACellThatNeverBeganSaysWhy) {
+  baselines::Cell cell;
+  EXPECT_EQ(harness_error(cell), "no launch was recorded");
+  cell.reason = "tp = 3 does not divide 4 heads";
+  EXPECT_EQ(harness_error(cell), "tp = 3 does not divide 4 heads");
+}
+
 }  // namespace
 }  // namespace mbb::analysis

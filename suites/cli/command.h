@@ -19,6 +19,7 @@ struct OptionSpec {
   bool repeats = false;           // may be given several times
   const char* with = nullptr;     // options of which one must be there too, "--timeline|--collectives"
   const char* against = nullptr;  // options beside which it would say nothing
+  bool settings_alone = false;    // of knobs, too, only product settings may follow, as with a command's
 };
 
 struct PositionalSpec {

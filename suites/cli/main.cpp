@@ -100,13 +100,16 @@ mbb::Status check_company(const Command& command, const Parsed& parsed) {
       return mbb::fail(ErrorCode::kBadArgument, fmt::format("{} with {}: it would do nothing", o.flag, other),
                        "leave one of them out");
   }
-  if (!command.settings_alone) return {};
+  const auto alone = std::find_if(command.options.begin(), command.options.end(),
+                                  [&](const auto& o) { return o.settings_alone && parsed.flag(o.flag); });
+  if (!command.settings_alone && alone == command.options.end()) return {};
+  const std::string who = command.settings_alone ? command.name : fmt::format("{} {}", command.name, alone->flag);
   MB_ASSIGN(const auto arguments, mbb::suites::parse_arguments(parsed.knobs));
   for (const mbb::suites::Argument& argument : arguments)
     if (const auto found = mbb::suites::find_setting(argument.name); found && !found->is_product)
       return mbb::fail(ErrorCode::kBadArgument,
                        fmt::format("argument '{}': {} is a knob of a run, and {} runs nothing",
-                                   mbb::printable(argument.typed), found->knob->key, command.name),
+                                   mbb::printable(argument.typed), found->knob->key, who),
                        "give it where the run is made; what may follow here is a setting, as runs_dir=DIR");
   return {};
 }

@@ -126,6 +126,17 @@ TEST_F(Options, AModelFileIsASeriesByWhatItSaysAndItsPathCountsFromTheSuites) {
   EXPECT_NE(cell_of(train + "own/small").identity_hash, here.identity_hash);
 }
 
+TEST_F(Options, ARunThatIsJudgedTakesNothingOfItsOwn) {
+  for (const auto& [more, named] :
+       {std::pair{"tp=2", "parallel.tensor_model_parallel_size is a knob of a run, and gate --run runs nothing"},
+        {"--launches 7", "--launches with --run"}}) {
+    const Answer answer = run(std::string("gate --run @latest ") + more);
+    EXPECT_EQ(answer.status, 64) << answer.out;
+    EXPECT_TRUE(answer.has(named)) << answer.out;
+  }
+  EXPECT_FALSE(run("gate --run @latest gate.max_silent_nights=2").has("knob of a run"));
+}
+
 TEST_F(Options, ASuiteThatGoesOnFindsItsFilesWhereItsSuiteLies) {
   fs::create_directories(folder_ / "own");
   write("own/text", std::string(4000, 'a') + std::string(4000, 'b'));
