@@ -137,7 +137,7 @@ Slowdown machine_slowdown(const baselines::Cell& then, const baselines::Cell& no
       const double after = share ? median_times_alone(now, canary) : median_of(now, canary);
       double before = share ? median_times_alone(then, canary) : median_of(then, canary);
       if (share && !std::isfinite(before) && after >= 1 + kContended) before = 1;
-      if (!std::isfinite(before) || !std::isfinite(after)) continue;
+      if (!std::isfinite(before) || !std::isfinite(after) || (share && after < 1 + kContended)) continue;
       was = std::max(was, before);
       if (after > is) is = after, slowest = canary;
     }
