@@ -136,8 +136,9 @@ Slowdown machine_slowdown(const baselines::Cell& then, const baselines::Cell& no
       if (!canary.ends_with(kind)) continue;
       const double after = share ? median_times_alone(now, canary) : median_of(now, canary);
       double before = share ? median_times_alone(then, canary) : median_of(then, canary);
-      if (share && !std::isfinite(before) && after >= 1 + kContended) before = 1;
-      if (!std::isfinite(before) || !std::isfinite(after) || (share && after < 1 + kContended)) continue;
+      if (share && after < 1 + kContended) continue;
+      if (share && !std::isfinite(before)) before = 1;
+      if (!std::isfinite(before) || !std::isfinite(after)) continue;
       was = std::max(was, before);
       if (after > is) is = after, slowest = canary;
     }

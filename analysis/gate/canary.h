@@ -37,7 +37,7 @@ Contention contention(const baselines::Cell& cell);
 std::string text(const Contention& contention);  // empty at 0
 
 // By how much the machine itself has become slower for a cell, by the largest of its kinds of canary; share counts by
-// what it is of the arithmetic, and where there was none then, from where it is contention on. Of several
+// what it is of the arithmetic, from where that is contention on, and against 1 where there was none then. Of several
 // GPUs, which wait for the slowest at every step, the slowest now against the slowest then, among those that both
 // timed: more of them do not make a wrong excuse likelier. 0 when there is nothing to compare, and when it has become
 // faster.

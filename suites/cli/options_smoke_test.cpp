@@ -15,6 +15,14 @@ class Options : public ProgramTest {
     EXPECT_TRUE(answer.has(part)) << arguments << "\n" << answer.out;
     EXPECT_FALSE(fs::exists(folder_ / "mbbench-runs")) << arguments;
   }
+  // Leaves the only run as a kill before its cell b would.
+  void end_before_cell_b() const {
+    const fs::path bundle = *fs::directory_iterator(folder_ / "mbbench-runs" / "runs");
+    baselines::Run begun = baselines::BundleReader::open(bundle)->run();
+    begun.ended_unix_ns = 0;
+    fs::remove_all(bundle / "cells" / "b");
+    ASSERT_TRUE(baselines::BundleWriter::reopen(bundle)->write_run(begun).has_value());
+  }
 };
 
 TEST_F(Options, ThatNeedAnotherOneAreRefusedWithoutIt) {
@@ -144,11 +152,7 @@ TEST_F(Options, ASuiteThatGoesOnFindsItsFilesWhereItsSuiteLies) {
                             "train_iters = 3\ndata.path = \"text\"\n[[cell]]\nname = \"a\"\n[[cell]]\nname = "
                             "\"b\"\nset = { tp = 2 }\n");
   ASSERT_EQ(run("suite own/two.toml --quiet").status, 0);
-  const fs::path bundle = *fs::directory_iterator(folder_ / "mbbench-runs" / "runs");
-  baselines::Run begun = baselines::BundleReader::open(bundle)->run();
-  begun.ended_unix_ns = 0;
-  fs::remove_all(bundle / "cells" / "b");
-  ASSERT_TRUE(baselines::BundleWriter::reopen(bundle)->write_run(begun).has_value());
+  end_before_cell_b();
   const Answer resumed = run("suite own/two.toml --quiet --resume");
   EXPECT_EQ(resumed.status, 0) << resumed.out;
   EXPECT_TRUE(resumed.has("2 ok, 0 broken")) << resumed.out;
@@ -158,12 +162,7 @@ TEST_F(Options, ARunThatGoesOnBringsItsFinishedCellsIntoTheStore) {
   write("two.toml", std::string("purpose = \"x\"\n[base]\nseq_length = 16\nglobal_batch_size = 2\n") +
                         "train_iters = 3\n[[cell]]\nname = \"a\"\n[[cell]]\nname = \"b\"\nset = { tp = 2 }\n");
   ASSERT_EQ(run("suite ./two.toml --quiet").status, 0);
-  // As a disk that was full leaves it, and a kill before the last cell.
-  const fs::path bundle = *fs::directory_iterator(folder_ / "mbbench-runs" / "runs");
-  baselines::Run begun = baselines::BundleReader::open(bundle)->run();
-  begun.ended_unix_ns = 0;
-  fs::remove_all(bundle / "cells" / "b");
-  ASSERT_TRUE(baselines::BundleWriter::reopen(bundle)->write_run(begun).has_value());
+  end_before_cell_b();  // on a disk that was full
   for (const char* file : {"mbbench.sqlite", "mbbench.sqlite-wal", "mbbench.sqlite-shm"})
     fs::remove(folder_ / "mbbench-runs" / file);
   const Answer resumed = run("suite ./two.toml --quiet --resume");
