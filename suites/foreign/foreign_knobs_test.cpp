@@ -233,7 +233,9 @@ TEST(ForeignKnobs, ALearningRateAloneAndASuiteForGpus) {
   EXPECT_NE(toml.find("# how many GPUs is not said: one replica of the model is taken (TP 4 x CP 1 x PP 1 = 4"),
             std::string::npos)
       << toml;
-  EXPECT_EQ(imported_toml(of_yaml("a:\n  world_size: 8\n"), "x").find("# how many"), std::string::npos);
+  const std::string said = imported_toml(of_yaml("a:\n  world_size: 8\n"), "x");
+  EXPECT_EQ(said.find('#'), said.find("# Model: none is said")) << said;
+  EXPECT_EQ(said.find('#'), said.rfind('#')) << "nothing is to be told of GPUs: " << said;
 }
 
 TEST(ForeignKnobs, ADumpBehindALaunchersMarkAndLlmqsOptions) {
