@@ -1,10 +1,10 @@
 // Every family as a small model trains on the device like on the oracle, captured as graphs and not.
-#include <cmath>
 #include <cstdio>
 
 #include "trainer/data/rng.h"
 #include "trainer/models/small_families.h"
 #include "trainer/ops/cuda/gpu_fixture_test.h"
+#include "trainer/run/near_fp32_test.h"
 #include "trainer/run/precision_rules.h"
 #include "trainer/run/train.h"
 
@@ -32,16 +32,7 @@ std::vector<double> losses(const Config& config) {
   if (!programs) return {};
   const auto result = train(*layout, *programs, sample);
   EXPECT_TRUE(result.has_value()) << (result ? "" : format(result.error()));
-  std::vector<double> out;
-  if (result)
-    for (const StepReport& step : result->steps) out.push_back(step.loss);
-  return out;
-}
-
-double furthest(const std::vector<double>& a, const std::vector<double>& b) {
-  double most = a.size() == b.size() && !a.empty() ? 0.0 : INFINITY;
-  for (size_t i = 0; i < std::min(a.size(), b.size()); ++i) most = std::max(most, std::abs(a[i] - b[i]) / b[i]);
-  return most;
+  return result ? losses_of(result->steps) : std::vector<double>{};
 }
 
 class FamiliesOnDevice : public GpuTest, public testing::WithParamInterface<Small> {
@@ -52,13 +43,13 @@ class FamiliesOnDevice : public GpuTest, public testing::WithParamInterface<Smal
     return losses(c);
   }
 
-  // Within twice the oracle's own distance from fp32, or a rounding of the loss, which is most often the larger: both
-  // distances are printed.
-  static void expect_as_near(const Config& c, const std::vector<double>& exact) {
-    const double own = furthest(losses(c), exact), bound = std::max(2.0 * own, 2e-3);
+  // Both distances are printed.
+  static void expect_as_near(const Config& c, const Config& fp32) {
+    const double own = own_distance(fp32, c, losses);
+    const std::vector<double> exact = losses(fp32);
     for (const bool graphs : {false, true}) {
       const double device = furthest(on_device(c, graphs), exact);
-      EXPECT_LT(device, bound) << recipe_name(c) << " graphs " << graphs;
+      EXPECT_LT(device, near_fp32_bound(own)) << recipe_name(c) << " graphs " << graphs;
       printf("%s, graphs %d: %.1e from fp32, the oracle %.1e\n", recipe_name(c).c_str(), graphs, device, own);
     }
   }
@@ -73,9 +64,8 @@ TEST_P(FamiliesOnDevice, Fp32EqualsTheOracle) {
 
 TEST_P(FamiliesOnDevice, Bf16StaysAsNearAsTheOracles) {
   Config c = config_of(GetParam());
-  const std::vector<double> exact = losses(c);
   c.precision.recipe = Recipe::kBf16;
-  expect_as_near(c, exact);
+  expect_as_near(c, config_of(GetParam()));
 }
 
 Config wide_llama() {
@@ -150,7 +140,7 @@ TEST_P(FamiliesOnDevice, TwoRunsAreOneBitByBit) {
 TEST_P(FamiliesOnDevice, QuantizedRecipesStayAsNearAsTheOracles) {
   Config c = config_of(GetParam());
   in_sixteens(c);
-  const std::vector<double> exact = losses(c);
+  const Config fp32 = c;
   for (const Recipe recipe :
        {Recipe::kFp8Delayed, Recipe::kFp8Current, Recipe::kFp8Blockwise, Recipe::kMxfp8, Recipe::kNvfp4}) {
     c.precision.recipe = recipe;
@@ -161,7 +151,7 @@ TEST_P(FamiliesOnDevice, QuantizedRecipesStayAsNearAsTheOracles) {
       printf("%s: these sizes do not divide into its blocks\n", recipe_name(c).c_str());
       continue;
     }
-    expect_as_near(c, exact);
+    expect_as_near(c, fp32);
   }
 }
 
@@ -178,15 +168,16 @@ void PrintTo(const Setting& setting, std::ostream* out) {
 
 class SettingsOnDevice : public GpuTest, public testing::WithParamInterface<Setting> {};
 
-// fp32 within 1e-4; what rounds more within twice the oracle's own distance from fp32, or a rounding of the loss.
+// fp32 within 1e-4; what rounds more as near fp32 as the oracle.
 TEST_P(SettingsOnDevice, TrainLikeTheOracle) {
-  Config c = GetParam().of();
-  const std::vector<double> exact = losses(c);
+  const Config fp32 = GetParam().of();
+  const std::vector<double> exact = losses(fp32);
+  Config c = fp32;
   GetParam().set(c);
   const std::vector<double> oracle = losses(c);
-  c.host.device = trainer::Device::kCuda;
   const bool rounds = c.precision.recipe != Recipe::kFp32;
-  const double bound = rounds ? std::max(2.0 * furthest(oracle, exact), 2e-3) : 1e-4;
+  const double bound = rounds ? near_fp32_bound(own_distance(fp32, c, losses)) : 1e-4;
+  c.host.device = trainer::Device::kCuda;
   for (const bool graphs : {false, true}) {
     c.host.enable_cuda_graph = graphs;
     const std::vector<double> device = losses(c);

@@ -3,13 +3,12 @@
 
 #include <gtest/gtest.h>
 
-#include <cmath>
 #include <ostream>
 #include <string_view>
 
 #include "trainer/models/small_families.h"
+#include "trainer/run/near_fp32_test.h"
 #include "trainer/run/precision_rules.h"
-#include "trainer/run/train.h"
 
 namespace mbb::trainer::cuda {
 
@@ -324,11 +323,14 @@ inline Config mapped(const Mapping& mapping, Recipe recipe) {
   return c;
 }
 
-inline double furthest(const std::vector<StepReport>& a, const std::vector<StepReport>& b) {
-  double most = a.size() == b.size() && !a.empty() ? 0.0 : INFINITY;
-  for (size_t i = 0; i < std::min(a.size(), b.size()); ++i)
-    most = std::max(most, std::abs(a[i].loss - b[i].loss) / b[i].loss);
-  return most;
+// The oracle's, of one rank over first states and as it is mapped, from one fp32 rank.
+template <class Losses>
+double own_distance(const Mapping& mapping, const Config& fp32, Recipe recipe, const Losses& losses) {
+  Config narrow = fp32;
+  narrow.precision.recipe = recipe;
+  const double of_one_rank = trainer::own_distance(fp32, narrow, losses);
+  mapping.map(narrow);
+  return std::max(of_one_rank, furthest(losses(narrow), losses(fp32)));
 }
 
 }  // namespace mbb::trainer::cuda

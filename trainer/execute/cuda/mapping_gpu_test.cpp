@@ -1,5 +1,6 @@
 // Every kind of mapping trains on the device like one rank on the oracle: ranks are threads that share the device, so
 // that all of it but the wires between GPUs is what several GPUs run.
+#include <cstdio>
 #include <vector>
 
 #include "trainer/comm/local/reduce.h"
@@ -22,6 +23,25 @@ Result<Trained> trained(Config c, const Mapping* mapping, bool on_device) {
   return train_and_collect(c);
 }
 
+std::vector<double> losses(const Config& c) {
+  const auto oracle = train_and_collect(c);
+  EXPECT_TRUE(oracle.has_value()) << (oracle ? "" : format(oracle.error()));
+  return oracle ? losses_of(oracle->steps) : std::vector<double>{};
+}
+
+// Of a narrow recipe.
+void expect_as_near(const Mapping& mapping, const Config& fp32, Recipe recipe) {
+  Config narrow = fp32;
+  narrow.precision.recipe = recipe;
+  SCOPED_TRACE(std::string(mapping.name) + " " + recipe_name(narrow));
+  const double own = own_distance(mapping, fp32, recipe, losses);
+  const auto many = trained(narrow, &mapping, true);
+  ASSERT_TRUE(many.has_value()) << format(many.error());
+  const double device = furthest(losses_of(many->steps), losses(fp32));
+  EXPECT_LT(device, near_fp32_bound(own));
+  printf("%s, %s: %.1e from fp32, the oracle %.1e\n", mapping.name, recipe_name(narrow).c_str(), device, own);
+}
+
 class MappingsOnDevice : public GpuTest, public testing::WithParamInterface<Mapping> {};
 
 TEST_P(MappingsOnDevice, Fp32EqualsOneRankOfTheOracle) {
@@ -31,25 +51,13 @@ TEST_P(MappingsOnDevice, Fp32EqualsOneRankOfTheOracle) {
   ASSERT_TRUE(one.has_value()) << format(one.error());
   const auto many = trained(base, &GetParam(), true);
   ASSERT_TRUE(many.has_value()) << format(many.error());
-  EXPECT_LT(furthest(many->steps, one->steps), 1e-4);
+  EXPECT_LT(furthest(losses_of(many->steps), losses_of(one->steps)), 1e-4);
   expect_equal_gradients(many->gradients[0], one->gradients[0], 1e-4);
 }
 
-// Within twice the distance that the oracle itself has from fp32, or a rounding of the loss.
 TEST_P(MappingsOnDevice, NarrowRecipesStayAsNearAsTheOracles) {
-  for (const Recipe recipe : {Recipe::kBf16, Recipe::kFp8Current}) {
-    if (!GetParam().takes(recipe)) continue;
-    SCOPED_TRACE(recipe == Recipe::kBf16 ? "bf16" : "fp8 current");
-    Config base = base_of(GetParam(), recipe);
-    const auto exact = trained(base, nullptr, false);
-    ASSERT_TRUE(exact.has_value()) << format(exact.error());
-    base.precision.recipe = recipe;
-    const auto oracle = trained(base, &GetParam(), false);
-    ASSERT_TRUE(oracle.has_value()) << format(oracle.error());
-    const auto many = trained(base, &GetParam(), true);
-    ASSERT_TRUE(many.has_value()) << format(many.error());
-    EXPECT_LT(furthest(many->steps, exact->steps), std::max(2.0 * furthest(oracle->steps, exact->steps), 2e-3));
-  }
+  for (const Recipe recipe : {Recipe::kBf16, Recipe::kFp8Current})
+    if (GetParam().takes(recipe)) expect_as_near(GetParam(), base_of(GetParam(), recipe), recipe);
 }
 
 INSTANTIATE_TEST_SUITE_P(All, MappingsOnDevice, testing::ValuesIn(kMappings),
@@ -67,15 +75,7 @@ TEST_F(SharedDevice, QuantizedExpertsOfOtherRanksStayAsNearAsTheOracles) {
          {Recipe::kFp8Delayed, Recipe::kFp8Current, Recipe::kFp8Blockwise, Recipe::kMxfp8, Recipe::kNvfp4}) {
       Config base = base_of(mapping, recipe);
       base.model.moe_ffn_hidden_size = 64;
-      const auto exact = trained(base, nullptr, false);
-      ASSERT_TRUE(exact.has_value()) << format(exact.error());
-      base.precision.recipe = recipe;
-      SCOPED_TRACE(std::string(mapping.name) + " " + recipe_name(base));
-      const auto oracle = trained(base, &mapping, false);
-      ASSERT_TRUE(oracle.has_value()) << format(oracle.error());
-      const auto many = trained(base, &mapping, true);
-      ASSERT_TRUE(many.has_value()) << format(many.error());
-      EXPECT_LT(furthest(many->steps, exact->steps), std::max(2.0 * furthest(oracle->steps, exact->steps), 2e-3));
+      expect_as_near(mapping, base, recipe);
     }
   }
 }

@@ -82,13 +82,16 @@ Result<std::vector<StepReport>> steps_of(const Config& config, bool processes, i
 // How far the oracle's losses are from those of one fp32 rank, and the device's.
 Result<std::string> verdict(const Case& c, const std::vector<StepReport>& device) {
   const Config base = base_of(*c.mapping, c.recipe);
-  MB_ASSIGN(const auto exact, steps_of(base, false));
-  double bound = 1e-4;
-  if (c.recipe != Recipe::kFp32) {
-    MB_ASSIGN(const auto oracle, steps_of(mapped(*c.mapping, c.recipe), false));
-    bound = std::max(2.0 * furthest(oracle, exact), 2e-3);
-  }
-  const double error = furthest(device, exact);
+  Status status;
+  const auto losses = [&](const Config& oracle) {
+    const auto steps = steps_of(oracle, false);
+    if (!steps) status = tl::unexpected<Error>(steps.error());
+    return steps ? losses_of(*steps) : std::vector<double>{};
+  };
+  const double bound =
+      c.recipe == Recipe::kFp32 ? 1e-4 : near_fp32_bound(own_distance(*c.mapping, base, c.recipe, losses));
+  const double error = furthest(losses_of(device), losses(base));
+  MB_TRY(status);
   return fmt::format("{} {}: losses within {:.2g} of {:.2g}", error < bound ? "GOOD" : "WRONG", c.name(), error, bound);
 }
 

@@ -1,10 +1,9 @@
 // Packs of sequences train on the device like on the oracle, whatever computes their attention.
 #include <algorithm>
-#include <cmath>
 
 #include "trainer/models/small_families.h"
 #include "trainer/ops/cuda/gpu_fixture_test.h"
-#include "trainer/run/train.h"
+#include "trainer/run/near_fp32_test.h"
 #include "trainer/run/training_data.h"
 
 namespace mbb::trainer::cuda {
@@ -47,7 +46,7 @@ Trained trained(const Config& config, int longer) {
   EXPECT_TRUE(result.has_value()) << (result ? "" : format(result.error()));
   Trained all;
   if (!result) return all;
-  for (const StepReport& step : result->steps) all.losses.push_back(step.loss);
+  all.losses = losses_of(result->steps);
   all.notes = result->notes;
   return all;
 }
@@ -63,30 +62,29 @@ Config packed(Config c, int longer) {
   return c;
 }
 
+// Of a bf16 step from the fp32 one.
+double bound_of(const Config& fp32, const Config& narrow, int longer) {
+  const auto losses = [longer](const Config& c) { return trained(c, longer).losses; };
+  return near_fp32_bound(own_distance(fp32, narrow, losses));
+}
+
 Config on_device(Config c, bool graphs = true) {
   c.host.device = trainer::Device::kCuda;
   c.host.enable_cuda_graph = graphs;
   return c;
 }
 
-double furthest(const Trained& a, const Trained& b) {
-  double most = a.losses.size() == b.losses.size() && !a.losses.empty() ? 0.0 : INFINITY;
-  for (size_t i = 0; i < std::min(a.losses.size(), b.losses.size()); ++i)
-    most = std::max(most, std::abs(a.losses[i] - b.losses[i]) / b.losses[i]);
-  return most;
-}
-
 class PacksOnDevice : public GpuTest, public testing::WithParamInterface<Small> {};
 
 // Rotary and learnt positions, windows and sinks, encoders that look both ways and at other tokens, further tokens.
 TEST_P(PacksOnDevice, TrainLikeTheOracle) {
-  Config c = packed(config_of(GetParam()), 1);
-  const Trained exact = trained(c, 1);
+  const Config fp32 = packed(config_of(GetParam()), 1);
+  const Trained exact = trained(fp32, 1);
   for (const bool graphs : {false, true})
-    EXPECT_LT(furthest(trained(on_device(c, graphs), 1), exact), 1e-4) << "graphs " << graphs;
+    EXPECT_LT(furthest(trained(on_device(fp32, graphs), 1).losses, exact.losses), 1e-4) << "graphs " << graphs;
+  Config c = fp32;
   c.precision.recipe = Recipe::kBf16;
-  const double bound = std::max(2.0 * furthest(trained(c, 1), exact), 2e-3);
-  EXPECT_LT(furthest(trained(on_device(c), 1), exact), bound);
+  EXPECT_LT(furthest(trained(on_device(c), 1).losses, exact.losses), bound_of(fp32, c, 1));
 }
 
 std::vector<Small> packable() {
@@ -121,13 +119,13 @@ TEST_F(PackedAttention, EveryBackendTrainsLikeTheOracle) {
   Config c = wide();
   const Trained exact = trained(c, kLonger);
   c.precision.recipe = Recipe::kBf16;
-  const double bound = std::max(2.0 * furthest(trained(c, kLonger), exact), 2e-3);
+  const double bound = bound_of(wide(), c, kLonger);
   for (const AttentionBackend backend :
        {AttentionBackend::kFused, AttentionBackend::kFlash, AttentionBackend::kAuto, AttentionBackend::kUnfused}) {
     c.fusion.attention_backend = backend;
     for (const bool graphs : {false, true}) {
       const Trained device = trained(on_device(c, graphs), kLonger);
-      EXPECT_LT(furthest(device, exact), bound) << name(backend) << " graphs " << graphs;
+      EXPECT_LT(furthest(device.losses, exact.losses), bound) << name(backend) << " graphs " << graphs;
       for (const std::string& note : device.notes)  // cuDNN, where it is asked, computes both ways
         EXPECT_EQ(note.find(" kernel computes it"), std::string::npos) << name(backend) << ": " << note;
     }
