@@ -1,5 +1,6 @@
-// How long a world may go without a sign of life before it ends: much until a first step is known, then some steps'
-// time. Signs of life are ops that begin, so that a slow run which goes on is never out of patience.
+// How long a world may go without a sign of life before it ends: much until two steps are known, since a GPU's second
+// one captures its graphs and the driver may take its time for it; then some steps' time. Signs of life are ops that
+// begin, so that a slow run which goes on is never out of patience.
 #pragma once
 
 #include <algorithm>
@@ -9,7 +10,7 @@
 namespace mbb::trainer {
 
 struct PatienceLimits {
-  int64_t first_ms = 120'000;  // until a step has ended, while the host works, and never more
+  int64_t first_ms = 120'000;  // until two steps have ended, while the host works, and never more
   int64_t least_ms = 10'000;
   int64_t steps = 20;  // times the longest step seen
 };
@@ -21,19 +22,21 @@ class Patience {
 
   int64_t ms() const {
     const int64_t longest_ms = longest_ns_.load(std::memory_order_relaxed) / 1'000'000;
-    if (longest_ms == 0 || host_works_.load(std::memory_order_relaxed)) return limits_.first_ms;
+    if (ended_.load(std::memory_order_relaxed) < 2 || host_works_.load(std::memory_order_relaxed))
+      return limits_.first_ms;
     return std::min(limits_.first_ms, std::max(limits_.least_ms, limits_.steps * longest_ms));
   }
   void step_took(int64_t ns) {
     longest_ns_.store(std::max({ns, longest_ns_.load(std::memory_order_relaxed), int64_t{1'000'000}}),
                       std::memory_order_relaxed);
+    ended_.fetch_add(1, std::memory_order_relaxed);
   }
   // Between steps the host may replay, trace or write for long, and no op begins.
   void host_works(bool works) { host_works_.store(works, std::memory_order_relaxed); }
 
  private:
   PatienceLimits limits_;
-  std::atomic<int64_t> longest_ns_ = 0;
+  std::atomic<int64_t> longest_ns_ = 0, ended_ = 0;
   std::atomic<bool> host_works_ = false;
 };
 

@@ -8,9 +8,11 @@ namespace {
 
 constexpr int64_t kSecondNs = 1'000'000'000;
 
-TEST(Patience, FollowsTheLongestStepOnceThereIsOne) {
+TEST(Patience, FollowsTheLongestStepOnceThereAreTwo) {
   Patience patience;
   EXPECT_EQ(patience.ms(), 120'000);
+  patience.step_took(kSecondNs / 100);
+  EXPECT_EQ(patience.ms(), 120'000) << "the second may capture graphs";
   patience.step_took(kSecondNs / 100);
   EXPECT_EQ(patience.ms(), 10'000);
   patience.step_took(2 * kSecondNs);
@@ -23,7 +25,7 @@ TEST(Patience, FollowsTheLongestStepOnceThereIsOne) {
 
 TEST(Patience, LeavesTheHostItsTime) {
   Patience patience;
-  patience.step_took(1);
+  for (int step = 0; step < 2; ++step) patience.step_took(1);
   EXPECT_EQ(patience.ms(), 10'000);
   patience.host_works(true);
   EXPECT_EQ(patience.ms(), 120'000);

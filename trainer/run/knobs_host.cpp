@@ -88,7 +88,7 @@ std::vector<Knob> host_knobs() {
        .range = within(0, 86'400),
        .unit = "seconds",
        .doc = "A run in which no rank begins an op for so long ends, and says where each rank stands. 0 = 120 s until "
-              "a step has ended and while the host writes; then 20 times the longest step, at least 10 s.",
+              "two steps have ended and while the host writes; then 20 times the longest step, at least 10 s.",
        .identity = false},
   };
   all.insert(all.end(), others.begin(), others.end());
