@@ -2,6 +2,7 @@
 #include "trainer/execute/cuda/mapping_cases_test.h"
 #include "trainer/run/equal_training_test.h"
 #include "trainer/run/layout.h"
+#include "trainer/run/near_fp32_test.h"
 
 namespace mbb::trainer {
 namespace {

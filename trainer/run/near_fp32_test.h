@@ -3,7 +3,7 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstdint>
+#include <utility>
 #include <vector>
 
 #include "trainer/run/train.h"
@@ -26,16 +26,27 @@ inline double furthest(const std::vector<double>& a, const std::vector<double>& 
   return most;
 }
 
-// The oracle's: the largest over several first states, since one of them may lie near by chance (of a family's eight
-// the least is up to eleven times nearer than the largest). `losses` trains a configuration on the oracle.
+// Several first states of a configuration, each trained in fp32 by the oracle: one alone may lie near by chance (of a
+// family's states the least lies up to eleven times nearer than the largest). `losses` trains on the oracle.
 template <class Losses>
-double own_distance(Config exact, Config narrow, const Losses& losses) {
-  constexpr int kDraws = 6;
-  double most = 0.0;
-  for (int draw = 0; draw < kDraws; ++draw, ++exact.train.seed, ++narrow.train.seed)
-    most = std::max(most, furthest(losses(narrow), losses(exact)));
-  return most;
-}
+class Fp32Draws {
+ public:
+  Fp32Draws(Config fp32, Losses losses, int draws = 12) : losses_(std::move(losses)) {
+    for (int draw = 0; draw < draws; ++draw, ++fp32.train.seed) draws_.push_back(losses_(fp32));
+  }
+  const std::vector<double>& first() const { return draws_[0]; }
+
+  // How far the oracle's own losses in a narrow recipe are from these at most.
+  double own_distance(Config narrow) const {
+    double most = 0.0;
+    for (const auto& draw : draws_) most = std::max(most, furthest(losses_(narrow), draw)), ++narrow.train.seed;
+    return most;
+  }
+
+ private:
+  Losses losses_;
+  std::vector<std::vector<double>> draws_;
+};
 
 // What fp32 itself is allowed is the least; nothing is near where the oracle did not train.
 inline double near_fp32_bound(double own) {

@@ -23,6 +23,7 @@ Status sample(int64_t index, std::span<int32_t> tokens) {
   return {};
 }
 
+using Losses = std::vector<double> (*)(const Config&);
 std::vector<double> losses(const Config& config) {
   const auto layout = resolve(config);
   EXPECT_TRUE(layout.has_value()) << (layout ? "" : format(layout.error()));
@@ -44,11 +45,10 @@ class FamiliesOnDevice : public GpuTest, public testing::WithParamInterface<Smal
   }
 
   // Both distances are printed.
-  static void expect_as_near(const Config& c, const Config& fp32) {
-    const double own = own_distance(fp32, c, losses);
-    const std::vector<double> exact = losses(fp32);
+  static void expect_as_near(const Config& c, const Fp32Draws<Losses>& fp32) {
+    const double own = fp32.own_distance(c);
     for (const bool graphs : {false, true}) {
-      const double device = furthest(on_device(c, graphs), exact);
+      const double device = furthest(on_device(c, graphs), fp32.first());
       EXPECT_LT(device, near_fp32_bound(own)) << recipe_name(c) << " graphs " << graphs;
       printf("%s, graphs %d: %.1e from fp32, the oracle %.1e\n", recipe_name(c).c_str(), graphs, device, own);
     }
@@ -65,7 +65,7 @@ TEST_P(FamiliesOnDevice, Fp32EqualsTheOracle) {
 TEST_P(FamiliesOnDevice, Bf16StaysAsNearAsTheOracles) {
   Config c = config_of(GetParam());
   c.precision.recipe = Recipe::kBf16;
-  expect_as_near(c, config_of(GetParam()));
+  expect_as_near(c, {config_of(GetParam()), losses});
 }
 
 Config wide_llama() {
@@ -140,7 +140,7 @@ TEST_P(FamiliesOnDevice, TwoRunsAreOneBitByBit) {
 TEST_P(FamiliesOnDevice, QuantizedRecipesStayAsNearAsTheOracles) {
   Config c = config_of(GetParam());
   in_sixteens(c);
-  const Config fp32 = c;
+  const Fp32Draws<Losses> fp32(c, losses);
   for (const Recipe recipe :
        {Recipe::kFp8Delayed, Recipe::kFp8Current, Recipe::kFp8Blockwise, Recipe::kMxfp8, Recipe::kNvfp4}) {
     c.precision.recipe = recipe;
@@ -170,13 +170,12 @@ class SettingsOnDevice : public GpuTest, public testing::WithParamInterface<Sett
 
 // fp32 within 1e-4; what rounds more as near fp32 as the oracle.
 TEST_P(SettingsOnDevice, TrainLikeTheOracle) {
-  const Config fp32 = GetParam().of();
-  const std::vector<double> exact = losses(fp32);
-  Config c = fp32;
+  Config c = GetParam().of();
+  const std::vector<double> exact = losses(c);
   GetParam().set(c);
   const std::vector<double> oracle = losses(c);
   const bool rounds = c.precision.recipe != Recipe::kFp32;
-  const double bound = rounds ? near_fp32_bound(own_distance(fp32, c, losses)) : 1e-4;
+  const double bound = rounds ? near_fp32_bound(Fp32Draws<Losses>(GetParam().of(), losses).own_distance(c)) : 1e-4;
   c.host.device = trainer::Device::kCuda;
   for (const bool graphs : {false, true}) {
     c.host.enable_cuda_graph = graphs;

@@ -7,8 +7,8 @@
 #include <string_view>
 
 #include "trainer/models/small_families.h"
-#include "trainer/run/near_fp32_test.h"
 #include "trainer/run/precision_rules.h"
+#include "trainer/run/train.h"
 
 namespace mbb::trainer::cuda {
 
@@ -321,16 +321,6 @@ inline Config mapped(const Mapping& mapping, Recipe recipe) {
   c.precision.recipe = recipe;
   mapping.map(c);
   return c;
-}
-
-// The oracle's, of one rank over first states and as it is mapped, from one fp32 rank.
-template <class Losses>
-double own_distance(const Mapping& mapping, const Config& fp32, Recipe recipe, const Losses& losses) {
-  Config narrow = fp32;
-  narrow.precision.recipe = recipe;
-  const double of_one_rank = trainer::own_distance(fp32, narrow, losses);
-  mapping.map(narrow);
-  return std::max(of_one_rank, furthest(losses(narrow), losses(fp32)));
 }
 
 }  // namespace mbb::trainer::cuda

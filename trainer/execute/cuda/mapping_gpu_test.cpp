@@ -1,6 +1,8 @@
 // Every kind of mapping trains on the device like one rank on the oracle: ranks are threads that share the device, so
 // that all of it but the wires between GPUs is what several GPUs run.
+#include <algorithm>
 #include <cstdio>
+#include <iterator>
 #include <vector>
 
 #include "trainer/comm/local/reduce.h"
@@ -10,6 +12,7 @@
 #include "trainer/ops/cuda/comm_kernels.h"
 #include "trainer/ops/cuda/gpu_fixture_test.h"
 #include "trainer/run/equal_training_test.h"
+#include "trainer/run/near_fp32_test.h"
 
 namespace mbb::trainer::cuda {
 namespace {
@@ -23,21 +26,23 @@ Result<Trained> trained(Config c, const Mapping* mapping, bool on_device) {
   return train_and_collect(c);
 }
 
+using Losses = std::vector<double> (*)(const Config&);
 std::vector<double> losses(const Config& c) {
   const auto oracle = train_and_collect(c);
   EXPECT_TRUE(oracle.has_value()) << (oracle ? "" : format(oracle.error()));
   return oracle ? losses_of(oracle->steps) : std::vector<double>{};
 }
 
-// Of a narrow recipe.
-void expect_as_near(const Mapping& mapping, const Config& fp32, Recipe recipe) {
-  Config narrow = fp32;
+// Of a narrow recipe. Both distances are printed.
+void expect_as_near(const Mapping& mapping, Config narrow, Recipe recipe, const Fp32Draws<Losses>& fp32) {
   narrow.precision.recipe = recipe;
   SCOPED_TRACE(std::string(mapping.name) + " " + recipe_name(narrow));
-  const double own = own_distance(mapping, fp32, recipe, losses);
+  Config as_mapped = narrow;
+  mapping.map(as_mapped);
+  const double own = fp32.own_distance(as_mapped);
   const auto many = trained(narrow, &mapping, true);
   ASSERT_TRUE(many.has_value()) << format(many.error());
-  const double device = furthest(losses_of(many->steps), losses(fp32));
+  const double device = furthest(losses_of(many->steps), fp32.first());
   EXPECT_LT(device, near_fp32_bound(own));
   printf("%s, %s: %.1e from fp32, the oracle %.1e\n", mapping.name, recipe_name(narrow).c_str(), device, own);
 }
@@ -57,28 +62,38 @@ TEST_P(MappingsOnDevice, Fp32EqualsOneRankOfTheOracle) {
 
 TEST_P(MappingsOnDevice, NarrowRecipesStayAsNearAsTheOracles) {
   for (const Recipe recipe : {Recipe::kBf16, Recipe::kFp8Current})
-    if (GetParam().takes(recipe)) expect_as_near(GetParam(), base_of(GetParam(), recipe), recipe);
+    if (GetParam().takes(recipe)) {
+      const Config base = base_of(GetParam(), recipe);
+      expect_as_near(GetParam(), base, recipe, {base, losses});
+    }
 }
+
+// Experts whose rows come from other ranks, of sizes that every recipe's blocks divide.
+class ExpertsOnDevice : public MappingsOnDevice {};
+
+TEST_P(ExpertsOnDevice, QuantizedRecipesStayAsNearAsTheOracles) {
+  Config base = base_of(GetParam(), Recipe::kMxfp8);
+  base.model.moe_ffn_hidden_size = 64;
+  const Fp32Draws<Losses> fp32(base, losses);
+  for (const Recipe recipe :
+       {Recipe::kFp8Delayed, Recipe::kFp8Current, Recipe::kFp8Blockwise, Recipe::kMxfp8, Recipe::kNvfp4})
+    expect_as_near(GetParam(), base, recipe, fp32);
+}
+
+std::vector<Mapping> of_experts() {
+  std::vector<Mapping> all;
+  for (const char* name : {"ep2_padded", "ep2_counts", "ep2_etp2"})
+    all.push_back(*std::find_if(std::begin(kMappings), std::end(kMappings),
+                                [&](const Mapping& m) { return std::string_view(m.name) == name; }));
+  return all;
+}
+INSTANTIATE_TEST_SUITE_P(All, ExpertsOnDevice, testing::ValuesIn(of_experts()),
+                         [](const auto& test) { return std::string(test.param.name); });
 
 INSTANTIATE_TEST_SUITE_P(All, MappingsOnDevice, testing::ValuesIn(kMappings),
                          [](const auto& test) { return std::string(test.param.name); });
 
 class SharedDevice : public GpuTest {};
-
-// Every recipe's experts whose rows come from other ranks. Sizes that all blocks divide.
-TEST_F(SharedDevice, QuantizedExpertsOfOtherRanksStayAsNearAsTheOracles) {
-  for (const Mapping& mapping : kMappings) {
-    if (std::string_view(mapping.name) != "ep2_padded" && std::string_view(mapping.name) != "ep2_counts" &&
-        std::string_view(mapping.name) != "ep2_etp2")
-      continue;
-    for (const Recipe recipe :
-         {Recipe::kFp8Delayed, Recipe::kFp8Current, Recipe::kFp8Blockwise, Recipe::kMxfp8, Recipe::kNvfp4}) {
-      Config base = base_of(mapping, recipe);
-      base.model.moe_ffn_hidden_size = 64;
-      expect_as_near(mapping, base, recipe);
-    }
-  }
-}
 
 // A slot too small for what its experts get ends the cell with the op and the bound it needs.
 TEST_F(SharedDevice, SlotsThatOverflowSayTheBoundTheyNeed) {

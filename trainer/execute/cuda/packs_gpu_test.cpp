@@ -65,7 +65,7 @@ Config packed(Config c, int longer) {
 // Of a bf16 step from the fp32 one.
 double bound_of(const Config& fp32, const Config& narrow, int longer) {
   const auto losses = [longer](const Config& c) { return trained(c, longer).losses; };
-  return near_fp32_bound(own_distance(fp32, narrow, losses));
+  return near_fp32_bound(Fp32Draws(fp32, losses).own_distance(narrow));
 }
 
 Config on_device(Config c, bool graphs = true) {
