@@ -190,4 +190,12 @@ Status verify_checksums(const fs::path& folder, std::initializer_list<const char
   return {};
 }
 
+Result<std::vector<std::string>> listed_files(const fs::path& folder) {
+  MB_ASSIGN(const std::string text, read_file(folder / kChecksumFile));
+  MB_ASSIGN(const auto lines, parse_checksums(text));
+  std::vector<std::string> files;
+  for (const Line& line : lines) files.emplace_back(line.path);
+  return files;
+}
+
 }  // namespace mbb::baselines

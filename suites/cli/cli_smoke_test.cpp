@@ -402,6 +402,24 @@ TEST_F(Cli, OtherDataIsAnotherSeriesAndComparesAsSuch) {
   EXPECT_NE(told("@shipped", "data"), "");
 }
 
+TEST_F(Cli, AnExportedBundleIsReadWhereNothingElseOfTheRunIs) {
+  ASSERT_EQ(run("run train_iters=2 --quiet --tag mine").status, 0);
+  const Answer exported = run("export @mine --format bundle --output taken");
+  ASSERT_EQ(exported.status, 0) << exported.out;
+  EXPECT_TRUE(exported.has("taken\n1 cells, ")) << exported.out;
+  expect_refused("export @mine --format bundle --output taken", 64, "taken is already there");
+  expect_refused("export @mine --format bundle --cell run", 64, "--cell");
+  expect_refused("export @nosuch --format bundle", 4, "nosuch");
+  fs::rename(folder_ / "mbbench-runs", folder_ / "gone");
+  EXPECT_EQ(run("show taken").status, 0);
+  const Answer indexed = run("index taken");
+  EXPECT_TRUE(indexed.has("indexed 1 runs, 1 cells; 0 unfinished, 0 unreadable")) << indexed.out;
+  EXPECT_EQ(run("compare @mine taken").status, 0);
+  fs::remove(folder_ / "taken" / "cells" / "run" / "checksums");
+  expect_refused("export taken --format bundle --output again", 4, "is not finished");
+  EXPECT_FALSE(fs::exists(folder_ / "again"));
+}
+
 TEST_F(Cli, ABrokenCellSaysWhyAndAnUnfinishedRunHasNoTables) {
   ASSERT_EQ(run("run train_iters=2 memory_snapshot_path=/no/such/folder/s.pickle --quiet --tag bad").status, 4);
   const Answer broken = run("show @bad --cell run");

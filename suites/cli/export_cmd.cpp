@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "baselines/store/bundle_copy.h"
 #include "profiler/base/text.h"
 #include "suites/cli/command.h"
 #include "suites/cli/run_page.h"
@@ -22,8 +23,19 @@ struct Format {
 
 constexpr Format kFormats[] = {
     {"kineto", "-kineto", export_kineto}, {"memory", "-memory", export_memory}, {"csv", "-csv", export_csv},
-    {"json", ".json", export_json},       {"html", ".html", nullptr},  // run_page.h
+    {"json", ".json", export_json},       {"html", ".html", nullptr},           {"bundle", "-bundle", nullptr},
 };
+
+// A run's own folder, to be copied, attached, archived.
+Result<int> export_bundle(const Parsed& parsed, const baselines::BundleReader& reader,
+                          const std::filesystem::path& to) {
+  if (parsed.flag("--cell"))
+    return fail(ErrorCode::kBadArgument, "--cell with --format bundle: a bundle is the whole run", "leave --cell out");
+  MB_ASSIGN(const baselines::BundleSize size, baselines::copy_bundle(reader, to));
+  fmt::print("{}\n{} cells, {} files, {}, verified; `mbbench index {}` brings it into a store\n", to.string(),
+             size.cells, size.files, format_bytes(static_cast<double>(size.bytes)), to.string());
+  return 0;
+}
 
 Result<int> export_run(const Parsed& parsed) {
   MB_ASSIGN(const Settings settings, settings_of(parsed));
@@ -33,19 +45,20 @@ Result<int> export_run(const Parsed& parsed) {
   if (format == std::end(kFormats))
     return fail(ErrorCode::kBadArgument,
                 wanted.empty() ? "export needs --format" : fmt::format("no export format '{}'", printable(wanted)),
-                "one of kineto, memory, csv, json, html");
+                "one of kineto, memory, csv, json, html, bundle");
   if (wanted != "html" && parsed.flag("--against"))
     return fail(ErrorCode::kBadArgument, fmt::format("--against with --format {}: it would do nothing", wanted),
                 "a page has a run above another: --format html");
   MB_ASSIGN(const std::filesystem::path bundle, find_bundle(settings, parsed.positionals[0]));
   MB_ASSIGN(const auto reader, baselines::BundleReader::open(bundle));
+  const std::filesystem::path to = parsed.value("--output").value_or(reader.run().id + format->ending);
+  if (wanted == "bundle") return export_bundle(parsed, reader, to);
   MB_ASSIGN(const baselines::Run run, reader.read_all());
   ExportSource source{run, reader, parsed.value("--cell").value_or("")};
   const bool has = source.cell.empty() || std::any_of(run.cells.begin(), run.cells.end(),
                                                       [&](const auto& c) { return c.name == source.cell; });
   if (!has)
     return fail(ErrorCode::kNotFound, fmt::format("run {} has no finished cell '{}'", run.id, printable(source.cell)));
-  const std::filesystem::path to = parsed.value("--output").value_or(run.id + format->ending);
   if (wanted == "html") {
     MB_TRY(write_page(settings, source, to, parsed.value("--against")));
     fmt::print("{}\n", to.string());
@@ -60,9 +73,9 @@ Result<int> export_run(const Parsed& parsed) {
 
 Command export_command() {
   Command c{"export",
-            "write a run for other tools: HTA and Perfetto, memory_viz, spreadsheets, scripts",
+            "write a run for other tools (HTA and Perfetto, memory_viz, spreadsheets, scripts) or other machines",
             {{"RUN", "@latest, @2, @tag, id, prefix of an id, or bundle folder"}},
-            {{"--format", "NAME", "kineto, memory, csv, json or html"},
+            {{"--format", "NAME", "kineto, memory, csv, json, html or bundle"},
              {"--output", "PATH", "folder to write to, for json and html a file (default: named after the run)"},
              {"--cell", "NAME", "only this cell"},
              {"--against", "RUN", "html: the run to stand above in timelines; default: its baseline's"}},
