@@ -84,8 +84,9 @@ struct Knob {
   std::string doc{};                 // one sentence
   std::string history{};             // why the default is what it is, where it differs from Megatron's; may be empty
   std::vector<std::string> needs{};  // what must hold for it to do anything, in words of its table: "pp > 1"
-  bool path = false;     // a file or folder: relative ones in a settings or suite file count from that file's folder
-  bool identity = true;  // runs that differ in it are different series
+  bool path = false;      // a file or folder: relative ones in a settings or suite file count from that file's folder
+  bool identity = true;   // runs that differ in it are different series
+  bool projected = true;  // false: a projected time is as without it
 
   std::string_view section() const;  // "parallel", or empty
   std::string_view bare_name() const;

@@ -45,12 +45,13 @@ std::string json_object(const KnobTable& table, const Knob& knob) {
   for (const KnobChoice& c : knob.choices) choices.push_back(c.name);
   return fmt::format(
       "  {{\"key\": {}, \"aliases\": {}, \"type\": {}, \"choices\": {}, \"default\": {}, \"unit\": {}, \"low\": {}, "
-      "\"low_allowed\": {}, \"high\": {}, \"high_allowed\": {}, \"identity\": {}, \"needs\": {}, \"doc\": {}, "
+      "\"low_allowed\": {}, \"high\": {}, \"high_allowed\": {}, \"identity\": {}, \"projected\": {}, \"needs\": {}, "
+      "\"doc\": {}, "
       "\"history\": {}}}",
       json_quote(knob.key), json_list(knob.aliases), json_quote(name(knob.field.type)), json_list(choices),
       json_quote(table.default_text(knob)), json_quote(knob.unit), json_bound(knob.range.low), knob.range.low_allowed,
-      json_bound(knob.range.high), knob.range.high_allowed, knob.identity, json_list(knob.needs), json_quote(knob.doc),
-      json_quote(knob.history));
+      json_bound(knob.range.high), knob.range.high_allowed, knob.identity, knob.projected, json_list(knob.needs),
+      json_quote(knob.doc), json_quote(knob.history));
 }
 
 std::string markdown_cell(std::string_view text) {
@@ -66,6 +67,7 @@ std::string markdown_row(const KnobTable& table, const Knob& knob) {
   if (!knob.history.empty()) doc += fmt::format(" {}", knob.history);
   if (!knob.needs.empty()) doc += fmt::format(" Needs {}.", join(knob.needs, "; "));
   if (!knob.identity) doc += " Does not split a series.";
+  if (!knob.projected) doc += " Not projected.";
   return fmt::format("| {} | {} | `{}` | {} |\n", names, markdown_cell(value_form(knob)), shown_default(table, knob),
                      markdown_cell(doc));
 }

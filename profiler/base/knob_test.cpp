@@ -43,7 +43,8 @@ std::vector<Knob> house_knobs() {
        .unit = "mm",
        .doc = "Of one coat.",
        .history = "Was 0.4.",
-       .needs = {"a brush", "a wall"}},
+       .needs = {"a brush", "a wall"},
+       .projected = false},
       {.key = "paint.colour",
        .field = field(&House::paint, &Paint::colour),
        .choices = {choice("red", Colour::kRed), choice("deep_blue", Colour::kDeepBlue, "like the sea")},
@@ -210,17 +211,17 @@ TEST(Knob, RendersTextMarkdownJson) {
   EXPECT_EQ(
       render_knobs_json(small),
       "[\n"
-      R"(  {"key": "owner", "aliases": [], "type": "string", "choices": [], "default": "me", "unit": "", "low": null, "low_allowed": true, "high": null, "high_allowed": true, "identity": false, "needs": [], "doc": "Who lives there.", "history": ""},)"
+      R"(  {"key": "owner", "aliases": [], "type": "string", "choices": [], "default": "me", "unit": "", "low": null, "low_allowed": true, "high": null, "high_allowed": true, "identity": false, "projected": true, "needs": [], "doc": "Who lives there.", "history": ""},)"
       "\n"
-      R"(  {"key": "paint.thickness", "aliases": ["mm"], "type": "number", "choices": [], "default": "0.5", "unit": "mm", "low": 0, "low_allowed": false, "high": null, "high_allowed": true, "identity": true, "needs": ["a brush", "a wall"], "doc": "Of one coat.", "history": "Was 0.4."},)"
+      R"(  {"key": "paint.thickness", "aliases": ["mm"], "type": "number", "choices": [], "default": "0.5", "unit": "mm", "low": 0, "low_allowed": false, "high": null, "high_allowed": true, "identity": true, "projected": false, "needs": ["a brush", "a wall"], "doc": "Of one coat.", "history": "Was 0.4."},)"
       "\n"
-      R"(  {"key": "paint.colour", "aliases": [], "type": "choice", "choices": ["red", "deep_blue"], "default": "red", "unit": "", "low": null, "low_allowed": true, "high": null, "high_allowed": true, "identity": true, "needs": [], "doc": "Hue | tone.", "history": ""})"
+      R"(  {"key": "paint.colour", "aliases": [], "type": "choice", "choices": ["red", "deep_blue"], "default": "red", "unit": "", "low": null, "low_allowed": true, "high": null, "high_allowed": true, "identity": true, "projected": true, "needs": [], "doc": "Hue | tone.", "history": ""})"
       "\n]\n");
   const std::string page = render_knobs_markdown(small, "House");
   EXPECT_TRUE(page.starts_with("# House\n\n")) << page;
   EXPECT_NE(page.find("| `owner` | string | `me` | Who lives there. Does not split a series. |\n"), std::string::npos)
       << page;
-  EXPECT_NE(page.find(" Was 0.4. Needs a brush; a wall. |\n"), std::string::npos) << page;
+  EXPECT_NE(page.find(" Was 0.4. Needs a brush; a wall. Not projected. |\n"), std::string::npos) << page;
   EXPECT_NE(page.find("\n## paint\n"), std::string::npos) << page;
   EXPECT_NE(page.find("| `colour` | red, deep_blue | `red` | Hue \\| tone. `deep_blue`: like the sea. |\n"),
             std::string::npos)

@@ -278,34 +278,15 @@ Status check_recipe(const trainer::Config& config, const std::string& hardware) 
               "choose a card that has it (--hardware), or another precision.recipe");
 }
 
-constexpr const char* kNotProjected[] = {
-    "train.attention_dropout",
-    "overlap.cuda_device_max_connections",
-    "overlap.fwd_layernorm_sm_margin",
-    "overlap.bwd_layernorm_sm_margin",
-    "memory.nccl_nvls_enable",
-    "memory.nccl_net_gdr_level",
-    "memory.nccl_net_gdr_c2c",
-    "host.deterministic_mode",
-    "host.cpu_binding",
-    "host.vboost",
-    "host.manual_gc_interval",
-    "host.enable_cuda_graph",
-    "host.cuda_graph_impl",
-    "host.cuda_graph_scope",
-    "host.side_sms",
-    "host.gemm_tuning_file",
-    "debug.delay_us",
-};
-
 }  // namespace
 
 std::vector<std::string> not_projected(const trainer::Config& config) {
   std::vector<std::string> said;
-  for (const char* key : kNotProjected) {
-    const KnobTable& all = trainer::knobs();
-    const std::string value = all.text(config, key);
-    if (value != all.default_text(**all.find(key))) said.push_back(fmt::format("{} = {}", key, value));
+  const KnobTable& all = trainer::knobs();
+  for (const Knob& knob : all.knobs()) {
+    if (knob.projected) continue;
+    const std::string value = all.text(config, knob.key);
+    if (value != all.default_text(knob)) said.push_back(fmt::format("{} = {}", knob.key, value));
   }
   return said;
 }

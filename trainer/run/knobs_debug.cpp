@@ -29,7 +29,8 @@ std::vector<Knob> debug_knobs() {
        .unit = "us",
        .doc = "A planted regression, to test that a gate finds one: an op `debug.delay` that computes nothing burns so "
               "much CPU time of each rank a step, or spins so long on its GPU. The step program shows it.",
-       .identity = false},
+       .identity = false,
+       .projected = false},
   };
 }
 

@@ -23,24 +23,25 @@ std::vector<Knob> device_knobs() {
        .doc = "Two runs on a GPU give the same bits: cuDNN's attention backward sums in a fixed order, and slower, and "
               "nothing is chosen by time (GEMMs are the tuning file's or cuBLASLt's first choice, attention is cuDNN's "
               "where it takes the shape). Every other kernel gives the same bits in any case, and so does the CPU.",
-       .needs = {needs::kGpu}},
+       .needs = {needs::kGpu},
+       .projected = false},
   };
 }
 
-}  // namespace
-
-std::vector<Knob> host_knobs() {
-  std::vector<Knob> all = device_knobs();
-  const std::vector<Knob> others{
+// What the processors beside the devices do, and the clocks.
+std::vector<Knob> processor_knobs() {
+  return {
       {.key = "host.cpu_binding",
        .field = field(&Config::host, &HostConfig::cpu_binding),
        .doc = "CPUs of the rank threads: none, local (those near the rank's GPU; on the CPU a part each), or a list as "
-              "numactl takes it (0-7,16). What is in force is read back and stored."},
+              "numactl takes it (0-7,16). What is in force is read back and stored.",
+       .projected = false},
       {.key = "host.vboost",
        .field = field(&Config::host, &HostConfig::vboost),
        .range = within(-1, 16),
        .doc = "The driver's video boost slider during the cell; -1 = as found. Changing it needs "
-              "--allow-clock-changes, and the old value returns whatever ends the run."},
+              "--allow-clock-changes, and the old value returns whatever ends the run.",
+       .projected = false},
       {.key = "host.manual_gc_interval",
        .field = field(&Config::host, &HostConfig::manual_gc_interval),
        .range = within(0, 1'000'000),
@@ -50,19 +51,27 @@ std::vector<Knob> host_knobs() {
            "steps, at the same step on every rank, and none goes on before all are done; 0 = after each step, while "
            "the other ranks go on: what such work costs where it is not aligned.",
        .history = "Megatron-Core: 0, Python's collector runs when it likes; here nothing collects, and what is left to "
-                  "do between steps is aligned."},
+                  "do between steps is aligned.",
+       .projected = false},
+  };
+}
+
+std::vector<Knob> graph_knobs() {
+  return {
       {.key = "host.enable_cuda_graph",
        .field = field(&Config::host, &HostConfig::enable_cuda_graph),
        .doc = "After its first step what host.cuda_graph_scope holds is captured and replayed as CUDA graphs.",
        .history = "Megatron-Core: off; here nothing in a step depends on the host, so that a capture costs nothing.",
-       .needs = {needs::kGpu}},
+       .needs = {needs::kGpu},
+       .projected = false},
       {.key = "host.cuda_graph_impl",
        .field = field(&Config::host, &HostConfig::cuda_graph_impl),
        .choices = {choice("none", GraphImpl::kNone, "every op is launched"),
                    choice("local", GraphImpl::kLocal, "the executor captures its own ops")},
        .doc = "Who captures CUDA graphs where host.enable_cuda_graph is on.",
        .history = "Megatron-Core: none.",
-       .needs = {needs::kGpu}},
+       .needs = {needs::kGpu},
+       .projected = false},
       {.key = "host.cuda_graph_scope",
        .field = field(&Config::host, &HostConfig::cuda_graph_scope),
        .doc = "What is captured, commas between: attn, mlp (experts too), moe_router; layer, all of a layer; "
@@ -70,19 +79,27 @@ std::vector<Knob> host_knobs() {
               "same ops on the same buffers share a graph; what no scope holds is launched op by op, and streams meet "
               "where a piece ends. Shapes never vary in a step, so that none is refused for its shapes.",
        .history = "Megatron-Core: empty, which captures layers.",
-       .needs = {needs::kGpu}},
+       .needs = {needs::kGpu},
+       .projected = false},
+  };
+}
+
+std::vector<Knob> kernel_and_limit_knobs() {
+  return {
       {.key = "host.side_sms",
        .field = field(&Config::host, &HostConfig::side_sms),
        .range = within(0, 128),
        .doc = "SMs that the optimizer's kernels take while they run on a stream beside compute, and that GEMMs there "
               "leave free; 0 = whatever fits.",
-       .needs = {needs::kGpu}},
+       .needs = {needs::kGpu},
+       .projected = false},
       {.key = "host.gemm_tuning_file",
        .field = field(&Config::host, &HostConfig::gemm_tuning_file),
        .doc = "GEMM algorithms that `mbbench tune` chose on such a device, driver and cuBLASLt; a GEMM the file lacks, "
               "and every GEMM without a file, is timed briefly when a run starts.",
        .needs = {needs::kGpu},
-       .path = true},
+       .path = true,
+       .projected = false},
       {.key = "host.no_progress_limit_s",
        .field = field(&Config::host, &HostConfig::no_progress_limit_s),
        .range = within(0, 86'400),
@@ -91,7 +108,16 @@ std::vector<Knob> host_knobs() {
               "two steps have ended and while the host writes; then 20 times the longest step, at least 10 s.",
        .identity = false},
   };
-  all.insert(all.end(), others.begin(), others.end());
+}
+
+}  // namespace
+
+std::vector<Knob> host_knobs() {
+  std::vector<Knob> all = device_knobs();
+  for (const auto part : {processor_knobs, graph_knobs, kernel_and_limit_knobs}) {
+    const std::vector<Knob> some = part();
+    all.insert(all.end(), some.begin(), some.end());
+  }
   return all;
 }
 

@@ -92,7 +92,8 @@ std::vector<Knob> limits_and_environment() {
            "NCCL_NVLS_ENABLE of a launch's process. Multicast over NVLink reserves memory and can take the GPUs of a "
            "shared host out of service.",
        .history = "NCCL: on where it can be.",
-       .needs = {needs::kGpu}},
+       .needs = {needs::kGpu},
+       .projected = false},
       {.key = "memory.nccl_net_gdr_level",
        .field = field(&Config::memory, &MemoryConfig::nccl_net_gdr_level),
        .choices = {choice("as_found", GdrLevel::kAsFound, "the variable stays as it is"),
@@ -100,13 +101,15 @@ std::vector<Knob> limits_and_environment() {
                    choice("pxb", GdrLevel::kPxb, "behind several PCIe switches"),
                    choice("phb", GdrLevel::kPhb, "behind one CPU"), choice("sys", GdrLevel::kSys, "anywhere")},
        .doc = "NCCL_NET_GDR_LEVEL of a launch's process: how far apart a GPU and a NIC may be that exchange directly.",
-       .needs = {needs::kGpu}},
+       .needs = {needs::kGpu},
+       .projected = false},
       {.key = "memory.nccl_net_gdr_c2c",
        .field = field(&Config::memory, &MemoryConfig::nccl_net_gdr_c2c),
        .doc =
            "NCCL_NET_GDR_C2C of a launch's process: direct exchange through the CPU's own link to the GPU; auto = as "
            "found.",
-       .needs = {needs::kGpu}},
+       .needs = {needs::kGpu},
+       .projected = false},
       {.key = "memory.nccl_ub",
        .field = field(&Config::memory, &MemoryConfig::nccl_ub),
        .doc =

@@ -11,7 +11,8 @@ std::vector<Knob> overlap_knobs() {
        .range = within(0, 32),
        .doc = "CUDA_DEVICE_MAX_CONNECTIONS of a launch's process: with 1, kernels of all streams start in the order of "
               "their launches; 0 = as found.",
-       .needs = {needs::kGpu}},
+       .needs = {needs::kGpu},
+       .projected = false},
       {.key = "overlap.overlap_p2p_comm",
        .field = field(&Config::overlap, &OverlapConfig::overlap_p2p_comm),
        .doc = "Pipeline messages on streams of their own, one a direction and end, under the compute of other "

@@ -20,12 +20,14 @@ std::vector<Knob> tp_overlap_knobs() {
        .field = field(&Config::tp_overlap, &TpOverlapConfig::fwd_layernorm_sm_margin),
        .range = within(0, 1024),
        .unit = "SMs",
-       .doc = "SMs that forward norm kernels leave to communication."},
+       .doc = "SMs that forward norm kernels leave to communication.",
+       .projected = false},
       {.key = "overlap.bwd_layernorm_sm_margin",
        .field = field(&Config::tp_overlap, &TpOverlapConfig::bwd_layernorm_sm_margin),
        .range = within(0, 1024),
        .unit = "SMs",
-       .doc = "SMs that backward norm kernels leave to communication."},
+       .doc = "SMs that backward norm kernels leave to communication.",
+       .projected = false},
   };
 }
 

@@ -50,7 +50,8 @@ std::vector<Knob> train_knobs() {
        .field = field(&Config::train, &TrainConfig::attention_dropout),
        .range = at_least_and_below(0, 1),
        .doc = "Probability with which a softmax weight of attention is dropped.",
-       .history = "Megatron-Core: 0.1."},
+       .history = "Megatron-Core: 0.1.",
+       .projected = false},
   };
 }
 
