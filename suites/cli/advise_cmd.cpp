@@ -72,7 +72,7 @@ bool balance_experts(Config& config, const AdviseOptions& options) {
 Result<int> advise_mapping(const Parsed& parsed) {
   MB_ASSIGN(Settings settings, settings_of(parsed));
   AdviseOptions options;
-  options.hardware = parsed.value("--hardware").value_or(kDefaultHardware);
+  MB_ASSIGN(options.hardware, card_of(parsed, kDefaultHardware));
   MB_ASSIGN(const trainer::CostTable costs, find_costs(options.hardware));
   for (const auto& [key, source] : settings.sources) options.fixed.insert(key);
   Config& config = settings.config;

@@ -70,7 +70,7 @@ bool says_recipe(const baselines::Cell& cell) {
 
 // The card whose costs and memory the cell is held against.
 Result<std::string> hardware_of(const Parsed& parsed, const baselines::Cell& cell) {
-  if (const auto named = parsed.value("--hardware")) return *named;
+  if (parsed.flag("--hardware")) return card_of(parsed, "");
   if (cell.result_class == baselines::ResultClass::kFunctionalCpu)
     return fail(ErrorCode::kBadArgument,
                 fmt::format("cell {} ran on CPU ranks: its time says nothing of a GPU", cell.name),

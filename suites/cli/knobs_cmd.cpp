@@ -97,7 +97,7 @@ Result<int> help(const Parsed& parsed) {
       return 0;
     }
   if (!found.empty() || knob || word != nullptr || explain_other(term)) return 0;
-  return fail(ErrorCode::kNotFound,
+  return fail(ErrorCode::kBadArgument,
               fmt::format("no metric, knob, command or word of a table is called '{}'", printable(term)),
               knob.error().hint.empty() ? "`mbbench help` lists metrics and words, `mbbench knobs` the knobs"
                                         : knob.error().hint);

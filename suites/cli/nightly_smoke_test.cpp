@@ -194,9 +194,9 @@ TEST_F(Nightly, AGateThatCrashesIsAHarnessErrorSaidByName) {
 TEST_F(Nightly, ASuiteThatDoesNotLoadIsAnErrorAndTheOthersRun) {
   const Answer answer = shell(std::string(MBB_SOURCE_DIR) + "/ci/nightly/run -p " + program_ + " -s nothing-here -s " +
                               (folder_ / "small.toml").string() + " -n 1 -o " + out().string());
-  EXPECT_EQ(answer.status, 4) << answer.out;
+  EXPECT_EQ(answer.status, 64) << answer.out;
   EXPECT_NE(answer.out.find("gate small: "), std::string::npos) << answer.out;
-  EXPECT_NE(answer.out.find("exit status 4; reports in"), std::string::npos) << answer.out;
+  EXPECT_NE(answer.out.find("exit status 64; reports in"), std::string::npos) << answer.out;
   const fs::path missing = report("json").parent_path() / "nothing-here.junit.xml";
   EXPECT_NE(text_of(missing).find("errors=\"1\""), std::string::npos) << text_of(missing);
   const std::string page = text_of(report("json").parent_path() / "nothing-here.html");

@@ -70,7 +70,7 @@ TEST_F(Options, HelpKnowsValuesPartsSettingsAndModels) {
   EXPECT_TRUE(run("help num_splits").has("num_splits is a part of\noverlap.tp_comm_overlap_cfg"));
   EXPECT_TRUE(run("help gc.keep_days").has("gc.keep_days"));
   EXPECT_TRUE(run("help llama3-8b").has("llama3-8b is a model"));
-  EXPECT_EQ(run("help nosuchword").status, 4);
+  EXPECT_EQ(run("help nosuchword").status, 64);
 }
 
 TEST_F(Options, TheViewersHelpIsItsOwn) {

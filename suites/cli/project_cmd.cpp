@@ -21,7 +21,7 @@ namespace mbb::suites {
 namespace {
 
 Result<trainer::CostTable> costs_of(const Parsed& parsed) {
-  const std::string hardware = parsed.value("--hardware").value_or(kDefaultHardware);
+  MB_ASSIGN(const std::string hardware, card_of(parsed, kDefaultHardware));
   const auto file = parsed.value("--costs");
   if (!file) return find_costs(hardware);
   MB_ASSIGN(std::string text, read_file(*file, size_t{4} << 20));

@@ -52,7 +52,7 @@ TEST_F(ProjectCommand, DiagnoseNamesLossesAndWhatAKnobIsWorth) {
   EXPECT_TRUE(told.has("pipeline bubble") && told.has("virtual_pipeline_model_parallel_size=")) << told.out;
   EXPECT_TRUE(told.has("recipe=fp8") && told.has("projected on h100-sxm: nothing here was measured.")) << told.out;
   EXPECT_EQ(run("diagnose @latest --cell nosuch").status, 4);
-  EXPECT_EQ(run("diagnose @latest --hardware h1000").status, 4);
+  EXPECT_EQ(run("diagnose @latest --hardware h1000").status, 64);
 
   ASSERT_EQ(run("run train_iters=4 --quiet").status, 0);
   const Answer cpu = run("diagnose @latest");
@@ -95,7 +95,7 @@ TEST_F(ProjectCommand, ListsCardsAndWhatTheirCostsRestOn) {
 
 TEST_F(ProjectCommand, NamesBadInput) {
   const Answer card = run(std::string(kStep) + "--hardware h100-smx");
-  EXPECT_EQ(card.status, 4) << card.out;
+  EXPECT_EQ(card.status, 64) << card.out;
   EXPECT_TRUE(card.has("no hardware is named \"h100-smx\"") && card.has("h100-sxm")) << card.out;
   const Answer tokens = run(std::string(kStep) + "--train-tokens many");
   EXPECT_EQ(tokens.status, 64) << tokens.out;

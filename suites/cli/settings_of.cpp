@@ -13,6 +13,7 @@
 #include "profiler/base/file.h"
 #include "profiler/base/text.h"
 #include "suites/runner/planning.h"
+#include "trainer/models/hardware.h"
 #include "trainer/run/layout.h"
 
 namespace mbb::suites {
@@ -52,7 +53,25 @@ Status resolves(const trainer::Config& config) {
 }
 
 Result<Suite> suite_of(const Parsed& parsed, const Settings& settings, const std::string& name_or_file) {
-  return open_suite(name_or_file, settings, {parsed.values("--only"), parsed.values("--skip")}, resolves);
+  return suite_of(settings, name_or_file, {parsed.values("--only"), parsed.values("--skip")});
+}
+
+Result<Suite> suite_of(const Settings& settings, const std::string& name_or_file, const SuiteFilter& filter) {
+  auto opened = open_suite(name_or_file, settings, filter, resolves);
+  // A bad value is a bad file when it stands in the suite, a bad command line when it was typed.
+  const auto typed = [](const std::string& what) {
+    return what.starts_with("argument") || what.starts_with("suite ") || what.starts_with("no suite ");
+  };
+  if (!opened && !typed(opened.error().what) && opened.error().code == ErrorCode::kBadArgument)
+    opened.error().code = ErrorCode::kBadFile;
+  return opened;
+}
+
+Result<std::string> card_of(const Parsed& parsed, const std::string& usual) {
+  const std::string named = parsed.value("--hardware").value_or(usual);
+  auto found = trainer::find_hardware(named);
+  if (found) return named;
+  return fail(ErrorCode::kBadArgument, std::move(found.error().what), std::move(found.error().hint));
 }
 
 Result<baselines::Store> open_to_read(const std::filesystem::path& file) {

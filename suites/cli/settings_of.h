@@ -21,6 +21,10 @@ Status resolves(const trainer::Config& config);
 
 // The suite that a command names, with its --only and --skip.
 Result<Suite> suite_of(const Parsed& parsed, const Settings& settings, const std::string& name_or_file);
+Result<Suite> suite_of(const Settings& settings, const std::string& name_or_file, const SuiteFilter& filter);
+
+// The card that --hardware names, `usual` without it; a name that no card has is a bad command line.
+Result<std::string> card_of(const Parsed& parsed, const std::string& usual);
 
 // To answer questions: a store of an older schema is brought up to date where it may be written, and a folder that may
 // not be written is read all the same.

@@ -20,7 +20,6 @@
 #include "suites/runner/equality.h"
 #include "suites/runner/runner.h"
 #include "trainer/comm/mpi/run_mpi_rank.h"
-#include "trainer/models/hardware.h"
 #include "trainer/run/knobs.h"
 #include "trainer/run/layout.h"
 
@@ -73,9 +72,8 @@ Result<RunOptions> run_options(const Parsed& parsed, const Settings& settings, c
   options.interleave = parsed.flag("--interleave");
   options.twins = !parsed.flag("--no-twins");
   options.project = cell_projector();
-  if (const auto hardware = parsed.value("--hardware")) {
-    MB_TRY(trainer::find_hardware(*hardware));
-    options.hardware = *hardware;
+  if (parsed.flag("--hardware")) {
+    MB_ASSIGN(options.hardware, card_of(parsed, ""));
   }
   return options;
 }
@@ -232,12 +230,7 @@ Result<int> run_suite(const Parsed& parsed) {
     MB_ASSIGN(const RunOutcome outcome, resume(parsed, settings, filter, options));
     return finish(parsed, outcome, options, signals);
   }
-  auto opened = open_suite(parsed.positionals[0], settings, filter, resolves);
-  // A bad value is a bad file when it stands in the suite, a bad command line when it was typed.
-  const auto typed = [](const std::string& what) { return what.starts_with("argument") || what.starts_with("suite "); };
-  if (!opened && !typed(opened.error().what) && opened.error().code == ErrorCode::kBadArgument)
-    opened.error().code = ErrorCode::kBadFile;
-  MB_ASSIGN(const Suite suite, std::move(opened));
+  MB_ASSIGN(const Suite suite, suite_of(settings, parsed.positionals[0], filter));
   if (parsed.flag("--dry-run")) {
     MB_ASSIGN(const SuitePlan plan, plan_of_suite(suite, options));
     print_tables(parsed, {plan.table});

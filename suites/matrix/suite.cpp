@@ -99,7 +99,7 @@ class Wanted {
     std::vector<std::string> shown = names_;
     const size_t more = shown.size() > kShown ? shown.size() - kShown : 0;
     shown.resize(shown.size() - more);
-    return fail(ErrorCode::kNotFound,
+    return fail(ErrorCode::kBadArgument,
                 fmt::format("suite {}: no cell matches {} '{}'", suite, option, printable(pattern)),
                 fmt::format("its cells: {}{}", join(shown, ", "), more > 0 ? fmt::format(" and {} more", more) : ""));
   }

@@ -69,7 +69,7 @@ Result<Suite> open_suite(const std::string& name_or_file, const Settings& settin
     names.push_back(entry.name);
   }
   const auto near = nearest(name_or_file, names);
-  return fail(ErrorCode::kNotFound, fmt::format("no suite is called '{}'", printable(name_or_file)),
+  return fail(ErrorCode::kBadArgument, fmt::format("no suite is called '{}'", printable(name_or_file)),
               near ? fmt::format("did you mean '{}'?", *near)
                    : "`mbbench list suites` lists them; a file needs a '/' or .toml");
 }

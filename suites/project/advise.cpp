@@ -298,7 +298,9 @@ class Adviser {
 
 Result<Advised> advise(const Config& base, const AdviseOptions& options) {
   if (base.parallel.gpus < 1) return fail(ErrorCode::kBadArgument, "advise needs the number of GPUs", "give --gpus N");
-  MB_ASSIGN(trainer::ModelShape model, trainer::resolve_model(base.model.name));
+  auto named = trainer::resolve_model(base.model.name);
+  if (!named && !trainer::is_model_path(base.model.name)) named.error().code = ErrorCode::kBadArgument;
+  MB_ASSIGN(trainer::ModelShape model, std::move(named));
   if (base.model.num_layers > 0) model.num_layers = base.model.num_layers;
   MB_ASSIGN(trainer::CostTable costs, find_costs(options.hardware));
   return Adviser(base, std::move(model), std::move(costs), options).run();
