@@ -7,7 +7,7 @@
 #include <random>
 #include <vector>
 
-#include "trainer/precision/fp8.h"
+#include "trainer/precision/scales.h"
 
 namespace mbb::trainer {
 namespace {
@@ -44,6 +44,29 @@ TEST(FarElement, ThatIsAnothersIsFound) {
     got[31234] = held[31234] / 2;
     EXPECT_EQ(far_element(dtype, kCols, got, held), 31234U) << name(dtype);
   }
+}
+
+// Of 800 scales the norm of the difference does not see one, and an octave is as near as E8M0's codes lie.
+TEST(FarElement, AnOctaveOfAScaleIsFound) {
+  std::mt19937_64 random(std::random_device{}());
+  std::vector<double> want(800);
+  for (double& scale : want) scale = static_cast<double>(from_e8m0(static_cast<uint8_t>(120 + random() % 16)));
+  EXPECT_EQ(far_element(DType::kE8M0, 8, want, want), std::nullopt);
+  for (const double octave : {0.5, 2.0}) {
+    std::vector<double> got = want;
+    got[637] *= octave;
+    EXPECT_EQ(far_element(DType::kE8M0, 8, got, want), 637U);
+  }
+}
+
+TEST(FarElement, AnyOtherValueIsAnother) {
+  const double nan = std::numeric_limits<double>::quiet_NaN();
+  const std::vector<double> want{0.0, 1.5, nan};
+  EXPECT_EQ(other_element(want, want), std::nullopt);
+  EXPECT_EQ(other_element(std::vector{-0.0, 1.5, nan}, want), std::nullopt);
+  EXPECT_EQ(other_element(std::vector{0.0, 1.5000001, nan}, want), 1U);
+  EXPECT_EQ(other_element(std::vector{0.0, 1.5, 1.0}, want), 2U);
+  EXPECT_EQ(other_element(std::vector{nan, 1.5, nan}, want), 0U);
 }
 
 TEST(FarElement, RoundingIsNone) {
