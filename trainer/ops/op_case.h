@@ -57,6 +57,9 @@ inline void PrintTo(const OpCase& op_case, std::ostream* out) {
 // The cases of every record in op_table().
 std::vector<OpCase> op_cases();
 
+// One of every op that has rows, with one row.
+std::vector<OpCase> one_token_cases();
+
 // Latent attention's packing that turns, named "latent_pack/" + name; of up to nine packs where the rotation is of
 // packs.
 OpCase turned_packing_case(const std::string& name, int64_t tokens, int64_t batch, LatentAttrs attrs,
