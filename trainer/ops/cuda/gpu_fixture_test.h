@@ -7,6 +7,7 @@
 
 #include <bit>
 #include <cmath>
+#include <cstddef>
 #include <cstdint>
 #include <cstring>
 #include <random>
@@ -45,6 +46,7 @@ class DeviceBytes {
   DeviceBytes& operator=(const DeviceBytes&) = delete;
   ~DeviceBytes() { cudaFree(data_); }
   void* get() const { return data_; }
+  std::byte* bytes() const { return static_cast<std::byte*>(data_); }
   float* floats() const { return static_cast<float*>(data_); }
   void upload(const void* from) {
     EXPECT_EQ(cudaMemcpy(data_, from, bytes_, cudaMemcpyHostToDevice), cudaSuccess);
