@@ -81,6 +81,7 @@ TIDY = (
     ("unseen-status", "trainer/ops/cuda/a.cu", source("void f() {", "  cudaMemsetAsync(p, 0, 4, s);", "}"), 3),
     ("unseen-status", "trainer/ops/cuda/a.cpp", source("void f() {", "  if (p)", "    cublasLtMatmul(h);", "}"), 4),
     ("unseen-status", "trainer/comm/nccl/a.cpp", source("void f() {", "  g(); ncclGroupEnd();", "}"), 3),
+    ("unseen-launch", "trainer/ops/cuda/a.cu", source("void f() {", "  kernel<<<1, 1, 0, s>>>(p);", "}"), 2),
     ("banned", "trainer/data/a.cpp", source("int a = std::rand();"), 2),
     ("banned", "trainer/data/a.cpp", source("std::random_device seed;"), 2),
     ("banned", "trainer/data/a.cpp", source("auto seed = std::time(nullptr);"), 2),
@@ -132,5 +133,6 @@ ALLOWED = (
     ("suites/matrix/a_test.cpp", source('auto home = "/ho' 'me/someone";')),
     ("profiler/trace/a_test.cpp", source('int status = std::system("ls");')),
     ("trainer/ops/cuda/a.cpp", source("Status f() {", "  MB_TRY(ok(", "      cudaMemcpy(a, b, 4, kind)));", "}")),
+    ("trainer/ops/cuda/a.cu", source("Status f() {", "  kernel<<<1, 1, 0, s>>>(p);", '  return launched("a");', "}")),
     ("trainer/ops/cuda/a.cpp", source("F::~F() {", "  (void)cudaStreamSynchronize(s);", "  cudaFree(p);", "}")),
 )

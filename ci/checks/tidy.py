@@ -42,6 +42,9 @@ BANNED = (
 
 # A call whose status nobody looks at, as a statement of its own. What gives memory and handles back may fail unseen.
 UNSEEN_STATUS = re.compile(r"(?:[;{}]|(?<!\(void)\)|\belse|\A)\s*((?:cuda|cublasLt|cudnn|cupti|nccl)[A-Z]\w*)\s*\(")
+# A kernel's launch, and what reads whether it went.
+LAUNCH = re.compile(r"<<<")
+LOOKS = re.compile(r"\blaunched\s*\(|\breturn\s+(by_element|over_rows)\s*\(")
 GIVES_BACK = re.compile(r"(Destroy|Free|FreeHost|CloseMemHandle|GetLastError)$")
 
 # Patterns are written so that they do not match their own text here.
@@ -152,6 +155,17 @@ def check_statuses(source):
                           "say what it was for: MB_TRY(ok(call, doing))")
 
 
+def check_launches(source):
+    """Who launches a kernel asks whether it went, by the kernel's name: the next launch would be blamed for it."""
+    if not source.path.endswith((".cu", ".cuh")):
+        return
+    for function in functions(source.code):
+        body = source.code[function.line - 1:function.line - 1 + function.length]
+        if any(LAUNCH.search(line) for line in body) and not any(LOOKS.search(line) for line in body):
+            yield Finding(source.path, function.line, "unseen-launch", function.name,
+                          'return launched("kernel") from where it is launched')
+
+
 def check_macros(sources):
     """Macros are MB_*, few, or a foreign library's switch in a source file."""
     ours = {}
@@ -196,7 +210,7 @@ def check(root):
     findings = list(check_macros([source for source in sources if source.is_cpp]))
     for source in sources:
         for rule in (check_size, check_opening, check_names, check_header, check_namespace, check_banned,
-                     check_statuses, check_text):
+                     check_statuses, check_launches, check_text):
             findings += rule(source)
     return sorted(findings)
 

@@ -112,6 +112,7 @@ Status CudaRank::run_op(const Part& part, size_t position) {
   const profiler::nvtx::Range range(bound.range, bound.micro_batch);
   const OpMark mark(bound.id);
   Status status = bound.function(call);
+  if (status) status = launched(bound.op->kind->name.data());  // what no call of the op has told
   if (!status)
     return tl::unexpected<Error>(
         std::move(status.error()).during(fmt::format("op {}, micro-batch {}", bound.op->path, bound.micro_batch)));

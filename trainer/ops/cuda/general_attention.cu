@@ -275,6 +275,16 @@ Status allow_shared(Kernel kernel, int64_t bytes) {
             "unfused attention");
 }
 
+// A grid has a block a query and head of a sequence.
+Status fits_grid(const GeneralAttention& g) {
+  constexpr int64_t kMost = 65535;
+  if (g.batch <= kMost && g.attrs->heads <= kMost) return {};
+  return fail(ErrorCode::kUnavailable,
+              "unfused attention: " + std::to_string(g.batch) + " sequences of " + std::to_string(g.attrs->heads) +
+                  " heads, " + std::to_string(kMost) + " of either are the most",
+              "take a smaller micro-batch");
+}
+
 int64_t rows_of(const GeneralAttention& g) {
   return g.batch * g.attrs->heads * g.queries;
 }
@@ -290,6 +300,7 @@ template <typename T>
 Status forward(const GeneralAttention& g, T* out, float* lse, cudaStream_t stream) {
   const dim3 grid(blocks(g.queries), blocks(g.attrs->heads), blocks(g.batch));
   const int64_t bytes = scores_of(g) * 4;
+  MB_TRY(fits_grid(g));
   MB_TRY(allow_shared(forward_kernel<T>, bytes));
   forward_kernel<T><<<grid, kBlock, static_cast<size_t>(bytes), stream>>>(view<T>(g), out, lse);
   return launched("general_attention_forward");
@@ -305,6 +316,7 @@ Status backward(const GeneralAttention& g, const GeneralAttentionGrad& d, cudaSt
   const auto* dout = static_cast<const T*>(d.dout);
   const Lse lse{d.lse, d.lse_rows > 0 ? d.lse_rows : g.queries, d.first_query};
   const int64_t query_bytes = scores_of(g) * 4, key_bytes = (g.queries + 3) / 4 * 4 * 8;
+  MB_TRY(fits_grid(g));
   MB_TRY(allow_shared(dq_kernel<T>, query_bytes));
   MB_TRY(allow_shared(dkv_kernel<T>, key_bytes));
   delta_kernel<T><<<queries, 32, 0, stream>>>(a, static_cast<const T*>(d.out), dout, delta);

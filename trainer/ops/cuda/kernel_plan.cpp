@@ -44,6 +44,12 @@ Result<void> check_attention(const AttentionShape& shape) {
   if (shape.kv_heads <= 0 || shape.heads % shape.kv_heads != 0)
     return fail(ErrorCode::kBadArgument,
                 fmt::format("flash attention: {} query heads over {} KV heads", shape.heads, shape.kv_heads));
+  constexpr int64_t kMostDown = 65535;  // blocks of a grid
+  if (shape.batch * shape.heads > kMostDown)
+    return fail(ErrorCode::kUnavailable,
+                fmt::format("flash attention: {} sequences of {} heads, {} of both together are the most", shape.batch,
+                            shape.heads, kMostDown),
+                "take a smaller micro-batch, or attention_backend = fused");
   return {};
 }
 

@@ -84,6 +84,11 @@ TEST(KernelPlan, BadShapesAreErrorsThatNameTheRule) {
   EXPECT_FALSE(plan_flash_forward(shape).has_value());
   shape.head_dim = 128;
   EXPECT_TRUE(plan_flash_forward(shape).has_value());
+  shape.batch = 65536 / shape.heads;
+  const auto many = plan_flash_backward_kv(shape);
+  ASSERT_FALSE(many.has_value());
+  EXPECT_NE(many.error().what.find("8192 sequences of 8 heads"), std::string::npos) << many.error().what;
+  shape.batch = 1;
   shape.value_width = 64;
   const auto narrow = plan_flash_backward_kv(shape);
   ASSERT_FALSE(narrow.has_value());

@@ -22,27 +22,23 @@ struct Start {
 };
 
 template <MasterForm kForm, typename Moment, typename Gradient>
-void launch_kernel(const Start& s) {
+Status launch_kernel(const Start& s) {
   if (s.confined)
     adam_kernel<kForm, Moment, Gradient, 1024><<<s.grid, 1024, 0, s.stream>>>(s.bucket, s.record, s.scale, s.vectors);
   else
     adam_kernel<kForm, Moment, Gradient, 256><<<s.grid, 256, 0, s.stream>>>(s.bucket, s.record, s.scale, s.vectors);
+  return launched("adam");
 }
 
 template <MasterForm kForm, typename Moment>
-void launch_form(const Start& s) {
-  if (s.bucket.gradients == Element::kF32)
-    launch_kernel<kForm, Moment, float>(s);
-  else
-    launch_kernel<kForm, Moment, bf16>(s);
+Status launch_form(const Start& s) {
+  return s.bucket.gradients == Element::kF32 ? launch_kernel<kForm, Moment, float>(s)
+                                             : launch_kernel<kForm, Moment, bf16>(s);
 }
 
 template <MasterForm kForm>
-void launch_moments(const Start& s) {
-  if (s.bucket.moments == Element::kF32)
-    launch_form<kForm, float>(s);
-  else
-    launch_form<kForm, bf16>(s);
+Status launch_moments(const Start& s) {
+  return s.bucket.moments == Element::kF32 ? launch_form<kForm, float>(s) : launch_form<kForm, bf16>(s);
 }
 
 }  // namespace
@@ -61,17 +57,19 @@ int adam_bytes_per_parameter(const AdamBucket& bucket) {
 Status adam(const AdamBucket& b, const float* record, const float* scale, const Launch& launch) {
   if (b.count == 0) return {};
   if (b.piece_count < 1) return fail(ErrorCode::kBadArgument, "adam: a bucket without its table of pieces");
-  if (b.form == MasterForm::kScaled) return fail(ErrorCode::kBadArgument, "adam: a master with scales");
   const auto plan = plan_elementwise("adam", b.count, adam_bytes_per_parameter(b), launch.sms);
   const bool vectors = aligned(b.master) && aligned(b.weight) && aligned(b.remainder) && aligned(b.exp_avg) &&
                        aligned(b.exp_avg_sq) && aligned(b.gradient) && b.first_index % 2 == 0;
   const bool confined = launch.confined_sms > 0;
   const auto grid = static_cast<unsigned>(confined ? launch.confined_sms : plan.grid_x);
   const Start start{b, record, scale, grid, launch.stream, vectors, confined};
-  if (b.form == MasterForm::kF32) launch_moments<MasterForm::kF32>(start);
-  if (b.form == MasterForm::kRemainder) launch_moments<MasterForm::kRemainder>(start);
-  if (b.form == MasterForm::kStochastic) launch_moments<MasterForm::kStochastic>(start);
-  return launched("adam");
+  switch (b.form) {
+    case MasterForm::kF32: return launch_moments<MasterForm::kF32>(start);
+    case MasterForm::kRemainder: return launch_moments<MasterForm::kRemainder>(start);
+    case MasterForm::kStochastic: return launch_moments<MasterForm::kStochastic>(start);
+    case MasterForm::kScaled: break;
+  }
+  return fail(ErrorCode::kBadArgument, "adam: a master with scales");
 }
 
 int bytes_of(StateElement element) {

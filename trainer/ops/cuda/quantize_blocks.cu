@@ -177,10 +177,11 @@ __global__ void __launch_bounds__(kThreads) quantize_blocks_kernel(Args a, const
   }
 }
 
-// amax of both copies: a thread takes 16 rows of a column. Stacked matrices, which are not rotated, are one here.
+// amax of both copies: a thread takes 16 rows of a column, and the grid goes down first: it has room for few columns
+// only. Stacked matrices, which are not rotated, are one here.
 template <typename T>
 __global__ void copies_amax_kernel(Args a, const T* x, float* amax) {
-  const int64_t column = int64_t{blockIdx.x} * blockDim.x + threadIdx.x, row0 = int64_t{blockIdx.y} * kHadamard;
+  const int64_t column = int64_t{blockIdx.y} * blockDim.x + threadIdx.x, row0 = int64_t{blockIdx.x} * kHadamard;
   const int64_t rows = a.stack * a.rows;
   uint32_t plain = 0, turned = 0;
   if (column < a.cols) {
@@ -223,8 +224,9 @@ template <typename T>
 Status run(const Args& a, int block, float* amax, const T* x, cudaStream_t stream) {
   if (a.rule.scale == BlockScale::kE4M3) {
     MB_TRY(ok(cudaMemsetAsync(amax, 0, 8, stream), "clearing amax"));
-    const dim3 grid(parts(a.cols, 128), parts(a.stack * a.rows, kHadamard));
+    const dim3 grid(parts(a.stack * a.rows, kHadamard), parts(a.cols, 128));
     copies_amax_kernel<T><<<grid, 128, 0, stream>>>(a, x, amax);
+    MB_TRY(launched("quantize_blocks_amax"));
   }
   switch (block) {
     case 16: return launch_tiles<T, 16>(a, x, stream);

@@ -401,11 +401,12 @@ Status allow(Kernel kernel, size_t bytes) {
             "router of many experts");
 }
 
-RouterLossArgs prepare(const MoeLossAttrs& attrs, RouterShape s, int64_t sets, const float* logits, const float* counts,
-                       const int32_t* sequences, void* workspace, cudaStream_t stream) {
+Result<RouterLossArgs> prepare(const MoeLossAttrs& attrs, RouterShape s, int64_t sets, const float* logits,
+                               const float* counts, const int32_t* sequences, void* workspace, cudaStream_t stream) {
   auto* shares = static_cast<double*>(workspace);
   share_kernel<<<static_cast<unsigned>(sets), 32, 0, stream>>>(counts, s.experts, shares);
-  return {attrs, s, sets, logits, shares, sequences};
+  MB_TRY(launched("router_loss_shares"));
+  return RouterLossArgs{attrs, s, sets, logits, shares, sequences};
 }
 
 }  // namespace
@@ -444,7 +445,7 @@ int64_t router_loss_workspace(RouterShape s, int64_t sets) {
 Status router_loss(const MoeLossAttrs& attrs, RouterShape s, int64_t sets, const float* logits, const float* counts,
                    const int32_t* sequences, float* losses, void* workspace, const Launch& launch) {
   MB_TRY(fits(s));
-  const RouterLossArgs r = prepare(attrs, s, sets, logits, counts, sequences, workspace, launch.stream);
+  MB_ASSIGN(const RouterLossArgs r, prepare(attrs, s, sets, logits, counts, sequences, workspace, launch.stream));
   double* balance = static_cast<double*>(workspace) + r.sets * s.experts;
   double* z = balance + s.tokens;
   router_loss_kernel<<<tokens_of(s), 32, shared_for(s.experts), launch.stream>>>(r, balance, z);
@@ -456,7 +457,7 @@ Status router_loss_grad(const MoeLossAttrs& attrs, RouterShape s, int64_t sets, 
                         const float* counts, const int32_t* sequences, const float* given, float* dlogits,
                         void* workspace, const Launch& launch) {
   MB_TRY(fits(s));
-  const RouterLossArgs r = prepare(attrs, s, sets, logits, counts, sequences, workspace, launch.stream);
+  MB_ASSIGN(const RouterLossArgs r, prepare(attrs, s, sets, logits, counts, sequences, workspace, launch.stream));
   MB_TRY(allow(router_loss_grad_kernel, shared_for(2 * s.experts)));
   router_loss_grad_kernel<<<tokens_of(s), 32, shared_for(2 * s.experts), launch.stream>>>(r, given, dlogits);
   return launched("router_loss_grad");
