@@ -102,6 +102,18 @@ TEST_P(Families, EveryNativeRecipeHasAProgram) {
   }
 }
 
+// Those that a GPU multiplies in another format are trained there too, of sizes that their blocks divide.
+TEST_P(Families, EveryRecipeHasAProgram) {
+  Config c = config_of(GetParam());
+  in_thirty_twos(c);
+  for (const Recipe recipe : {Recipe::kFp32, Recipe::kBf16, Recipe::kFp8Delayed, Recipe::kFp8Current,
+                              Recipe::kFp8Blockwise, Recipe::kMxfp8, Recipe::kNvfp4}) {
+    c.precision.recipe = recipe;
+    const auto built = build(c);
+    EXPECT_TRUE(built.has_value()) << recipe_name(c) << ": " << format(built.error());
+  }
+}
+
 // Four ways at once: tensor + sequence parallel, tensor parallel alone, data parallel, and stages where there can be.
 TEST_P(Families, EveryMappingTrainsLikeOneRank) {
   const std::vector<StepReport> one = run(config_of(GetParam()));

@@ -65,7 +65,7 @@ inline void deepseek_sixteens(Config& c) {
 }
 
 // Rows of FP8 matrices in sixteens, as the tensor cores take them.
-inline void in_sixteens(Config& c) {
+inline void in_sixteens(Config& c, int64_t latent = 16) {
   c.model.hidden_size = 64;
   c.model.ffn_hidden_size = 96;
   if (c.model.moe_ffn_hidden_size > 0) c.model.moe_ffn_hidden_size = 32;
@@ -73,8 +73,14 @@ inline void in_sixteens(Config& c) {
   if (c.model.q_lora_rank > 0)
     for (int64_t* size : {&c.model.q_lora_rank, &c.model.kv_lora_rank, &c.model.qk_head_dim,
                           &c.model.qk_pos_emb_head_dim, &c.model.v_head_dim})
-      *size = 16;
+      *size = latent;
   if (c.train.encoder_seq_length > 0) c.train.encoder_seq_length = 16;
+}
+
+// Whole blocks of 32, as MXFP8 has them: also of all experts' rows together, of which a capacity keeps half.
+inline void in_thirty_twos(Config& c) {
+  in_sixteens(c, 32);
+  if (c.parallel.moe_expert_capacity_factor > 0) c.parallel.moe_expert_capacity_factor = 0.5;
 }
 
 inline Config config_of(const Small& small) {
