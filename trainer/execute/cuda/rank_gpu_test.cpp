@@ -137,9 +137,9 @@ int64_t on_pages(std::vector<int64_t> allocations) {
   return (pages + (shared + kPage - 1) / kPage) * kPage;
 }
 
-// What the driver takes for a rank, given what the plan has and what the rank names beside it. The names: a GEMM
-// workspace a stream, scratch memory, tables, the pages that end an arena, and what captured graphs took. Pinned host
-// memory, and what was loaded before, are none of the device's.
+// What the driver takes for a rank, given what the plan has and what the rank names beside it: a GEMM workspace a
+// stream, scratch memory, tables, the pages that end an arena, and what captured graphs took beyond what the driver
+// kept of earlier ones. Pinned host memory is none of the device's.
 int64_t taken(const MemoryPlan& plan, const std::vector<OutsideBytes>& outside, std::string* said) {
   std::vector<int64_t> allocations;
   int64_t arena = 0;
