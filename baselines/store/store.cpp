@@ -38,13 +38,23 @@ Result<Database> open_read_only(const fs::path& file, int busy_timeout_ms) {
     return fail(ErrorCode::kNotFound, fmt::format("store {}: there is none", file.string()),
                 "run a suite first, or build it from bundles: mbbench index DIR");
   }
-  // Readers of a write-ahead log need side files; in a folder that may not be written nobody writes the log either.
-  const bool fixed = ::faccessat(AT_FDCWD, folder_of(file).c_str(), W_OK, AT_EACCESS) != 0 &&
-                     !fs::exists(file.string() + "-wal", error);
-  MB_ASSIGN(Database database,
-            Database::open(file, fixed ? OpenMode::kReadOnlyFixed : OpenMode::kReadOnly, busy_timeout_ms));
-  MB_TRY(check_readable(database, store_migrations()));
-  return database;
+  const auto open_as = [&](OpenMode mode) -> Result<Database> {
+    MB_ASSIGN(Database database, Database::open(file, mode, busy_timeout_ms));
+    MB_TRY(check_readable(database, store_migrations()));
+    return database;
+  };
+  auto opened = open_as(OpenMode::kReadOnly);
+  if (opened || opened.error().code != ErrorCode::kIo) return opened;
+  // Readers of a write-ahead log need an index file beside it. Where that cannot be made, nobody can write the log
+  // either: without one the file alone is the whole store.
+  const fs::path log = file.string() + "-wal";
+  if (!fs::exists(log, error) || fs::file_size(log, error) == 0) return open_as(OpenMode::kReadOnlyFixed);
+  return fail(
+      ErrorCode::kIo,
+      fmt::format("store {}: what was written last is in {}, and to read that {}-shm must be written beside it, "
+                  "32 KiB, which failed: {}",
+                  file.string(), log.string(), file.string(), opened.error().what),
+      "free some space, or copy the store and its -wal to where there is some and read them there");
 }
 
 Result<Database> open_to_write(const fs::path& file, int busy_timeout_ms) {

@@ -363,6 +363,44 @@ TEST_F(StoreFile, AFullDiskLosesOnlyTheCell) {
   EXPECT_TRUE(store.put_cell(cell)) << "with space again, it goes on";
 }
 
+// Runs `read` where no file may grow, as on a full disk.
+template <typename Read>
+auto on_a_full_disk(const Read& read) {
+  rlimit limit{};
+  EXPECT_EQ(::getrlimit(RLIMIT_FSIZE, &limit), 0);
+  std::signal(SIGXFSZ, SIG_IGN);
+  const rlimit none{0, limit.rlim_max};
+  EXPECT_EQ(::setrlimit(RLIMIT_FSIZE, &none), 0);
+  auto result = read();
+  EXPECT_EQ(::setrlimit(RLIMIT_FSIZE, &limit), 0);
+  return result;
+}
+
+TEST_F(StoreFile, AFullDiskIsReadAllTheSame) {
+  const auto runs_in = [](const fs::path& file) {
+    return on_a_full_disk([&]() -> Result<size_t> {
+      MB_ASSIGN(const Store store, Store::open(file, {.read_only = true}));
+      MB_ASSIGN(const auto runs, store.list_runs());
+      return runs.size();
+    });
+  };
+  const fs::path copy = folder_ / "copy.sqlite";
+  {
+    Store store = open();
+    put(store, made_up(1));
+    // As a writer leaves it that is killed: what it wrote last is in the log, whose index is lost.
+    for (const char* part : {"", "-wal"}) fs::copy_file(file_.string() + part, copy.string() + part);
+  }
+  const auto whole = runs_in(file_);
+  ASSERT_TRUE(whole) << whole.error().what;
+  EXPECT_EQ(*whole, 1U);
+  const auto cut_off = runs_in(copy);
+  ASSERT_FALSE(cut_off) << "an answer without the log's would be a wrong one";
+  EXPECT_NE(cut_off.error().what.find("copy.sqlite-shm must be written"), std::string::npos) << cut_off.error().what;
+  EXPECT_FALSE(cut_off.error().hint.empty());
+  EXPECT_EQ(Store::open(copy, {.read_only = true}).value().list_runs().value().size(), 1U) << "with room";
+}
+
 TEST_F(StoreFile, FoldersThatMayNotBeWritten) {
   {
     Store store = open();

@@ -82,8 +82,12 @@ Result<baselines::Store> open_to_read(const std::filesystem::path& file) {
   const auto may_write = [](const std::filesystem::path& path) {
     return ::faccessat(AT_FDCWD, path.c_str(), W_OK, AT_EACCESS) == 0;
   };
-  const bool writable = may_write(file) && may_write(file.has_parent_path() ? file.parent_path() : ".");
-  return baselines::Store::open(file, {.read_only = !writable});
+  if (may_write(file) && may_write(file.has_parent_path() ? file.parent_path() : ".")) {
+    auto opened = baselines::Store::open(file);
+    // A disk may be full whoever may write it.
+    if (opened || opened.error().code != ErrorCode::kIo) return opened;
+  }
+  return baselines::Store::open(file, {.read_only = true});
 }
 
 Result<std::string> tag_of(const Parsed& parsed) {
@@ -115,7 +119,8 @@ Result<size_t> rows_of(const Parsed& parsed, size_t usual) {
 
 Result<baselines::Run> find_run(const Settings& settings, const std::string& spec) {
   const std::filesystem::path file = store_file(settings.product.runs_dir);
-  if (!file_exists(file)) return baselines::load_run(spec, nullptr);
+  const bool is_folder_of_run = !spec.starts_with('@') && baselines::looks_like_bundle(spec);
+  if (is_folder_of_run || !file_exists(file)) return baselines::load_run(spec, nullptr);
   MB_ASSIGN(const auto store, open_to_read(file));
   return baselines::load_run(spec, &store);
 }
