@@ -48,9 +48,10 @@ void add_host(Facts& facts) {
   utsname system{};
   const bool named = ::uname(&system) == 0;
   const std::string machine = named ? system.machine : kUnknown;
-  const std::string model = field_of(file_text("/proc/cpuinfo"), "model name", ':');
+  const std::string cpuinfo = file_text("/proc/cpuinfo");
+  const std::string model = field_of(cpuinfo, "model name", ':');  // Arm's kernels name none
   facts.add("cpu.arch", machine, true);
-  facts.add("cpu.model", model.empty() ? machine : model, true);
+  facts.add("cpu.model", model.empty() && !cpuinfo.empty() ? machine : model, true);
   facts.add("cpu.online", std::to_string(::sysconf(_SC_NPROCESSORS_ONLN)), true);
   facts.add("cpu.usable", std::to_string(usable_cpus()), true);
   // "MemTotal: 65843212 kB"; whole GiB, since the kernel's own share moves with its version.

@@ -79,6 +79,8 @@ void look_at_program(Findings& f) {
                           fact("cpu.online"), fact("memory.total_gib"), fact("numa.nodes")));
   f.ok("system",
        fmt::format("{}, kernel {}, glibc {}", fact("os.name"), fact("kernel.release"), fact("library.glibc")));
+  if (const auto program = own_program(); !program)
+    f.add("/proc", State::kBroken, program.error().what, program.error().hint);
   f.ok("fingerprint class", host.class_hash);
 }
 

@@ -118,7 +118,12 @@ class Watch {
 Result<std::string> own_program() {
   char path[PATH_MAX];
   const ssize_t length = readlink("/proc/self/exe", path, sizeof path - 1);
-  if (length < 0) return system_error("finding this program's own file");
+  if (length < 0)
+    return fail(
+        ErrorCode::kUnavailable,
+        fmt::format("finding this program's own file, which its launches start: reading /proc/self/exe: {}",
+                    std::strerror(errno)),
+        "mount /proc (in a chroot: mount -t proc proc /proc): without it nothing runs, and no machine is known");
   return std::string(path, static_cast<size_t>(length));
 }
 

@@ -25,6 +25,7 @@
 #include "suites/runner/idle_notes.h"
 #include "suites/runner/planned_metrics.h"
 #include "suites/runner/planning.h"
+#include "suites/runner/process.h"
 #include "suites/runner/program_build.h"
 #include "suites/runner/progress.h"
 #include "suites/runner/published_beside.h"
@@ -339,6 +340,7 @@ Result<profiler::RoledFacts> facts_here(const RunOptions& options) {
 }
 
 Result<RunOutcome> start_run(const Suite& suite, const RunOptions& options) {
+  MB_TRY(own_program());  // its launches start it: before anything is written
   MB_TRY(check_launcher(options));
   MB_TRY(check_inputs(suite));
   RunOutcome outcome;
@@ -364,6 +366,7 @@ Result<RunOutcome> start_run(const Suite& suite, const RunOptions& options) {
 }
 
 Result<RunOutcome> resume_run(const std::filesystem::path& bundle, const Suite& suite, const RunOptions& options) {
+  MB_TRY(own_program());  // its launches start it: before anything is written
   MB_TRY(check_launcher(options));
   MB_TRY(check_inputs(suite));
   MB_ASSIGN(auto writer, baselines::BundleWriter::reopen(bundle));
