@@ -420,6 +420,58 @@ TEST_F(Cli, AnExportedBundleIsReadWhereNothingElseOfTheRunIs) {
   EXPECT_FALSE(fs::exists(folder_ / "again"));
 }
 
+TEST_F(Cli, ARedactedBundleSaysWhatIsGoneAndCompares) {
+  write("secret-words.txt", std::string(4000, 'x') + " and more words");
+  const std::string path = (folder_ / "secret-words.txt").string();
+  ASSERT_EQ(run("run train_iters=2 --quiet --tag alicewonder data.path=" + path).status, 0);
+  for (const char* to : {"one", "two"}) {
+    const Answer exported = run(std::string("export @alicewonder --format bundle --redact --output ") + to);
+    ASSERT_EQ(exported.status, 0) << exported.out;
+    EXPECT_TRUE(exported.has("redacted  ") && exported.has("1 path") && exported.has("1 name")) << exported.out;
+    EXPECT_TRUE(exported.has("stderr.log (1)") && exported.has("variables of the environment")) << exported.out;
+  }
+  EXPECT_EQ(sh("grep -rl -e alicewonder -e secret-words one two").status, 1);
+  EXPECT_EQ(sh("diff -r one two").status, 0) << "names are numbered in order";
+  const Answer same = run("compare one @alicewonder");
+  EXPECT_EQ(same.status, 0) << same.out;
+  EXPECT_TRUE(run("show one --cell run").has("path-1"));
+  EXPECT_TRUE(run("index one runs_dir=elsewhere").has("indexed 1 runs, 1 cells; 0 unfinished, 0 unreadable"));
+  expect_refused("export @alicewonder --format bundle --redact --output one", 64, "one is already there");
+  expect_refused("export @alicewonder --format csv --redact", 64, "--redact with --format csv");
+}
+
+TEST_F(Cli, AFullDiskIsReadAllTheSame) {
+  ASSERT_EQ(run("run train_iters=2 --quiet --tag mine").status, 0);
+  const auto full = [this](const std::string& arguments) {
+    return sh("trap '' XFSZ && ulimit -f 0 && " + program_ + " " + arguments);
+  };
+  const std::string bundle = fs::directory_iterator(folder_ / "mbbench-runs" / "runs")->path().string();
+  for (const std::string& arguments :
+       {std::string("list runs"), std::string("list series"), std::string("show @mine"),
+        std::string("compare @mine @latest"), "show " + bundle, std::string("history run")}) {
+    const Answer answer = full(arguments);
+    EXPECT_EQ(answer.status, 0) << arguments << ": " << answer.out;
+  }
+  const Answer written = full("run train_iters=2 --quiet");
+  EXPECT_EQ(written.status, 4) << written.out;
+}
+
+TEST_F(Cli, WithoutProcNothingRunsAndThatIsSaid) {
+  const auto without = [this](const std::string& arguments) {
+    return sh("unshare -rm sh -c 'mount -t tmpfs none /proc && " + program_ + " " + arguments + "'");
+  };
+  if (without("--version").status != 0) GTEST_SKIP() << "no namespace of our own here";
+  for (const char* command : {"run train_iters=1", "suite quickstart", "gate quickstart", "noise quickstart",
+                              "ab this this quickstart", "run --command true"}) {
+    const Answer answer = without(std::string(command) + " --quiet");
+    EXPECT_EQ(answer.status, 4) << command << ": " << answer.out;
+    EXPECT_TRUE(answer.has("/proc/self/exe") && answer.has("mount /proc")) << command << ": " << answer.out;
+  }
+  EXPECT_FALSE(fs::exists(folder_ / "mbbench-runs")) << "no run is begun";
+  EXPECT_TRUE(without("doctor").has("broken   /proc"));
+  EXPECT_EQ(without("explain tp=2").status, 0) << "what runs nothing needs none";
+}
+
 TEST_F(Cli, ABrokenCellSaysWhyAndAnUnfinishedRunHasNoTables) {
   ASSERT_EQ(run("run train_iters=2 memory_snapshot_path=/no/such/folder/s.pickle --quiet --tag bad").status, 4);
   const Answer broken = run("show @bad --cell run");

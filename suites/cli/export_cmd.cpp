@@ -2,6 +2,7 @@
 #include <fmt/core.h>
 
 #include <algorithm>
+#include <set>
 
 #include "baselines/store/bundle_copy.h"
 #include "profiler/base/text.h"
@@ -9,6 +10,8 @@
 #include "suites/cli/run_page.h"
 #include "suites/cli/settings_of.h"
 #include "suites/export/export.h"
+#include "suites/export/redact_bundle.h"
+#include "suites/export/redaction.h"
 
 namespace mbb::suites {
 namespace {
@@ -31,9 +34,22 @@ Result<int> export_bundle(const Parsed& parsed, const baselines::BundleReader& r
                           const std::filesystem::path& to) {
   if (parsed.flag("--cell"))
     return fail(ErrorCode::kBadArgument, "--cell with --format bundle: a bundle is the whole run", "leave --cell out");
-  MB_ASSIGN(const baselines::BundleSize size, baselines::copy_bundle(reader, to));
+  RedactedBundle out;
+  if (parsed.flag("--redact")) {
+    std::set<std::string> words;
+    for (const Command& command : commands()) {
+      add_words(words, command.name);
+      for (const OptionSpec& option : command.options) add_words(words, option.flag);
+    }
+    MB_ASSIGN(out, redact_bundle(reader, to, std::move(words)));
+  } else {
+    MB_ASSIGN(out.size, baselines::copy_bundle(reader, to));
+  }
   fmt::print("{}\n{} cells, {} files, {}, verified; `mbbench index {}` brings it into a store\n", to.string(),
-             size.cells, size.files, format_bytes(static_cast<double>(size.bytes)), to.string());
+             out.size.cells, out.size.files, format_bytes(static_cast<double>(out.size.bytes)), to.string());
+  if (!parsed.flag("--redact")) return 0;
+  fmt::print("redacted  {}; the same name is the same placeholder everywhere\nleft out  {}\n", out.replaced,
+             out.left_out.empty() ? "nothing" : join(out.left_out, ", "));
   return 0;
 }
 
@@ -49,6 +65,9 @@ Result<int> export_run(const Parsed& parsed) {
   if (wanted != "html" && parsed.flag("--against"))
     return fail(ErrorCode::kBadArgument, fmt::format("--against with --format {}: it would do nothing", wanted),
                 "a page has a run above another: --format html");
+  if (wanted != "bundle" && parsed.flag("--redact"))
+    return fail(ErrorCode::kBadArgument, fmt::format("--redact with --format {}: it would do nothing", wanted),
+                "what is redacted is a bundle: --format bundle; export it again from there");
   MB_ASSIGN(const std::filesystem::path bundle, find_bundle(settings, parsed.positionals[0]));
   MB_ASSIGN(const auto reader, baselines::BundleReader::open(bundle));
   const std::filesystem::path to = parsed.value("--output").value_or(reader.run().id + format->ending);
@@ -78,6 +97,7 @@ Command export_command() {
             {{"--format", "NAME", "kineto, memory, csv, json, html or bundle"},
              {"--output", "PATH", "folder to write to, for json and html a file (default: named after the run)"},
              {"--cell", "NAME", "only this cell"},
+             {"--redact", nullptr, "bundle: without what names people, machines, paths and jobs"},
              {"--against", "RUN", "html: the run to stand above in timelines; default: its baseline's"}},
             true,
             export_run};
