@@ -43,6 +43,11 @@ Result<baselines::Cell> cell_of(const baselines::Run& run, const std::optional<s
               near ? fmt::format("did you mean '{}'?", *near) : "its cells: " + join(names, ", "));
 }
 
+// What launched or named a cell that this program did not train.
+bool of_another_trainer(const baselines::KnobValue& knob) {
+  return knob.key.starts_with("command.") || knob.key.starts_with("import.");
+}
+
 // The cell's configuration as today's program reads it. Knobs that a later program no longer has are left out and
 // named.
 Result<trainer::Config> config_of(const baselines::Cell& cell, std::vector<std::string>& gone) {
@@ -54,6 +59,7 @@ Result<trainer::Config> config_of(const baselines::Cell& cell, std::vector<std::
       return fail(ErrorCode::kUnavailable,
                   fmt::format("cell {} says no {}, without which there is no projection", cell.name, key));
   for (const auto& knob : cell.knobs) {
+    if (of_another_trainer(knob)) continue;
     if (!trainer::knobs().find(knob.key))
       gone.push_back(knob.key);
     else
@@ -183,7 +189,8 @@ Result<int> diagnose(const Parsed& parsed) {
   std::vector<std::string> gone;
   auto config = config_of(cell, gone);
   const bool cpu = cell.result_class == baselines::ResultClass::kFunctionalCpu;
-  const bool as_bf16 = config && cpu && !says_recipe(cell);
+  const bool foreign = std::any_of(cell.knobs.begin(), cell.knobs.end(), of_another_trainer);
+  const bool as_bf16 = config && (cpu || foreign) && !says_recipe(cell);
   if (as_bf16) config->precision.recipe = trainer::Recipe::kBf16;
   std::optional<Doctor> doctor;
   Status known = config ? Status() : tl::unexpected<Error>(config.error());
@@ -225,7 +232,9 @@ Result<int> diagnose(const Parsed& parsed) {
   } else {
     table.footer.push_back(fmt::format("What a change is worth is not known: {}.", known.error().what));
   }
-  if (as_bf16) table.footer.push_back("In bf16: fp32 is the default of CPU ranks, and of no GPU.");
+  if (as_bf16)
+    table.footer.push_back(foreign ? "In bf16: neither its log nor a knob says in what it computed (recipe=...)."
+                                   : "In bf16: fp32 is the default of CPU ranks, and of no GPU.");
   if (!gone.empty()) table.footer.push_back("Left out, since this program has no such knob: " + join(gone, ", ") + ".");
   print_tables(parsed, {table});
   return 0;

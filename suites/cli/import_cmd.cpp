@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "analysis/metrics/cell_metrics.h"
 #include "analysis/metrics/peaks.h"
 #include "analysis/report/suite_table.h"
 #include "profiler/base/file.h"
@@ -133,7 +134,7 @@ Table cells_table(const baselines::Run& run) {
       if (row.subject == "batch" || row.subject == "updates")
         table.footer.push_back(fmt::format("{}: {}.", cell.name, row.text));
     if (cell.status == baselines::CellStatus::kOk && cell.result_class == baselines::ResultClass::kMeasured &&
-        !analysis::peaks_of(cell.device))
+        analysis::find(cell, "step_time") != nullptr && !analysis::peaks_of(cell.device))
       table.footer.push_back(
           fmt::format("{}: no peak of '{}' is known, so that it has no MFU and its rate is held "
                       "against nothing; --on takes a name of `mbbench list hardware`.",

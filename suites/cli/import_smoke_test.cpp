@@ -208,7 +208,8 @@ TEST_F(ImportCli, OurOwnTraceKeepsItsClass) {
 std::string kineto_of(int rank, int world, double start) {
   return "{\"schemaVersion\": 1, \"distributedInfo\": {\"backend\": \"nccl\", \"rank\": " + std::to_string(rank) +
          ", \"world_size\": " + std::to_string(world) +
-         "}, \"traceEvents\": [\n{\"ph\": \"X\", \"cat\": "
+         "}, \"deviceProperties\": [{\"id\": 0, \"name\": \"NVIDIA H100 80GB HBM3\"}], \"traceEvents\": [\n{\"ph\": "
+         "\"X\", \"cat\": "
          "\"cuda_runtime\", \"name\": \"cudaLaunchKernel\", \"pid\": 1, \"tid\": 1, \"ts\": " +
          std::to_string(start) +
          ", \"dur\": 5, \"args\": {\"correlation\": 7}},\n{\"ph\": \"X\", \"cat\": \"kernel\", "
@@ -228,6 +229,8 @@ TEST_F(ImportCli, KinetoFilesOfOneWorldAreOneCell) {
   const baselines::Run imported = stored();
   ASSERT_EQ(imported.cells.size(), 3U) << "another time and another world are cells of their own";
   EXPECT_EQ(imported.cells[0].gpus, 2);
+  EXPECT_EQ(class_label(imported.cells[0]), "measured/NVIDIA H100 80GB HBM3\u00d72") << "as the trace says";
+  EXPECT_FALSE(answer.has("no peak of")) << answer.out;
   std::vector<std::string> classes;
   for (const auto& op : imported.cells[0].launches.at(0).ops) classes.push_back(op.rank_class);
   std::sort(classes.begin(), classes.end());

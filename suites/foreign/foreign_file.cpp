@@ -41,10 +41,23 @@ bool is_chrome_trace(std::string_view head) {
                     head.find("\"deviceProperties\"") != std::string_view::npos);
 }
 
+// Of a host with GPUs of several models nobody knows which of them it was.
+std::string only_one(const std::vector<std::string>& devices) {
+  return devices.size() == 1 ? devices.front() : std::string();
+}
+
+// Reads of a trace say what is wrong; which file it is, not always.
+template <typename T>
+Result<T> naming(const fs::path& path, Result<T> read) {
+  if (read || read.error().what.find(path.string()) != std::string::npos) return read;
+  return tl::unexpected<Error>(std::move(read.error()).during(path.string()));
+}
+
 Result<ForeignFile> read_kineto_file(ForeignFile file) {
   file.kind = ForeignKind::kKineto;
   MB_ASSIGN(const profiler::KinetoTrace kineto, profiler::read_kineto(file.path));
-  MB_ASSIGN(file.trace, profiler::to_trace(kineto));
+  MB_ASSIGN(file.trace, naming(file.path, profiler::to_trace(kineto)));
+  file.device = only_one(kineto.devices);
   file.left_out = kineto.malformed_events;
   file.rank = kineto.rank;
   file.world_size = kineto.world_size;
@@ -57,7 +70,8 @@ Result<ForeignFile> read_kineto_file(ForeignFile file) {
 
 Result<ForeignFile> read_nsys_file(ForeignFile file) {
   file.kind = ForeignKind::kNsys;
-  MB_ASSIGN(profiler::NsysTrace nsys, profiler::read_nsys(file.path));
+  MB_ASSIGN(profiler::NsysTrace nsys, naming(file.path, profiler::read_nsys(file.path)));
+  file.device = only_one(nsys.devices);
   file.trace = std::move(nsys.trace);
   file.left_out = nsys.malformed_rows;
   return file;

@@ -23,6 +23,7 @@ struct ForeignFile {
   std::vector<ForeignSetting> settings;              // kConfig
   std::optional<profiler::Trace> trace;              // kKineto, kNsys
   std::optional<profiler::MemorySnapshot> snapshot;  // kSnapshot
+  std::string device;                                // that a trace names, where it names one
   int64_t left_out = 0;                              // malformed or unlinked records of a trace
   // Of a Kineto trace, which is one rank's: which, of how many (-1: it does not say), and where the trace's zero lies
   // on the file's clock.

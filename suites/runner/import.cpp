@@ -210,7 +210,8 @@ class Import {
     cell.run = out_.run.id;
     cell.name = planned.name;
     cell.index = static_cast<int>(out_.run.cells.size());
-    cell.device = request_.device.empty() ? kUnknownDevice : request_.device;
+    const std::string& said = planned.files.front()->device;
+    cell.device = !request_.device.empty() ? request_.device : said.empty() ? kUnknownDevice : said;
     cell.result_class = baselines::ResultClass::kMeasured;
     MB_TRY(writer.begin_cell(cell));
     const ForeignFile& first = *planned.files.front();

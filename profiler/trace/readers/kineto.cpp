@@ -1,6 +1,7 @@
 // A streaming reader of Kineto's Chrome JSON.
 #include "profiler/trace/readers/kineto.h"
 
+#include <algorithm>
 #include <array>
 #include <cmath>
 #include <cstdlib>
@@ -65,6 +66,7 @@ class Collector {
     if (depth_ == root_) key_ = root_key(key);
     if (depth_ == root_ + 1 && in_ours_) key_ = key == "note" ? kNote : kOther;
     if (depth_ == root_ + 1 && in_info_) key_ = key == "rank" ? kRank : key == "world_size" ? kWorld : kOther;
+    if (depth_ == root_ + 2 && in_devices_) key_ = key == "name" ? kDeviceName : kOther;
     if (depth_ == root_ + 2 && in_event_) key_ = event_key(key);
     if (depth_ == root_ + 3 && in_args_) key_ = args_key(key);
   }
@@ -91,11 +93,13 @@ class Collector {
       in_events_ = saw_events_ = true;
     } else if (depth_ == root_ + 1 && key_ == kEvents) {
       in_events_ = saw_events_ = true;
+    } else if (depth_ == root_ + 1 && key_ == kDevices) {
+      in_devices_ = true;
     }
     key_ = kOther;
   }
   void end_array() {
-    if (depth_ == root_ + 1) in_events_ = false;
+    if (depth_ == root_ + 1) in_events_ = in_devices_ = false;
     --depth_;
   }
 
@@ -109,6 +113,8 @@ class Collector {
     kInfo,
     kOurs,
     kNote,
+    kDevices,
+    kDeviceName,
     kRank,
     kWorld,
     kArgs,
@@ -131,7 +137,11 @@ class Collector {
   };
 
   static KeyId root_key(std::string_view key) {
-    return key == "traceEvents" ? kEvents : key == "distributedInfo" ? kInfo : key == "mbbench" ? kOurs : kOther;
+    static constexpr std::pair<std::string_view, KeyId> kKeys[] = {
+        {"traceEvents", kEvents}, {"distributedInfo", kInfo}, {"deviceProperties", kDevices}, {"mbbench", kOurs}};
+    for (const auto& [text, id] : kKeys)
+      if (key == text) return id;
+    return kOther;
   }
   static KeyId event_key(std::string_view key) {
     static constexpr std::pair<std::string_view, KeyId> kKeys[] = {
@@ -195,10 +205,16 @@ class Collector {
     has_collective_ = true;
   }
 
+  void add_device(std::string_view model) {
+    if (std::find(out_.devices.begin(), out_.devices.end(), model) == out_.devices.end())
+      out_.devices.emplace_back(model);
+  }
+
   void value(std::string_view text, bool number) {
     switch (key_) {
       case kOther: return;
       case kNote: out_.note = text; break;
+      case kDeviceName: add_device(text); break;
       case kRank: integer(text, out_.rank); break;
       case kWorld: integer(text, out_.world_size); break;
       case kPhase: complete_ = text == "X"; break;
@@ -229,6 +245,7 @@ class Collector {
       case kGroupSize: integer(text, collective_.group_size); break;
       case kEvents:
       case kInfo:
+      case kDevices:
       case kOurs:
       case kArgs: break;
     }
@@ -243,6 +260,7 @@ class Collector {
   bool in_info_ = false;
   bool in_ours_ = false;
   bool in_events_ = false;
+  bool in_devices_ = false;
   bool in_event_ = false;
   bool in_args_ = false;
   bool saw_events_ = false;

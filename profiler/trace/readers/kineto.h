@@ -46,9 +46,10 @@ struct KinetoTrace {
   std::vector<KinetoCollective> collectives;
   int32_t rank = -1;  // -1: the file does not say
   int32_t world_size = -1;
-  std::string note;              // what our own writer said of the times (KinetoWriteOptions::note); else empty
-  int64_t other_events = 0;      // flows, metadata, counters: not read
-  int64_t malformed_events = 0;  // without a name or a start, or with a number out of range: counted, left out
+  std::vector<std::string> devices;  // models of the GPUs that the host has, each once
+  std::string note;                  // what our own writer said of the times (KinetoWriteOptions::note); else empty
+  int64_t other_events = 0;          // flows, metadata, counters: not read
+  int64_t malformed_events = 0;      // without a name or a start, or with a number out of range: counted, left out
 
   const std::string& text(StringId id) const { return strings[id]; }
 };

@@ -26,7 +26,7 @@ class KinetoReader : public ::testing::Test {
 };
 
 constexpr const char* kSmall = R"({"distributedInfo": {"rank": 3, "world_size": 8, "pg": [{"rank": 9}]},
-  "deviceProperties": [{"id": 0, "name": "x", "traceEvents": [1]}],
+  "deviceProperties": [{"id": 0, "name": "x", "traceEvents": [1], "more": {"name": "y"}}, {"id": 1, "name": "x"}],
   "traceEvents": [
    {"ph": "X", "cat": "cuda_runtime", "name": "cudaLaunchKernel", "pid": 1, "tid": 22, "ts": 4458676983500.25, "dur": 5, "args": {"correlation": 7}},
    {"ph": "X", "cat": "kernel", "name": "gemm", "pid": 0, "tid": 7, "ts": 4458676983543.183, "dur": 41.407,
@@ -43,6 +43,7 @@ TEST_F(KinetoReader, TimesAreExact) {
   ASSERT_TRUE(trace) << trace.error().what;
   EXPECT_EQ(trace->rank, 3);
   EXPECT_EQ(trace->world_size, 8);
+  EXPECT_EQ(trace->devices, std::vector<std::string>{"x"});
   ASSERT_EQ(trace->events.size(), 3u);
   EXPECT_EQ(trace->malformed_events, 2);
   EXPECT_EQ(trace->other_events, 1);

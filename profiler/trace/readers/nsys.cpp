@@ -53,6 +53,7 @@ class Reader {
 
   Result<NsysTrace> read() {
     MB_TRY(read_strings());
+    MB_TRY(read_models());
     if (options_.host) {
       MB_TRY(read_calls());
       MB_TRY(read_ranges());
@@ -78,6 +79,14 @@ class Reader {
       const auto id = row.integer(0);
       const auto text = row.text(1);
       if (id && text) names_[*id] = strings_.intern(*text);
+    });
+  }
+
+  Status read_models() {
+    return tables_.rows("TARGET_INFO_GPU", {"name"}, [&](const NsysRow& row) {
+      const auto model = row.text(0);
+      if (model && std::find(out_.devices.begin(), out_.devices.end(), *model) == out_.devices.end())
+        out_.devices.emplace_back(*model);
     });
   }
 

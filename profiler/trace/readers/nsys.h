@@ -6,6 +6,8 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <string>
+#include <vector>
 
 #include "profiler/base/error.h"
 #include "profiler/trace/trace.h"
@@ -22,8 +24,9 @@ struct NsysTrace {
   // to rank -1. One step window a GPU, over its kernels (and copies). Span::op of a kernel is the innermost NVTX range
   // its launch lay in; times are relative to the first event.
   Trace trace;
-  int64_t unlinked_kernels = 0;  // whose launch is not in the file
-  int64_t malformed_rows = 0;    // that end before they start or lack a field: left out
+  std::vector<std::string> devices;  // models of the GPUs that the host has, each once
+  int64_t unlinked_kernels = 0;      // whose launch is not in the file
+  int64_t malformed_rows = 0;        // that end before they start or lack a field: left out
 };
 
 inline constexpr int32_t kNsysHostRank = -1;
