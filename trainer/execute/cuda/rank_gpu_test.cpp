@@ -125,11 +125,11 @@ TEST_F(RankOnDevice, NamesTheOpThatMadeTheFirstNaN) {
 }
 
 constexpr int64_t kPage = int64_t{2} << 20;
-// The driver gives whole pages; allocations below half of one share them.
+// The driver gives whole pages; allocations below one share them.
 int64_t on_pages(std::vector<int64_t> allocations) {
   int64_t pages = 0, shared = 0;
   for (const int64_t bytes : allocations) {
-    if (2 * bytes < kPage)
+    if (bytes < kPage)
       shared += bytes;
     else
       pages += (bytes + kPage - 1) / kPage;
@@ -232,8 +232,8 @@ const MemoryCase kMemoryCases[] = {
 
 class MemoryOnDevice : public GpuTest, public testing::WithParamInterface<MemoryCase> {};
 
-// What the driver counts for this process is the plan and what is named, to a page: nothing grows unnamed while it
-// trains.
+// What the driver counts for this process is the plan and what is named, nothing grows unnamed while it trains. To a
+// page: one that something before this holds may have room for what is small.
 TEST_P(MemoryOnDevice, IsThePlanAndNamedCosts) {
   Config c = small();
   c.model.hidden_size = 512, c.model.ffn_hidden_size = 2048, c.model.kv_channels = 64;
