@@ -4,6 +4,7 @@
 #include "trainer/data/rng.h"
 #include "trainer/ops/cuda/block_kernels.h"
 #include "trainer/ops/cuda/embedding_backward.h"
+#include "trainer/ops/cuda/expert_kernels.h"
 #include "trainer/ops/cuda/gpu_fixture_test.h"
 #include "trainer/ops/cuda/status.h"
 
@@ -483,6 +484,18 @@ TEST_F(Quantization, InOneLaunchIsTheSameAsInTwo) {
               << scale[0][i] << " " << scale[1][i];
       }
   }
+}
+
+// More experts than a grid has room for across: nothing runs, and the next launch is not blamed.
+using Launches = GpuTest;
+TEST_F(Launches, ThatFailNameTheirKernel) {
+  const Status status =
+      grouped_bias_grad(Element::kBf16, {8, 8}, nullptr, nullptr, int64_t{1} << 17, 1.0f, false, nullptr, launch_);
+  ASSERT_FALSE(status.has_value());
+  EXPECT_NE(status.error().what.find("launching kernel grouped_bias_grad: "), std::string::npos)
+      << format(status.error());
+  EXPECT_NE(status.error().what.find("(cudaErrorInvalidConfiguration)"), std::string::npos) << format(status.error());
+  EXPECT_EQ(cudaGetLastError(), cudaSuccess);
 }
 
 }  // namespace
