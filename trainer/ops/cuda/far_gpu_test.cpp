@@ -59,6 +59,27 @@ TEST_F(FarRows, OfANorm) {
       8192, 8192);
 }
 
+// Of a pack, every token being the fourth of its sequence: the kernel counts elements in 32 bits.
+TEST_F(FarRows, OfRotaryEmbeddings) {
+  constexpr int64_t kWidth = 1024;
+  const Tensor table = Tensor::random(Element::kF32, 4 * 64, random_);
+  expect_same(
+      [&](const void* x, void* y, int64_t rows) -> Status {
+        std::vector<int32_t> own(static_cast<size_t>(rows));
+        for (size_t i = 0; i < own.size(); ++i) own[i] = std::max(static_cast<int32_t>(i) - 3, 0);
+        DeviceBytes on_device(own.size() * sizeof(int32_t));
+        on_device.upload(own.data());
+        Rope r;
+        r.tokens = rows, r.width = kWidth, r.heads = 12, r.head_dim = r.turned = 64;
+        r.from = x, r.to = y, r.table = table.floats();
+        r.own = static_cast<const int32_t*>(on_device.get());
+        MB_TRY(rope(r, launch_));
+        EXPECT_EQ(cudaDeviceSynchronize(), cudaSuccess);
+        return {};
+      },
+      kWidth, kWidth);
+}
+
 // 16 k tokens of a vocabulary of 128 k are as many: Qwen2.5's real micro-batches.
 TEST_F(FarRows, OfALoss) {
   constexpr int64_t kVocab = 131072;
