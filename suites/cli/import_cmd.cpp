@@ -6,6 +6,7 @@
 #include "analysis/metrics/cell_metrics.h"
 #include "analysis/metrics/peaks.h"
 #include "analysis/report/suite_table.h"
+#include "baselines/store/bundle.h"
 #include "profiler/base/file.h"
 #include "profiler/base/log.h"
 #include "profiler/base/text.h"
@@ -80,6 +81,9 @@ Table not_understood_table(const ImportedSettings& imported) {
 Result<std::vector<ForeignFile>> read_all(const std::vector<std::string>& paths, const std::string& format) {
   std::vector<ForeignFile> files;
   for (const std::string& path : paths) {
+    if (baselines::looks_like_bundle(path))
+      return fail(ErrorCode::kBadFile, fmt::format("{} is a bundle of this program", printable(path, 4096)),
+                  fmt::format("mbbench index {} brings it into the store", printable(path, 4096)));
     MB_ASSIGN(const auto found, foreign_files(path));
     size_t read = 0;
     for (const std::filesystem::path& file : found) {
@@ -131,7 +135,8 @@ Table cells_table(const baselines::Run& run) {
   Table table = analysis::suite_table(run);
   for (const baselines::Cell& cell : run.cells) {
     for (const baselines::VerdictRow& row : cell.verdicts)
-      if (row.subject == "batch" || row.subject == "updates")
+      if (row.subject == "batch" || row.subject == "updates" ||
+          (row.subject == "TFLOP/s" && row.verdict == baselines::Verdict::kIncomparable))
         table.footer.push_back(fmt::format("{}: {}.", cell.name, row.text));
     if (cell.status == baselines::CellStatus::kOk && cell.result_class == baselines::ResultClass::kMeasured &&
         analysis::find(cell, "step_time") != nullptr && !analysis::peaks_of(cell.device))

@@ -73,6 +73,18 @@ TEST_F(ImportCli, RatesAreHeldAgainstADeviceByAnyOfItsNamesAndADeviceWithoutAPea
   const Answer unknown = run(log + "H100");
   EXPECT_EQ(unknown.status, 0) << unknown.out;
   EXPECT_TRUE(unknown.has("no peak of 'H100' is known")) << unknown.out;
+  EXPECT_TRUE(unknown.has("TFLOP/s/GPU are ours by neither convention")) << unknown.out;
+}
+
+TEST_F(ImportCli, ABundleIsIndexedAndARedactedOneHasNoFilesName) {
+  ASSERT_EQ(sh("sh " + script_ + " --iters 20 > alicewonder-tp2.log").status, 0);
+  ASSERT_EQ(run("import alicewonder-tp2.log").status, 0);
+  ASSERT_EQ(run("export @latest --format bundle --redact --output to").status, 0);
+  EXPECT_EQ(sh("grep -rl alicewonder to").status, 1);
+  EXPECT_TRUE(fs::exists(folder_ / "to" / "cells" / "redacted-1-tp2"));
+  const Answer answer = run("import to");
+  EXPECT_EQ(answer.status, 4) << answer.out;
+  EXPECT_TRUE(answer.has("to is a bundle of this program") && answer.has("mbbench index to")) << answer.out;
 }
 
 TEST_F(ImportCli, OneLaunchASideIsNothingToFailOn) {

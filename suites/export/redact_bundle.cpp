@@ -118,7 +118,7 @@ class Redactor {
     MB_ASSIGN(const auto names, baselines::whole_cells(from_));
     MB_ASSIGN(auto place, baselines::NewBundle::beside(to, from_.folder()));
     const auto* spec = shipped(from_.run().suite);
-    shipped_ = from_.run().spec.empty() || (spec != nullptr && spec->bytes == from_.run().spec);
+    shipped_ = spec != nullptr && spec->bytes == from_.run().spec;
     for (const std::string& name : names) MB_TRY(learn_from(name));
     for (const std::string& name : names) name_cell(name);
     learning_ = false;
@@ -157,7 +157,7 @@ class Redactor {
   void text(std::string& value) { value = words_.text(value); }
 
   Run redacted(Run run) {
-    if (!shipped_) leave_out("the suite's file");
+    if (!shipped_ && !run.spec.empty()) leave_out("the suite's file");
     if (!shipped_) run.spec.clear();
     if (shipped(run.suite) == nullptr) run.suite = words_.value(run.suite);
     run.tag = words_.name(run.tag);
@@ -353,7 +353,7 @@ class Redactor {
   const baselines::BundleReader& from_;
   Redaction words_;
   bool learning_ = true;
-  bool shipped_ = true;  // the suite is one of the program's own, unchanged, or there is none
+  bool shipped_ = false;  // the suite is one of the program's own, unchanged
   std::map<std::string, std::string> cell_names_;
   std::map<std::string, size_t> left_out_;
 };

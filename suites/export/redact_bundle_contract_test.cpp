@@ -211,6 +211,7 @@ TEST(Redaction, WordsOfOursStayAndNamesGo) {
       {"'/a/b' and /a/b, ~/c", "'path-1' and path-1, path-2"},
       {"/a/b.py:3 and /a/b.py:4", "path-1:3 and path-1:4"},
       {"--out=/a/b", "--out=path-1"},
+      {"forward zephyr_model.py:7, mean.py", "forward path-1:7, mean.py"},
       {"data/set.txt", "path-1"},
       {"https://a.b/c?d", "address-1"},
       {"bob@x.org, then bob", "address-1, then user-1"},

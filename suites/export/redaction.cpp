@@ -110,6 +110,16 @@ bool is_path(std::string_view token) {
   return token.size() > 3 && token[1] == ':' && token[2] == '\\' && is_letter(token[0]);
 }
 
+// "train.py", as stacks and errors name it.
+bool is_file_name(std::string_view token) {
+  constexpr std::array<std::string_view, 20> kEndings = {"py",   "ipynb", "cpp",   "cc",     "cu",     "cuh",   "toml",
+                                                         "yaml", "yml",   "json",  "jsonl",  "txt",    "log",   "sh",
+                                                         "pt",   "pth",   "slurm", "sbatch", "sqlite", "pickle"};
+  const size_t dot = token.rfind('.');
+  return dot != std::string_view::npos && dot > 0 &&
+         std::find(kEndings.begin(), kEndings.end(), token.substr(dot + 1)) != kEndings.end();
+}
+
 // "/a/b.py:12" and "/a/b.py:12:3": where the path ends.
 size_t without_line(std::string_view path) {
   size_t end = path.size();
@@ -200,6 +210,14 @@ std::string Redaction::whole(const std::string& kind, std::string_view value) {
   return value.empty() || is_placeholder(value) ? std::string(value) : placeholder(kind, value);
 }
 
+// Whether each word of a file's name is known: "mbbench.toml", "step.json".
+bool Redaction::is_ours(std::string_view file) const {
+  if (file.starts_with("shipped/")) return true;
+  std::set<std::string> words;
+  add_words(words, file.substr(0, file.rfind('.')));
+  return std::all_of(words.begin(), words.end(), [&](const std::string& word) { return known_.contains(word); });
+}
+
 // Letters and the digits behind them: "tp4", "gbs128". A number that is longer than any size names a job or a date.
 std::string Redaction::word_of_name(std::string_view word) {
   constexpr size_t kLongestNumber = 8;
@@ -277,6 +295,8 @@ std::string Redaction::token(std::string_view token, std::string_view before) {
       }
     return whole("path", token.substr(0, without_line(token))) + std::string(token.substr(without_line(token)));
   }
+  if (const std::string_view file = token.substr(0, without_line(token)); is_file_name(file) && !is_ours(file))
+    return whole("path", file) + std::string(token.substr(file.size()));
   if (const size_t from = end_of_variable(token); from > 0)
     return std::string(token.substr(0, from)) + whole("value", token.substr(from));
   if (is_network_address(token)) return whole("address", token);

@@ -39,6 +39,7 @@ class Redaction {
   void use(const std::string& placeholder);
   bool is_placeholder(std::string_view word) const;
   std::string placeholder(const std::string& kind, std::string_view original);
+  bool is_ours(std::string_view file) const;
   std::string word_of_name(std::string_view word);
   std::string token(std::string_view token, std::string_view before);
   std::string without_learned(std::string text);
