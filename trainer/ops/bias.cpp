@@ -29,6 +29,7 @@ void grad(GradContext& c) {
 
 void cases(std::vector<OpCase>& all) {
   all.push_back({"bias_add/odd", &kBiasAdd, {{{5, 2, 13}}, {{13}, DType::kF32, Fill::kNormal, 0, true}}, BiasAttrs{}});
+  all.push_back({"bias_add/narrow", &kBiasAdd, {{{5, 2, 13}}, {{13}, DType::kBf16}}, BiasAttrs{}, false});
   all.push_back(
       {"bias_add/half", &kBiasAdd, {{{3, 8}}, {{8}, DType::kF32, Fill::kNormal, 0, true}}, BiasAttrs{false, 0.5F}});
   all.push_back(

@@ -49,6 +49,7 @@ double fill_bytes(const OpView& op) {
 
 void add_cases(std::vector<OpCase>& all) {
   all.push_back({"add/small", &kAdd, {{{4, 2, 9}}, {{4, 2, 9}}}, NoAttrs{}});
+  all.push_back({"add/narrow", &kAdd, {{{4, 2, 9}}, {{4, 2, 9}, DType::kBf16}}, NoAttrs{}, false});
 }
 void copy_cases(std::vector<OpCase>& all) {
   all.push_back({"copy/small", &kCopy, {{{4, 2, 9}}}, NoAttrs{}, false});

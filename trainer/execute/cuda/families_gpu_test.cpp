@@ -155,6 +155,16 @@ TEST_P(FamiliesOnDevice, Mxfp8StaysAsNearAsTheOracles) {
   expect_as_near(c, fp32);
 }
 
+Config small_mixtral() {
+  for (const Small& family : kFamilies)
+    if (std::string_view(family.name) == "mixtral") {
+      Config c = config_of(family);
+      in_sixteens(c);
+      return c;
+    }
+  return {};
+}
+
 // A setting that the device must train like the oracle does.
 struct Setting {
   const char* name;
@@ -285,6 +295,24 @@ const Setting kSettings[] = {
      partial_block_deepseek},
     {"mxfp8", [](Config& c) { c.precision.recipe = Recipe::kMxfp8; }, block_llama},
     {"nvfp4", [](Config& c) { c.precision.recipe = Recipe::kNvfp4; }, block_llama},
+    {"weight_gradients_added", [](Config& c) { c.fusion.gradient_accumulation_fusion = false; }},
+    {"weight_gradients_added_bf16",
+     [](Config& c) {
+       c.precision.recipe = Recipe::kBf16;
+       c.fusion.gradient_accumulation_fusion = false;
+     }},
+    {"weight_gradients_added_fp8",
+     [](Config& c) {
+       c.precision.recipe = Recipe::kFp8Current;
+       c.fusion.gradient_accumulation_fusion = false;
+     }},
+    {"experts_apart", [](Config& c) { c.parallel.moe_grouped_gemm = false; }, small_mixtral},
+    {"experts_apart_bf16",
+     [](Config& c) {
+       c.precision.recipe = Recipe::kBf16;
+       c.parallel.moe_grouped_gemm = false;
+     },
+     small_mixtral},
     {"slabs", [](Config& c) { c.memory.expandable_segments = false; }},
     {"offload",
      [](Config& c) {

@@ -7,7 +7,7 @@
 #include <algorithm>
 #include <optional>
 
-#include "trainer/execute/cuda/op_call.h"
+#include "trainer/execute/cuda/op_experts.h"
 #include "trainer/ops/cuda/block_scaled.h"
 #include "trainer/ops/cuda/grouped_wgmma.h"
 #include "trainer/ops/cuda/status.h"
@@ -225,12 +225,8 @@ Result<GroupedGemm> experts_of(const OpCall& call) {
   const auto& a = call.attrs<GroupedQuantizedAttrs>();
   const bool with_inverse = a.block > 0 && call.in[2].tensor->dtype == DType::kE4M3;
   const Operand& segments = call.in[with_inverse ? 6 : 4];
-  if (a.grouped.only >= 0)
-    return fail(ErrorCode::kUnavailable, "CUDA: " + call.op.path + " is one expert's product alone",
-                "use parallel.moe_grouped_gemm = true, or host.device = cpu");
   GroupedGemm g;
-  g.experts = segments.shape()[1];
-  g.segments = segments.as<const int32_t>();
+  MB_TRY(place_experts(call, a.grouped, segments, g));
   if (a.block == 0 || with_inverse) {
     const size_t first = with_inverse ? 4 : 2;
     g.a_scale = call.in[first].as<const float>(), g.b_scale = call.in[first + 1].as<const float>();
@@ -318,7 +314,7 @@ Status grouped_gemm_quantized_wgrad_op(const OpCall& call) {
   MB_ASSIGN(GroupedGemm g, experts_of(call));
   g.rows = call.in[0].shape().cols(), g.n = call.in[0].shape()[0], g.k = call.in[1].shape()[0];
   MB_ASSIGN(g.gradient, element_of(*call.out[0].tensor));
-  const bool accumulate = call.attrs<GroupedQuantizedAttrs>().grouped.accumulate;
+  const bool accumulate = adds(call.attrs<GroupedQuantizedAttrs>().grouped);
   if (const auto f = in_fp8(call, GroupedForm::kWgrad, g))
     return grouped_fp8(GroupedForm::kWgrad, *f, call.in[0].data, call.in[1].data, call.out[0].data, accumulate,
                        call.device.launch());

@@ -59,8 +59,9 @@ Status layernorm_grad_op(const OpCall& call) {
 
 Status bias_add_op(const OpCall& call) {
   MB_ASSIGN(const Element element, element_of(*call.in[0].tensor));
-  return bias_add(element, rows_of(call.in[0]), call.in[0].data, call.in[1].data, call.attrs<BiasAttrs>().scale,
-                  call.out[0].data, call.device.launch());
+  MB_ASSIGN(const Element of_bias, element_of(*call.in[1].tensor));
+  return bias_add(element, rows_of(call.in[0]), call.in[0].data, of_bias, call.in[1].data,
+                  call.attrs<BiasAttrs>().scale, call.out[0].data, call.device.launch());
 }
 
 Status bias_add_grad_op(const OpCall& call) {

@@ -6,6 +6,7 @@
 
 #include "trainer/execute/cuda/f32_gradients.h"
 #include "trainer/ops/cuda/any_shape.h"
+#include "trainer/ops/cuda/block_kernels.h"
 #include "trainer/ops/cuda/status.h"
 
 namespace mbb::trainer::cuda {
@@ -68,7 +69,7 @@ constexpr std::array kFunctions = {
     Named{"latent_pack_grad", latent_pack_grad_op},
     Named{"shift_tokens", shift_tokens_op},
     Named{"cross_attention", cross_attention_op},
-    Named{"cross_attention_grad", cross_attention_grad_op},
+    Named{"cross_attention_grad", f32_gradients<cross_attention_grad_op>},
     Named{"router_gemm", f32_gradients<router_gemm_op>},
     Named{"router_select", router_select_op},
     Named{"router_weights", router_weights_op},
@@ -251,10 +252,12 @@ Status swiglu_grad_op(const OpCall& call) {
 
 Status add_op(const OpCall& call) {
   MB_ASSIGN(const Element element, element_of(*call.in[0].tensor));
-  for (const Operand* operand : {&call.in[1], &call.out[0]})
-    if (operand->tensor->dtype != call.in[0].tensor->dtype)
-      return fail(ErrorCode::kUnavailable, "sums of two number types do not run on CUDA",
-                  "use fusion.gradient_accumulation_fusion = true, or host.device = cpu");
+  MB_ASSIGN(const Element of_b, element_of(*call.in[1].tensor));
+  if (of_b != element) {  // a weight gradient on top of the main gradient
+    MB_CHECK(element == Element::kF32 && call.out[0].tensor->dtype == DType::kF32, "a sum of fp32 and bf16 is fp32");
+    return add_bf16(call.in[0].as<const float>(), call.in[1].data, call.out[0].as<float>(), call.out[0].elements(),
+                    call.device.launch());
+  }
   return add(element, call.in[0].data, call.in[1].data, call.out[0].data, call.out[0].elements(), call.device.launch());
 }
 

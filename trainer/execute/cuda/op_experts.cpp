@@ -5,8 +5,7 @@
 #include <string>
 
 #include "trainer/execute/cuda/f32_gradients.h"
-#include "trainer/execute/cuda/op_call.h"
-#include "trainer/ops/cuda/expert_kernels.h"
+#include "trainer/execute/cuda/op_experts.h"
 #include "trainer/ops/cuda/router_product.h"
 
 namespace mbb::trainer::cuda {
@@ -36,13 +35,10 @@ Result<Routed> routed(const Operand& buffer, const Operand& rows) {
 
 Result<GroupedGemm> grouped(const OpCall& call, const Operand& of, int64_t n, int64_t k, const Operand& segments) {
   const auto& a = call.attrs<GroupedGemmAttrs>();
-  if (a.only >= 0)
-    return fail(ErrorCode::kUnavailable, "CUDA: " + call.op.path + " is one expert's product alone",
-                "use parallel.moe_grouped_gemm = true, or host.device = cpu");
   GroupedGemm g;
   MB_ASSIGN(g.element, element_of(*of.tensor));
-  g.rows = of.shape()[0], g.experts = segments.shape()[1], g.n = n, g.k = k;
-  g.segments = segments.as<const int32_t>();
+  g.rows = of.shape()[0], g.n = n, g.k = k;
+  MB_TRY(place_experts(call, a, segments, g));
   return g;
 }
 
@@ -60,6 +56,17 @@ Result<TokenPlaces> token_places(const OpCall& call) {
 
 }  // namespace
 
+Status place_experts(const OpCall& call, const GroupedGemmAttrs& a, const Operand& segments, GroupedGemm& g) {
+  g.experts = segments.shape()[1];
+  g.segments = segments.as<const int32_t>();
+  if (a.only < 0) return {};
+  MB_ASSIGN(void* const alone, call.device.outer_scratch(2 * g.experts * 4));
+  MB_TRY(one_expert(g.segments, g.experts, a.only, static_cast<int32_t*>(alone), call.device.launch()));
+  g.segments = static_cast<const int32_t*>(alone);
+  g.keep = a.only > 0;
+  return {};
+}
+
 const int32_t* sequences_of(const OpCall& call, size_t at, int64_t tokens) {
   if (call.in.size() <= at || call.in[at].tensor->dtype != DType::kI32) return nullptr;
   const bool part = call.in[at].elements() > tokens;
@@ -74,6 +81,12 @@ Status router_select_op(const OpCall& call) {
   return router_select(a, shape, call.in[0].as<const float>(), a.biased ? call.in[1].as<const float>() : nullptr,
                        sequences_of(call, a.biased ? 2 : 1, shape.tokens), call.out[0].as<int32_t>(),
                        call.device.launch(), places);
+}
+
+Status router_op(const OpCall& call) {
+  MB_TRY(router_select_op(call));
+  return router_weights(call.attrs<RouterAttrs>(), router_shape(call.in[0]), call.in[0].as<const float>(),
+                        call.out[0].as<const int32_t>(), call.out[1].as<float>(), call.device.launch());
 }
 
 Status router_weights_op(const OpCall& call) {
@@ -201,7 +214,7 @@ Status grouped_gemm_wgrad_op(const OpCall& call) {
   MB_ASSIGN(g.gradient, element_of(*call.out[0].tensor));
   if (g.gradient != Element::kF32 && !grouped_on_hopper(g, {call.in[0].data, call.in[1].data, call.out[0].data}))
     return with_f32_gradients(call, grouped_gemm_wgrad_op);
-  return grouped_wgrad(g, call.in[0].data, call.in[1].data, call.out[0].data, call.attrs<GroupedGemmAttrs>().accumulate,
+  return grouped_wgrad(g, call.in[0].data, call.in[1].data, call.out[0].data, adds(call.attrs<GroupedGemmAttrs>()),
                        call.device.launch());
 }
 

@@ -23,19 +23,6 @@ RowShape row_shape(const Operand& of) {
 
 }  // namespace
 
-Status router_op(const OpCall& call) {
-  const auto& a = call.attrs<RouterAttrs>();
-  if (a.balanced && (a.sequence_sharded || !a.positions.whole()))
-    return fail(ErrorCode::kUnavailable, "CUDA: a fused router with forced balance counts tokens from 0 on",
-                "set parallel.moe_router_fusion = false");
-  const RouterShape shape{call.in[0].shape().rows(), call.in[0].shape().cols()};
-  const auto* logits = call.in[0].as<const float>();
-  auto* experts = call.out[0].as<int32_t>();
-  MB_TRY(router_select(a, shape, logits, a.biased ? call.in[1].as<const float>() : nullptr,
-                       sequences_of(call, a.biased ? 2 : 1, shape.tokens), experts, call.device.launch()));
-  return router_weights(a, shape, logits, experts, call.out[1].as<float>(), call.device.launch());
-}
-
 // Each pair reads its own row: a gather of one row a "token".
 Status unpermute_op(const OpCall& call) {
   Routed r;

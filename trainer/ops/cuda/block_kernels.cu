@@ -21,8 +21,8 @@ unsigned grid_for(int64_t items) {
   return static_cast<unsigned>(std::clamp<int64_t>((items + kBlock - 1) / kBlock, 1, int64_t{1} << 20));
 }
 
-template <int kWidth, typename T>
-__global__ void bias_add_kernel(const T* x, const T* bias, float scale, T* y, int64_t rows, int64_t cols) {
+template <int kWidth, typename T, typename B>
+__global__ void bias_add_kernel(const T* x, const B* bias, float scale, T* y, int64_t rows, int64_t cols) {
   const int64_t vectors = cols / kWidth, count = rows * vectors, stride = int64_t{gridDim.x} * blockDim.x;
   for (int64_t at = int64_t{blockIdx.x} * blockDim.x + threadIdx.x; at < count; at += stride) {
     float value[kWidth], b[kWidth];
@@ -31,6 +31,19 @@ __global__ void bias_add_kernel(const T* x, const T* bias, float scale, T* y, in
 #pragma unroll
     for (int i = 0; i < kWidth; ++i) value[i] += scale * b[i];
     store<kWidth>(y + at * kWidth, value);
+  }
+}
+
+template <int kWidth>
+__global__ void add_bf16_kernel(const float* a, const bf16* b, float* y, int64_t count) {
+  const int64_t stride = int64_t{gridDim.x} * blockDim.x * kWidth;
+  for (int64_t at = (int64_t{blockIdx.x} * blockDim.x + threadIdx.x) * kWidth; at < count; at += stride) {
+    float value[kWidth], narrow[kWidth];
+    load<kWidth>(a + at, value);
+    load<kWidth>(b + at, narrow);
+#pragma unroll
+    for (int i = 0; i < kWidth; ++i) value[i] += narrow[i];
+    store<kWidth>(y + at, value);
   }
 }
 
@@ -325,15 +338,35 @@ __global__ void rope_any_kernel(RopeAny r, T* qkv, const float* table, const int
 
 }  // namespace
 
-Status bias_add(Element element, RowShape shape, const void* x, const void* bias, float scale, void* y,
-                const Launch& launch) {
+namespace {
+
+template <typename B>
+Status bias_add_of(Element element, RowShape shape, const void* x, const B* bias, float scale, void* y,
+                   const Launch& launch) {
   return by_element("bias_add", element, [&]<typename T>(T) {
     by_width(shape.cols, {x, bias, y}, [&](auto width) {
       constexpr int kWidth = decltype(width)::value;
-      bias_add_kernel<kWidth, T><<<grid_for(shape.rows * shape.cols / kWidth), kBlock, 0, launch.stream>>>(
-          static_cast<const T*>(x), static_cast<const T*>(bias), scale, static_cast<T*>(y), shape.rows, shape.cols);
+      bias_add_kernel<kWidth><<<grid_for(shape.rows * shape.cols / kWidth), kBlock, 0, launch.stream>>>(
+          static_cast<const T*>(x), bias, scale, static_cast<T*>(y), shape.rows, shape.cols);
     });
   });
+}
+
+}  // namespace
+
+Status bias_add(Element element, RowShape shape, const void* x, Element of_bias, const void* bias, float scale, void* y,
+                const Launch& launch) {
+  return of_bias == Element::kF32 ? bias_add_of(element, shape, x, static_cast<const float*>(bias), scale, y, launch)
+                                  : bias_add_of(element, shape, x, static_cast<const bf16*>(bias), scale, y, launch);
+}
+
+Status add_bf16(const float* a, const void* b, float* y, int64_t count, const Launch& launch) {
+  const auto* narrow = static_cast<const bf16*>(b);
+  by_width(count, {a, b, y}, [&](auto width) {
+    constexpr int kWidth = decltype(width)::value;
+    add_bf16_kernel<kWidth><<<grid_for(count / kWidth), kBlock, 0, launch.stream>>>(a, narrow, y, count);
+  });
+  return launched("add");
 }
 
 int64_t column_sums_workspace(RowShape shape) {

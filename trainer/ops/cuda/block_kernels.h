@@ -8,9 +8,11 @@
 
 namespace mbb::trainer::cuda {
 
-// y = x + scale * bias[cols].
-Status bias_add(Element element, RowShape shape, const void* x, const void* bias, float scale, void* y,
+// y = x + scale * bias[cols]; x and y are of one type, the bias of its own (logits in fp32 under a weight in bf16).
+Status bias_add(Element element, RowShape shape, const void* x, Element of_bias, const void* bias, float scale, void* y,
                 const Launch& launch);
+// y = a + b, b in bf16; y may be a. 16-byte aligned.
+Status add_bf16(const float* a, const void* b, float* y, int64_t count, const Launch& launch);
 // out[cols] (+)= scale * column sums of x, over partial sums in the workspace.
 int64_t column_sums_workspace(RowShape shape);
 Status column_sums(Element element, RowShape shape, const void* x, float scale, float* out, bool accumulate,

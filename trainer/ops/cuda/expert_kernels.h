@@ -78,18 +78,21 @@ Status grouped_bias_grad(Element element, RowShape shape, const void* dy, const 
 
 // Products of each expert's rows with its weight [experts, n, k]:
 //   fprop y[rows, n] = x[rows, k] * w^T;  dgrad dx[rows, k] = dy[rows, n] * w;  wgrad dw[experts, n, k] (+)= dy^T * x.
-// Rows of y and dx that no expert fills become zero. bf16 with n and k multiples of 8 runs on tensor cores, Hopper's
-// own where the device has them.
+// Rows of y and dx that no expert fills become zero, or stay where `keep` is set. bf16 with n and k multiples of 8 runs
+// on tensor cores, Hopper's own where the device has them.
 struct GroupedGemm {
   Element element = Element::kBf16;
   Element gradient = Element::kF32;  // of dw
   int64_t rows = 0, experts = 0, n = 0, k = 0;
   const int32_t* segments = nullptr;
+  bool keep = false;      // rows that no expert fills are other products'
   bool portable = false;  // not Hopper's own instructions: to compare with
   // Device scalars that results are multiplied with, both or neither: the operands' inverse scales.
   const float* a_scale = nullptr;
   const float* b_scale = nullptr;
 };
+// Segments [2, experts] in which one expert alone has rows.
+Status one_expert(const int32_t* segments, int64_t experts, int64_t only, int32_t* alone, const Launch& launch);
 Status grouped_fprop(const GroupedGemm& args, const void* x, const void* w, void* y, const Launch& launch);
 Status grouped_dgrad(const GroupedGemm& args, const void* dy, const void* w, void* dx, const Launch& launch);
 // dw is `gradient`; bf16 where grouped_on_hopper().

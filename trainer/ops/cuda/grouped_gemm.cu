@@ -202,12 +202,20 @@ __global__ void __launch_bounds__(kThreads)
 }
 
 // Element (r, c) of y = sum over i of x[r, i] * w[expert of r][c, i] (or [i, c]).
+__global__ void one_expert_kernel(const int32_t* segments, int experts, int only, int32_t* alone) {
+  for (int e = threadIdx.x; e < experts; e += blockDim.x) {
+    alone[e] = segments[e];
+    alone[experts + e] = e == only ? segments[experts + e] : 0;
+  }
+}
+
 template <typename T, bool kWeightTransposed>
 __global__ void any_rows_kernel(GroupedGemm g, const T* x, const T* w, T* y, int64_t in, int64_t out) {
   const int64_t row = blockIdx.x;
   int64_t expert = -1;
   for (int64_t e = 0; e < g.experts; ++e)
     if (row >= g.segments[e] && row < int64_t{g.segments[e]} + g.segments[g.experts + e]) expert = e;
+  if (expert < 0 && g.keep) return;
   for (int64_t c = threadIdx.x; c < out; c += blockDim.x) {
     float sum = 0.0f;
     if (expert >= 0)
@@ -253,7 +261,8 @@ Status rows_product(const char* kernel, const GroupedGemm& g, const void* x, con
   if (grouped_on_hopper(g, {x, w, y}))
     return grouped_wgmma(kWeightTransposed ? GroupedForm::kDgrad : GroupedForm::kFprop, g, x, w, y, false, launch);
   if (on_tensor_cores(g, x, w, y)) {
-    MB_TRY(ok(cudaMemsetAsync(y, 0, static_cast<size_t>(g.rows * out * 2), launch.stream), "clearing expert rows"));
+    if (!g.keep)
+      MB_TRY(ok(cudaMemsetAsync(y, 0, static_cast<size_t>(g.rows * out * 2), launch.stream), "clearing expert rows"));
     MB_TRY(allow(grouped_rows_kernel<kWeightTransposed>));
     // Every expert may end with a part of a tile.
     const dim3 grid(tiles(out), static_cast<unsigned>(g.rows / kTile + g.experts));
@@ -272,6 +281,11 @@ Status rows_product(const char* kernel, const GroupedGemm& g, const void* x, con
 }
 
 }  // namespace
+
+Status one_expert(const int32_t* segments, int64_t experts, int64_t only, int32_t* alone, const Launch& launch) {
+  one_expert_kernel<<<1, 128, 0, launch.stream>>>(segments, static_cast<int>(experts), static_cast<int>(only), alone);
+  return launched("one_expert");
+}
 
 Status grouped_fprop(const GroupedGemm& g, const void* x, const void* w, void* y, const Launch& launch) {
   return rows_product<false>("grouped_fprop", g, x, w, y, g.k, g.n, launch);

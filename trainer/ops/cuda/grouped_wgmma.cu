@@ -48,6 +48,7 @@ Status start(const GroupedGemm& g, const CUtensorMap& left, const CUtensorMap& r
 }  // namespace
 
 Status clear_unfilled(const GroupedGemm& g, int64_t columns, void* y, const Launch& launch) {
+  if (g.keep) return {};
   clear_unfilled_kernel<<<static_cast<unsigned>(launch.sms.count), 1024, 0, launch.stream>>>(
       g.segments, static_cast<int>(g.experts), static_cast<int>(g.rows), static_cast<int>(columns),
       static_cast<bf16*>(y));

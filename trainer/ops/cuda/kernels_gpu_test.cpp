@@ -494,7 +494,7 @@ TEST_F(Launches, ThatFailNameTheirKernel) {
   ASSERT_FALSE(status.has_value());
   EXPECT_NE(status.error().what.find("launching kernel grouped_bias_grad: "), std::string::npos)
       << format(status.error());
-  EXPECT_NE(status.error().what.find("(cudaErrorInvalidConfiguration)"), std::string::npos) << format(status.error());
+  EXPECT_NE(status.error().what.find("(cudaErrorInvalid"), std::string::npos) << format(status.error());
   EXPECT_EQ(cudaGetLastError(), cudaSuccess);
 }
 
