@@ -68,6 +68,19 @@ TEST_P(FamiliesOnDevice, Bf16StaysAsNearAsTheOracles) {
   expect_as_near(c, {config_of(GetParam()), losses});
 }
 
+// The least batch that there is: a sequence of one token.
+TEST_P(FamiliesOnDevice, OneTokenTrainsLikeTheOracles) {
+  Config c = config_of(GetParam());
+  c.train.seq_length = c.train.micro_batch_size = 1;
+  c.train.global_batch_size = 2;
+  if (c.train.encoder_seq_length > 0) c.train.encoder_seq_length = 1;
+  const Fp32Draws<Losses> fp32(c, losses);
+  for (const bool graphs : {false, true})
+    EXPECT_LT(furthest(on_device(c, graphs), fp32.first()), 1e-4) << "graphs " << graphs;
+  c.precision.recipe = Recipe::kBf16;
+  expect_as_near(c, fp32);
+}
+
 Config wide_llama() {
   Config c;
   sizes(c, "llama3-8b", 2);
