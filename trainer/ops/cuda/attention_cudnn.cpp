@@ -191,7 +191,7 @@ Status takes_pack(const AttentionShape& s, bool deterministic, bool backward) {
   if (!kFrontendTakesPacks)
     return refuse(fmt::format("packs need cudnn-frontend 1.28, this build has {}.{}", CUDNN_FRONTEND_MAJOR_VERSION,
                               CUDNN_FRONTEND_MINOR_VERSION));
-  // 9.14 on an H200 wrote the log-sum-exp of the first head alone.
+  // On an H200 log-sum-exps of heads behind the first were left unwritten.
   if (s.seq == 1) return refuse("packs of one token, of which it leaves log-sum-exps unwritten");
   if (!backward) return {};
   const size_t version = fe::detail::get_backend_version();
