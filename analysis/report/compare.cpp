@@ -186,6 +186,7 @@ std::string signed_ns(double ns) {
 }
 
 std::string signed_percent(double fraction) {
+  if (!std::isfinite(fraction)) return "-";
   return fmt::format("{:+.1f} %", 100.0 * fraction);
 }
 
@@ -295,7 +296,8 @@ Row compare_row(const CellPair& pair, bool rates) {
   row.values.push_back({.text = signed_percent(change.relative.value),
                         .number = 100.0 * change.relative.value,
                         .tone = tone_of(change.relative)});
-  row.values.push_back({.text = interval_text(change.relative, is_projected(pair))});
+  const bool timed = std::isfinite(change.relative.value);
+  row.values.push_back({.text = timed ? interval_text(change.relative, is_projected(pair)) : "no step was timed"});
   row.values.push_back(arrow(before, after, "exposed_comm"));
   row.values.push_back(arrow(before, after, "bubble"));
   row.values.push_back(arrow(before, after, "peak_memory"));

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "baselines/store/checksums.h"
+#include "profiler/base/descriptor.h"
 #include "profiler/base/file.h"
 #include "profiler/base/text.h"
 
@@ -39,6 +40,18 @@ Result<std::vector<fs::path>> files_of(const fs::path& bundle, const std::vector
     for (const std::string& file : listed) files.push_back(cell / file);
   }
   return files;
+}
+
+// In pieces: a trace may be of many gigabytes.
+Status copy_bytes(const fs::path& from, const fs::path& to) {
+  Descriptor file(open_retry(to.c_str(), O_WRONLY | O_CREAT | O_EXCL, 0644));
+  int failed = file.get() < 0 ? errno : 0;
+  if (failed == 0)
+    MB_TRY(read_file_in_pieces(from, [&](std::string_view piece) {
+      if (failed == 0 && !write_all(file.get(), piece)) failed = errno;
+    }));
+  if (failed == 0 && !file.close()) failed = errno;
+  return failed == 0 ? Status{} : cannot("writing", to, {failed, std::generic_category()});
 }
 
 // All that was written below, and the names: one flush for a thousand files.
@@ -121,8 +134,7 @@ Result<BundleSize> copy_bundle(const BundleReader& from, const fs::path& to) {
   for (const fs::path& file : files) {
     const fs::path target = place.part() / file;
     MB_TRY(make_dirs(target.parent_path()));
-    std::error_code error;
-    if (!fs::copy_file(from.folder() / file, target, error)) return cannot("copying to", target, error);
+    MB_TRY(copy_bytes(from.folder() / file, target));
   }
   return place.keep(place.part());
 }

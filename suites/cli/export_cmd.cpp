@@ -68,6 +68,8 @@ Result<int> export_run(const Parsed& parsed) {
   if (wanted != "bundle" && parsed.flag("--redact"))
     return fail(ErrorCode::kBadArgument, fmt::format("--redact with --format {}: it would do nothing", wanted),
                 "what is redacted is a bundle: --format bundle; export it again from there");
+  if (parsed.flag("--output") && parsed.value("--output").value_or("").empty())
+    return fail(ErrorCode::kBadArgument, "--output is empty", "name a folder, for json and html a file");
   MB_ASSIGN(const std::filesystem::path bundle, find_bundle(settings, parsed.positionals[0]));
   MB_ASSIGN(const auto reader, baselines::BundleReader::open(bundle));
   const std::filesystem::path to = parsed.value("--output").value_or(reader.run().id + format->ending);

@@ -250,6 +250,9 @@ TEST_F(ImportCli, KinetoFilesOfOneWorldAreOneCell) {
   EXPECT_EQ(classes, (std::vector<std::string>{"rank0", "rank1"}));
   EXPECT_EQ(imported.cells[1].gpus, 1);
   EXPECT_EQ(imported.cells[2].gpus, 1);
+  const Answer compared = run("compare @latest @latest");
+  EXPECT_TRUE(compared.has("no step was timed") && !compared.has("nan")) << compared.out;
+  EXPECT_TRUE(run("show @latest --collectives").has("no collective of known ranks"));
 }
 
 TEST_F(ImportCli, WhatCannotBeReadIsNamed) {

@@ -354,6 +354,10 @@ Result<int> show_collectives(const Parsed& parsed, const Settings& settings, con
                            time(row.transfer_ns),
                            {fmt::format("{:.1f} %", hidden), hidden}}});
   }
+  if (table.rows.empty())
+    table.footer.push_back(
+        "The trace has no collective of known ranks (one rank's trace of another tool names none): nothing can be told "
+        "apart into wait and transfer.");
   table.footer.push_back(
       "wait: until the last member starts; transfer: from then on; means over ranks and calls of the traced steps. "
       "hidden: of the transfer, under compute of the same rank.");
