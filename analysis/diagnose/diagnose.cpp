@@ -31,14 +31,31 @@ void turn_on(Remedies& remedies, const KnobText& knob, std::vector<std::string> 
   if (!remedy.changes.empty()) remedies.push_back(std::move(remedy));
 }
 
+constexpr const char* kTpOverlap = "overlap.tp_comm_overlap";
+constexpr const char* kTpSites = "overlap.tp_comm_overlap_cfg";
 constexpr const char* kTp = "parallel.tensor_model_parallel_size";
 constexpr const char* kVpp = "parallel.virtual_pipeline_model_parallel_size";
 constexpr const char* kMbs = "train.micro_batch_size";
 constexpr const char* kGranularity = "memory.recompute_granularity";
 
+// Products that these recipes quantize are split only where the table says so.
+void split_products(Remedies& remedies, const KnobText& knob) {
+  const std::string recipe = knob("precision.recipe");
+  const bool given = knob(kTpSites).find('=') != std::string::npos;
+  if (given || (recipe != "fp8_current" && recipe != "fp8_delayed")) return;
+  for (const char* method : {"pipeline", "ring_exchange"}) {
+    Remedy remedy;
+    if (!is_on(knob, kTpOverlap)) remedy.changes.push_back({kTpOverlap, "true"});
+    for (const char* part : {"qkv", "proj", "fc1", "fc2"})
+      remedy.changes.push_back({fmt::format("{}.{}.method", kTpSites, part), method});
+    remedies.push_back(std::move(remedy));
+  }
+}
+
 Remedies for_tp(const KnobText& knob) {
   Remedies r;
-  turn_on(r, knob, {"overlap.tp_comm_overlap"});
+  turn_on(r, knob, {kTpOverlap});
+  split_products(r, knob);
   if (const int64_t tp = whole(knob, kTp, 1); tp % 2 == 0) r.push_back({{{kTp, std::to_string(tp / 2)}}});
   return r;
 }
@@ -178,7 +195,7 @@ void add_precision(std::vector<Symptom>& found, const Cell& cell, const KnobText
 std::string Remedy::text() const {
   std::string text;
   for (const KnobChange& change : changes) {
-    const size_t dot = change.key.rfind('.');
+    const size_t dot = change.key.find('.');  // behind the section
     if (!text.empty()) text += ' ';
     text += change.key.substr(dot == std::string::npos ? 0 : dot + 1) + "=" + change.value;
   }

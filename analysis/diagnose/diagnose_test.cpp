@@ -44,6 +44,17 @@ TEST(Diagnose, ExposedTpNamesItsOpsAndTheOverlap) {
   EXPECT_EQ(found[0].remedies[1].text(), "tensor_model_parallel_size=2");
 }
 
+TEST(Diagnose, QuantizedProductsAreTriedSplit) {
+  const auto found = of(cell_with({{"exposed_comm_tp", 7.0}}, {{"precision.recipe", "fp8_current"},
+                                                               {"overlap.tp_comm_overlap", "true"},
+                                                               {"parallel.tensor_model_parallel_size", "1"}}));
+  ASSERT_EQ(found.size(), 1U);
+  ASSERT_EQ(found[0].remedies.size(), 2U);
+  EXPECT_EQ(found[0].remedies[0].text(),
+            "tp_comm_overlap_cfg.qkv.method=pipeline tp_comm_overlap_cfg.proj.method=pipeline "
+            "tp_comm_overlap_cfg.fc1.method=pipeline tp_comm_overlap_cfg.fc2.method=pipeline");
+}
+
 TEST(Diagnose, ExposedExchangesAreTriedByCountsAndBelowTheWorstCase) {
   const auto remedies = [](std::vector<std::pair<const char*, const char*>> knobs) {
     const auto found = of(cell_with({{"exposed_comm_ep", 40.0}}, knobs));

@@ -20,6 +20,7 @@
 #include "trainer/passes/ring_attention.h"
 #include "trainer/passes/sequential_experts.h"
 #include "trainer/passes/tp_overlap.h"
+#include "trainer/passes/unread_copies.h"
 #include "trainer/program/autodiff.h"
 #include "trainer/program/finish.h"
 #include "trainer/run/precision_rules.h"
@@ -225,6 +226,8 @@ Program build_program(const Layout& resolved, const RankClass& rank_class, std::
              [&] { leave_sms_beside_norms(program, forward_sms, backward_sms); });
   passes.run("overlap_moe_expert_parallel_comm", "overlap.overlap_moe_expert_parallel_comm",
              layout.config.overlap.overlap_moe_expert_parallel_comm, [&] { pair_micro_batches(program); });
+  passes.run("unread copies", "precision.recipe", has_unread_copies(program),
+             [&] { leave_out_unread_copies(program); });
   put_messages_at_ends(program);
   passes.run("delay_us", "debug.delay_us", layout.config.debug.delay_us > 0,
              [&] { plant_delay(program, 1000 * layout.config.debug.delay_us); });

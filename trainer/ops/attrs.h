@@ -28,11 +28,10 @@ struct GemmAttrs {
   bool operator==(const GemmAttrs&) const = default;
 };
 
-// A product of some rows: those of A (whose result is whole) or of the result (whose A is whole) are `blocks` blocks of
+// Some rows of a product: those of A (whose result is whole) or of the result (whose A is whole) are `blocks` blocks of
 // `rows` rows, from row `first` of each stride. In a ring of `ring` tensor-parallel ranks it is one block, of stride
 // (TP coordinate − step) mod ring.
-struct GemmRowsAttrs {
-  GemmAttrs gemm;
+struct RowBlocks {
   bool of_result = false;
   int64_t whole_rows = 0;  // of the side that has more
   int64_t blocks = 1;
@@ -41,6 +40,18 @@ struct GemmRowsAttrs {
   int64_t first = 0;
   int ring = 0;
   int step = 0;
+  bool operator==(const RowBlocks&) const = default;
+
+  // The row of the whole side where a block begins.
+  int64_t begin(int64_t block, int tp_coordinate) const {
+    const int64_t at = ring > 0 ? ((tp_coordinate - step) % ring + ring) % ring : block;
+    return at * stride + first;
+  }
+};
+
+struct GemmRowsAttrs {
+  GemmAttrs gemm;
+  RowBlocks part;
   bool operator==(const GemmRowsAttrs&) const = default;
 };
 
@@ -57,6 +68,13 @@ struct ScaledGemmAttrs {
   bool fast = false;  // accumulate in the tensor core's own width
   DType out = DType::kBf16;
   bool operator==(const ScaledGemmAttrs&) const = default;
+};
+
+struct ScaledRowsAttrs {
+  ScaledGemmAttrs gemm;
+  int sm_margin = 0;  // SMs left to a collective that runs beside it
+  RowBlocks part;
+  bool operator==(const ScaledRowsAttrs&) const = default;
 };
 
 // Elements of a token's row that share a scale on the way to its experts.
@@ -510,11 +528,12 @@ struct DelayAttrs {
 };
 
 using Attrs =
-    std::variant<NoAttrs, GemmAttrs, GemmRowsAttrs, PackAttrs, ScaledGemmAttrs, QuantizeAttrs, QuantizeBlocksAttrs,
-                 GemmBlocksAttrs, AmaxAttrs, ScaleUpdateAttrs, NormAttrs, EmbeddingAttrs, AttentionAttrs, RopeAttrs,
-                 BucketAttrs, AdamAttrs, ScaleAttrs, CommAttrs, QkNormAttrs, BiasAttrs, ActivationAttrs, ScaleByAttrs,
-                 PositionAttrs, DropoutAttrs, LatentAttrs, RouterAttrs, DispatchAttrs, ReceiveAttrs, GroupedGemmAttrs,
-                 GroupedQuantizedAttrs, GroupedBiasAttrs, MoeLossAttrs, LossSumAttrs, CountAttrs, VocabularyAttrs,
-                 ExpertBiasAttrs, ShiftAttrs, ColumnAttrs, RunAttrs, PartAttrs, RingAttrs, DelayAttrs>;
+    std::variant<NoAttrs, GemmAttrs, GemmRowsAttrs, PackAttrs, ScaledGemmAttrs, ScaledRowsAttrs, QuantizeAttrs,
+                 QuantizeBlocksAttrs, GemmBlocksAttrs, AmaxAttrs, ScaleUpdateAttrs, NormAttrs, EmbeddingAttrs,
+                 AttentionAttrs, RopeAttrs, BucketAttrs, AdamAttrs, ScaleAttrs, CommAttrs, QkNormAttrs, BiasAttrs,
+                 ActivationAttrs, ScaleByAttrs, PositionAttrs, DropoutAttrs, LatentAttrs, RouterAttrs, DispatchAttrs,
+                 ReceiveAttrs, GroupedGemmAttrs, GroupedQuantizedAttrs, GroupedBiasAttrs, MoeLossAttrs, LossSumAttrs,
+                 CountAttrs, VocabularyAttrs, ExpertBiasAttrs, ShiftAttrs, ColumnAttrs, RunAttrs, PartAttrs, RingAttrs,
+                 DelayAttrs>;
 
 }  // namespace mbb::trainer

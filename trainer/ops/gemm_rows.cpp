@@ -11,13 +11,7 @@ namespace {
 
 // in: A, B [, the result that other blocks were written to]; out: A·B or A·Bᵀ, of the blocks of A or into those of the
 // whole result.
-Result<std::vector<TensorSpec>> shape(Inputs in, const Attrs& attrs) {
-  const auto& a = std::get<GemmRowsAttrs>(attrs);
-  if (a.gemm.trans_a || a.gemm.accumulate)
-    return fail(ErrorCode::kBadArgument, "blocks of rows are of products that keep A's rows");
-  const Inputs product = in.first(2);
-  MB_ASSIGN(std::vector<TensorSpec> out, kGemm.shape(product, a.gemm));
-  const Shape& x = in[0]->shape;
+Result<std::vector<TensorSpec>> of_blocks(std::vector<TensorSpec> product, const Shape& x, const RowBlocks& a) {
   const int64_t a_row = x.rows() / x[0];  // rows of the matrix in one of dimension 0
   const int64_t part = a.blocks * a.rows;
   const int64_t has = x.rows();
@@ -27,18 +21,39 @@ Result<std::vector<TensorSpec>> shape(Inputs in, const Attrs& attrs) {
       (a.ring > 0 && a.blocks != 1))
     return fail(ErrorCode::kBadArgument, fmt::format("{} blocks of {} rows, stride {}, from {}, of {} rows with A {}",
                                                      a.blocks, a.rows, a.stride, a.first, a.whole_rows, x.str()));
-  out[0].shape[0] = (a.of_result ? a.whole_rows : part) / a_row;
-  return out;
+  product[0].shape[0] = (a.of_result ? a.whole_rows : part) / a_row;
+  return product;
+}
+
+Result<std::vector<TensorSpec>> shape(Inputs in, const Attrs& attrs) {
+  const auto& a = std::get<GemmRowsAttrs>(attrs);
+  if (a.gemm.trans_a || a.gemm.accumulate)
+    return fail(ErrorCode::kBadArgument, "blocks of rows are of products that keep A's rows");
+  MB_ASSIGN(std::vector<TensorSpec> out, kGemm.shape(in.first(2), a.gemm));
+  return of_blocks(std::move(out), in[0]->shape, a.part);
+}
+
+// in: A, B FP8, their scales [, the result that other blocks were written to]; out: A·Bᵀ likewise.
+Result<std::vector<TensorSpec>> scaled_shape(Inputs in, const Attrs& attrs) {
+  const auto& a = std::get<ScaledRowsAttrs>(attrs);
+  if (a.gemm.accumulate) return fail(ErrorCode::kBadArgument, "blocks of rows are of products that keep A's rows");
+  MB_ASSIGN(std::vector<TensorSpec> out, kGemmScaled.shape(in.first(4), a.gemm));
+  return of_blocks(std::move(out), in[0]->shape, a.part);
+}
+
+const RowBlocks& part_of(const OpView& op) {
+  const auto* scaled = std::get_if<ScaledRowsAttrs>(&op.op.attrs);
+  return scaled != nullptr ? scaled->part : std::get<GemmRowsAttrs>(op.op.attrs).part;
 }
 
 double flops(const OpView& op) {
-  const auto& a = std::get<GemmRowsAttrs>(op.op.attrs);
+  const RowBlocks& a = part_of(op);
   return 2.0 * static_cast<double>(a.blocks * a.rows) * static_cast<double>(op.in(0).shape.cols()) *
          static_cast<double>(op.out(0).shape.cols());
 }
 
 double bytes(const OpView& op) {
-  const auto& a = std::get<GemmRowsAttrs>(op.op.attrs);
+  const RowBlocks& a = part_of(op);
   const double part = static_cast<double>(a.blocks * a.rows) / static_cast<double>(a.whole_rows);
   return static_cast<double>(op.in(0).bytes()) * (a.of_result ? 1 : part) + static_cast<double>(op.in(1).bytes()) +
          static_cast<double>(op.out(0).bytes()) * (a.of_result ? part : 1);
@@ -59,14 +74,28 @@ Result<std::vector<TensorSpec>> unpack_shape(Inputs in, const Attrs& attrs) {
 }
 
 void cases(std::vector<OpCase>& all) {
-  GemmRowsAttrs a{GemmAttrs{false, true}, false, 8};
-  a.blocks = 2;
-  a.rows = 2;
-  a.stride = 4;
-  a.first = 2;
-  all.push_back({"gemm_rows/of-a", &kGemmRows, {{{4, 2, 24}}, {{40, 24}}}, a, false});
-  a.of_result = true;
-  all.push_back({"gemm_rows/of-result", &kGemmRows, {{{2, 2, 24}}, {{40, 24}}, {{4, 2, 40}}}, a, false});
+  RowBlocks part{.whole_rows = 8, .blocks = 2, .rows = 2, .stride = 4, .first = 2};
+  const GemmAttrs gemm{false, true};
+  all.push_back({"gemm_rows/of-a", &kGemmRows, {{{4, 2, 24}}, {{40, 24}}}, GemmRowsAttrs{gemm, part}, false});
+  part.of_result = true;
+  all.push_back(
+      {"gemm_rows/of-result", &kGemmRows, {{{2, 2, 24}}, {{40, 24}}, {{4, 2, 40}}}, GemmRowsAttrs{gemm, part}, false});
+}
+void scaled_cases(std::vector<OpCase>& all) {
+  const CaseInput scales{{2}, DType::kF32, Fill::kPositive}, weight{{80, 64}, DType::kE4M3};
+  RowBlocks part{.whole_rows = 48, .blocks = 2, .rows = 8, .stride = 24, .first = 8};
+  const ScaledGemmAttrs fprop{false, true, DType::kBf16}, dgrad{false, false, DType::kBf16};
+  all.push_back({"gemm_scaled_rows/of-a",
+                 &kGemmScaledRows,
+                 {{{24, 2, 64}, DType::kE4M3}, weight, scales, scales},
+                 ScaledRowsAttrs{fprop, 0, part},
+                 false});
+  part.of_result = true;
+  all.push_back({"gemm_scaled_rows/of-result",
+                 &kGemmScaledRows,
+                 {{{8, 2, 64}, DType::kE5M2}, weight, scales, scales, {{24, 2, 80}, DType::kBf16}},
+                 ScaledRowsAttrs{dgrad, 16, part},
+                 false});
 }
 void pack_cases(std::vector<OpCase>& all) {
   all.push_back({"pack_fp8/small", &kPackFp8, {{{6, 2, 8}}}, NoAttrs{}, false});
@@ -90,6 +119,14 @@ const OpKind kGemmRows{.name = "gemm_rows",
                        .cuda = "gemm_rows",
                        .cases = cases,
                        .model_flops = true};
+const OpKind kGemmScaledRows{.name = "gemm_scaled_rows",
+                             .shape = scaled_shape,
+                             .flops = flops,
+                             .bytes = bytes,
+                             .cpu = cpu_gemm_scaled_rows,
+                             .cuda = "gemm_scaled_rows",
+                             .cases = scaled_cases,
+                             .model_flops = true};
 const OpKind kPackFp8{
     .name = "pack_fp8", .shape = pack_shape, .cpu = cpu_pack_fp8, .cuda = "pack_fp8", .cases = pack_cases};
 const OpKind kUnpackFp8{

@@ -97,6 +97,8 @@ struct OpKind {
   bool gradient_root = false;
   // Output 0 may take the bytes of input 0 when nothing reads that input afterwards.
   bool in_place = false;
+  // So many first outputs are written only where something reads them: else their operand is null (unread_copies.h).
+  int optional_outputs = 0;
   // The op is a collective or a send/recv over CommAttrs::group.
   bool communicates = false;
   // FLOPs count as model FLOPs (NUMERICS.md 2).

@@ -2,8 +2,9 @@
 // GEMM.
 //
 // A quantized tensor is three: q in the shape of the value, its transpose [columns, rows], and scales f32 [2] =
-// {inverse scale, amax}. GEMMs of FP8 operands are D = A·Bᵀ with both operands' inner dimension last, the only form
-// Hopper has, which is why the producer makes the transpose: dgrad reads Wᵀ, wgrad dYᵀ and Xᵀ.
+// {inverse scale, amax}; a copy that nothing reads is left out. GEMMs of FP8 operands are D = A·Bᵀ with both operands'
+// inner dimension last, the only form Hopper has, which is why the producer makes the transpose: dgrad reads Wᵀ, wgrad
+// dYᵀ and Xᵀ.
 #include <fmt/core.h>
 
 #include "trainer/ops/cpu/functions.h"
@@ -17,7 +18,12 @@ std::vector<TensorSpec> quantized(const Shape& shape, DType dtype) {
   return {{shape, dtype}, {Shape{shape.cols(), shape.rows()}, dtype}, {Shape{2}, DType::kF32}};
 }
 
-// in: x; out: q, qᵀ, scales.
+// in: x; out: f32 [1], its largest magnitude.
+Result<std::vector<TensorSpec>> amax_shape(Inputs, const Attrs&) {
+  return std::vector<TensorSpec>{{Shape{1}, DType::kF32}};
+}
+
+// in: x [, amax f32 [1] of more than x: of the rows of all ranks]; out: q, qᵀ, scales.
 Result<std::vector<TensorSpec>> quantize_shape(Inputs in, const Attrs& attrs) {
   const DType to = std::get<QuantizeAttrs>(attrs).to;
   if (to != DType::kE4M3 && to != DType::kE5M2)
@@ -79,6 +85,11 @@ void cases(std::vector<OpCase>& all) {
   for (const DType to : {DType::kE4M3, DType::kE5M2})
     all.push_back(
         {fmt::format("quantize/{}", name(to)), &kQuantize, {{{24, 2, 40}, DType::kBf16}}, QuantizeAttrs{to}, false});
+  all.push_back({"quantize/given-amax",
+                 &kQuantize,
+                 {{{24, 2, 40}, DType::kBf16}, {{1}, DType::kF32, Fill::kPositive}},
+                 QuantizeAttrs{DType::kE4M3},
+                 false});
   all.push_back({"rmsnorm_quantize/small",
                  &kRmsNormQuantize,
                  {{{24, 2, 64}, DType::kBf16}, {{64}, DType::kBf16}},
@@ -101,6 +112,10 @@ void cases(std::vector<OpCase>& all) {
                  {{{64, 48}, DType::kE5M2}, {{80, 48}, DType::kE4M3}, scales, scales, {{64, 80}}},
                  ScaledGemmAttrs{true, false, DType::kF32},
                  false});
+}
+
+void amax_cases(std::vector<OpCase>& all) {
+  all.push_back({"amax/small", &kAmax, {{{24, 2, 40}, DType::kBf16}}, NoAttrs{}, false});
 }
 
 void delayed_cases(std::vector<OpCase>& all) {
@@ -128,24 +143,37 @@ void delayed_cases(std::vector<OpCase>& all) {
 
 }  // namespace
 
-const OpKind kQuantize{
-    .name = "quantize", .shape = quantize_shape, .cpu = cpu_quantize, .cuda = "quantize", .cases = cases};
+const OpKind kAmax{.name = "amax", .shape = amax_shape, .cpu = cpu_amax, .cuda = "amax", .cases = amax_cases};
+const OpKind kQuantize{.name = "quantize",
+                       .shape = quantize_shape,
+                       .cpu = cpu_quantize,
+                       .cuda = "quantize",
+                       .cases = cases,
+                       .optional_outputs = 2};
 const OpKind kQuantizeDelayed{.name = "quantize_delayed",
                               .shape = delayed_shape,
                               .cpu = cpu_quantize_delayed,
                               .cuda = "quantize_delayed",
-                              .cases = delayed_cases};
+                              .cases = delayed_cases,
+                              .optional_outputs = 2};
 const OpKind kAmaxRecord{.name = "amax_record", .shape = record_shape, .cpu = cpu_amax_record, .cuda = "amax_record"};
 const OpKind kScaleUpdate{
     .name = "scale_update", .shape = update_shape, .cpu = cpu_scale_update, .cuda = "scale_update"};
-const OpKind kRmsNormQuantize{
-    .name = "rmsnorm_quantize", .shape = norm_shape, .cpu = cpu_rmsnorm_quantize, .cuda = "rmsnorm_quantize"};
-const OpKind kSwigluQuantize{
-    .name = "swiglu_quantize", .shape = swiglu_shape, .cpu = cpu_swiglu_quantize, .cuda = "swiglu_quantize"};
+const OpKind kRmsNormQuantize{.name = "rmsnorm_quantize",
+                              .shape = norm_shape,
+                              .cpu = cpu_rmsnorm_quantize,
+                              .cuda = "rmsnorm_quantize",
+                              .optional_outputs = 2};
+const OpKind kSwigluQuantize{.name = "swiglu_quantize",
+                             .shape = swiglu_shape,
+                             .cpu = cpu_swiglu_quantize,
+                             .cuda = "swiglu_quantize",
+                             .optional_outputs = 2};
 const OpKind kSwigluGradQuantize{.name = "swiglu_grad_quantize",
                                  .shape = swiglu_grad_shape,
                                  .cpu = cpu_swiglu_grad_quantize,
-                                 .cuda = "swiglu_grad_quantize"};
+                                 .cuda = "swiglu_grad_quantize",
+                                 .optional_outputs = 2};
 const OpKind kGemmScaled{.name = "gemm_scaled",
                          .shape = scaled_shape,
                          .flops = scaled_flops,

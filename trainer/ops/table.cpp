@@ -13,6 +13,7 @@ namespace {
 constexpr std::array kTable{
     &kGemm,
     &kGemmRows,
+    &kGemmScaledRows,
     &kPackFp8,
     &kUnpackFp8,
     &kEmbedding,
@@ -96,6 +97,7 @@ constexpr std::array kTable{
     &kBiasActivation,
     &kBiasActivationGrad,
     &kBiasDropoutAdd,
+    &kAmax,
     &kQuantize,
     &kRmsNormQuantize,
     &kSwigluQuantize,
@@ -169,6 +171,8 @@ std::string cost_key(const OpView& op) {
   if (op.op.role != Role::kNone) key += fmt::format(":{}", name(op.op.role));
   for (TensorId id : op.op.in)
     key += fmt::format(":{}/{}", name(op.program.tensor(id).dtype), op.program.tensor(id).shape.str());
+  for (size_t i = 0; i < op.op.out.size(); ++i)
+    if (op.out(i).left_out) key += fmt::format(":without{}", i);
   return key;
 }
 

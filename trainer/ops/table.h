@@ -8,7 +8,7 @@
 namespace mbb::trainer {
 
 extern const OpKind kGemm;
-extern const OpKind kGemmRows, kPackFp8, kUnpackFp8;
+extern const OpKind kGemmRows, kGemmScaledRows, kPackFp8, kUnpackFp8;
 extern const OpKind kEmbedding, kEmbeddingGrad;
 extern const OpKind kPositionEmbedding, kPositionEmbeddingGrad;
 extern const OpKind kRmsNorm, kRmsNormGrad;
@@ -40,7 +40,7 @@ extern const OpKind kSwiglu, kSwigluGrad;
 extern const OpKind kAdd, kFill, kCast, kCopy;
 extern const OpKind kGemmAdd, kGemmScaledAdd, kRmsNormGradAdd, kCrossEntropyFused;
 extern const OpKind kGemmSwiglu, kGemmSwigluGrad;
-extern const OpKind kQuantize, kRmsNormQuantize, kSwigluQuantize, kSwigluGradQuantize, kGemmScaled;
+extern const OpKind kAmax, kQuantize, kRmsNormQuantize, kSwigluQuantize, kSwigluGradQuantize, kGemmScaled;
 extern const OpKind kQuantizeDelayed, kAmaxRecord, kScaleUpdate;
 extern const OpKind kQuantizeBlocks, kGemmBlocks;
 extern const OpKind kGroupedGemmQuantized, kGroupedGemmQuantizedDgrad, kGroupedGemmQuantizedWgrad;

@@ -87,6 +87,7 @@ uint64_t mark_of(const Tensor& t) {
   attrs.add(t.dtype);
   attrs.add(t.shape);
   attrs.add(t.space);
+  attrs.add(t.left_out);
   return hash;
 }
 

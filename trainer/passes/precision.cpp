@@ -228,7 +228,7 @@ Status check_fp8_rows(const Program& program) {
       const Tensor &codes = program.tensor(op.out[0]), &transpose = program.tensor(op.out[1]);
       const int64_t rows = codes.shape.rows(), columns = codes.shape.cols();
       if (!is_fp8(codes) || !is_fp8(transpose) || transpose.shape.cols() != rows) continue;
-      if (rows % kRows == 0 && columns % kColumns == 0) continue;
+      if ((rows % kRows == 0 || transpose.left_out) && columns % kColumns == 0) continue;
       return fail(
           ErrorCode::kBadArgument,
           fmt::format("precision.recipe: op {}: a GPU quantizes matrices whose rows {} divides and whose columns "

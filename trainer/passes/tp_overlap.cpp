@@ -45,7 +45,15 @@ bool is_product(const Op& op, Role role) {
   return (op.kind == &kGemm || op.kind == &kGemmScaled || op.kind == &kGemmBlocks) && op.role == role;
 }
 
-// Quantized products have no such attribute, and their sites no margin (tp_overlap_sites).
+// What rows can be taken of: fprop or dgrad, whose rows are A's.
+bool is_split(const Op& op) {
+  return (op.kind == &kGemm || op.kind == &kGemmScaled) && (op.role == Role::kFprop || op.role == Role::kDgrad);
+}
+bool quantizes_tensorwise(const Op& op) {
+  return op.kind == &kQuantize || op.kind == &kQuantizeDelayed;
+}
+
+// Whole quantized products have no such attribute, and their sites no margin (tp_overlap_sites).
 void leave_sms(Op& product, int margin) {
   if (auto* attrs = std::get_if<GemmAttrs>(&product.attrs)) attrs->sm_margin = margin;
 }
@@ -73,11 +81,17 @@ class Overlap {
     b_.enter(segment_);
     for (size_t i = 0; i < old_.size(); ++i)
       for (TensorId id : old_[i].in) readers_[id].push_back(i);
+    for (const Segment& segment : program_.segments)
+      for (const Op& op : segment.ops) elsewhere_.insert(op.in.begin(), op.in.end());
     gone_.assign(old_.size(), false);
     for (size_t i = 0; i < old_.size(); ++i) {
       if (gone_[i]) continue;
-      if (is_tp(old_[i], kAllGather) && gathered_product(i)) continue;
-      if (old_[i].kind == &kGemm && scattered_product(i)) continue;
+      if (is_tp(old_[i], kAllGather) && (gathered_product(i) || quantized_gather(i))) continue;
+      if (const auto fed = fed_.find(i); fed != fed_.end()) {
+        from_codes(fed->second, take(i));
+        continue;
+      }
+      if (is_split(old_[i]) && scattered_product(i)) continue;
       if (is_product(old_[i], Role::kDgrad)) bulk_gather(i);
       b_.ops().push_back(old_[i]);
       if (is_product(old_[i], Role::kDgrad)) bulk_scatter(i);
@@ -96,7 +110,7 @@ class Overlap {
   bool gathered_product(size_t at) {
     const TensorId gathered = old_[at].out[0];
     std::optional<size_t> product;
-    bool others = false;
+    bool others = elsewhere_.contains(gathered);
     for (size_t reader : readers(gathered)) {
       const Op& op = old_[reader];
       const bool left = op.kind == &kGemm && op.in[0] == gathered;
@@ -112,68 +126,143 @@ class Overlap {
     if (site == nullptr || site->method == Method::kBulk) return false;
     const Op gather = take(at);
     const Op gemm = take(*product);
-    const std::vector<TensorId> parts =
-        site->method == Method::kRingExchange ? ring_gather(*site, gather, gemm) : split_gather(*site, gather, gemm);
-    if (others) put_together(*site, gather, parts);
+    const std::vector<TensorId> parts = gather_into(*site, gather, gather.in[0], gemm);
+    if (others) put_together(*site, gather, gather.in[0], parts, gather.out[0]);
     return true;
   }
 
-  GemmRowsAttrs blocks_of(const Op& gemm, const TpOverlapSite& site, int64_t rows) const {
-    GemmRowsAttrs a{std::get<GemmAttrs>(gemm.attrs)};
-    a.gemm.sm_margin = margin(site);
-    a.whole_rows = rows * tp_;
-    a.blocks = tp_;
-    a.rows = a.stride = rows;
-    return a;
+  // The product of a part of every rank's rows, or in a ring of one rank's: what a rank holds of the parted side.
+  RowBlocks blocks_of(int64_t rows) const {
+    RowBlocks part;
+    part.whole_rows = rows * tp_;
+    part.blocks = tp_;
+    part.rows = part.stride = rows;
+    return part;
+  }
+  RowBlocks ring_block(int64_t rows) const {
+    RowBlocks part = blocks_of(rows);
+    part.blocks = 1;
+    part.ring = tp_;
+    return part;
   }
 
-  void emit_product(const Op& gemm, std::string path, std::vector<TensorId> in, const GemmRowsAttrs& attrs,
-                    std::vector<TensorId> out, Category category) {
-    b_.emit(kGemmRows, std::move(path), std::move(in), attrs,
-            {.role = gemm.role, .when = gemm.when, .category = category, .out = std::move(out)});
+  // `gemm` of the rows `x`, where they lie elsewhere than in all of A; `more` is read beside.
+  void emit_product(const Op& gemm, const TpOverlapSite& site, std::string path, TensorId x, const RowBlocks& part,
+                    std::vector<TensorId> more, EmitOptions options) {
+    std::vector<TensorId> in = gemm.in;
+    in[0] = x;
+    in.insert(in.end(), more.begin(), more.end());
+    options.role = gemm.role;
+    options.when = gemm.when;
+    if (const auto* scaled = std::get_if<ScaledGemmAttrs>(&gemm.attrs)) {
+      b_.emit(kGemmScaledRows, std::move(path), std::move(in), ScaledRowsAttrs{*scaled, margin(site), part}, options);
+    } else {
+      GemmRowsAttrs attrs{std::get<GemmAttrs>(gemm.attrs), part};
+      attrs.gemm.sm_margin = margin(site);
+      b_.emit(kGemmRows, std::move(path), std::move(in), attrs, options);
+    }
+    b_.ops().back().recompute = gemm.recompute;
   }
 
   // Into blocks of the whole result, which the first product begins and the others go on with.
-  void product_into(const Op& gemm, const std::string& path, TensorId x, const GemmRowsAttrs& attrs, bool begins) {
-    std::vector<TensorId> in{x, gemm.in[1]};
-    if (!begins) in.push_back(gemm.out[0]);
-    emit_product(gemm, path, in, attrs, gemm.out, b_.tensor(gemm.out[0]).category);
+  void product_into(const Op& gemm, const TpOverlapSite& site, const std::string& path, TensorId x,
+                    const RowBlocks& part, bool begins) {
+    emit_product(gemm, site, path, x, part, begins ? std::vector<TensorId>{} : gemm.out,
+                 {.category = b_.tensor(gemm.out[0]).category, .out = gemm.out});
   }
 
-  std::vector<TensorId> ring_gather(const TpOverlapSite& site, const Op& gather, const Op& gemm) {
-    CommAttrs comm = with_sms(std::get<CommAttrs>(gather.attrs), site);
-    GemmRowsAttrs attrs = blocks_of(gemm, site, b_.tensor(gather.in[0]).shape.rows());
-    attrs.of_result = true;
-    attrs.blocks = 1;
-    attrs.ring = tp_;
-    std::vector<TensorId> held{gather.in[0]};
+  // The steps of a gather of `x` and the product of what it gathers; gives what arrived.
+  std::vector<TensorId> gather_into(const TpOverlapSite& site, const Op& gather, TensorId x, const Op& gemm) {
+    return site.method == Method::kRingExchange ? ring_gather(site, gather, x, gemm)
+                                                : split_gather(site, gather, x, gemm);
+  }
+
+  std::vector<TensorId> ring_gather(const TpOverlapSite& site, const Op& gather, TensorId x, const Op& gemm) {
+    const CommAttrs comm = with_sms(std::get<CommAttrs>(gather.attrs), site);
+    RowBlocks part = ring_block(b_.tensor(x).shape.rows());
+    part.of_result = true;
+    std::vector<TensorId> held{x};
     for (int j = 0; j < tp_; ++j) {
       if (j + 1 < tp_)
         held.push_back(b_.emit1(kRingShift, fmt::format("{}.ring{}", gather.path, j + 1), {held.back()}, comm,
                                 {.stream = Stream::kTp, .category = Category::kComm}));
-      attrs.step = j;
-      product_into(gemm, fmt::format("{}.ring{}", gemm.path, j), held[static_cast<size_t>(j)], attrs, j == 0);
+      part.step = j;
+      product_into(gemm, site, fmt::format("{}.ring{}", gemm.path, j), held[static_cast<size_t>(j)], part, j == 0);
     }
     return held;
   }
 
-  std::vector<TensorId> split_gather(const TpOverlapSite& site, const Op& gather, const Op& gemm) {
+  std::vector<TensorId> split_gather(const TpOverlapSite& site, const Op& gather, TensorId x, const Op& gemm) {
     const CommAttrs comm = with_sms(std::get<CommAttrs>(gather.attrs), site);
-    const Shape local = b_.tensor(gather.in[0]).shape;
-    GemmRowsAttrs attrs = blocks_of(gemm, site, local.rows());
-    attrs.of_result = true;
-    attrs.rows = local.rows() / site.num_splits;
+    RowBlocks part = blocks_of(b_.tensor(x).shape.rows());
+    part.of_result = true;
+    part.rows /= site.num_splits;
     std::vector<TensorId> parts;
     for (int j = 0; j < site.num_splits; ++j) {
       const std::string path = fmt::format("{}.split{}", gather.path, j);
-      parts.push_back(b_.emit1(kAllGather, path, {part_of(gather.in[0], path + ".in", j, site.num_splits)}, comm,
+      parts.push_back(b_.emit1(kAllGather, path, {part_of(x, path + ".in", j, site.num_splits)}, comm,
                                {.stream = Stream::kTp, .category = Category::kComm}));
     }
     for (int j = 0; j < site.num_splits; ++j) {
-      attrs.first = j * attrs.rows;
-      product_into(gemm, fmt::format("{}.split{}", gemm.path, j), parts[static_cast<size_t>(j)], attrs, j == 0);
+      part.first = j * part.rows;
+      product_into(gemm, site, fmt::format("{}.split{}", gemm.path, j), parts[static_cast<size_t>(j)], part, j == 0);
     }
     return parts;
+  }
+
+  // An all-gather that only a tensorwise quantization reads, whose codes one product reads as its left operand. The
+  // ranks' rows are quantized before they travel, as codes: with the scale of all of them, which is known before or
+  // follows from the largest of the ranks' amaxes. The product's steps stand where the product does.
+  bool quantized_gather(size_t at) {
+    const std::vector<size_t>& users = readers(old_[at].out[0]);
+    if (users.size() != 1 || elsewhere_.contains(old_[at].out[0]) || !quantizes_tensorwise(old_[users[0]]))
+      return false;
+    const Op& quantize = old_[users[0]];
+    const std::vector<size_t>& of_codes = readers(quantize.out[0]);
+    if (of_codes.size() != 1 || elsewhere_.contains(quantize.out[0]) || !is_split(old_[of_codes[0]]) ||
+        old_[of_codes[0]].in[0] != quantize.out[0])
+      return false;
+    const TpOverlapSite* site = site_of(sites_, old_[of_codes[0]]);
+    if (site == nullptr || site->method == Method::kBulk) return false;
+    for (size_t reader : readers(quantize.out[1]))
+      if (reader < of_codes[0]) return false;
+    const Op gather = take(at);
+    fed_[of_codes[0]] = {site, gather, quantize_own_rows(gather, take(users[0])), quantize.out[1]};
+    return true;
+  }
+
+  // The codes of this rank's rows; scales are written where they were.
+  TensorId quantize_own_rows(const Op& gather, const Op& quantize) {
+    const TensorId x = gather.in[0];
+    std::vector<TensorId> in = quantize.in;
+    in[0] = x;
+    if (quantize.kind == &kQuantize) {
+      const std::string path = gather.path + ".amax";
+      const TensorId amax = b_.emit1(kAmax, path, {x}, NoAttrs{}, {.category = Category::kComm});
+      b_.emit(kAllReduce, path + ".all_reduce", {amax},
+              CommAttrs{.group = GroupKind::kTp, .group_size = tp_, .reduce = ReduceKind::kMax},
+              {.stream = Stream::kTp, .out = {amax}});
+      in.push_back(amax);
+    }
+    const auto out = b_.emit(*quantize.kind, quantize.path, in, quantize.attrs,
+                             {.category = Category::kComm,
+                              .out = {kNoTensor, kNoTensor, quantize.out[2]},
+                              .out_path = b_.tensor(quantize.out[0]).path + ".own"});
+    return out[0];
+  }
+
+  struct Fed {
+    const TpOverlapSite* site = nullptr;
+    Op gather;
+    TensorId codes = kNoTensor;       // of this rank's rows
+    TensorId transposed = kNoTensor;  // of all rows' codes, as wgrad reads them
+  };
+
+  void from_codes(const Fed& fed, const Op& gemm) {
+    const std::vector<TensorId> parts = gather_into(*fed.site, fed.gather, fed.codes, gemm);
+    if (readers(fed.transposed).empty() && !elsewhere_.contains(fed.transposed)) return;
+    const TensorId whole = put_together(*fed.site, fed.gather, fed.codes, parts, kNoTensor);
+    b_.emit(kTransposeQuantized, fed.gather.path + ".transpose", {whole}, NoAttrs{}, {.out = {fed.transposed}});
   }
 
   TensorId part_of(TensorId x, std::string path, int j, int parts) {
@@ -182,9 +271,10 @@ class Overlap {
     return b_.view(x, std::move(path), shape, j * shape.elements());
   }
 
-  // The gathered tensor as others read it, from what the steps received.
-  void put_together(const TpOverlapSite& site, const Op& gather, const std::vector<TensorId>& parts) {
-    const int64_t local = b_.tensor(gather.in[0]).shape[0];
+  // All ranks' rows in their order, as others read them, from what the steps of a gather of `x` received.
+  TensorId put_together(const TpOverlapSite& site, const Op& gather, TensorId x, const std::vector<TensorId>& parts,
+                        TensorId to) {
+    const int64_t local = b_.tensor(x).shape[0];
     RunAttrs attrs;
     if (site.method == Method::kRingExchange) {
       attrs.run = local;
@@ -194,13 +284,12 @@ class Overlap {
       for (int64_t rank = 0; rank < tp_; ++rank)
         for (int64_t j = 0; j < site.num_splits; ++j) attrs.order.push_back(j * tp_ + rank);
     }
-    b_.emit(kReorderRuns, gather.path + ".whole", parts, attrs, {.out = gather.out});
+    return b_.emit(kReorderRuns, gather.path + ".whole", parts, attrs, {.category = Category::kComm, .out = {to}})[0];
   }
 
   // A product whose result only a reduce-scatter reads: fprop of a row-parallel layer, dgrad of a column-parallel one.
   bool scattered_product(size_t at) {
     const Op& gemm = old_[at];
-    if (gemm.role != Role::kFprop && gemm.role != Role::kDgrad) return false;
     const std::vector<size_t>& users = readers(gemm.out[0]);
     if (users.size() != 1 || !is_tp(old_[users[0]], kReduceScatter)) return false;
     const TpOverlapSite* site = site_of(sites_, gemm);
@@ -213,9 +302,8 @@ class Overlap {
     return true;
   }
 
-  TensorId product_of(const Op& gemm, const std::string& path, const GemmRowsAttrs& attrs) {
-    b_.emit(kGemmRows, path, {gemm.in[0], gemm.in[1]}, attrs,
-            {.role = gemm.role, .category = Category::kComm, .out_path = path + ".out"});
+  TensorId product_of(const Op& gemm, const TpOverlapSite& site, const std::string& path, const RowBlocks& part) {
+    emit_product(gemm, site, path, gemm.in[0], part, {}, {.category = Category::kComm, .out_path = path + ".out"});
     return b_.ops().back().out[0];
   }
 
@@ -224,15 +312,13 @@ class Overlap {
   // product wait for the collective.
   void ring_scatter(const TpOverlapSite& site, const Op& gemm, const Op& scatter) {
     CommAttrs comm = with_sms(std::get<CommAttrs>(scatter.attrs), site);
-    GemmRowsAttrs attrs = blocks_of(gemm, site, b_.tensor(scatter.out[0]).shape.rows());
-    attrs.blocks = 1;
-    attrs.ring = tp_;
+    RowBlocks rows = ring_block(b_.tensor(scatter.out[0]).shape.rows());
     std::vector<TensorId> parts;
     TensorId next = kNoTensor;
     for (int j = 1; j <= tp_; ++j) {
       const TensorId part = next;
-      attrs.step = -(j % tp_);
-      next = product_of(gemm, fmt::format("{}.ring{}", gemm.path, j % tp_), attrs);
+      rows.step = -(j % tp_);
+      next = product_of(gemm, site, fmt::format("{}.ring{}", gemm.path, j % tp_), rows);
       if (j == 1) continue;
       comm.distance = j - 1;
       parts.push_back(exchange(site, fmt::format("{}.ring{}", scatter.path, j - 1), part, comm));
@@ -253,14 +339,13 @@ class Overlap {
 
   void split_scatter(const TpOverlapSite& site, const Op& gemm, const Op& scatter) {
     const CommAttrs comm = with_sms(std::get<CommAttrs>(scatter.attrs), site);
-    const int64_t local = b_.tensor(scatter.out[0]).shape.rows();
-    GemmRowsAttrs attrs = blocks_of(gemm, site, local);
-    attrs.rows = local / site.num_splits;
+    RowBlocks rows = blocks_of(b_.tensor(scatter.out[0]).shape.rows());
+    rows.rows /= site.num_splits;
     TensorId part = kNoTensor;
     for (int j = 0; j <= site.num_splits; ++j) {  // as in a ring, the next part is there while one is reduced
       const TensorId before = part;
-      attrs.first = j * attrs.rows;
-      if (j < site.num_splits) part = product_of(gemm, fmt::format("{}.split{}", gemm.path, j), attrs);
+      rows.first = j * rows.rows;
+      if (j < site.num_splits) part = product_of(gemm, site, fmt::format("{}.split{}", gemm.path, j), rows);
       if (j == 0) continue;
       const std::string path = fmt::format("{}.split{}", scatter.path, j - 1);
       b_.emit(kReduceScatter, path, {before}, comm,
@@ -351,6 +436,8 @@ class Overlap {
   std::vector<Op> old_;
   std::vector<bool> gone_;
   std::map<TensorId, std::vector<size_t>> readers_;
+  std::set<TensorId> elsewhere_;  // what other segments read
+  std::map<size_t, Fed> fed_;     // products whose rows arrive as codes
 };
 
 }  // namespace

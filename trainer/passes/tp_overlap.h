@@ -42,12 +42,20 @@ struct RowsOfARank {
   int64_t encoder = 0;  // 0: there is none
 };
 
-// All ten sites: defaults, changed by entries "<site>.<field>" of tp_comm_overlap_cfg. A site's parts are as many in
-// the encoder as in the decoder; left out, num_splits is the largest of 4, 3 and 2 that divides the rows of both. Of
-// `quantized` products, whose operand has one scale (or blocks) over all ranks' rows, the bulk sites overlap only.
-// Errors name the entry and the rule: a site, field or method that is not there, cga_size above 4 or num_sm, rows that
-// splits do not divide.
-Result<std::vector<TpOverlapSite>> tp_overlap_sites(const KnobMap& cfg, int tp, RowsOfARank rows, bool quantized);
+// What precision.recipe makes of the products.
+struct TpOverlapRecipe {
+  std::string name;  // "fp8_current"
+  bool quantizes = false;
+  bool splits = true;  // products of some rows: not where each block has a scale
+};
+
+// All ten sites: defaults, changed by entries "<site>.<field>" of tp_comm_overlap_cfg; "<layer part>.<field>" stands
+// for those of its sites that can take it and do not say it themselves. A site's parts are as many in the encoder as in
+// the decoder; left out, num_splits is the largest of 4, 3 and 2 that divides the rows of both. Of quantized products
+// the bulk sites alone overlap by default. Errors name the entry and the rule: a site, field or method that is not
+// there, cga_size above 4 or num_sm, rows that splits do not divide.
+Result<std::vector<TpOverlapSite>> tp_overlap_sites(const KnobMap& cfg, int tp, RowsOfARank rows,
+                                                    const TpOverlapRecipe& recipe);
 
 // Changes every micro-batched segment. Paths grow by ".splitJ", ".ringJ".
 void overlap_tensor_parallel(Program& program, int tp, const std::vector<TpOverlapSite>& sites);

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <array>
 #include <charconv>
+#include <map>
 #include <numeric>
 #include <optional>
 
@@ -67,18 +68,23 @@ std::string known_sites() {
   return text;
 }
 
-Result<Method> method_of(const std::string& entry, const std::string& text, const SiteRule& rule) {
-  for (const MethodName& known : kMethods) {
-    if (text != known.name) continue;
-    const bool fits = known.method == Method::kNone || (known.method == Method::kBulk ? rule.bulk : rule.split);
-    if (fits) return known.method;
-    return bad(entry,
-               known.method == Method::kBulk
-                   ? "no product beside its collective is independent of it, so it cannot be bulk"
-                   : "its collective stays whole: it runs beside a product that does not need it",
-               known.method == Method::kBulk ? "give pipeline, ring_exchange or none" : "give bulk or none");
-  }
+Result<Method> method_named(const std::string& entry, const std::string& text) {
+  for (const MethodName& known : kMethods)
+    if (text == known.name) return known.method;
   return bad(entry, fmt::format("no method '{}'", text), "give bulk, pipeline, ring_exchange or none");
+}
+
+bool fits(Method method, const SiteRule& rule) {
+  return method == Method::kNone || (method == Method::kBulk ? rule.bulk : rule.split);
+}
+
+Status check_fits(const std::string& entry, Method method, const SiteRule& rule) {
+  if (fits(method, rule)) return {};
+  return method == Method::kBulk
+             ? bad(entry, "no product beside its collective is independent of it, so it cannot be bulk",
+                   "give pipeline, ring_exchange or none")
+             : bad(entry, "its collective stays whole: it runs beside a product that does not need it",
+                   "give bulk or none");
 }
 
 // Which fields an entry gave; the rest follow the method.
@@ -88,10 +94,9 @@ struct Given {
   std::optional<bool> fp8_buf, set_sm_margin, use_ce;
 };
 
-Status read_entry(const std::string& entry, const std::string& field, const std::string& value, const SiteRule& rule,
-                  Given& given) {
+Status read_entry(const std::string& entry, const std::string& field, const std::string& value, Given& given) {
   if (field == "method") {
-    MB_ASSIGN(given.method, method_of(entry, value, rule));
+    MB_ASSIGN(given.method, method_named(entry, value));
   } else if (field == "num_sm") {
     MB_ASSIGN(given.num_sm, whole(entry, value, 1));
   } else if (field == "cga_size") {
@@ -110,6 +115,26 @@ Status read_entry(const std::string& entry, const std::string& field, const std:
   return {};
 }
 
+// What a layer part's entry says to one of its sites, whose own entries go before.
+void take_from_part(const Given& part, const SiteRule& rule, Given& site) {
+  if (part.method && (!fits(*part.method, rule) || site.method.value_or(*part.method) != *part.method)) return;
+  const auto take = [](auto& own, const auto& of_part) {
+    if (!own) own = of_part;
+  };
+  take(site.method, part.method);
+  take(site.num_sm, part.num_sm);
+  take(site.cga_size, part.cga_size);
+  take(site.num_splits, part.num_splits);
+  take(site.set_sm_margin, part.set_sm_margin);
+  take(site.use_ce, part.use_ce);
+  if (rule.scatters) take(site.fp8_buf, part.fp8_buf);
+}
+
+bool is_of_part(const SiteRule& rule, std::string_view part) {
+  const std::string_view name = rule.name;
+  return name.substr(0, name.find('_')) == part;
+}
+
 // Of a sequence's rows where no number is given; 4, which the rule then refuses, where nothing up to 4 divides them.
 int usual_splits(RowsOfARank rows) {
   const int64_t both = std::gcd(rows.decoder, rows.encoder);
@@ -118,8 +143,9 @@ int usual_splits(RowsOfARank rows) {
   return 4;
 }
 
-Result<TpOverlapSite> site_of(const SiteRule& rule, const Given& given, int tp, RowsOfARank rows, bool quantized) {
-  const Method usual = quantized && rule.method != Method::kBulk ? Method::kNone : rule.method;
+Result<TpOverlapSite> site_of(const SiteRule& rule, const Given& given, int tp, RowsOfARank rows,
+                              const TpOverlapRecipe& recipe) {
+  const Method usual = recipe.quantizes && rule.method != Method::kBulk ? Method::kNone : rule.method;
   TpOverlapSite site{rule.name, given.method.value_or(usual)};
   const bool ring = site.method == Method::kRingExchange;
   // A ring moves one part at a time: two CTAs were too slow for it beside products (two H200s), and past four products
@@ -132,7 +158,8 @@ Result<TpOverlapSite> site_of(const SiteRule& rule, const Given& given, int tp, 
   site.use_ce = given.use_ce.value_or(ring && !given.num_sm && !given.cga_size && !given.set_sm_margin);
   // Products take every SM until they end: a collective that finds none begins when it should be over. Copy engines
   // need none.
-  site.set_sm_margin = given.set_sm_margin.value_or(!quantized && !site.use_ce);
+  const bool whole_quantized = recipe.quantizes && site.method == Method::kBulk;
+  site.set_sm_margin = given.set_sm_margin.value_or(!whole_quantized && !site.use_ce);
   const auto refuse = [&](const char* field, const std::string& what, const std::string& hint) {
     return bad(fmt::format("{}.{}", rule.name, field), what, hint);
   };
@@ -143,11 +170,14 @@ Result<TpOverlapSite> site_of(const SiteRule& rule, const Given& given, int tp, 
     return refuse("method", "none, and another field of the site is given, which nothing reads",
                   "give a method, or leave the field out");
   }
-  if (quantized && site.method != Method::kBulk)
-    return refuse("method", fmt::format("{} splits a product that precision.recipe quantizes whole", name(site.method)),
-                  "give bulk or none, or precision.recipe = bf16");
-  if (quantized && site.set_sm_margin)
-    return refuse("set_sm_margin", "products that precision.recipe quantizes take all SMs", "leave it out");
+  if (!recipe.splits && site.method != Method::kBulk)
+    return refuse("method",
+                  fmt::format("{} splits a product, and precision.recipe = {} gives each block of its operands a "
+                              "scale: products of some rows are of operands with one scale",
+                              name(site.method), recipe.name),
+                  "give bulk or none, or precision.recipe = fp8_current, fp8_delayed or bf16");
+  if (whole_quantized && site.set_sm_margin)
+    return refuse("set_sm_margin", "whole products that precision.recipe quantizes take all SMs", "leave it out");
   if (site.use_ce && !ring)
     return refuse("use_ce", fmt::format("{} adds or gathers, which takes SMs", name(site.method)),
                   "give ring_exchange, whose messages copy engines can move, or leave it out");
@@ -177,19 +207,46 @@ const char* name(TpOverlapMethod method) {
   return kMethods[static_cast<size_t>(method)].name;
 }
 
-Result<std::vector<TpOverlapSite>> tp_overlap_sites(const KnobMap& cfg, int tp, RowsOfARank rows, bool quantized) {
+namespace {
+
+// What entries of its own and of its layer part say to each site.
+Result<std::array<Given, kSites.size()>> given_of(const KnobMap& cfg) {
   std::array<Given, kSites.size()> given;
+  std::map<std::string, Given> parts;
   for (const auto& [entry, value] : cfg) {
     const size_t dot = entry.find('.');
-    const std::string site = entry.substr(0, dot);
-    const auto rule = std::find_if(kSites.begin(), kSites.end(), [&](const SiteRule& r) { return site == r.name; });
-    if (rule == kSites.end() || dot == std::string::npos)
-      return bad(entry, "no such site", "sites are " + known_sites());
-    MB_TRY(read_entry(entry, entry.substr(dot + 1), value, *rule, given[static_cast<size_t>(rule - kSites.begin())]));
+    const std::string name = entry.substr(0, dot);
+    const auto rule = std::find_if(kSites.begin(), kSites.end(), [&](const SiteRule& r) { return name == r.name; });
+    const bool part = std::any_of(kSites.begin(), kSites.end(), [&](const SiteRule& r) { return is_of_part(r, name); });
+    if ((rule == kSites.end() && !part) || dot == std::string::npos)
+      return bad(entry, "no such site",
+                 fmt::format("sites are {}; qkv, proj, fc1 and fc2 stand for all of theirs", known_sites()));
+    Given& to = part ? parts[name] : given[static_cast<size_t>(rule - kSites.begin())];
+    MB_TRY(read_entry(entry, entry.substr(dot + 1), value, to));
+    if (!part && to.method) MB_TRY(check_fits(entry, *to.method, *rule));
   }
+  for (const auto& [name, of_part] : parts) {
+    const SiteRule* last = nullptr;
+    bool taken = !of_part.method;
+    for (size_t i = 0; i < kSites.size(); ++i) {
+      if (!is_of_part(kSites[i], name)) continue;
+      last = &kSites[i];
+      taken = taken || fits(*of_part.method, *last);
+      take_from_part(of_part, *last, given[i]);
+    }
+    if (!taken) MB_TRY(check_fits(name + ".method", *of_part.method, *last));
+  }
+  return given;
+}
+
+}  // namespace
+
+Result<std::vector<TpOverlapSite>> tp_overlap_sites(const KnobMap& cfg, int tp, RowsOfARank rows,
+                                                    const TpOverlapRecipe& recipe) {
+  MB_ASSIGN(const auto given, given_of(cfg));
   std::vector<TpOverlapSite> sites;
   for (size_t i = 0; i < kSites.size(); ++i) {
-    MB_ASSIGN(TpOverlapSite site, site_of(kSites[i], given[i], tp, rows, quantized));
+    MB_ASSIGN(TpOverlapSite site, site_of(kSites[i], given[i], tp, rows, recipe));
     sites.push_back(site);
   }
   // A dgrad that is split has no whole reduce-scatter left for wgrad to cover.

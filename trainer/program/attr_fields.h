@@ -26,9 +26,8 @@ void attr_fields(const GemmAttrs& attrs, Visit&& visit) {
 }
 
 template <typename Visit>
-void attr_fields(const GemmRowsAttrs& attrs, Visit&& visit) {
-  const auto& [gemm, of_result, whole_rows, blocks, rows, stride, first, ring, step] = attrs;
-  attr_fields(gemm, visit);
+void row_block_fields(const RowBlocks& part, Visit&& visit) {
+  const auto& [of_result, whole_rows, blocks, rows, stride, first, ring, step] = part;
   visit("of_result", of_result);
   visit("whole_rows", whole_rows);
   visit("blocks", blocks);
@@ -37,6 +36,13 @@ void attr_fields(const GemmRowsAttrs& attrs, Visit&& visit) {
   visit("first", first);
   visit("ring", ring);
   visit("step", step);
+}
+
+template <typename Visit>
+void attr_fields(const GemmRowsAttrs& attrs, Visit&& visit) {
+  const auto& [gemm, part] = attrs;
+  attr_fields(gemm, visit);
+  row_block_fields(part, visit);
 }
 
 template <typename Visit>
@@ -52,6 +58,14 @@ void attr_fields(const ScaledGemmAttrs& attrs, Visit&& visit) {
   visit("accumulate", accumulate);
   visit("fast", fast);
   visit("out", out);
+}
+
+template <typename Visit>
+void attr_fields(const ScaledRowsAttrs& attrs, Visit&& visit) {
+  const auto& [gemm, sm_margin, part] = attrs;
+  attr_fields(gemm, visit);
+  visit("sm_margin", sm_margin);
+  row_block_fields(part, visit);
 }
 
 template <typename Visit>

@@ -30,8 +30,8 @@ std::string product_shape(const OpView& view) {
 }
 
 bool is_quantized_product(const Op& op) {
-  return std::holds_alternative<ScaledGemmAttrs>(op.attrs) || std::holds_alternative<GemmBlocksAttrs>(op.attrs) ||
-         std::holds_alternative<GroupedQuantizedAttrs>(op.attrs);
+  return std::holds_alternative<ScaledGemmAttrs>(op.attrs) || std::holds_alternative<ScaledRowsAttrs>(op.attrs) ||
+         std::holds_alternative<GemmBlocksAttrs>(op.attrs) || std::holds_alternative<GroupedQuantizedAttrs>(op.attrs);
 }
 // The attention core. Its gradient may make a weight's as well, of sinks or relative biases, and is no product of one.
 bool is_attention_core(const Op& op) {

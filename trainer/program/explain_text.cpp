@@ -335,6 +335,7 @@ Result<std::string> lifetimes_text(const Program& program, const std::string& pa
   int64_t total = 0;
   for (const TensorId id : order) {
     const Tensor& t = program.tensor(id);
+    if (t.left_out) continue;
     const Lifetime& life = lives[static_cast<size_t>(id)];
     const int slots = t.scope == Scope::kMicroBatch ? t.ring : 1;
     total += t.bytes() * slots;

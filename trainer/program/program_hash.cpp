@@ -86,7 +86,7 @@ struct AttrDigest {
 
 void add(Digest& d, const Tensor& tensor) {
   const auto& [path, dtype, shape, category, scope, ring, space, view_of, view_offset, full_shape, cuts, init,
-               main_grad, weight_decay, sharing, partial_over_tp, scales, scale_state, expert] = tensor;
+               main_grad, weight_decay, sharing, partial_over_tp, scales, scale_state, left_out, expert] = tensor;
   d.text(path);
   d.shape(shape);
   d.shape(full_shape);
@@ -95,6 +95,7 @@ void add(Digest& d, const Tensor& tensor) {
                         int64_t{partial_over_tp}, int64_t{expert}, static_cast<int64_t>(init.kind),
                         int64_t{sharing.meshes}, int64_t{sharing.counted}, int64_t{scales}, int64_t{scale_state}})
     d.number(value);
+  if (left_out) d.text("left out");
   d.text(sharing.group ? name(*sharing.group) : "");
   d.real(init.stddev);
   d.number(static_cast<int64_t>(cuts.size()));

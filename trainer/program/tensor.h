@@ -92,9 +92,12 @@ struct Tensor {
   bool partial_over_tp = false;  // weights replicated over TP whose gradient is a partial sum there (sequence parallel)
   TensorId scales = kNoTensor;   // weights kept in FP8: their inverse scale and amax, f32 [2]
   TensorId scale_state = kNoTensor;  // and the scale f32 [1] they are written with, where it is delayed
-  bool expert = false;  // weights of experts: replicated over kEdp, and what TP is to others is ETP to them
+  bool left_out = false;  // an op's output that nothing reads and it does not write: no bytes, and no address
+  bool expert = false;    // weights of experts: replicated over kEdp, and what TP is to others is ETP to them
 
-  int64_t bytes() const { return static_cast<int64_t>(bytes_of(dtype, static_cast<size_t>(shape.elements()))); }
+  int64_t bytes() const {
+    return left_out ? 0 : static_cast<int64_t>(bytes_of(dtype, static_cast<size_t>(shape.elements())));
+  }
 };
 
 }  // namespace mbb::trainer

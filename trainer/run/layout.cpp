@@ -185,7 +185,10 @@ Status resolve_tp_overlap(Layout& l) {
                 fmt::format("its collectives are those of parallel.sequence_parallel with {} above 1", kTp));
   const int64_t encoder_tp = l.has_encoder_mesh() ? l.mesh.tp(MeshRole::kEncoder) : l.tp;
   const RowsOfARank rows{l.local_sequence() / l.tp, l.local_encoder_sequence() / encoder_tp};
-  MB_ASSIGN(l.tp_overlap, tp_overlap_sites(o.tp_comm_overlap_cfg, l.tp, rows, is_quantized(l.config.precision.recipe)));
+  const Recipe recipe = l.config.precision.recipe;
+  const bool one_scale = recipe == Recipe::kFp8Current || recipe == Recipe::kFp8Delayed;
+  const TpOverlapRecipe products{recipe_name(l.config), is_quantized(recipe), one_scale || !is_quantized(recipe)};
+  MB_ASSIGN(l.tp_overlap, tp_overlap_sites(o.tp_comm_overlap_cfg, l.tp, rows, products));
   for (const TpOverlapSite& site : l.tp_overlap)
     if (site.method != TpOverlapMethod::kNone)
       MB_TRY(check_sms(fmt::format("overlap.tp_comm_overlap_cfg.{}.num_sm", site.name), site.num_sm,

@@ -46,7 +46,8 @@ bool finite(const CpuOperand& operand) {
 
 std::optional<NotFinite> look_at(const Op& op, const std::vector<CpuOperand>& out, int micro_batch) {
   for (const CpuOperand& operand : out)
-    if (!finite(operand)) return NotFinite{op.path, operand.tensor->path, micro_batch, op.kind->communicates};
+    if (operand.data != nullptr && !finite(operand))
+      return NotFinite{op.path, operand.tensor->path, micro_batch, op.kind->communicates};
   return std::nullopt;
 }
 
@@ -96,6 +97,7 @@ Status CpuRank::open_communicators(const Mesh& mesh) {
 }
 
 std::byte* CpuRank::data(TensorId id, int slot) {
+  if (program_.tensor(id).left_out) return nullptr;
   const bool host = program_.tensor(program_.storage(id)).space == Space::kHost;
   return (host ? host_arena_ : arena_).get() + plan_.offset(program_, id, slot);
 }

@@ -210,7 +210,8 @@ Status CudaRank::choose_algorithms(const TuneEffort& effort) {
     const OpFunction quantization =
         request_.write_tuning && groups_ == nullptr ? tune_of_quantization(bound.function) : nullptr;
     if (!attention && !gated && quantization == nullptr && bound.function != gemm_op &&
-        bound.function != gemm_scaled_op && bound.function != gemm_blocks_op && bound.function != gemm_rows_op)
+        bound.function != gemm_scaled_op && bound.function != gemm_blocks_op && bound.function != gemm_rows_op &&
+        bound.function != gemm_scaled_rows_op)
       continue;
     MB_TRY(device_->use(attention ? bound.op->stream : Stream::kCompute));
     const OpCall call{
@@ -222,6 +223,7 @@ Status CudaRank::choose_algorithms(const TuneEffort& effort) {
                     : bound.function == gemm_swiglu_grad_op ? tune_gemm_swiglu_grad_op(call, effort, groups_ == nullptr)
                     : bound.function == gemm_op             ? tune_gemm_op(call, effort)
                     : bound.function == gemm_rows_op        ? tune_gemm_rows_op(call, effort)
+                    : bound.function == gemm_scaled_rows_op ? tune_gemm_scaled_rows_op(call, effort)
                     : bound.function == gemm_blocks_op      ? tune_gemm_blocks_op(call, effort)
                                                             : tune_gemm_scaled_op(call, effort);
     if (!status)

@@ -115,6 +115,7 @@ class CudaRank {
   Status finish(StepOutput* output);
   uint32_t op_id(size_t behind_walk) const { return static_cast<uint32_t>(walk_.size() + 1 + behind_walk); }
   std::byte* data(TensorId id, int slot) const {
+    if (program_.tensor(id).left_out) return nullptr;
     const Tensor& storage = program_.tensor(program_.storage(id));
     const int64_t offset = plan_.offset(program_, id, slot);
     return storage.space == Space::kHost ? host_arena_ + offset : arena_->at(storage.category, offset);

@@ -68,6 +68,7 @@ Status CudaRank::plan_lanes_of(Part& part) {
     LaneOp op{walk_[i].op->stream, {}};
     const auto add = [&](const std::vector<Operand>& operands, bool write) {
       for (const Operand& o : operands) {
+        if (o.data == nullptr) continue;
         const auto begin = static_cast<int64_t>(reinterpret_cast<intptr_t>(o.data));  // device or pinned host
         op.accesses.push_back({begin, begin + o.tensor->bytes(), write});
       }
@@ -303,7 +304,8 @@ Result<std::optional<NotFinite>> CudaRank::find_not_finite(const StepInput& inpu
   }
   MB_TRY(one_by_one([&](size_t i) -> Status {
     for (const Operand& operand : walk_[i].out) {
-      if (found || operand.data == nullptr) break;
+      if (found) break;
+      if (operand.data == nullptr) continue;
       MB_ASSIGN(const bool finite, all_finite(operand, *device_));
       const Op& op = *walk_[i].op;
       if (!finite) found = NotFinite{op.path, operand.tensor->path, walk_[i].micro_batch, op.kind->communicates};

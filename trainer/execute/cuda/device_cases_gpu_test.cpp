@@ -370,6 +370,28 @@ void add_expert_cases(std::vector<OpCase>& all) {
   all.push_back({"router_select/many", &kRouterSelect, {{{64, 2, 256}}, {{256}}}, router, false});
 }
 
+// Products of rows of codes: tiles of the library's, and an inner side that it does not take.
+void add_row_cases(std::vector<OpCase>& all) {
+  const CaseInput scales{{2}, DType::kF32, Fill::kPositive};
+  const ScaledGemmAttrs fprop{false, true, DType::kBf16}, dgrad{false, false, DType::kBf16};
+  for (const int64_t inner : {512, 72}) {
+    const std::string of = inner == 512 ? "wide" : "odd";
+    const CaseInput weight{{384, inner}, DType::kE4M3};
+    RowBlocks part{.whole_rows = 1024, .blocks = 2, .rows = 128, .stride = 512, .first = 256};
+    all.push_back({"gemm_scaled_rows/of-a-" + of,
+                   &kGemmScaledRows,
+                   {{{512, 2, inner}, DType::kE4M3}, weight, scales, scales},
+                   ScaledRowsAttrs{fprop, 0, part},
+                   false});
+    part.of_result = true;
+    all.push_back({"gemm_scaled_rows/of-result-" + of,
+                   &kGemmScaledRows,
+                   {{{128, 2, inner}, DType::kE5M2}, weight, scales, scales, {{512, 2, 384}, DType::kBf16}},
+                   ScaledRowsAttrs{dgrad, 16, part},
+                   false});
+  }
+}
+
 // GEMMs of the formats that this device emulates, and whole tensors in them.
 void add_narrow_cases(std::vector<OpCase>& all) {
   const auto codes = [](Shape shape, DType dtype) { return CaseInput{shape, dtype}; };
@@ -671,6 +693,7 @@ std::vector<OpCase> device_cases() {
   add_expert_cases(cases);
   add_empty_expert_cases(cases);
   add_narrow_cases(cases);
+  add_row_cases(cases);
   add_partial_cases(cases);
   add_block_tile_cases(cases);
   add_optimizer_cases(cases);

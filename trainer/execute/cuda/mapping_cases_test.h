@@ -77,7 +77,7 @@ inline void dp(Config& c, int64_t size) {
                     c.parallel.pipeline_model_parallel_size;
 }
 
-enum class Recipes { kAll, kWhole, kFp8 };  // kWhole: without FP8, which refuses to split a product; kFp8: only that
+enum class Recipes { kAll, kFp8 };  // kFp8: those alone
 
 struct Mapping {
   const char* name;
@@ -85,9 +85,7 @@ struct Mapping {
   void (*map)(Config&);
   Recipes recipes = Recipes::kAll;
 
-  bool takes(Recipe recipe) const {
-    return recipes == Recipes::kAll || (recipes == Recipes::kFp8) == is_quantized(recipe);
-  }
+  bool takes(Recipe recipe) const { return recipes == Recipes::kAll || is_quantized(recipe); }
 };
 
 // Tensor-parallel collectives overlap by these methods, and nowhere else.
@@ -98,6 +96,15 @@ inline void tp2_overlapped(Config& c, KnobMap methods) {
                            "fc1_wgrad", "fc2_fprop", "fc2_dgrad"})
     methods.try_emplace(std::string(site) + ".method", "none");
   c.tp_overlap.tp_comm_overlap_cfg = std::move(methods);
+}
+
+// A method on all sites whose product can be split.
+inline KnobMap everywhere(const char* method) {
+  KnobMap methods;
+  for (const char* site :
+       {"qkv_fprop", "qkv_dgrad", "proj_fprop", "proj_dgrad", "fc1_fprop", "fc1_dgrad", "fc2_fprop", "fc2_dgrad"})
+    methods[std::string(site) + ".method"] = method;
+  return methods;
 }
 
 inline void PrintTo(const Mapping& mapping, std::ostream* out) {
@@ -132,17 +139,21 @@ inline const Mapping kMappings[] = {
                           {"fc2_fprop.num_sm", "16"},
                           {"fc2_fprop.num_splits", "4"},
                           {"fc2_fprop.set_sm_margin", "true"}});
-     },
-     Recipes::kWhole},
-    {"tp2_ring_exchange", nullptr,
+     }},
+    {"tp2_pipeline_everywhere", nullptr, [](Config& c) { tp2_overlapped(c, everywhere("pipeline")); }},
+    {"tp2_ring_exchange", nullptr, [](Config& c) { tp2_overlapped(c, everywhere("ring_exchange")); }},
+    {"tp2_pipeline_delayed", nullptr,
      [](Config& c) {
-       KnobMap methods;
-       for (const char* site :
-            {"qkv_fprop", "qkv_dgrad", "proj_fprop", "proj_dgrad", "fc1_fprop", "fc1_dgrad", "fc2_fprop", "fc2_dgrad"})
-         methods[std::string(site) + ".method"] = "ring_exchange";
-       tp2_overlapped(c, std::move(methods));
+       tp2_overlapped(c, everywhere("pipeline"));
+       c.precision.recipe = Recipe::kFp8Delayed;
      },
-     Recipes::kWhole},
+     Recipes::kFp8},
+    {"tp2_ring_exchange_delayed", nullptr,
+     [](Config& c) {
+       tp2_overlapped(c, everywhere("ring_exchange"));
+       c.precision.recipe = Recipe::kFp8Delayed;
+     },
+     Recipes::kFp8},
     {"tp2_sp_registered", nullptr,
      [](Config& c) {
        tp(c, 2);
@@ -165,8 +176,7 @@ inline const Mapping kMappings[] = {
      [](Config& c) {
        tp(c, 4);
        c.tp_overlap.tp_comm_overlap = true;
-     },
-     Recipes::kWhole},
+     }},
     {"tp8", "wide", [](Config& c) { tp(c, 8); }},
     {"tp4_cp2_p2p", "wide", [](Config& c) { tp_cp(c, 4, 2, "p2p"); }},
     {"tp4_cp2_all_gather", "wide", [](Config& c) { tp_cp(c, 4, 2, "all_gather"); }},

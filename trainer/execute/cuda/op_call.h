@@ -102,6 +102,7 @@ Status gemm_op(const OpCall& call);
 // Chooses the algorithm of the op's problem for gemm_op (Device::tune). Overwrites the output.
 Status tune_gemm_op(const OpCall& call, const TuneEffort& effort);
 Status tune_gemm_rows_op(const OpCall& call, const TuneEffort& effort);
+Status tune_gemm_scaled_rows_op(const OpCall& call, const TuneEffort& effort);
 Status gemm_swiglu_op(const OpCall& call);
 Status gemm_swiglu_grad_op(const OpCall& call);
 // Chooses the product's algorithm, and where the rank is alone, by time whether one kernel does all: ranks must not
@@ -132,11 +133,13 @@ Status cross_entropy_max_op(const OpCall& call);
 Status cross_entropy_sum_op(const OpCall& call);
 Status cross_entropy_loss_op(const OpCall& call);
 Status cross_entropy_grad_op(const OpCall& call);
+Status amax_op(const OpCall& call);
 Status quantize_op(const OpCall& call);
 Status rmsnorm_quantize_op(const OpCall& call);
 Status swiglu_quantize_op(const OpCall& call);
 Status swiglu_grad_quantize_op(const OpCall& call);
 Status gemm_scaled_op(const OpCall& call);
+Status gemm_scaled_rows_op(const OpCall& call);
 Status quantize_blocks_op(const OpCall& call);
 Status gemm_blocks_op(const OpCall& call);
 Status grouped_gemm_quantized_op(const OpCall& call);
@@ -237,6 +240,11 @@ Status add_parts_op(const OpCall& call);
 Status gemm_rows_op(const OpCall& call);
 Status pack_fp8_op(const OpCall& call);
 Status unpack_fp8_op(const OpCall& call);
+
+// Of each block of rows of a product, which follow one another on both sides: the rows where it begins in A and in the
+// result.
+Status each_row_block(const OpCall& call, const RowBlocks& part,
+                      const std::function<Status(int64_t a_row, int64_t result_row)>& product);
 
 // Whether the library has refused such a product of FP8 codes; then their values are multiplied in bf16.
 bool is_refused(const OpCall& call, const GemmProblem& problem);

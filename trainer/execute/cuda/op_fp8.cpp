@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -16,7 +17,7 @@
 namespace mbb::trainer::cuda {
 namespace {
 
-// out: q, its transpose, {inverse scale, amax}.
+// out: q, its transpose (of which one may be left out), {inverse scale, amax}.
 Result<Quantize> quantize_of(const OpCall& call, const Shape& value) {
   Quantize q;
   q.to = call.out[0].tensor->dtype == DType::kE4M3 ? Element::kE4m3 : Element::kE5m2;
@@ -56,6 +57,14 @@ NormForward norm_of(const OpCall& call) {
 Status plain_in_turn(const OpCall& call) {
   MB_ASSIGN(const Quantize q, begin(call, call.in[0].shape()));
   MB_TRY(cuda::amax_of(Element::kBf16, call.in[0].data, call.in[0].elements(), amax_of(call), call.device.launch()));
+  return quantize(q, call.in[0].data, call.device.launch());
+}
+// Of an amax that other ranks' rows have a part in.
+Status by_amax(const OpCall& call) {
+  MB_ASSIGN(Quantize q, quantize_of(call, call.in[0].shape()));
+  MB_TRY(
+      ok(cudaMemcpyAsync(amax_of(call), call.in[1].data, sizeof(float), cudaMemcpyDeviceToDevice, call.device.stream()),
+         "keeping amax"));
   return quantize(q, call.in[0].data, call.device.launch());
 }
 Status plain_once(const OpCall& call, const Quantize& q) {
@@ -119,7 +128,8 @@ Result<Quantize> one_launch(const OpCall& call, const Form& form) {
 }
 
 std::string key_of(const Form& form, const Quantize& q) {
-  return fmt::format("{} of {} x {} to {}", form.name, q.shape.rows, q.shape.cols, name(q.to));
+  const char* const copies = q.qt == nullptr ? ", plain" : q.q == nullptr ? ", turned" : "";
+  return fmt::format("{} of {} x {} to {}{}", form.name, q.shape.rows, q.shape.cols, name(q.to), copies);
 }
 
 // One launch where `mbbench tune` saw it give the same codes in less time.
@@ -135,6 +145,7 @@ Result<std::vector<uint8_t>> codes_of(const OpCall& call) {
   std::vector<uint8_t> all;
   MB_TRY(ok(cudaStreamSynchronize(call.device.stream()), "comparing quantizations"));
   for (const Operand& out : call.out.first(2)) {
+    if (out.data == nullptr) continue;
     const auto bytes = static_cast<size_t>(out.tensor->bytes()), part = std::min(bytes, kPart);
     for (const size_t from : {size_t{0}, bytes - part}) {
       all.resize(all.size() + part);
@@ -170,8 +181,9 @@ Result<bool> same(const OpCall& call, const Form& form, const Quantize& q) {
   std::array<std::vector<uint8_t>, 2> codes;
   for (const int once : {0, 1}) {
     for (const Operand& out : call.out)
-      MB_TRY(ok(cudaMemsetAsync(out.data, 0xff, static_cast<size_t>(out.tensor->bytes()), call.device.stream()),
-                "comparing quantizations"));
+      if (out.data != nullptr)
+        MB_TRY(ok(cudaMemsetAsync(out.data, 0xff, static_cast<size_t>(out.tensor->bytes()), call.device.stream()),
+                  "comparing quantizations"));
     MB_TRY(once == 0 ? form.in_turn(call) : captured(call, form, q));
     MB_ASSIGN(codes[static_cast<size_t>(once)], codes_of(call));
     MB_TRY(ok(cudaMemcpy(found[once], call.out[2].data, sizeof(found[once]), cudaMemcpyDeviceToHost),
@@ -227,7 +239,16 @@ Status choose(const OpCall& call, const Form& form) {
 
 }  // namespace
 
+Status amax_op(const OpCall& call) {
+  if (call.in[0].tensor->dtype != DType::kBf16)
+    return fail(ErrorCode::kUnavailable, "CUDA: amax of " + call.in[0].tensor->path + ": only bf16 is quantized");
+  auto* const amax = call.out[0].as<float>();
+  MB_TRY(ok(cudaMemsetAsync(amax, 0, sizeof(float), call.device.stream()), "clearing amax"));
+  return cuda::amax_of(Element::kBf16, call.in[0].data, call.in[0].elements(), amax, call.device.launch());
+}
+
 Status quantize_op(const OpCall& call) {
+  if (call.in.size() > 1) return by_amax(call);
   return by_choice(call, kPlain);
 }
 Status rmsnorm_quantize_op(const OpCall& call) {
@@ -241,7 +262,8 @@ Status swiglu_grad_quantize_op(const OpCall& call) {
 }
 
 OpFunction tune_of_quantization(OpFunction function) {
-  if (function == quantize_op) return [](const OpCall& call) { return choose(call, kPlain); };
+  if (function == quantize_op)
+    return [](const OpCall& call) { return call.in.size() > 1 ? Status{} : choose(call, kPlain); };
   if (function == rmsnorm_quantize_op) return [](const OpCall& call) { return choose(call, kNorm); };
   if (function == swiglu_quantize_op) return [](const OpCall& call) { return choose(call, kSwiglu); };
   if (function == swiglu_grad_quantize_op) return [](const OpCall& call) { return choose(call, kSwigluGrad); };
@@ -267,8 +289,8 @@ struct ScaledCall {
   GemmBuffers buffers;
 };
 
-Result<ScaledCall> scaled_call(const OpCall& call) {
-  const auto& a = call.attrs<ScaledGemmAttrs>();
+// All but the alignment, which follows from the rows.
+Result<ScaledCall> scaled_call(const OpCall& call, const ScaledGemmAttrs& a) {
   ScaledCall s;
   s.problem.m = call.in[0].shape().rows();
   s.problem.k = call.in[0].shape().cols();
@@ -285,9 +307,14 @@ Result<ScaledCall> scaled_call(const OpCall& call) {
   s.buffers.d = call.out[0].data;
   s.buffers.a_scale = call.in[2].as<const float>();
   s.buffers.b_scale = call.in[3].as<const float>();
-  s.problem.add_c = !a.accumulate && call.in.size() > 4;  // gemm_scaled_add
-  if (s.problem.add_c) s.buffers.c = call.in[4].data;
   s.buffers.workspace = call.device.gemm_workspace();
+  return s;
+}
+
+Result<ScaledCall> whole_call(const OpCall& call) {
+  MB_ASSIGN(ScaledCall s, scaled_call(call, call.attrs<ScaledGemmAttrs>()));
+  s.problem.add_c = !s.problem.accumulate && call.in.size() > 4;  // gemm_scaled_add
+  if (s.problem.add_c) s.buffers.c = call.in[4].data;
   s.problem.alignment = gemm_alignment(s.buffers);
   return s;
 }
@@ -319,10 +346,7 @@ Status emulated(const OpCall& call, const ScaledCall& s) {
   return call.device.gemm().run(plain, g, call.device.stream());
 }
 
-}  // namespace
-
-Status gemm_scaled_op(const OpCall& call) {
-  MB_ASSIGN(const ScaledCall s, scaled_call(call));
+Status run_scaled(const OpCall& call, const ScaledCall& s) {
   if (!is_refused(call, s.problem)) {
     const Status ran = call.device.gemm().run(s.problem, s.buffers, call.device.stream());
     if (ran) return ran;
@@ -331,9 +355,43 @@ Status gemm_scaled_op(const OpCall& call) {
   return emulated(call, s);
 }
 
-Status tune_gemm_scaled_op(const OpCall& call, const TuneEffort& effort) {
-  MB_ASSIGN(const ScaledCall s, scaled_call(call));
+Status tune_scaled(const OpCall& call, const ScaledCall& s, const TuneEffort& effort) {
   return note_refusal(call, s.problem, call.device.tune(s.problem, s.buffers, effort));
+}
+
+Status each_scaled_block(const OpCall& call, const std::function<Status(const ScaledCall&)>& product) {
+  const auto& a = call.attrs<ScaledRowsAttrs>();
+  MB_ASSIGN(const ScaledCall whole, scaled_call(call, a.gemm));
+  return each_row_block(call, a.part, [&](int64_t a_row, int64_t result_row) {
+    ScaledCall s = whole;
+    s.problem.m = a.part.rows;
+    s.problem.sm_target = call.product_sms(a.sm_margin);
+    s.buffers.a = call.in[0].as<const std::byte>() + a_row * s.problem.k;
+    s.buffers.d = call.out[0].as<std::byte>() +
+                  bytes_of(call.out[0].tensor->dtype, static_cast<size_t>(result_row * s.problem.n));
+    s.problem.alignment = gemm_alignment(s.buffers);
+    return product(s);
+  });
+}
+
+}  // namespace
+
+Status gemm_scaled_op(const OpCall& call) {
+  MB_ASSIGN(const ScaledCall s, whole_call(call));
+  return run_scaled(call, s);
+}
+
+Status tune_gemm_scaled_op(const OpCall& call, const TuneEffort& effort) {
+  MB_ASSIGN(const ScaledCall s, whole_call(call));
+  return tune_scaled(call, s, effort);
+}
+
+Status gemm_scaled_rows_op(const OpCall& call) {
+  return each_scaled_block(call, [&](const ScaledCall& s) { return run_scaled(call, s); });
+}
+
+Status tune_gemm_scaled_rows_op(const OpCall& call, const TuneEffort& effort) {
+  return each_scaled_block(call, [&](const ScaledCall& s) { return tune_scaled(call, s, effort); });
 }
 
 }  // namespace mbb::trainer::cuda

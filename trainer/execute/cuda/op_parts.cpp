@@ -115,14 +115,22 @@ Status add_parts_op(const OpCall& call) {
   return add_parts(element, a.rows, call.out[0].elements() / a.rows, parts, call.out[0].data, call.device.launch());
 }
 
+Status each_row_block(const OpCall& call, const RowBlocks& part,
+                      const std::function<Status(int64_t, int64_t)>& product) {
+  for (int64_t block = 0; block < part.blocks; ++block) {
+    const int64_t whole = part.begin(block, call.coordinates.tp), own = block * part.rows;
+    MB_TRY(part.of_result ? product(own, whole) : product(whole, own));
+  }
+  return {};
+}
+
 namespace {
 
-// A product a block: its rows follow one another on both sides.
 Status each_block(const OpCall& call, const std::function<Status(const GemmProblem&, const GemmBuffers&)>& product) {
   const auto& a = call.attrs<GemmRowsAttrs>();
   const Shape& right = call.in[1].shape();
   GemmProblem p;
-  p.m = a.rows;
+  p.m = a.part.rows;
   p.k = call.in[0].shape().cols();
   p.n = call.out[0].shape().cols();
   p.b_transposed = a.gemm.trans_b;
@@ -132,18 +140,15 @@ Status each_block(const OpCall& call, const std::function<Status(const GemmProbl
   MB_ASSIGN(p.d, element_of(*call.out[0].tensor));
   if (p.n != (p.b_transposed ? right.rows() : right.cols()))
     return fail(ErrorCode::kBadArgument, "CUDA: " + call.op.path + ": " + right.str() + " gives no such columns");
-  for (int64_t block = 0; block < a.blocks; ++block) {
-    const int64_t place = a.ring > 0 ? ((call.coordinates.tp - a.step) % a.ring + a.ring) % a.ring : block;
-    const int64_t whole = place * a.stride + a.first, part = block * a.rows;
+  return each_row_block(call, a.part, [&](int64_t a_row, int64_t result_row) {
     GemmBuffers g;
-    g.a = at(call.in[0], (a.of_result ? part : whole) * p.k);
+    g.a = at(call.in[0], a_row * p.k);
     g.b = call.in[1].data;
-    g.d = at(call.out[0], (a.of_result ? whole : part) * p.n);
+    g.d = at(call.out[0], result_row * p.n);
     g.workspace = call.device.gemm_workspace();
     p.alignment = gemm_alignment(g);
-    MB_TRY(product(p, g));
-  }
-  return {};
+    return product(p, g);
+  });
 }
 
 }  // namespace

@@ -43,6 +43,7 @@ ProductFacts product_facts(const OpView& view) {
   };
   if (const auto* plain = std::get_if<GemmAttrs>(&attrs)) facts = {plain->accumulate, false, 0, 0, plain->sm_margin};
   if (const auto* rows = std::get_if<GemmRowsAttrs>(&attrs)) facts.sm_margin = rows->gemm.sm_margin;
+  if (const auto* rows = std::get_if<ScaledRowsAttrs>(&attrs)) facts.sm_margin = rows->sm_margin;
   if (const auto* scaled = std::get_if<ScaledGemmAttrs>(&attrs)) facts.accumulate = scaled->accumulate;
   if (const auto* blocks = std::get_if<GemmBlocksAttrs>(&attrs)) facts = {blocks->accumulate, true, 0, 0, 0};
   if (const auto* a = std::get_if<GroupedGemmAttrs>(&attrs)) grouped(*a);

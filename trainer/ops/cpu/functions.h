@@ -8,6 +8,7 @@ namespace mbb::trainer {
 
 Status cpu_gemm(const CpuCall& call);
 Status cpu_gemm_rows(const CpuCall& call);
+Status cpu_gemm_scaled_rows(const CpuCall& call);
 Status cpu_pack_fp8(const CpuCall& call);
 Status cpu_unpack_fp8(const CpuCall& call);
 Status cpu_embedding(const CpuCall& call);
@@ -97,6 +98,7 @@ Status cpu_gemm_swiglu_grad(const CpuCall& call);
 Status cpu_gemm_scaled_add(const CpuCall& call);
 Status cpu_rmsnorm_grad_add(const CpuCall& call);
 Status cpu_cross_entropy_fused(const CpuCall& call);
+Status cpu_amax(const CpuCall& call);
 Status cpu_quantize(const CpuCall& call);
 Status cpu_rmsnorm_quantize(const CpuCall& call);
 Status cpu_swiglu_quantize(const CpuCall& call);

@@ -26,17 +26,25 @@ float amax_of(const ReadF32& x, int64_t count) {
   return amax;
 }
 
-// out: q, qᵀ, scales. The scale follows from the present amax, or is given.
-void quantize_to(const CpuOperand& value, std::span<const CpuOperand> out, const float* given = nullptr) {
+// out: q, qᵀ, scales. The scale follows from the present amax or from one of more values, or is given.
+struct Given {
+  const float *scale = nullptr, *amax = nullptr;
+};
+void quantize_to(const CpuOperand& value, std::span<const CpuOperand> out, const Given& given = {}) {
   const ReadF32 x(value);
   const DType to = out[0].tensor->dtype;
   const int64_t rows = value.tensor->shape.rows();
   const int64_t cols = value.tensor->shape.cols();
-  const float amax = amax_of(x, rows * cols);
-  const float scale = given != nullptr ? *given : tensor_scale(amax, to, largest_of(value.tensor->dtype));
-  for (int64_t r = 0; r < rows; ++r)
-    for (int64_t c = 0; c < cols; ++c)
-      bytes_in(out[0])[r * cols + c] = bytes_in(out[1])[c * rows + r] = to_fp8(x[r * cols + c] * scale, to);
+  const float amax = given.amax != nullptr ? *given.amax : amax_of(x, rows * cols);
+  const float scale = given.scale != nullptr ? *given.scale : tensor_scale(amax, to, largest_of(value.tensor->dtype));
+  uint8_t *const q = bytes_in(out[0]), *const qt = bytes_in(out[1]);
+  for (int64_t r = 0; r < rows; ++r) {
+    for (int64_t c = 0; c < cols; ++c) {
+      const uint8_t code = to_fp8(x[r * cols + c] * scale, to);
+      if (q != nullptr) q[r * cols + c] = code;
+      if (qt != nullptr) qt[c * rows + r] = code;
+    }
+  }
   WriteF32 scales(out[2]);
   scales[0] = 1.0F / scale;
   scales[1] = amax;
@@ -64,8 +72,14 @@ std::vector<double> decoded(const CpuOperand& operand) {
 
 }  // namespace
 
+Status cpu_amax(const CpuCall& call) {
+  WriteF32(call.out[0])[0] = amax_of(ReadF32(call.in[0]), call.in[0].elements());
+  return {};
+}
+
 Status cpu_quantize(const CpuCall& call) {
-  quantize_to(call.in[0], call.out);
+  quantize_to(call.in[0], call.out,
+              {.amax = call.in.size() > 1 ? static_cast<const float*>(call.in[1].data) : nullptr});
   return {};
 }
 
@@ -95,7 +109,7 @@ Status cpu_swiglu_grad_quantize(const CpuCall& call) {
 
 Status cpu_quantize_delayed(const CpuCall& call) {
   const ReadF32 scale(call.in[1]);
-  quantize_to(call.in[0], call.out, scale.data());
+  quantize_to(call.in[0], call.out, {.scale = scale.data()});
   return {};
 }
 

@@ -176,8 +176,10 @@ Status cpu_quantize_blocks(const CpuCall& call) {
   const Rounding rounding(call, a);
   const BlockTable of_rows{rows.rows, rows.inner, a.block, a.square, a.stack, 1};
   const BlockTable of_columns{rows.inner, rows.rows, a.block, a.square, 1, a.stack};
-  quantize_copy(a, rows, of_rows, {call.out[0], call.out[1], with_inverse ? &call.out[4] : nullptr}, largest,
-                [&](float value, int64_t r, int64_t c) { return rounding(value, r, c, 0); });
+  if (call.out[0].data != nullptr)
+    quantize_copy(a, rows, of_rows, {call.out[0], call.out[1], with_inverse ? &call.out[4] : nullptr}, largest,
+                  [&](float value, int64_t r, int64_t c) { return rounding(value, r, c, 0); });
+  if (call.out[2].data == nullptr) return {};
   Matrix columns = transposed(rows);
   if (a.rotate) rotate(columns, a.rotate_signs);
   quantize_copy(a, columns, of_columns, {call.out[2], call.out[3], with_inverse ? &call.out[5] : nullptr}, largest,

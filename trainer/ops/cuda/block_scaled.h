@@ -21,7 +21,7 @@ struct QuantizeBlocks {
   const QuantizeBlocksAttrs* attrs = nullptr;  // block is 16, 32 or 128
   Element from = Element::kBf16;
   RowShape shape;                    // of each of attrs->stack matrices; E2M1 packs two a byte: rows and cols are even
-  BlockCopy rows, columns;           // [stack · rows, cols] and [cols, stack · rows]
+  BlockCopy rows, columns;           // [stack · rows, cols] and [cols, stack · rows]; null: left out
   const int32_t* samples = nullptr;  // stochastic rounding: [batch]
   int64_t batch = 1;
   const float* record = nullptr;  // stochastic rounding: the step record

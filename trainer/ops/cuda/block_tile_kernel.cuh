@@ -42,13 +42,18 @@ __device__ __forceinline__ void write_lines(const BlockTiles& t, const MatrixTil
                                             Codes&& codes) {
   const int64_t row = at.row + place.row, column = at.column + place.column;
   if (row >= t.rows || column >= t.cols) return;
+  const bool wanted = t.row_copy.q != nullptr;
   uint8_t* const to = static_cast<uint8_t*>(t.row_copy.q) + (at.matrix * t.rows + row) * t.cols + column;
 #pragma unroll
-  for (int l = 0; l < 8; ++l) store_codes<kStream>(to + l * t.cols, codes(l));
+  for (int l = 0; l < 8; ++l) {
+    const uint2 line = codes(l);
+    if (wanted) store_codes<kStream>(to + l * t.cols, line);
+  }
 }
 template <bool kStream>
 __device__ __forceinline__ void write_columns(const BlockTiles& t, const uint2 (&codes)[8], const MatrixTile& at,
                                               uint32_t* turned) {
+  if (t.column_copy.q == nullptr) return;
   uint8_t* const to = static_cast<uint8_t*>(t.column_copy.q) + at.matrix * t.rows;
   write_turned<1, kStream>(codes, at, t.rows, t.cols, t.stack * t.rows, to, turned);
 }
@@ -111,6 +116,7 @@ __device__ __forceinline__ void write_word(const BlockTiles& t, int64_t matrix, 
   const int64_t inner = column ? t.rows : t.cols, tiles = column ? t.down : t.across;
   const int64_t scale_line = column ? line * t.stack + matrix : matrix * t.rows + line;
   void* const scales = column ? t.column_copy.scales : t.row_copy.scales;
+  if (scales == nullptr) return;
   if (kBlock == 128 || (inner % 128 == 0 && reinterpret_cast<uintptr_t>(scales) % 4 == 0)) {
     static_cast<uint32_t*>(scales)[scale_line * tiles + tile] = word;
     return;
@@ -230,8 +236,10 @@ __global__ void __launch_bounds__(256, 4) block_squares_kernel(BlockTiles t, con
   const BlockFactor f = f32_factor(t.rule, __uint_as_float(amax << 16));
   if (threadIdx.x == 0) {
     const int64_t row = at.row / 128, column = at.column / 128, matrix = at.matrix;
-    static_cast<uint32_t*>(t.row_copy.scales)[(matrix * t.down + row) * t.across + column] = f.kept;
-    static_cast<uint32_t*>(t.column_copy.scales)[(column * t.stack + matrix) * t.down + row] = f.kept;
+    if (t.row_copy.scales != nullptr)
+      static_cast<uint32_t*>(t.row_copy.scales)[(matrix * t.down + row) * t.across + column] = f.kept;
+    if (t.column_copy.scales != nullptr)
+      static_cast<uint32_t*>(t.column_copy.scales)[(column * t.stack + matrix) * t.down + row] = f.kept;
   }
   uint2 codes[8];
 #pragma unroll

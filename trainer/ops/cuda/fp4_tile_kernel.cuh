@@ -317,7 +317,7 @@ __device__ __forceinline__ void write_rows(const Fp4Tiles& t, const MatrixTile& 
   const int first = place.lane >> 3, block = place.lane & 7, row = place.row + first * 2;
   const int columns = inside(t.cols - at.column) - block * 16;
   const int64_t pitch = t.cols / 2;
-  if (row >= inside(t.rows - at.row) || columns <= 0) return;
+  if (t.row_copy.q == nullptr || row >= inside(t.rows - at.row) || columns <= 0) return;
   uint8_t* to = static_cast<uint8_t*>(t.row_copy.q) + ((at.matrix * t.rows + at.row) * t.cols + at.column) / 2;
   to += row * pitch + block * 8;
   const bool whole = t.cols % 16 == 0, second = columns > 8;
@@ -429,12 +429,12 @@ __device__ __forceinline__ void write_scales(const Fp4Tiles& t, const MatrixTile
   const int64_t across = (t.cols + 15) / 16, down = (t.rows + 15) / 16;
   const int64_t first = at.column / 16, top = at.row / 16;
   if (threadIdx.x < 128) {
-    if (in_tile >= inside(t.rows - at.row)) return;
+    if (t.row_copy.scales == nullptr || in_tile >= inside(t.rows - at.row)) return;
     auto* const to = static_cast<uint8_t*>(t.row_copy.scales) +
                      (at.matrix * (kSquare ? down : t.rows) + at.row / kLines) * across + first;
     write_line_scales(to + line * across, shared.scales[0][in_tile], inside(across - first));
   } else {
-    if (in_tile >= inside(t.cols - at.column)) return;
+    if (t.column_copy.scales == nullptr || in_tile >= inside(t.cols - at.column)) return;
     auto* const to =
         static_cast<uint8_t*>(t.column_copy.scales) + (at.column / kLines * t.stack + at.matrix) * down + top;
     write_line_scales(to + line * (t.stack * down), shared.scales[1][in_tile], inside(down - top));
@@ -443,7 +443,7 @@ __device__ __forceinline__ void write_scales(const Fp4Tiles& t, const MatrixTile
 
 __device__ __forceinline__ void write_turned_fp4(const Fp4Tiles& t, const MatrixTile& at, const Fp4Shared& shared) {
   const uint32_t rows16 = threadIdx.x & 7, first = threadIdx.x >> 3;
-  if (static_cast<int>(rows16) * 16 >= inside(t.rows - at.row)) return;
+  if (t.column_copy.q == nullptr || static_cast<int>(rows16) * 16 >= inside(t.rows - at.row)) return;
   const int columns = inside(t.cols - at.column) - static_cast<int>(first);
   const int64_t pitch = t.stack * t.rows / 2;
   auto* to = static_cast<uint8_t*>(t.column_copy.q) + at.column * pitch + (at.matrix * t.rows + at.row) / 2;
@@ -483,8 +483,9 @@ __device__ __forceinline__ void prepare(const Fp4Tiles& t, const MatrixTile& at,
                                         Fp4Shared& shared, Fp4Draws& draws) {
   if (const int copy = static_cast<int>(threadIdx.x) >> 5; copy < 2) {
     find_factors<kStochastic>(t, copy, __ldcg(t.amax + (kRotate ? copy : 0)), step, shared);
-    if ((threadIdx.x & 31) == 0 && at.matrix == 0 && at.row == 0 && at.column == 0)
-      *(copy == 0 ? t.row_copy : t.column_copy).inverse = 1.0f / shared.of_copy[copy];
+    float* const inverse = (copy == 0 ? t.row_copy : t.column_copy).inverse;
+    if (inverse != nullptr && (threadIdx.x & 31) == 0 && at.matrix == 0 && at.row == 0 && at.column == 0)
+      *inverse = 1.0f / shared.of_copy[copy];
   }
   if (kStochastic && threadIdx.x >= 128) draws.rows[threadIdx.x - 128] = row;
   __syncthreads();

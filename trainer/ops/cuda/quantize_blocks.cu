@@ -150,12 +150,12 @@ __global__ void __launch_bounds__(kThreads) quantize_blocks_kernel(Args a, const
   const float of_rows = with_inverse ? fp4_tensor_scale(a.amax[0]) : 1.0f;
   const float of_columns = with_inverse ? fp4_tensor_scale(a.amax[1]) : 1.0f;
   if (with_inverse && blockIdx.x == 0 && blockIdx.y == 0 && blockIdx.z == 0 && threadIdx.x == 0) {
-    *a.row_copy.inverse = 1.0f / of_rows;
-    *a.column_copy.inverse = 1.0f / of_columns;
+    if (a.row_copy.inverse != nullptr) *a.row_copy.inverse = 1.0f / of_rows;
+    if (a.column_copy.inverse != nullptr) *a.column_copy.inverse = 1.0f / of_columns;
   }
   const int64_t row_parts = (a.rows + kBlock - 1) / kBlock, column_parts = (a.cols + kBlock - 1) / kBlock;
   float v[kPieces];
-  for (int r = warp; r < kTile && row0 + r < a.rows; r += kWarps) {
+  for (int r = warp; a.row_copy.q != nullptr && r < kTile && row0 + r < a.rows; r += kWarps) {
 #pragma unroll
     for (int i = 0; i < kPieces; ++i) v[i] = tile[r * kPitch + lane + 32 * i];
     const int64_t row = row0 + r;
@@ -163,7 +163,7 @@ __global__ void __launch_bounds__(kThreads) quantize_blocks_kernel(Args a, const
     const Line line{row, column0, a.cols, false, (matrix * a.rows + row) * a.cols, scale_line * column_parts};
     write_line<kBlock>(a, v, line, a.row_copy, of_rows, squares + r / kBlock * kAcross, 1);
   }
-  for (int c = warp; c < kTile && column0 + c < a.cols; c += kWarps) {
+  for (int c = warp; a.column_copy.q != nullptr && c < kTile && column0 + c < a.cols; c += kWarps) {
 #pragma unroll
     for (int i = 0; i < kPieces; ++i) {
       v[i] = tile[(lane + 32 * i) * kPitch + c];
