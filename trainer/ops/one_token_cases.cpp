@@ -42,14 +42,18 @@ void products(Cases& c) {
   c.add_plain(kGemmAdd, {{{1, 1, 24}}, {{40, 24}}, {{1, 1, 40}}}, linear);
   c.add_plain(kGemmSwiglu, {{{1, 1, 24}}, {{40, 24}}}, linear);
   c.add_plain(kGemmSwigluGrad, {{{1, 1, 24}}, {{24, 20}}, {{1, 1, 40}}}, GemmAttrs{});
-  GemmRowsAttrs rows{GemmAttrs{false, true}, false, 1};
-  rows.rows = rows.stride = 1;
-  c.add_plain(kGemmRows, {{{1, 1, 24}}, {{40, 24}}}, rows, "-of-a");
-  rows.of_result = true;
-  c.add_plain(kGemmRows, {{{1, 1, 24}}, {{40, 24}}, {{1, 1, 40}}}, rows, "-of-result");
+  RowBlocks row{.whole_rows = 1, .rows = 1, .stride = 1}, of_result = row;
+  of_result.of_result = true;
+  const GemmAttrs rows{false, true};
+  c.add_plain(kGemmRows, {{{1, 1, 24}}, {{40, 24}}}, GemmRowsAttrs{rows, row}, "-of-a");
+  c.add_plain(kGemmRows, {{{1, 1, 24}}, {{40, 24}}, {{1, 1, 40}}}, GemmRowsAttrs{rows, of_result}, "-of-result");
   const CaseInput pair = positive({2});
   const ScaledGemmAttrs scaled{false, true, DType::kBf16};
   c.add_plain(kGemmScaled, {codes({1, 1, 64}), codes({80, 64}), pair, pair}, scaled);
+  c.add_plain(kGemmScaledRows, {codes({1, 1, 64}), codes({80, 64}), pair, pair}, ScaledRowsAttrs{scaled, 0, row},
+              "-of-a");
+  c.add_plain(kGemmScaledRows, {codes({1, 1, 64}), codes({80, 64}), pair, pair, {{1, 1, 80}, DType::kBf16}},
+              ScaledRowsAttrs{scaled, 0, of_result}, "-of-result");
   c.add_plain(kGemmScaled, {codes({64, 1}, DType::kE5M2), codes({80, 1}), pair, pair, {{64, 80}}},
               ScaledGemmAttrs{true, false, DType::kF32}, "-wgrad");
   c.add_plain(kGemmScaledAdd, {codes({1, 1, 64}), codes({80, 64}), pair, pair, {{1, 1, 80}, DType::kBf16}}, scaled);
@@ -198,6 +202,7 @@ void quantizations(Cases& c) {
   c.add_plain(kQuantizeBlocks, {row}, blocks(BlockScale::kE8M0, 32, false), "-mx");
   c.add_plain(kQuantizeTokens, {{{1, 200}}}, QuantizeAttrs{});
   c.add_plain(kDequantizeTokens, {codes({1, 200}), positive({1, 2})}, QuantizeAttrs{DType::kBf16});
+  c.add_plain(kAmax, {row});
   c.add_plain(kTransposeQuantized, {codes({1, 40})});
   c.add_plain(kPackFp8, {{{1, 1, 8}}});
   c.add_plain(kUnpackFp8, {{{12}, DType::kE4M3, Fill::kPositive}}, PackAttrs{Shape{1, 1, 8}, DType::kBf16});
