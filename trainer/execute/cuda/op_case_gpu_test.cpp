@@ -12,6 +12,8 @@
 #include "trainer/execute/cuda/op_call.h"
 #include "trainer/ops/cuda/gpu_fixture_test.h"
 #include "trainer/ops/far_element_test.h"
+#include "trainer/ops/op_case.h"
+#include "trainer/ops/table.h"
 #include "trainer/precision/scales.h"
 #include "trainer/precision/states.h"
 #include "trainer/program/autodiff.h"
