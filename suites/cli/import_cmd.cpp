@@ -2,6 +2,7 @@
 #include <fmt/core.h>
 
 #include <algorithm>
+#include <cmath>
 
 #include "analysis/metrics/cell_metrics.h"
 #include "analysis/metrics/peaks.h"
@@ -132,11 +133,12 @@ Status write_suite(const Parsed& parsed, const ImportOutcome& outcome) {
 
 // The table of what came, with what a log's steps do not say by their numbers alone.
 Table cells_table(const baselines::Run& run) {
+  constexpr double kAnotherRun = 0.2;  // no formula counts so differently: a wrong model, batch or number of GPUs
   Table table = analysis::suite_table(run);
   for (const baselines::Cell& cell : run.cells) {
     for (const baselines::VerdictRow& row : cell.verdicts)
       if (row.subject == "batch" || row.subject == "updates" ||
-          (row.subject == "TFLOP/s" && row.verdict == baselines::Verdict::kIncomparable))
+          (row.subject == "TFLOP/s" && std::abs(row.change) > kAnotherRun))
         table.footer.push_back(fmt::format("{}: {}.", cell.name, row.text));
     if (cell.status == baselines::CellStatus::kOk && cell.result_class == baselines::ResultClass::kMeasured &&
         analysis::find(cell, "step_time") != nullptr && !analysis::peaks_of(cell.device))
