@@ -39,7 +39,7 @@ TEST_F(TuneOverlapCommand, ASuiteIsTunedByItsCellsOfOneGpu) {
     EXPECT_TRUE(answer.has(part)) << arguments << "\n" << answer.out;
   };
   refused("device=cuda --sms 8", kExitUsage, "--sms without --overlap");
-  refused("--suite nope", kExitBroken, "no suite is called");
+  refused("--suite nope", kExitUsage, "no suite is called");
   refused("--suite llama3-8b-bf16 --only dp8", kExitBroken, "has no cell of one GPU to tune");
   if (profiler::list_gpus().gpus.empty()) refused("--suite llama3-8b-bf16 --only 8-layers-1gpu", kExitBroken, "CUDA");
 }
