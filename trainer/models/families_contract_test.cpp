@@ -135,18 +135,11 @@ TEST_P(Families, EveryMappingTrainsLikeOneRank) {
   }
 }
 
-const Small& family(std::string_view name) {
-  for (const Small& each : kFamilies)
-    if (each.name == name) return each;
-  ADD_FAILURE() << "no family " << name;
-  return kFamilies[0];
-}
-
 // Weights that several stages hold stay equal over more steps, whatever the optimizer shards.
 TEST(SharedWeights, TiedEmbeddingsAndMtpOverStagesTrainLikeOneRank) {
   for (const char* name : {"gpt", "qwen25_tied", "deepseek_v3_mtp"}) {
     SCOPED_TRACE(name);
-    Config c = config_of(family(name));
+    Config c = config_of(family_of(name));
     c.model.num_layers = 4;
     c.train.train_iters = 5;
     c.train.micro_batch_size = 1;
@@ -163,7 +156,7 @@ TEST(SharedWeights, TiedEmbeddingsAndMtpOverStagesTrainLikeOneRank) {
 
 // The encoder on ranks of its own, with its own TP: GPUs = DP · (encoder TP · PP + decoder TP · PP).
 TEST(EncoderMesh, TrainsLikeOneRank) {
-  Config c = config_of(family("t5"));
+  Config c = config_of(family_of("t5"));
   c.train.train_iters = 5;
   const std::vector<StepReport> one = run(c);
   c.parallel.encoder_pipeline_model_parallel_size = 1;
@@ -205,8 +198,8 @@ TEST(EncoderMesh, RefusalsNameKnobAndRule) {
   const auto says = [](const std::string& text, const char* part) {
     EXPECT_NE(text.find(part), std::string::npos) << text;
   };
-  const Small& t5 = family("t5");
-  says(what(family("gpt"), [](Config&) {}), "which has no encoder");
+  const Small& t5 = family_of("t5");
+  says(what(family_of("gpt"), [](Config&) {}), "which has no encoder");
   says(what(t5,
             [](Config& c) {
               c.parallel.encoder_pipeline_model_parallel_size = 0;

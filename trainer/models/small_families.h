@@ -2,7 +2,10 @@
 #pragma once
 
 #include <ostream>
+#include <string>
+#include <string_view>
 
+#include "profiler/base/check.h"
 #include "trainer/run/config.h"
 
 namespace mbb::trainer {
@@ -166,5 +169,11 @@ inline const Small kFamilies[] = {
        c.train.attention_dropout = 0.1;
      }},
 };
+
+inline const Small& family_of(std::string_view name) {
+  for (const Small& family : kFamilies)
+    if (family.name == name) return family;
+  MB_CHECK(false, "no small family is called " + std::string(name));
+}
 
 }  // namespace mbb::trainer

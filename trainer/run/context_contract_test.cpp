@@ -15,15 +15,8 @@ struct Mapping {
 constexpr Mapping kMappings[] = {
     {"cp2", 2, 1, 1, 1}, {"cp4", 4, 1, 1, 1}, {"cp2_tp2_pp2", 2, 2, 2, 1}, {"cp2_dp2", 2, 1, 1, 2}};
 
-const Small& family(std::string_view name) {
-  for (const Small& small : kFamilies)
-    if (small.name == name) return small;
-  ADD_FAILURE() << "no family " << name;
-  return kFamilies[0];
-}
-
 Config config_of_five_steps(std::string_view name) {
-  Config c = config_of(family(name));
+  Config c = config_of(family_of(name));
   c.train.train_iters = 5;
   if (c.train.encoder_seq_length > 0) c.train.encoder_seq_length = 16;  // four ranks' chunks
   if (c.model.num_query_groups > 0) c.model.num_query_groups = 4;       // an a2a of four ranks divides them

@@ -23,9 +23,7 @@ constexpr Case kCases[] = {{"p2p", 2, 1, 1},        {"p2p", 4, 1, 1},    {"p2p",
                            {"a2a+p2p", 4, 1, 2},    {"a2a+p2p", 4, 2, 2}};
 
 Config config_of_case(const Case& of) {
-  Config c;
-  for (const Small& small : kFamilies)
-    if (std::string_view(small.name) == "llama31") c = config_of(small);
+  Config c = config_of(family_of("llama31"));
   c.model.num_attention_heads = 8;
   c.model.num_query_groups = 4;
   c.precision.recipe = Recipe::kBf16;

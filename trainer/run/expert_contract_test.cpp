@@ -27,17 +27,12 @@ constexpr Mapping kMappings[] = {
 };
 
 Config moe_config(std::string_view name) {
-  for (const Small& small : kFamilies) {
-    if (small.name != name) continue;
-    Config c = config_of(small);
-    c.model.num_experts = 8;
-    c.train.global_batch_size = 8;
-    c.train.train_iters = 5;
-    c.parallel.use_distributed_optimizer = false;
-    return c;
-  }
-  ADD_FAILURE() << "no family " << name;
-  return {};
+  Config c = config_of(family_of(name));
+  c.model.num_experts = 8;
+  c.train.global_batch_size = 8;
+  c.train.train_iters = 5;
+  c.parallel.use_distributed_optimizer = false;
+  return c;
 }
 
 Config mapped(Config c, const Mapping& m) {

@@ -13,20 +13,15 @@ namespace mbb::trainer {
 namespace {
 
 Config expert_config(int pp) {
-  for (const Small& small : kFamilies) {
-    if (std::string_view(small.name) != "mixtral") continue;
-    Config c = config_of(small);
-    c.model.num_layers = 4;
-    c.train.global_batch_size = int64_t{24} * pp;
-    c.train.train_iters = 5;
-    c.parallel.use_distributed_optimizer = false;
-    c.parallel.pipeline_model_parallel_size = pp;
-    c.parallel.expert_model_parallel_size = 2;
-    c.parallel.gpus = int64_t{2} * pp;
-    return c;
-  }
-  ADD_FAILURE() << "no family mixtral";
-  return {};
+  Config c = config_of(family_of("mixtral"));
+  c.model.num_layers = 4;
+  c.train.global_batch_size = int64_t{24} * pp;
+  c.train.train_iters = 5;
+  c.parallel.use_distributed_optimizer = false;
+  c.parallel.pipeline_model_parallel_size = pp;
+  c.parallel.expert_model_parallel_size = 2;
+  c.parallel.gpus = int64_t{2} * pp;
+  return c;
 }
 
 using Interval = std::pair<int64_t, int64_t>;

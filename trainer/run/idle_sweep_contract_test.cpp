@@ -225,16 +225,10 @@ TEST_P(IdleSweep, NothingIsAcceptedDoesNothingAndSaysNothing) {
 }
 
 // What each is for is in the list once, and the sweep of all with all would take minutes.
-const Small& family(const std::string& name) {
-  for (const Small& small : kFamilies)
-    if (name == small.name) return small;
-  MB_CHECK(false, "no family " + name);
-}
-
 std::vector<std::tuple<Small, Around>> pairs() {
   std::vector<std::tuple<Small, Around>> all;
   for (const char* name : {"llama31", "gpt_untied", "mixtral", "deepseek_v3", "t5", "gpt_oss"})
-    for (const Around& around : kArounds) all.emplace_back(family(name), around);
+    for (const Around& around : kArounds) all.emplace_back(family_of(name), around);
   return all;
 }
 
@@ -246,7 +240,7 @@ TEST(IdleSweep, EveryAroundIsSomeFamilys) {
   for (const Around& around : kArounds) {
     bool taken = false;
     for (const char* name : {"llama31", "mixtral", "t5"}) {
-      Config config = config_of(family(name));
+      Config config = config_of(family_of(name));
       if (config.model.encoder_num_layers > 0) config.train.micro_batch_size = 1;
       for (const std::string& setting : around.settings)
         if (!setting.starts_with("encoder_seq_length")) static_cast<void>(set(config, setting));

@@ -18,13 +18,6 @@ namespace {
 
 constexpr int64_t kLongest = 12, kPack = 32;
 
-const Small& family(std::string_view name) {
-  for (const Small& small : kFamilies)
-    if (small.name == name) return small;
-  ADD_FAILURE() << "no family " << name;
-  return kFamilies[0];
-}
-
 // Rows of sixteen short documents as `config` wants them, `longer` times as long; `unit` above 0: what every sequence
 // is padded to.
 SequenceDataset sequences(const Config& config, int64_t unit = 0, int longer = 1) {
@@ -129,7 +122,7 @@ INSTANTIATE_TEST_SUITE_P(All, Packing, testing::ValuesIn(packable()),
 class PackedExperts : public testing::TestWithParam<const char*> {};
 
 TEST_P(PackedExperts, PaddingHasNoPartInRouting) {
-  Config c = config_of(family(GetParam()));
+  Config c = config_of(family_of(GetParam()));
   c.model.moe_z_loss_coeff = 0.01;
   Config rows = rows_of(c, false, 16), pack = rows_of(c, true, 1);
   rows.train.micro_batch_size = 16;
@@ -173,7 +166,7 @@ void expect_same_steps(const Config& many, const std::vector<StepReport>& one, c
 
 TEST(PackingMappings, EveryMappingTrainsLikeOneRank) {
   for (const char* name : {"llama31", "t5", "deepseek_v3_mtp"}) {
-    const Config c = rows_of(config_of(family(name)), true, 4);
+    const Config c = rows_of(config_of(family_of(name)), true, 4);
     const SequenceDataset packs = sequences(c);
     const auto one = two_steps(c, packs);
     for (const auto& [tp, pp, dp] : {std::tuple{2, 1, 1}, {1, 2, 1}, {1, 1, 2}, {2, 2, 2}}) {
@@ -193,7 +186,7 @@ TEST(PackingMappings, EveryMappingTrainsLikeOneRank) {
 TEST(PackingMappings, ExpertsOfPacksAndPaddedRowsTrainLikeOneRank) {
   for (const char* name : {"mixtral", "mixtral_capacity", "gpt_oss", "deepseek_v3"}) {
     for (const bool packed : {true, false}) {
-      const Config c = rows_of(config_of(family(name)), packed, 4);
+      const Config c = rows_of(config_of(family_of(name)), packed, 4);
       const SequenceDataset rows = sequences(c, packed ? 4 : 0);
       const auto one = two_steps(c, rows);
       for (const auto& [tp, cp, ep, etp] : {std::tuple{2, 1, 1, 2}, {2, 1, 2, 1}, {1, 1, 2, 1}, {1, 2, 2, 1}}) {
@@ -213,7 +206,7 @@ TEST(PackingMappings, ExpertsOfPacksAndPaddedRowsTrainLikeOneRank) {
 
 // A record has no choices of padding, and needs none.
 TEST(PackingMappings, ChoicesOfPaddedRowsAreRecordedAndReplayed) {
-  Config c = rows_of(config_of(family("mixtral")), false, 4);
+  Config c = rows_of(config_of(family_of("mixtral")), false, 4);
   const SequenceDataset rows = sequences(c);
   c.parallel.moe_router_replay = "record";
   const auto layout = resolve(c);
@@ -231,7 +224,7 @@ TEST(PackingMappings, ChoicesOfPaddedRowsAreRecordedAndReplayed) {
 class PackingContext : public testing::TestWithParam<const char*> {};
 
 TEST_P(PackingContext, EveryExchangeTrainsLikeOneRank) {
-  Config c = rows_of(config_of(family(GetParam())), true, 4);
+  Config c = rows_of(config_of(family_of(GetParam())), true, 4);
   if (c.model.num_query_groups > 0) c.model.num_query_groups = 4;  // an a2a of four ranks divides them
   const SequenceDataset packs = sequences(c, 8);
   ASSERT_GT(packs.sequences(0).size(), 1U);
@@ -260,7 +253,7 @@ INSTANTIATE_TEST_SUITE_P(Families, PackingContext,
                          [](const auto& test) { return std::string(test.param); });
 
 TEST(PackingContextRows, PacksAndPaddedRowsHoldTheSameWork) {
-  const Config c = config_of(family("llama31"));
+  const Config c = config_of(family_of("llama31"));
   const SequenceDataset padded = sequences(rows_of(c, false));
   const Config rows = rows_of(c, false, padded.rows());
   const auto one = two_steps(rows, padded);
@@ -278,7 +271,7 @@ TEST(PackingContextRows, PacksAndPaddedRowsHoldTheSameWork) {
 // Of pairs each rank holds two chunks of both parts; attention both ways and to the encoder sees no padding.
 TEST(PackingContextPairs, PacksAndRowsTrainLikeOneRank) {
   for (const bool packed : {true, false}) {
-    Config c = rows_of(config_of(family("t5")), packed, 4);
+    Config c = rows_of(config_of(family_of("t5")), packed, 4);
     c.train.seq_length = c.train.encoder_seq_length = 16;
     c.train.attention_dropout = 0.1;
     const SequenceDataset pairs = sequences(c, 8, 3);
@@ -306,7 +299,7 @@ TEST(PackingContextPairs, PacksAndRowsTrainLikeOneRank) {
 
 // What a layout itself asks for: an encoder's part that its ranks divide.
 TEST(PackingContextPairs, EncodersPartsDivideOverTheirRanks) {
-  Config c = rows_of(config_of(family("t5")), true, 4);
+  Config c = rows_of(config_of(family_of("t5")), true, 4);
   c.parallel.context_parallel_size = 2;
   const SequenceDataset pairs = sequences(c, 0, 3);
   ASSERT_GT(pairs.cut().sequences.size(), 10U);
@@ -318,7 +311,7 @@ TEST(PackingContextPairs, EncodersPartsDivideOverTheirRanks) {
 
 TEST(PackingContextRows, WhatCannotBeIsRefused) {
   const auto refused = [](const char* name, const std::function<void(Config&)>& change) {
-    Config c = rows_of(config_of(family(name)), true);
+    Config c = rows_of(config_of(family_of(name)), true);
     c.parallel.context_parallel_size = 2;
     change(c);
     const auto layout = resolve(c);
@@ -368,7 +361,7 @@ TEST(PackingKnobs, RefusalsNameKnobAndRemedy) {
             "packing.max_sequences is given, and packing.packed_sequence_size is 0");
   const auto t5 = [](Config& c) {
     c.model = {};
-    family("t5").shape(c);
+    family_of("t5").shape(c);
   };
   EXPECT_EQ(refused([&](Config& c) {
               t5(c);

@@ -17,17 +17,12 @@ namespace mbb::trainer {
 namespace {
 
 Config moe_config(std::string_view name) {
-  for (const Small& small : kFamilies) {
-    if (small.name != name) continue;
-    Config c = config_of(small);
-    c.model.num_experts = 8;
-    c.model.num_layers = 4;
-    c.train.global_batch_size = 8;
-    c.optimizer.lr_warmup_iters = 1;
-    return c;
-  }
-  ADD_FAILURE() << "no family " << name;
-  return {};
+  Config c = config_of(family_of(name));
+  c.model.num_experts = 8;
+  c.model.num_layers = 4;
+  c.train.global_batch_size = 8;
+  c.optimizer.lr_warmup_iters = 1;
+  return c;
 }
 
 // Trains `config` with choices to replay, or records them.

@@ -15,9 +15,7 @@ constexpr const char* kSplitSites[] = {"qkv_fprop", "qkv_dgrad", "proj_fprop", "
 constexpr const char* kBulkSites[] = {"qkv_dgrad", "qkv_wgrad", "fc1_dgrad", "fc1_wgrad"};
 
 Config small(const char* family, int tp) {
-  Config c;
-  for (const Small& candidate : kFamilies)
-    if (std::string_view(candidate.name) == family) c = config_of(candidate);
+  Config c = config_of(family_of(family));
   c.train.train_iters = 3;
   c.parallel.tensor_model_parallel_size = tp;
   c.model.num_query_groups = 4;

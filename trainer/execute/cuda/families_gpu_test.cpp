@@ -169,13 +169,9 @@ TEST_P(FamiliesOnDevice, Mxfp8StaysAsNearAsTheOracles) {
 }
 
 Config small_mixtral() {
-  for (const Small& family : kFamilies)
-    if (std::string_view(family.name) == "mixtral") {
-      Config c = config_of(family);
-      in_sixteens(c);
-      return c;
-    }
-  return {};
+  Config c = config_of(family_of("mixtral"));
+  in_sixteens(c);
+  return c;
 }
 
 // A setting that the device must train like the oracle does.

@@ -201,7 +201,6 @@ __global__ void __launch_bounds__(kThreads)
   });
 }
 
-// Element (r, c) of y = sum over i of x[r, i] * w[expert of r][c, i] (or [i, c]).
 __global__ void one_expert_kernel(const int32_t* segments, int experts, int only, int32_t* alone) {
   for (int e = threadIdx.x; e < experts; e += blockDim.x) {
     alone[e] = segments[e];
@@ -209,6 +208,7 @@ __global__ void one_expert_kernel(const int32_t* segments, int experts, int only
   }
 }
 
+// Element (r, c) of y = sum over i of x[r, i] * w[expert of r][c, i] (or [i, c]).
 template <typename T, bool kWeightTransposed>
 __global__ void any_rows_kernel(GroupedGemm g, const T* x, const T* w, T* y, int64_t in, int64_t out) {
   const int64_t row = blockIdx.x;
